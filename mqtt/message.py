@@ -1,0 +1,49 @@
+"""An application message as the broker holds it: in memory, in the log and on its way out.
+
+Must never hold anything of one delivery (packet ids, granted QoS, DUP): one `Message` is shared by all
+its receivers. Read next: `storage.records` (its bytes on disk) and `broker.delivery` (its way out).
+"""
+
+from typing import Final
+
+NEVER: Final = 0  # an expiry deadline of 0 means that the message does not expire
+
+
+class Message:
+    """One accepted application message."""
+
+    __slots__ = (
+        "accepted_at_ms",
+        "expires_at_ms",
+        "offset",
+        "payload",
+        "properties",
+        "publisher",
+        "qos",
+        "retain",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        publisher: str,
+        accepted_at_ms: int,
+        expires_at_ms: int,
+        offset: int = 0,
+    ) -> None:
+        self.topic: str = topic
+        self.payload: bytes = payload
+        self.qos: int = qos  # as published: 0, 1, 2
+        self.retain: bool = retain  # the RETAIN flag as published
+        # The v5 properties to forward, encoded as received and in their order, without Message
+        # Expiry Interval, Topic Alias and Subscription Identifier. b"" from a v3.1.1 publisher.
+        self.properties: bytes = properties
+        self.publisher: str = publisher  # client_id
+        self.accepted_at_ms: int = accepted_at_ms  # broker time
+        self.expires_at_ms: int = expires_at_ms  # broker time, NEVER = 0
+        self.offset: int = offset  # position in the log, 0 = not stored

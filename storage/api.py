@@ -1,0 +1,66 @@
+"""The port between Holdfast's pure code and a key-value store, and what it promises.
+
+A store holds column families of ordered byte keys. The broker writes one atomic batch per tick and
+never asks for a sync itself: the committer (`storage.writer`, or the simulation) syncs and reports.
+Implementations: `storage.rocks` (RocksDB) and `storage.memory` (the disk that forgets what was not
+synced). Read next: `storage.log` (the message log) and `storage.state` (the keys of everything else).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+# One change: (family, key, value); a value of None deletes the key.
+Change: TypeAlias = tuple[str, bytes, bytes | None]
+# The changes of one tick, in order. A later change of the same key wins.
+Batch: TypeAlias = list[Change]
+Row: TypeAlias = tuple[bytes, bytes]
+
+
+class Store(Protocol):
+    """Column families of ordered keys with atomic, un-synced writes."""
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None. Sees every completed `write`."""
+        ...
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None where there is none."""
+        ...
+
+    def scan(
+        self, family: str, start: bytes, stop: bytes | None = None, *, count: int
+    ) -> list[Row]:
+        """Return at most `count` rows with start <= key < stop in ascending key order."""
+        ...
+
+    def last(self, family: str, start: bytes, stop: bytes) -> Row | None:
+        """Return the row with the greatest key in start <= key < stop, or None."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply `batch` atomically; it is visible on return and durable only after a later sync.
+
+        Raises `Recoverable` when the store refused it and may take it later (nothing of it was
+        applied, and applying it again is safe), `Unrecoverable` when the process must end.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make every `write` that returned before this call durable. Blocks; committer only."""
+        ...
+
+    def families(self) -> list[str]:
+        """Return the names of all column families."""
+        ...
+
+    def create_family(self, family: str) -> None:
+        """Create an empty column family. Durable on return."""
+        ...
+
+    def drop_family(self, family: str) -> None:
+        """Drop a column family with all its rows. Durable on return."""
+        ...
+
+    def close(self) -> None:
+        """Release every handle. Idempotent."""
+        ...
