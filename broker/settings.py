@@ -1,0 +1,145 @@
+"""Every limit and default the engine obeys, in one flat plain class.
+
+Must never read a file, the environment or a clock: `broker.config` fills it, tests build it with
+`Settings()` and assign what they care about. Units come last in a name (`_ms`, `_s`, `_bytes`), and
+0 means "no limit" exactly where the comment says so. Read next: `broker.config` (where the values
+come from) and `broker.engine` (what they do).
+"""
+
+from typing import Final, Literal, TypeAlias
+
+OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
+StorePolicy: TypeAlias = Literal["durable", "all"]
+LayoutName: TypeAlias = Literal["filters", "timeline"]
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+
+class Settings:
+    """What the operator may choose about the engine's behaviour; constant while it runs."""
+
+    def __init__(self) -> None:
+        # Announced to clients.
+        # Un-acknowledged QoS 1/2 PUBLISH we take from one v5 client at a time (CONNACK Receive
+        # Maximum). 1024 fills one group commit without letting a single client own its memory.
+        self.receive_maximum: int = 1024
+        # Largest packet we accept (CONNACK Maximum Packet Size); checked on the fixed header,
+        # before anything is buffered. 16 MiB is far above any sane payload and far below the RAM.
+        self.maximum_packet_size: int = 16 * MIB
+        # Topic aliases a v5 client may set on its publishes to us; each costs one reference.
+        self.topic_alias_maximum: int = 64
+        # Aliases we use towards a client that allows them; bounds our per-connection table.
+        self.outbound_topic_alias_maximum: int = 64
+        # Highest QoS we serve (CONNACK Maximum QoS). Lower it only for a telemetry-only broker.
+        self.maximum_qos: int = 2
+        # False refuses retained publishes (CONNACK Retain Available = 0).
+        self.retain_available: bool = True
+        # User properties added to every v5 CONNACK, for example a site name. Empty by default:
+        # they are sent to everybody.
+        self.user_properties: tuple[tuple[str, str], ...] = ()
+
+        # One session.
+        # Un-acknowledged QoS 1/2 messages we have in flight to one session, whatever larger
+        # Receive Maximum it announces. Bounds the in-flight list of its record on disk.
+        self.max_inflight: int = 256
+        # Ceiling for Session Expiry Interval; v5 clients learn the lowered value in CONNACK. None
+        # is no ceiling: a v3.1.1 session with clean session 0 then lives for ever.
+        self.session_expiry_max_s: int | None = None
+        # Ceiling for Keep Alive (CONNACK Server Keep Alive). 0 = none, and a client may send 0.
+        self.keep_alive_max_s: int = 0
+        # Distinct topic filters one session may hold; SUBSCRIBE beyond it is answered 0x97.
+        self.subscriptions_per_session_max: int = 10_000
+        # Messages a live session may have waiting in RAM behind a full window. Beyond it the
+        # session lags: it reads from its streams on disk until it has caught up.
+        self.pending_messages_max: int = 1000
+        # The same for a clean session, which has no disk to fall back on: beyond it messages are
+        # dropped by `on_limit` and counted. mosquitto's max_queued_messages is 1000 too.
+        self.clean_queue_messages_max: int = 1000
+        # What one offline session may be owed, by number, by bytes and by age. 0 = no limit.
+        self.max_offline_messages: int = 0
+        self.max_offline_bytes: int = 0
+        self.max_age_s: int = 0
+        # What gives when such a limit is met: the oldest owed message, the new one, or the new one
+        # with 0x97 to its publisher (the only choice that never loses silently).
+        self.on_limit: OnLimit = "drop_oldest"
+        # True queues QoS 0 messages for offline durable sessions as well (not required by MQTT).
+        self.store_qos0: bool = False
+
+        # Connections.
+        # Time from accept to a complete CONNECT, so that silent sockets cannot pile up.
+        self.connect_timeout_ms: int = 10_000
+        # Open connections at a time; the next one is refused with 0x97. 0 = no limit.
+        self.max_connections: int = 0
+        # Longest client identifier in bytes. The protocol's own limit is 65,535.
+        self.client_id_bytes_max: int = 65_535
+        # Levels of a topic name or filter. Matching costs time by depth; 128 is generous.
+        self.topic_levels_max: int = 128
+        # Bytes written towards one client and not yet taken by its socket. A slow consumer above
+        # it gets no new deliveries until the buffer has drained (durable sessions then lag).
+        self.out_buffer_bytes_max: int = 1 * MIB
+        # Bytes of replies and messages one connection may have waiting for a commit. Above it we
+        # stop reading from that connection: a slow disk slows its publishers, never the RAM.
+        self.held_bytes_max: int = 4 * MIB
+        # True lets clients in without user name; `broker.auth` decides what a name is worth.
+        self.allow_anonymous: bool = True
+
+        # The whole broker.
+        # Bytes all stored messages may occupy together; above it `on_limit` applies. 0 = no limit
+        # (the low-water mark of the disk still holds).
+        self.total_bytes_max: int = 0
+        # Retained messages the broker keeps; a new topic beyond it is refused 0x97. 0 = no limit.
+        self.retained_messages_max: int = 0
+        # "durable": store only what some durable subscription matches. "all": store everything.
+        self.store: StorePolicy = "durable"
+        # Key layout of the next generation of the message log.
+        self.layout: LayoutName = "filters"
+        # A generation is closed at this size or age. Dropping one whole is how space returns, so
+        # smaller ones return it sooner and cost more open column families.
+        self.generation_size_bytes: int = 256 * MIB
+        self.generation_age_s: int = 3600
+
+        # Rhythm.
+        # Period of the $SYS tree; 0 switches it off.
+        self.sys_interval_s: int = 10
+        # Period of the heartbeat row. It is the crash time of every connected client, so wills and
+        # expiry after a crash are this exact. One row a second is free.
+        self.heartbeat_ms: int = 1000
+        # How late a QoS 1 acknowledgement of a durable session may reach its record: a crash
+        # within it costs duplicates, never losses. QoS 2 is never late.
+        self.progress_delay_ms: int = 200
+        # Rows one slice of garbage collection or expiry may touch before the loop gets its turn.
+        self.expiry_slice: int = 256
+
+    def problems(self) -> list[str]:
+        """Return what is contradictory or out of the protocol's range, one line each; [] is good.
+
+        Ranges are the specification's (Receive Maximum and packet identifiers are 1..65535).
+        """
+        found: list[str] = []
+        if not 1 <= self.receive_maximum <= 65_535:
+            found.append(f"receive_maximum {self.receive_maximum}: expected 1 to 65535")
+        if not 1 <= self.max_inflight <= 65_535:
+            found.append(f"max_inflight {self.max_inflight}: expected 1 to 65535")
+        if not 0 <= self.topic_alias_maximum <= 65_535:
+            found.append(f"topic_alias_maximum {self.topic_alias_maximum}: expected 0 to 65535")
+        if not 0 <= self.outbound_topic_alias_maximum <= 65_535:
+            found.append(
+                f"outbound_topic_alias_maximum {self.outbound_topic_alias_maximum}: "
+                "expected 0 to 65535"
+            )
+        if self.maximum_qos not in (0, 1, 2):
+            found.append(f"maximum_qos {self.maximum_qos}: expected 0, 1 or 2")
+        if not 0 <= self.keep_alive_max_s <= 65_535:
+            found.append(f"keep_alive_max_s {self.keep_alive_max_s}: expected 0 to 65535")
+        if not 128 <= self.maximum_packet_size <= 268_435_460:
+            found.append(
+                f"maximum_packet_size {self.maximum_packet_size}: expected 128 to 268435460 bytes"
+            )
+        if not 1 <= self.client_id_bytes_max <= 65_535:
+            found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 1 to 65535")
+        for name in ("topic_levels_max", "pending_messages_max", "heartbeat_ms", "expiry_slice"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} {getattr(self, name)}: expected at least 1")
+        return found
