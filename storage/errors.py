@@ -22,3 +22,7 @@ class DataLoss(Unrecoverable):
 
 class StoreBusy(StorageError):
     """Another process holds the data directory."""
+
+
+class CorruptRecord(Unrecoverable):
+    """A stored value does not decode: wrong checksum, length or version."""
