@@ -3,7 +3,7 @@
 It keeps RocksDB's contract and nothing more: a batch is atomic, a crash keeps a prefix of the
 batches that holds at least everything up to the last completed sync, and creating or dropping a
 family is durable at once, even when batches written before it are lost. Must never do I/O. Read
-next: `storage.rocks`, the real one; `tests/storage/test_stores.py` runs the same operations on both.
+next: `storage.rocks`, the real one; `tests/storage/test_stores.py` runs the same calls on both.
 """
 
 from bisect import bisect_left, insort
