@@ -22,6 +22,7 @@ class Settings:
 
     def __init__(self) -> None:
         # Announced to clients.
+
         # Un-acknowledged QoS 1/2 PUBLISH we take from one v5 client at a time (CONNACK Receive
         # Maximum). 1024 fills one group commit without letting a single client own its memory.
         self.receive_maximum: int = 1024
@@ -41,6 +42,7 @@ class Settings:
         self.user_properties: tuple[tuple[str, str], ...] = ()
 
         # One session.
+
         # Un-acknowledged QoS 1/2 messages we have in flight to one session, whatever larger
         # Receive Maximum it announces. Bounds the in-flight list of its record on disk.
         self.max_inflight: int = 256
@@ -68,6 +70,7 @@ class Settings:
         self.store_qos0: bool = False
 
         # Connections.
+
         # Time from accept to a complete CONNECT, so that silent sockets cannot pile up.
         self.connect_timeout_ms: int = 10_000
         # Open connections at a time; the next one is refused with 0x97. 0 = no limit.
@@ -86,6 +89,7 @@ class Settings:
         self.allow_anonymous: bool = True
 
         # The whole broker.
+
         # Bytes all stored messages may occupy together; above it `on_limit` applies. 0 = no limit
         # (the low-water mark of the disk still holds).
         self.total_bytes_max: int = 0
@@ -101,6 +105,7 @@ class Settings:
         self.generation_age_s: int = 3600
 
         # Rhythm.
+
         # Period of the $SYS tree; 0 switches it off.
         self.sys_interval_s: int = 10
         # Period of the heartbeat row. It is the crash time of every connected client, so wills and

@@ -1,0 +1,402 @@
+"""Where every setting comes from: flags over environment over file over defaults.
+
+One table (`OPTIONS`) says which key fills which attribute and how it is written; everything else
+here walks it. Must never accept what it does not know: an unknown section or key, or a bad value,
+is a `ConfigError` that names the place, the key and the nearest known one. Read next:
+`broker.units` (how values are written) and `broker.settings` (what the engine's share means).
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias
+
+from broker.settings import Settings
+from broker.units import (
+    Choice,
+    Durability,
+    Duration,
+    Flag,
+    Integer,
+    Kind,
+    Pairs,
+    Setting,
+    Size,
+    Text,
+)
+
+ENV_PREFIX: Final = "HOLDFAST__"
+FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
+LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
+
+Owner: TypeAlias = Literal["settings", "shell"]
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; its message is one line for the operator."""
+
+
+class Shell:
+    """What only the shells need to know."""
+
+    def __init__(self) -> None:
+        self.host: str = "127.0.0.1"  # loopback until somebody decides otherwise
+        self.port: int = 1883  # 0 lets the kernel choose; the "ready" line then names it
+        self.backlog: int = 1024
+        self.data_dir: str = "holdfast-data"
+        self.durability: str = "fsync"
+        # Free space below which new durable state is refused, and the file given up to survive it.
+        self.low_water_bytes: int = 64 << 20
+        self.ballast_bytes: int = 16 << 20
+        self.accept_data_loss: bool = False  # a flag only: nobody should leave it in a file
+        self.metrics_enabled: bool = True
+        self.metrics_host: str = "127.0.0.1"
+        self.metrics_port: int = 18083
+        self.password_file: str | None = None
+        # None = anonymous clients are let in exactly when there is no password file.
+        self.allow_anonymous: bool | None = None
+        self.hash_threads: int = 2
+        self.log_level: str = "info"
+        self.log_format: str = "auto"
+        self.drain_timeout_ms: int = 30_000
+
+
+class Option:
+    """One key of the configuration: where it is written, what it fills and how it is read."""
+
+    __slots__ = ("attribute", "help", "key", "kind", "owner", "section")
+
+    def __init__(
+        self, section: str, key: str, owner: Owner, attribute: str, kind: Kind, help: str
+    ) -> None:
+        self.section: str = section
+        self.key: str = key
+        self.owner: Owner = owner
+        self.attribute: str = attribute
+        self.kind: Kind = kind
+        self.help: str = help
+
+    @property
+    def name(self) -> str:
+        """The key with its section, as error messages say it."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"{ENV_PREFIX}{self.section.upper()}__{self.key.upper()}"
+
+
+_MS: Final = 1
+_S: Final = 1000
+_NONE: Final = ", 0 = no limit"
+# A packet's remaining length is at most 268,435,455 and its fixed header 5 bytes.
+_PACKET_MAX: Final = 268_435_460
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option("listener", "host", "shell", "host", Text(), "address to listen on"),
+    Option("listener", "port", "shell", "port", Integer(0, 65_535), "TCP port, 0 = any free one"),
+    Option("listener", "backlog", "shell", "backlog", Integer(1, 65_535), "connections the kernel"
+           " may queue before we accept them"),
+    Option("storage", "data_dir", "shell", "data_dir", Text(), "directory of the database"),
+    Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
+           " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"
+           " interval:MS = synced every MS milliseconds"),
+    Option("storage", "low_water", "shell", "low_water_bytes", Size(), "free disk space below"
+           " which new durable state is refused, 0 = never"),
+    Option("storage", "ballast", "shell", "ballast_bytes", Size(), "size of the file given up when"
+           " the disk runs full, 0 = none"),
+    Option("storage", "generation_size", "settings", "generation_size_bytes", Size(1 << 16),
+           "messages are dropped from disk in whole generations of this size"),
+    Option("storage", "generation_age", "settings", "generation_age_s", Duration(_S, low=1),
+           "a generation is closed at this age too"),
+    Option("storage", "layout", "settings", "layout", Choice("filters", "timeline"),
+           "key layout of new generations"),
+    Option("storage", "store", "settings", "store", Choice("durable", "all"),
+           "durable = store what a durable subscription matches, all = store everything"),
+    Option("storage", "total_bytes", "settings", "total_bytes_max", Size(),
+           "stored messages together, 0 = no limit"),
+    Option("session", "expiry_max", "settings", "session_expiry_max_s",
+           Duration(_S, never="never"), "ceiling for a session's expiry interval"),
+    Option("session", "max_inflight", "settings", "max_inflight", Integer(1, 65_535),
+           "un-acknowledged QoS 1/2 messages sent to one session"),
+    Option("session", "max_offline_messages", "settings", "max_offline_messages", Integer(0),
+           "messages one offline session may be owed" + _NONE),
+    Option("session", "max_offline_bytes", "settings", "max_offline_bytes", Size(),
+           "bytes one offline session may be owed" + _NONE),
+    Option("session", "max_age", "settings", "max_age_s", Duration(_S),
+           "age at which an owed message is dropped" + _NONE),
+    Option("session", "on_limit", "settings", "on_limit",
+           Choice("drop_oldest", "drop_new", "reject"),
+           "what gives at a limit; reject answers the publisher 0x97"),
+    Option("session", "store_qos0", "settings", "store_qos0", Flag(),
+           "queue QoS 0 messages for offline sessions too"),
+    Option("session", "subscriptions_max", "settings", "subscriptions_per_session_max", Integer(1),
+           "topic filters one session may hold"),
+    Option("session", "pending_messages", "settings", "pending_messages_max", Integer(1),
+           "messages waiting in RAM before a live session reads from disk"),
+    Option("session", "clean_queue_messages", "settings", "clean_queue_messages_max", Integer(0),
+           "messages waiting in RAM for a clean session before on_limit applies"),
+    Option("session", "progress_delay", "settings", "progress_delay_ms",
+           Duration(_MS, high=60_000), "how late a QoS 1 acknowledgement may reach the disk"),
+    Option("limits", "receive_maximum", "settings", "receive_maximum", Integer(1, 65_535),
+           "un-acknowledged QoS 1/2 messages taken from one client"),
+    Option("limits", "maximum_packet_size", "settings", "maximum_packet_size",
+           Size(128, _PACKET_MAX), "largest packet accepted"),
+    Option("limits", "topic_alias_maximum", "settings", "topic_alias_maximum", Integer(0, 65_535),
+           "topic aliases a client may set"),
+    Option("limits", "outbound_topic_alias_maximum", "settings", "outbound_topic_alias_maximum",
+           Integer(0, 65_535), "topic aliases used towards a client"),
+    Option("limits", "maximum_qos", "settings", "maximum_qos", Integer(0, 2), "highest QoS served"),
+    Option("limits", "retain_available", "settings", "retain_available", Flag(),
+           "accept retained messages"),
+    Option("limits", "retained_messages", "settings", "retained_messages_max", Integer(0),
+           "retained messages kept" + _NONE),
+    Option("limits", "keep_alive_max", "settings", "keep_alive_max_s",
+           Duration(_S, high=65_535), "ceiling for Keep Alive" + _NONE),
+    Option("limits", "connect_timeout", "settings", "connect_timeout_ms",
+           Duration(_MS, low=100), "time from accept to a complete CONNECT"),
+    Option("limits", "max_connections", "settings", "max_connections", Integer(0),
+           "open connections" + _NONE),
+    Option("limits", "client_id_bytes", "settings", "client_id_bytes_max", Integer(1, 65_535),
+           "longest client identifier"),
+    Option("limits", "topic_levels", "settings", "topic_levels_max", Integer(1, 32_768),
+           "levels of a topic name or filter"),
+    Option("limits", "out_buffer", "settings", "out_buffer_bytes_max", Size(1 << 10),
+           "bytes waiting for one slow client before it gets no new messages"),
+    Option("limits", "held_bytes", "settings", "held_bytes_max", Size(1 << 10),
+           "bytes of one client waiting for a commit before we stop reading from it"),
+    Option("limits", "expiry_slice", "settings", "expiry_slice", Integer(1, 1_000_000),
+           "rows of garbage collection per turn of the event loop"),
+    Option("limits", "heartbeat", "settings", "heartbeat_ms", Duration(_MS, low=100, high=60_000),
+           "period of the row that dates a crash"),
+    Option("limits", "drain_timeout", "shell", "drain_timeout_ms", Duration(_MS, low=100),
+           "longest wait for clients and the disk at SIGTERM"),
+    Option("limits", "user_properties", "settings", "user_properties", Pairs(),
+           "user properties of every v5 CONNACK"),
+    Option("metrics", "enabled", "shell", "metrics_enabled", Flag(),
+           "serve /metrics, /healthz and /readyz"),
+    Option("metrics", "host", "shell", "metrics_host", Text(), "address of the metrics server"),
+    Option("metrics", "port", "shell", "metrics_port", Integer(0, 65_535),
+           "port of the metrics server, 0 = any free one"),
+    Option("auth", "password_file", "shell", "password_file", Text(empty_is_none=True),
+           "file of `holdfast passwd`; empty = no passwords"),
+    Option("auth", "allow_anonymous", "shell", "allow_anonymous", Flag(),
+           "let clients in without a user name (default: only without a password file)"),
+    Option("auth", "hash_threads", "shell", "hash_threads", Integer(1, 64),
+           "threads that verify passwords (19 MiB each)"),
+    Option("log", "level", "shell", "log_level", Choice("debug", "info", "warning", "error"),
+           "least level written"),
+    Option("log", "format", "shell", "log_format", Choice("auto", "logfmt", "json"),
+           "auto = logfmt on a terminal, json otherwise"),
+    Option("sys", "interval", "settings", "sys_interval_s", Duration(_S),
+           "period of the $SYS topics, 0 = off"),
+)  # fmt: skip
+
+BY_NAME: Final = {option.name: option for option in OPTIONS}
+SECTIONS: Final = tuple(dict.fromkeys(option.section for option in OPTIONS))
+
+
+class Config:
+    """Everything configured, and where each value came from."""
+
+    def __init__(self) -> None:
+        self.settings: Settings = Settings()
+        self.shell: Shell = Shell()
+        self.origins: dict[str, str] = {option.name: "default" for option in OPTIONS}
+
+    def value(self, option: Option) -> Setting:
+        """Return the value in force of `option`."""
+        if option.attribute == "allow_anonymous":
+            return self.settings.allow_anonymous
+        holder: object = self.settings if option.owner == "settings" else self.shell
+        value: Setting = getattr(holder, option.attribute)
+        return value
+
+    def set(self, option: Option, raw: object, origin: str) -> None:
+        """Parse `raw` into `option`, or raise `ConfigError` naming key, value and expectation."""
+        try:
+            value = option.kind.parse(raw)
+        except ValueError as problem:
+            raise ConfigError(
+                f"{origin}: {option.name} = {_shown(raw)}: expected {problem}"
+            ) from None
+        setattr(
+            self.settings if option.owner == "settings" else self.shell, option.attribute, value
+        )
+        self.origins[option.name] = origin
+
+    def finish(self) -> None:
+        """Settle what depends on more than one key; raise `ConfigError` on a contradiction."""
+        shell = self.shell
+        if shell.allow_anonymous is not None:
+            self.settings.allow_anonymous = shell.allow_anonymous
+        else:
+            self.settings.allow_anonymous = shell.password_file is None
+            if shell.password_file is None and not is_loopback(shell.host):
+                # Fail closed: an open broker on a network must be somebody's decision.
+                raise ConfigError(
+                    f"listener.host = {_shown(shell.host)} can be reached from other machines: "
+                    "set auth.password_file, or auth.allow_anonymous = true to let everybody in"
+                )
+        for problem in self.settings.problems():
+            raise ConfigError(problem)
+
+
+def load(
+    path: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """Return the configuration from `path`, `environment` (default: the process's) and `flags`.
+
+    `flags` maps option names ("listener.port") to values; None means "not given". Raises
+    `ConfigError`.
+    """
+    config = Config()
+    if path is not None:
+        _apply_file(config, path)
+    _apply_environment(config, os.environ if environment is None else environment)
+    for name, raw in (flags or {}).items():
+        if raw is not None:
+            option = BY_NAME[name]
+            config.set(option, raw, "flag --" + option.key.replace("_", "-"))
+    config.finish()
+    return config
+
+
+def _apply_file(config: Config, path: str) -> None:
+    origin = f"file {path}"
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as problem:
+        raise ConfigError(f"{origin}: cannot read it: {problem.strerror}") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{origin}: larger than {FILE_BYTES_MAX} bytes; is this the right file?")
+    try:
+        document = tomllib.loads(text.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{origin}: not UTF-8 text; is this the right file?") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
+    for section, keys in document.items():
+        if section not in SECTIONS:
+            raise ConfigError(f"{origin}: {_unknown_section(section)}")
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{origin}: {section} = {_shown(keys)}: expected a table [{section}]")
+        for key, raw in keys.items():
+            option = BY_NAME.get(f"{section}.{key}")
+            if option is None:
+                raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
+            config.set(option, raw, origin)
+
+
+def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
+    for variable in sorted(environment):
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        origin = f"environment {variable}"
+        section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
+        option = BY_NAME.get(f"{section}.{key}")
+        if option is None or variable != option.variable:
+            if section not in SECTIONS:
+                raise ConfigError(f"{origin}: {_unknown_section(section)}")
+            raise ConfigError(f"{origin}: {_unknown_key(section, key, _as_variable)}")
+        config.set(option, environment[variable], origin)
+
+
+def _dotted(option: Option) -> str:
+    return option.name
+
+
+def _as_variable(option: Option) -> str:
+    return option.variable
+
+
+def _unknown_section(section: str) -> str:
+    nearest = difflib.get_close_matches(section, SECTIONS, 1, 0.0)[0]
+    return f"unknown section {_shown(section)}; did you mean [{nearest}]?"
+
+
+def _unknown_key(section: str, key: str, spell: Callable[[Option], str]) -> str:
+    """Return the complaint about `key`, naming the nearest key as `spell` writes it.
+
+    The same key in another section is nearest of all; then its own section, then any.
+    """
+    elsewhere = [option for option in OPTIONS if option.key == key]
+    here = {option.key: option for option in OPTIONS if option.section == section}
+    if elsewhere:
+        nearest = elsewhere[0]
+    elif close := difflib.get_close_matches(key, list(here), 1, 0.6):
+        nearest = here[close[0]]
+    else:
+        tails = {option.key: option for option in OPTIONS}
+        close = difflib.get_close_matches(key, list(tails), 1, 0.6)
+        nearest = (
+            tails[close[0]]
+            if close
+            else here[difflib.get_close_matches(key, list(here), 1, 0.0)[0]]
+        )
+    return f"unknown key {_shown(f'{section}.{key}')}; did you mean {spell(nearest)}?"
+
+
+def _shown(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach `host`."""
+    return host in LOOPBACK_HOSTS or (
+        host.startswith("127.") and all(part.isdecimal() for part in host.split("."))
+    )
+
+
+def show(config: Config) -> str:
+    """Return the configuration in force as TOML, each line with its origin."""
+    lines: list[str] = []
+    for section in SECTIONS:
+        lines.append(f"[{section}]")
+        options = [option for option in OPTIONS if option.section == section]
+        written = [
+            f"{option.key} = {option.kind.render(config.value(option))}" for option in options
+        ]
+        width = max(len(line) for line in written)
+        for option, line in zip(options, written, strict=True):
+            lines.append(f"{line:<{width}}  # {config.origins[option.name]}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def template() -> str:
+    """Return a configuration file of all keys at their defaults, commented out and explained."""
+    config = Config()
+    lines = [
+        "# Holdfast configuration. Every line below is a default: uncomment what you change.",
+        f"# Sizes take KiB, MiB, GiB; durations ms, s, m, h, d. {ENV_PREFIX}SECTION__KEY wins.",
+        "",
+    ]
+    for section in SECTIONS:
+        lines.append(f"[{section}]")
+        for option in OPTIONS:
+            if option.section == section:
+                lines.append(f"# {option.help}")
+                lines.append(f"#{option.key} = {option.kind.render(config.value(option))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def check_files(config: Config) -> None:
+    """Check what the configuration points at, as `--test-config` does; raise `ConfigError`."""
+    if config.shell.password_file is not None:
+        from broker import passwords  # argon2 is only imported where passwords are in use
+
+        try:
+            passwords.load(config.shell.password_file)
+        except passwords.PasswordFileError as problem:
+            raise ConfigError(str(problem)) from None
+    if os.path.exists(config.shell.data_dir) and not os.path.isdir(config.shell.data_dir):
+        raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")

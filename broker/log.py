@@ -1,0 +1,158 @@
+"""Structured log lines: logfmt for a person at a terminal, one JSON object per line otherwise.
+
+Must never raise into its caller, never block on more than one write, and never let a peer flood the
+disk: every event name has its own budget, and what was suppressed is said in the next line of that
+event. Keys in use: ts level event message client_id remote reason.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO, TypeAlias
+
+Format: TypeAlias = Literal["auto", "logfmt", "json"]
+Value: TypeAlias = str | int | float | bool | None
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+# One event may write 50 lines in 10 seconds: enough to see who it is, too little to fill a disk
+# (a reconnect storm of 10,000 clients then writes 18,000 lines an hour, not a million).
+EVENT_LINES_MAX: Final = 50
+EVENT_WINDOW_S: Final = 10.0
+# Distinct event names are ours and few; the bound only guards against a mistake of ours.
+EVENTS_MAX: Final = 1000
+FIELD_CHARACTERS_MAX: Final = 2000  # longer values (a hostile client id) are cut
+
+
+class Log:
+    """Writes events at or above a level to one text stream."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        level: str = "info",
+        format: Format = "auto",
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream: TextIO = sys.stderr if stream is None else stream
+        self._threshold: int = LEVELS[level]
+        if format == "auto":
+            format = "logfmt" if self._stream.isatty() else "json"
+        self._is_json: bool = format == "json"
+        self._wall_clock = wall_clock
+        self._clock = clock
+        # event -> [window start, lines written in it, lines suppressed in it]
+        self._budgets: dict[str, list[float]] = {}
+
+    def is_debug(self) -> bool:
+        """Return whether debug events are written, to spare the caller collecting their fields."""
+        return self._threshold <= LEVELS["debug"]
+
+    def debug(self, event: str, message: str = "", **fields: Value) -> None:
+        """Write an event for whoever debugs; off by default."""
+        self._write("debug", event, message, fields)
+
+    def info(self, event: str, message: str = "", **fields: Value) -> None:
+        """Write an event of normal operation."""
+        self._write("info", event, message, fields)
+
+    def warning(self, event: str, message: str = "", **fields: Value) -> None:
+        """Write an event an operator should look at."""
+        self._write("warning", event, message, fields)
+
+    def error(self, event: str, message: str = "", **fields: Value) -> None:
+        """Write an event an operator must act on."""
+        self._write("error", event, message, fields)
+
+    def _write(self, level: str, event: str, message: str, fields: dict[str, Value]) -> None:
+        if LEVELS[level] < self._threshold:
+            return
+        suppressed = self._admit(event)
+        if suppressed < 0:
+            return
+        moment = datetime.fromtimestamp(self._wall_clock(), UTC)
+        line: dict[str, Value] = {
+            "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": level,
+            "event": event,
+        }
+        if message:
+            line["message"] = message
+        line.update(fields)
+        if suppressed:
+            line["suppressed"] = suppressed
+        text = json.dumps(_cut(line), ensure_ascii=False) if self._is_json else logfmt(_cut(line))
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # Nowhere left to say it: the terminal is gone. The broker must go on without it.
+            return
+
+    def _admit(self, event: str) -> int:
+        """Return the lines of `event` suppressed since its last one, or -1 to suppress this one."""
+        now = self._clock()
+        budget = self._budgets.get(event)
+        if budget is None:
+            if len(self._budgets) >= EVENTS_MAX:
+                self._budgets.clear()
+            self._budgets[event] = [now, 1, 0]
+            return 0
+        if now - budget[0] >= EVENT_WINDOW_S:
+            suppressed = int(budget[2])
+            budget[0], budget[1], budget[2] = now, 1, 0
+            return suppressed
+        if budget[1] >= EVENT_LINES_MAX:
+            budget[2] += 1
+            return -1
+        budget[1] += 1
+        return 0
+
+
+def logfmt(fields: dict[str, Value]) -> str:
+    """Return `fields` as key=value pairs; values with spaces, quotes or controls are quoted."""
+    return " ".join(f"{key}={_logfmt_value(value)}" for key, value in fields.items())
+
+
+def _logfmt_value(value: Value) -> str:
+    if value is None:
+        return ""
+    if value is True or value is False:
+        return "true" if value else "false"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    if text and all(ch.isprintable() and ch not in ' "=\\' for ch in text):
+        return text
+    # JSON's escapes keep it on one line, whatever bytes a client chose as its id.
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _cut(fields: dict[str, Value]) -> dict[str, Value]:
+    """Return `fields` with over-long strings cut and said so."""
+    for key, value in fields.items():
+        if isinstance(value, str) and len(value) > FIELD_CHARACTERS_MAX:
+            fields[key] = f"{value[:FIELD_CHARACTERS_MAX]}...({len(value)} characters)"
+    return fields
+
+
+class Bridge(logging.Handler):
+    """Carries what libraries say through the standard `logging` into our one stream."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(level=logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write `record` as a library event."""
+        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        write("library", record.getMessage(), logger=record.name)
+
+
+def install_bridge(log: Log) -> None:
+    """Send the root logger's warnings and errors to `log` instead of its default handlers."""
+    root = logging.getLogger()
+    root.handlers = [Bridge(log)]
