@@ -2,7 +2,8 @@
 
 Must never know a packet's other fields. `TABLES` says for each packet which identifiers it may
 hold (anything else is malformed, section 2.2.2.2); `read` checks types, repeats and values that are
-never legal. Rules that need the connection's state or its direction belong to `mqtt.bodies` and above.
+never legal. Rules that need the direction or the connection's state belong to `mqtt.bodies` and
+above.
 """
 
 from typing import Final

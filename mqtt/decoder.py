@@ -1,0 +1,326 @@
+"""Cuts a byte stream into control packets: `receive(data)` returns the packets that got complete.
+
+Must never let an exception out for what the peer sent: a broken stream ends in `error`, after the
+packets before the fault. Does not know connection state beyond "was there a CONNECT", so what
+depends on more (aliases, quotas, capabilities) is judged above. The usual PUBLISH and the
+acknowledgements are decoded here, in one loop without a call per field; the rest is in
+`mqtt.bodies`.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+from mqtt import bodies, packets
+from mqtt.errors import MalformedPacket, MqttError, ProtocolError
+from mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqtt.reasons import PACKET_TOO_LARGE
+from mqtt.wire import VARINT_MAX, Reader
+
+Role: TypeAlias = Literal["server", "client"]
+
+PACKET_SIZE_MAX: Final = VARINT_MAX + 5  # bytes, fixed header included
+# Room for a CONNECT with client id, will payload, user name and password of full length, before
+# anybody has proved who they are.
+CONNECT_SIZE_MAX: Final = 4 * 65_536
+# User properties in one packet: each costs three objects, whatever its size.
+USER_PROPERTIES_MAX: Final = 1024
+
+# Validated topics by their raw bytes: a topic seen before costs one look-up. Bounded in entries and
+# in the size of a key, because the peers choose both; 65,536 x 256 bytes twice is 32 MiB at worst.
+TOPICS_MAX: Final = 65_536
+TOPIC_KEPT_SIZE_MAX: Final = 256
+_topics: Final[dict[bytes, str]] = {}
+
+# What to do with a packet, by its first byte.
+_FAULT: Final = 0
+_PUBLISH: Final = 1
+_PUBACK: Final = 2
+_PUBREC: Final = 3
+_PUBREL: Final = 4
+_PUBCOMP: Final = 5
+_OTHER: Final = 6
+
+_KIND_ROUTES: Final[dict[int, int]] = {
+    packets.PUBLISH: _PUBLISH,
+    packets.PUBACK: _PUBACK,
+    packets.PUBREC: _PUBREC,
+    packets.PUBREL: _PUBREL,
+    packets.PUBCOMP: _PUBCOMP,
+}
+
+
+def _routes(version: int, from_client: bool) -> bytes:
+    """Return the table first byte -> route for one state of a decoder."""
+    table = bytearray(256)
+    for first in range(256):
+        if bodies.header_fault(first, version, from_client) is None:
+            table[first] = _KIND_ROUTES.get(first >> 4, _OTHER)
+    return bytes(table)
+
+
+_ROUTES: Final[dict[tuple[int, bool], bytes]] = {
+    (0, True): _routes(0, True),
+    (4, True): _routes(4, True),
+    (5, True): _routes(5, True),
+    (4, False): _routes(4, False),
+    (5, False): _routes(5, False),
+}
+
+
+class Decoder:
+    """Decodes what arrives on one connection.
+
+    `role` is ours: "server" decodes what clients send and takes the version from CONNECT (a
+    `version` given means that CONNECT is already behind us), "client" decodes what a server sends
+    and needs the `version`. `maximum_packet_size` is in bytes with the fixed header, 0 = only the
+    format's own limit.
+    """
+
+    __slots__ = (
+        "_from_client",
+        "_needed",
+        "_pending",
+        "connect_size_max",
+        "error",
+        "maximum_packet_size",
+        "user_properties_max",
+        "version",
+    )
+
+    def __init__(self, role: Role, maximum_packet_size: int, version: int = 0) -> None:
+        if role != "server" and role != "client":
+            raise ValueError(f"role {role!r}: expected 'server' or 'client'")
+        self._from_client: bool = role == "server"
+        if (version, self._from_client) not in _ROUTES:
+            raise ValueError(f"version {version}: expected 4 or 5")
+        if maximum_packet_size < 0:
+            raise ValueError(f"maximum_packet_size {maximum_packet_size}: expected 0 or more")
+        # 4 or 5; 0 until CONNECT told it. It is set as soon as the version byte of a CONNECT is
+        # read, also if that CONNECT turns out to be broken: the form of the answer depends on it.
+        self.version: int = version
+        self.maximum_packet_size: int = maximum_packet_size
+        self.connect_size_max: int = CONNECT_SIZE_MAX  # bytes; the smaller of both limits holds
+        self.user_properties_max: int = USER_PROPERTIES_MAX
+        self.error: MqttError | None = None  # set once; the stream is broken for good
+        self._pending: bytearray = bytearray()  # the packet not yet complete, from its first byte
+        self._needed: int = 0  # size `_pending` must have before another look makes sense
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes of an incomplete packet that are kept in memory."""
+        return len(self._pending)
+
+    def receive(self, data: bytes) -> list[Packet]:
+        """Take the next bytes of the stream and return the packets that they complete, in order.
+
+        Look at `error` after every call. Once it is set, later calls return nothing. The cost is
+        linear in the bytes, however they are cut: an incomplete packet is looked at again only when
+        as many bytes are there as its header asks for.
+        """
+        found: list[Packet] = []
+        if self.error is not None:
+            return found
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return found
+            data = bytes(self._pending)
+            self._pending = bytearray()
+        try:
+            position = self._decode(data, found)
+        except MqttError as error:
+            self.error = error.with_traceback(None)  # frames would keep `data` alive
+            return found
+        if position < len(data):
+            self._pending += data[position:]
+        return found
+
+    def _decode(self, data: bytes, found: list[Packet]) -> int:
+        """Append all complete packets in `data` to `found`; return where the incomplete one starts.
+
+        Sets `_needed` for it. One long function on purpose: a call per packet or per field would
+        cost as much as the decoding itself.
+        """
+        append = found.append
+        topics = _topics
+        routes = _ROUTES[self.version, self._from_client]
+        # CONNECT is the only packet before `version` is known, see `connect_size_max`.
+        size_max = self._size_max()
+        five = self.version == 5
+        position = 0
+        end = len(data)
+        while True:
+            start = position + 2
+            if start > end:
+                return self._wait_for_header(data, position, end)
+            first = data[position]
+            length = data[position + 1]
+            if length > 127:
+                if start < end and 0 < data[start] < 128:
+                    length = length & 127 | data[start] << 7
+                    start += 1
+                else:
+                    start, length = self._long_length(data, position, end)
+                    if start == 0:
+                        return position
+            stop = start + length
+            if stop > end or stop - position > size_max:
+                self._judge_incomplete(data, position, start, stop, end, size_max)
+                return position
+            route = routes[first]
+            if route == _PUBLISH:
+                if length < 2:
+                    raise MalformedPacket("topic runs past the end")
+                body = start + 2 + (data[start] << 8 | data[start + 1])
+                raw = data[start + 2 : body]
+                packet_id = 0
+                if first & 6:
+                    body += 2
+                    if body > stop:
+                        raise MalformedPacket("packet id runs past the end")
+                    packet_id = data[body - 2] << 8 | data[body - 1]
+                    if packet_id == 0:
+                        # [MQTT-2.2.1-3], v4 [MQTT-2.3.1-1]
+                        raise MalformedPacket("packet id 0: expected 1 to 65535")
+                elif body > stop:
+                    raise MalformedPacket("topic runs past the end")
+                topic = topics.get(raw)
+                if topic is None:
+                    topic = _learn_topic(raw)
+                if not five:
+                    if not raw:
+                        self._publish(data, first, start, stop)  # raises: the topic is empty
+                elif raw and body < stop and data[body] == 0:
+                    body += 1  # no properties
+                else:
+                    append(self._publish(data, first, start, stop))
+                    position = stop
+                    continue
+                append(
+                    Publish(
+                        topic,
+                        data[body:stop],
+                        first >> 1 & 3,
+                        first & 1 == 1,
+                        first & 8 == 8,
+                        packet_id,
+                    )
+                )
+            elif _PUBACK <= route <= _PUBCOMP and length == 2:
+                packet_id = data[start] << 8 | data[start + 1]
+                if packet_id == 0:
+                    raise MalformedPacket("packet id 0: expected 1 to 65535")
+                if route == _PUBACK:
+                    append(Puback(packet_id))
+                elif route == _PUBREC:
+                    append(Pubrec(packet_id))
+                elif route == _PUBREL:
+                    append(Pubrel(packet_id))
+                else:
+                    append(Pubcomp(packet_id))
+            elif route == _FAULT:
+                self._check_first(first)
+            elif first == 0x10:
+                append(self._connect(data, start, stop))
+                routes = _ROUTES[self.version, True]
+                size_max = self._size_max()
+                five = self.version == 5
+            else:
+                append(
+                    bodies.read_body(
+                        first >> 4,
+                        Reader(data, start, stop),
+                        self.version,
+                        self._from_client,
+                        self.user_properties_max,
+                    )
+                )
+            position = stop
+
+    def _size_max(self) -> int:
+        """Return the largest packet that may come now, in bytes."""
+        size_max = self.maximum_packet_size or PACKET_SIZE_MAX
+        if self.version == 0 and self.connect_size_max < size_max:
+            return self.connect_size_max
+        return size_max
+
+    def _check_first(self, first: int) -> None:
+        """Raise if `first` cannot start a packet now; in every path this is judged first."""
+        fault = bodies.header_fault(first, self.version, self._from_client)
+        if fault is not None:
+            raise fault
+
+    def _wait_for_header(self, data: bytes, position: int, end: int) -> int:
+        if position < end:
+            self._check_first(data[position])
+        self._needed = 2
+        return position
+
+    def _long_length(self, data: bytes, position: int, end: int) -> tuple[int, int]:
+        """Read a Remaining Length of more than two bytes, or one that is cut off or over-long.
+
+        Returns (start of the body, length), or (0, 0) and sets `_needed` if bytes are missing.
+        """
+        self._check_first(data[position])
+        length = 0
+        for index in range(4):
+            at = position + 1 + index
+            if at >= end:
+                self._needed = index + 2
+                return 0, 0
+            byte = data[at]
+            length |= (byte & 127) << 7 * index
+            if byte < 128:
+                if byte == 0 and index:
+                    raise MalformedPacket("remaining length is not in its shortest form")
+                return at + 1, length
+        raise MalformedPacket("remaining length has more than four bytes")
+
+    def _judge_incomplete(
+        self, data: bytes, position: int, start: int, stop: int, end: int, size_max: int
+    ) -> None:
+        """Set `_needed` for a packet that is not complete, raise if it must not be waited for.
+
+        Too large is decided on the fixed header, before any byte of the body is kept, except for
+        CONNECT, of which seven bytes are awaited: they tell the version to answer in.
+        """
+        self._check_first(data[position])
+        if stop - position <= size_max:
+            self._needed = stop - position
+            return
+        if self.version == 0:
+            protocol_stop = min(start + 7, stop)
+            if protocol_stop > end:
+                self._needed = protocol_stop - position
+                return
+            self.version = bodies.read_protocol(Reader(data, start, protocol_stop))
+        raise ProtocolError(
+            f"packet of {stop - position} bytes: expected at most {size_max}", PACKET_TOO_LARGE
+        )
+
+    def _connect(self, data: bytes, start: int, stop: int) -> Packet:
+        reader = Reader(data, start, stop)
+        self.version = bodies.read_protocol(reader)
+        return bodies.read_connect(reader, self.version, self.user_properties_max)
+
+    def _publish(self, data: bytes, first: int, start: int, stop: int) -> Packet:
+        """Decode a PUBLISH with properties, or one with a fault."""
+        return bodies.read_publish(
+            Reader(data, start, stop),
+            first & 15,
+            self.version,
+            self._from_client,
+            self.user_properties_max,
+        )
+
+
+def _learn_topic(raw: bytes) -> str:
+    """Validate the bytes of a topic and remember the result, unless it is empty or long."""
+    topic = bodies.read_topic(raw)
+    if raw and len(raw) <= TOPIC_KEPT_SIZE_MAX:
+        if len(_topics) >= TOPICS_MAX:
+            _topics.clear()
+        _topics[raw] = topic
+    return topic
+
+
+__all__ = ["CONNECT_SIZE_MAX", "PACKET_SIZE_MAX", "USER_PROPERTIES_MAX", "Decoder", "Role"]
