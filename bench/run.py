@@ -7,7 +7,8 @@
 
 Each cell is a fresh broker on an empty directory; the brokers take turns, in changing order, and
 the median of the rounds counts. Writes bench/results/NAME.json (every line the generator printed)
-and NAME.md. Exit 0 when every delivery was accounted for, 1 when a broker lost or repeated something.
+and NAME.md. Exit 0 when every delivery was accounted for, 1 when a broker lost or repeated
+something.
 """
 
 import argparse
