@@ -1,0 +1,281 @@
+"""Brokers as real processes: start, wait until ready, kill -9, stop, freeze, read what they said.
+
+The same class runs Holdfast and, for comparison, Debian's mosquitto, so that one scenario can be
+put to both. Must never import the broker's own code: what is tested here is the program.
+Read next: `rawclient` (the client that talks to it) and `matrix` (the scenarios).
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+READY_SECONDS: Final = 30.0  # a busy two-core machine; a start takes well under a second
+POLL_SECONDS: Final = 0.01
+# Ports below Linux's ephemeral range (32768 and up): a poll of a port nobody listens on yet may
+# otherwise be given that very port as its own source and connect to itself.
+PORTS: Final = (20_000, 32_000)
+# What may never stand in the log of a broker, whatever a test did to it.
+FORBIDDEN: Final = (
+    "Traceback (most recent call last)",
+    "Exception ignored in",
+    "Task exception was never retrieved",
+    "Fatal Python error",
+)
+_ports = itertools.cycle(range(PORTS[0] + os.getpid() % (PORTS[1] - PORTS[0]), PORTS[1]))
+
+
+class BrokerFailed(AssertionError):
+    """The process did not do what the test needs; carries the end of its log."""
+
+
+def free_port() -> int:
+    """Return a loopback port that nothing listens on and that no other caller here was given."""
+    for _ in range(PORTS[1] - PORTS[0]):
+        port = next(_ports)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise BrokerFailed("no free port below the ephemeral range")
+
+
+def http_get(port: int, path: str, *, timeout: float = 5.0) -> tuple[int, str]:
+    """Return (status, body) of a plain GET on loopback; status 0 when nobody answers."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+            request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            connection.sendall(request.encode())
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+    except OSError:
+        return 0, ""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    parts = head.split(b" ", 2)
+    if len(parts) < 2 or not parts[1].isdigit():
+        return 0, ""
+    return int(parts[1]), body.decode("utf-8", "replace")
+
+
+class BrokerProcess:
+    """One broker on one data directory and one port, over as many starts as a test needs."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str,
+        command: Callable[["BrokerProcess"], Sequence[str]],
+        is_ready: Callable[["BrokerProcess"], bool],
+        env: Mapping[str, str],
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name: str = name
+        self.directory: Path = directory
+        self.data_dir: Path = directory / "data"
+        self.port: int = free_port()
+        self.metrics_port: int = free_port()
+        self.log_path: Path = directory / "broker.log"
+        self.env: dict[str, str] = dict(env)
+        self.starts: int = 0
+        self._command = command
+        self._is_ready = is_ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start: int = 0  # where the log of the present start begins
+
+    def start(self, timeout: float = READY_SECONDS) -> Self:
+        """Start the broker and return once it is ready; raises BrokerFailed if it ends first."""
+        self.launch()
+        deadline = time.monotonic() + timeout
+        while not self._is_ready(self):
+            if self.exit_code() is not None:
+                raise BrokerFailed(f"{self.name} ended with {self.exit_code()}\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"{self.name} is not ready after {timeout} s\n{self.tail()}")
+            time.sleep(POLL_SECONDS)
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        assert self.exit_code() is not None or self._process is None, "already running"
+        self.data_dir.mkdir(exist_ok=True)
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                list(self._command(self)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
+        self.starts += 1
+
+    @property
+    def pid(self) -> int:
+        """The process id of the present start."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code (negative: the signal), or None while it runs or never ran."""
+        return None if self._process is None else self._process.poll()
+
+    def is_running(self) -> bool:
+        """Tell whether a process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Send SIGKILL and return when the process is gone. No code of the broker runs."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(READY_SECONDS)
+
+    def signal(self, number: int) -> None:
+        """Send a signal and return at once."""
+        os.kill(self.pid, number)
+
+    def stop(self, timeout: float = READY_SECONDS) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait_exit(timeout)
+
+    def wait_exit(self, timeout: float) -> int:
+        """Return the exit code once the process has ended by itself."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(f"{self.name} still runs after {timeout} s\n{self.tail()}") from None
+
+    def freeze(self) -> None:
+        """Stop the process in its tracks (SIGSTOP): sockets stay open, nothing is answered."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on (SIGCONT)."""
+        self.signal(signal.SIGCONT)
+
+    def crash(self) -> Self:
+        """Kill -9 and start again on the same data."""
+        self.kill()
+        return self.start()
+
+    def restart(self) -> Self:
+        """SIGTERM (the exit code must be 0) and start again on the same data."""
+        code = self.stop()
+        assert code == 0, f"{self.name} ended with {code} on SIGTERM\n{self.tail()}"
+        return self.start()
+
+    def log(self) -> str:
+        """Return what the present start has logged."""
+        with open(self.log_path, "rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode("utf-8", "replace")
+
+    def tail(self, lines: int = 40) -> str:
+        """Return the end of the log, for a failure message."""
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def metrics(self) -> dict[str, float]:
+        """Return the samples of /metrics, by name with labels as they are written there."""
+        status, body = http_get(self.metrics_port, "/metrics")
+        assert status == 200, f"/metrics answered {status}"
+        samples = {}
+        for line in body.splitlines():
+            if line and not line.startswith("#"):
+                sample, _, value = line.rpartition(" ")
+                samples[sample] = float(value)
+        return samples
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the process."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise BrokerFailed("no VmRSS")
+
+    def close(self) -> None:
+        """End the process if it still runs, and check everything it ever logged."""
+        if self.is_running():
+            self.kill()
+        text = self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+        for phrase in FORBIDDEN:
+            position = text.find(phrase)
+            if position >= 0:
+                raise BrokerFailed(f"{self.name} logged:\n{text[max(0, position - 500) :][:6000]}")
+
+
+def holdfast(
+    directory: Path, *, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> BrokerProcess:
+    """Return a Holdfast that is not started yet.
+
+    `env` holds further environment, as `HOLDFAST__SECTION__KEY` overrides; `prefix` is put in front
+    of the command line.
+    """
+
+    def command(process: BrokerProcess) -> list[str]:
+        python = [*prefix, sys.executable, "-m", "broker", "serve"]
+        return [*python, "-p", str(process.port), "--data-dir", str(process.data_dir)]
+
+    def is_ready(process: BrokerProcess) -> bool:
+        return http_get(process.metrics_port, "/readyz")[0] == 200 and _listens(process.port)
+
+    process = BrokerProcess(
+        directory, name="holdfast", command=command, is_ready=is_ready, env=env or {}
+    )
+    process.env.setdefault("HOLDFAST__METRICS__PORT", str(process.metrics_port))
+    process.env.setdefault("PYTHONPATH", str(ROOT))
+    process.env.setdefault("PYTHONFAULTHANDLER", "1")
+    return process
+
+
+def mosquitto(directory: Path, *, config: str = "") -> BrokerProcess:
+    """Return a Debian mosquitto with its built-in persistence on, not started yet."""
+    binary = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
+    assert binary is not None, "mosquitto is not installed"
+
+    def command(process: BrokerProcess) -> list[str]:
+        path = process.directory / "mosquitto.conf"
+        path.write_text(
+            f"listener {process.port} 127.0.0.1\nallow_anonymous true\nuser root\n"
+            f"persistence true\npersistence_location {process.data_dir}/\n"
+            f"max_queued_messages 0\n{config}\n"
+        )
+        return [binary, "-c", str(path)]
+
+    return BrokerProcess(
+        directory,
+        name="mosquitto",
+        command=command,
+        is_ready=lambda process: _listens(process.port),
+        env={},
+    )
+
+
+def have_mosquitto() -> bool:
+    """Tell whether Debian's mosquitto is installed."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin"
+    return shutil.which("mosquitto", path=path) is not None
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
