@@ -79,7 +79,7 @@ class MemoryStore:
         self.fail_writes: StorageError | None = None
         self.full = False  # no space left: writes are refused, recoverably, until it is False again
         self.io_calls = 0  # calls of every kind so far; see `fail_at_call`
-        self.sequence_number = 0  # changes accepted so far, lost ones included
+        self.sequence_number = 0  # batches accepted so far
 
     # --- reading ---
 
@@ -143,7 +143,7 @@ class MemoryStore:
         changes = list(batch)  # the caller may clear and reuse its list
         _apply(self._families, changes)
         self._log.append(changes)
-        self.sequence_number += len(changes)
+        self.sequence_number += 1
 
     def sync_begin(self) -> int:
         """Start a sync and return its token: it will cover every write up to now."""
@@ -188,7 +188,7 @@ class MemoryStore:
         self._log.append((DROP, family))
 
     def sequence(self) -> int:
-        """Return the number of changes accepted so far (the watermark's sequence)."""
+        """Return the number of batches written since the store was created."""
         return self.sequence_number
 
     def close(self) -> None:
@@ -210,15 +210,17 @@ class MemoryStore:
         """
         families = {name: rows.copy() for name, rows in self._base.items()}
         left = keep or 0
-        sequence = 0
+        lost = 0
         for index, entry in enumerate(self._log):
             if isinstance(entry, tuple):
                 _change_family(families, entry)
-            elif index < self._durable or left > 0:
-                left -= index >= self._durable
+            elif index < self._durable:
                 _apply(families, entry)
-                sequence += len(entry)
-        lost = sum(len(entry) for entry in self._log if isinstance(entry, list)) - sequence
+            elif left > 0:
+                left -= 1
+                _apply(families, entry)
+            else:
+                lost += 1
         store = MemoryStore()
         store._families = families
         store._base = {name: rows.copy() for name, rows in families.items()}
