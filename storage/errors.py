@@ -26,3 +26,7 @@ class StoreBusy(StorageError):
 
 class CorruptRecord(Unrecoverable):
     """A stored value does not decode: wrong checksum, length or version."""
+
+
+class GenerationDropped(StorageError):
+    """A reader's generation is gone: policy dropped it, or the iterator is of another store."""
