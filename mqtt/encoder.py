@@ -2,8 +2,8 @@
 
 Must never send what the wire cannot carry or the tables forbid: `ValueError` names the field. On
 the way out the engine does not build `Publish` objects: it asks `encode_publish_parts` once per
-version and set of properties and puts the packet ids in between. Acknowledgements without a reason are four
-bytes and the same in both versions. Read next: `mqtt.wire`.
+version and set of properties and puts the packet ids in between. Acknowledgements without a reason
+are four bytes and the same in both versions. Read next: `mqtt.wire`.
 """
 
 from typing import Final
