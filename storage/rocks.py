@@ -35,7 +35,7 @@ from storage import failpoint, limits
 from storage.api import Batch, Row
 from storage.errors import Recoverable, StorageError, StoreBusy, Unrecoverable
 
-# RocksDB's own family, which cannot be dropped. It holds one row, our own: every batch counts itself
+# RocksDB's own family, which cannot be dropped. It holds one row, ours: every batch counts itself
 # there, so that an opened database knows how many it holds. RocksDB's sequence number does not
 # tell: once a family is dropped, recovery forgets the numbers of changes that were only in it.
 DEFAULT: Final = "default"
