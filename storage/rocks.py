@@ -312,8 +312,8 @@ class RocksStore:
         """
         if family == DEFAULT:
             return self._open_database().property_int_value(name) or 0
-        tables = self._tables.values() if family is None else [self._tables[family]]
-        return sum(table.property_int_value(name) or 0 for table in tables)
+        families = self._tables if family is None else [family]
+        return sum(self._tables[each].property_int_value(name) or 0 for each in families)
 
     def sizes(self) -> dict[str, int]:
         """Return what the store takes now, in bytes, for the metrics."""
@@ -357,8 +357,8 @@ class RocksStore:
     def flush(self) -> None:
         """Write all memtables out to tables, synced. For tools and tests."""
         try:
-            for table in self._tables.values():
-                table.flush(True)
+            for family in self._tables:
+                self._tables[family].flush(True)
         except Exception as error:
             raise self._write_failure("flush", error) from None
 
@@ -458,8 +458,8 @@ class RocksStore:
         if database is None:
             return
         self._handles.clear()
-        for table in self._tables.values():
-            table.close()
+        for family in self._tables:
+            self._tables[family].close()
         self._tables.clear()
         try:
             database.close()

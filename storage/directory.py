@@ -1,0 +1,65 @@
+"""The data directory: made private, locked against a second broker, and where what lies in it.
+
+Whatever is wrong with it ends in one `StorageError` whose text an operator can act on. Must hold
+the lock from before the database is opened until after it is closed.
+"""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from storage.errors import StorageError, StoreBusy
+
+
+class DataDirectory:
+    """A locked data directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Create the directory (0700) if need be and lock it.
+
+        Raises `StoreBusy` when another process has it, `StorageError` when it cannot be used.
+        """
+        self.path: Final = Path(path)
+        self.database: Final = self.path / "db"
+        self.watermark: Final = self.path / "watermark"
+        self.ballast: Final = self.path / "ballast"
+        self.lock: Final = self.path / "lock"
+        self._file = -1
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            self.close()
+            raise StorageError(f"data directory {self.path}: {_reason(error)}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            self.close()
+            if error.errno != errno.EWOULDBLOCK:
+                raise StorageError(f"data directory {self.path}: {_reason(error)}") from error
+            by = f"process {holder}" if holder else "another process"
+            raise StoreBusy(f"data directory {self.path}: in use by {by}") from error
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError:
+            pass  # a full disk: the process id is only for the message above
+
+    def close(self) -> None:
+        """Unlock. Idempotent. The lock file stays: deleting it would race with the next holder."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return f"permission denied: expected to be readable and writable by user {os.geteuid()}"
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return "not a directory"
+    return error.strerror or str(error)
