@@ -1,10 +1,10 @@
 """The durable state of one shared subscription: a cursor of its own, like a session's.
 
-Every matching message at or below `position` was handed to a member or is in `owed`. `owed` holds the
-offsets that came back (their member's session ended before it acknowledged them) and those leased to
-members whose sessions are not stored: after a crash these members are gone and the messages with them,
-unless they are handed out again. Messages leased to stored sessions are in those sessions' records.
-Read next: `broker.groups`.
+Every matching message at or below `position` was handed to a member or is in `owed`. `owed` holds
+the offsets that came back (their member's session ended before it acknowledged them) and those
+leased to members whose sessions are not stored: after a crash these members are gone and the
+messages with them, unless they are handed out again. Messages leased to stored sessions are in
+those sessions' records. Read next: `broker.groups`.
 """
 
 import struct

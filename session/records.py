@@ -107,7 +107,7 @@ def encode_session(session: Session) -> bytes:
             text(replay.topic_filter)
             + bytes((replay.qos,))
             + replay.identifier.to_bytes(4, "big")
-            + blob(replay.after, 4)
+            + blob(replay.start, 4)
         )
     return b"".join(parts)
 

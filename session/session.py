@@ -1,8 +1,8 @@
 """The state of one MQTT session and the rules of its packet ids, windows and QoS 2 phases.
 
-Pure: it neither sends nor stores. `broker.delivery` moves messages through it, `session.records` turns
-it into bytes. A session is a position in the log plus the packet ids in flight: every message of its
-streams at or below `position` is done unless its packet id is in `in_flight`.
+Pure: it neither sends nor stores. `broker.delivery` moves messages through it, `session.records`
+turns it into bytes. A session is a position in the log plus the packet ids in flight: every
+message of its streams at or below `position` is done unless its packet id is in `in_flight`.
 """
 
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ PACKET_ID_MAX: Final = 65535
 
 
 class Replay:
-    """Retained messages that a SUBSCRIBE still owes: those that match, with keys after `after`."""
+    """Retained messages that a SUBSCRIBE still owes: those that match, with keys from `start`."""
 
-    __slots__ = ("after", "identifier", "qos", "topic_filter")
+    __slots__ = ("identifier", "qos", "start", "topic_filter")
 
-    def __init__(self, topic_filter: str, qos: int, identifier: int, after: bytes) -> None:
+    def __init__(self, topic_filter: str, qos: int, identifier: int, start: bytes) -> None:
         self.topic_filter: str = topic_filter
         self.qos: int = qos
         self.identifier: int = identifier
-        self.after: bytes = after  # b"" = from the first
+        self.start: bytes = start  # b"" = from the first
 
 
 class Session:

@@ -1,8 +1,9 @@
 """The will of a connection, and the record that lets a restart find it.
 
-A connection with a will or a stored session has one row while it is up. A clean end deletes the row;
-after a crash the rows left are the clients that were connected then. A will that waits for its delay
-lives in its `due` entry in the same form. Read next: `broker.lifecycle`, which arms and fires them.
+A connection with a will or a stored session has one row while it is up. A clean end deletes the
+row; after a crash the rows left are the clients that were connected then. A will that waits for
+its delay lives in its `due` entry in the same form. Read next: `broker.lifecycle`, which arms and
+fires them.
 """
 
 from typing import Final
@@ -83,4 +84,6 @@ def decode_connection(value: bytes) -> ConnectionRecord:
             properties=properties,
         )
     reader.end()
-    return ConnectionRecord(identity, bool(flags & _STORED), connected_at_ms, expiry_interval_s, will)
+    return ConnectionRecord(
+        identity, bool(flags & _STORED), connected_at_ms, expiry_interval_s, will
+    )

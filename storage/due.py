@@ -1,8 +1,9 @@
 """What has to happen at a time: session expiry, delayed wills, retained expiry, by key order.
 
 There is no timer per session: the rows of the family `due` are sorted by time, and the broker asks
-for the ones that have come. A removal is known at once, although the row is only gone from the store
-when the batch is written. Never decides what an entry means. Read next: `broker.housekeeping`.
+for the ones that have come. A removal is known at once, although the row is only gone from the
+store when the batch is written. Never decides what an entry means. Read next:
+`broker.housekeeping`.
 """
 
 import struct

@@ -92,6 +92,11 @@ class MessageLog:
         """The offset of the newest accepted message, 0 if there was none yet."""
         return self._generations.end
 
+    @property
+    def newest_size_bytes(self) -> int:
+        """Bytes of the rows of the generation that takes messages, before compression."""
+        return self._generations.size_bytes
+
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Give `message` the next offset, add its rows to `batch` and return the offset.
 

@@ -1,9 +1,10 @@
 """The keys and values of everything that is not a message body: one place, one function per row.
 
-Column families, keys and values are described in docs/formats.md and pinned by golden files. Values
-that this module does not own (session records) arrive as bytes; all of them are sealed with a CRC-32
-here, so that a damaged row is noticed and never believed. Nothing in this module does I/O by itself:
-it adds changes to a batch or asks the store it is given. Read next: `storage.due`, `storage.log`.
+Column families, keys and values are described in docs/formats.md and pinned by golden files.
+Values that this module does not own (session records) arrive as bytes; all of them are sealed with
+a CRC-32 here, so that a damaged row is noticed and never believed. Nothing in this module does I/O
+by itself: it adds changes to a batch or asks the store it is given. Read next: `storage.due`,
+`storage.log`.
 """
 
 import struct

@@ -1,0 +1,151 @@
+"""One client connection: what lives and dies with it, and its two out-buffers.
+
+`out` goes to the transport at the end of the tick; `held` goes only after the commit of this
+tick's batch, because it promises something that the batch makes true. As long as the CONNACK
+itself is held (`gated`), everything is. Topic aliases, quotas and keep alive belong to a
+connection and are never stored. Decides nothing about messages; see `broker.delivery` and
+`broker.engine`.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from broker.ports import Transport
+from mqtt.decoder import Decoder
+from mqtt.message import Message
+from mqtt.packets import Packet, Will
+from session.session import Session
+
+if TYPE_CHECKING:
+    from broker.quota import Trim
+    from storage.log import Cursor
+
+# States of a connection, in their order.
+AWAITING_CONNECT: Final = 0
+AUTHENTICATING: Final = 1
+ACTIVE: Final = 2
+CLOSING: Final = 3  # nothing more is read; what is written or held still goes out
+CLOSED: Final = 4
+
+
+class Pending:
+    """A message that waits for room in a connected session's window."""
+
+    __slots__ = ("identifiers", "message", "qos", "retain")
+
+    def __init__(
+        self, message: Message, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+
+
+class Connection:
+    """One client connection."""
+
+    __slots__ = (
+        "alias_out_max",
+        "aliases_in",
+        "aliases_out",
+        "commits_owed",
+        "cursor",
+        "decoder",
+        "early",
+        "expiry_interval_s",
+        "gated",
+        "group_keys",
+        "held",
+        "held_acks",
+        "held_bytes",
+        "inbound_open",
+        "is_lagging",
+        "is_reading",
+        "keep_alive_ms",
+        "last_received_ms",
+        "listener",
+        "maximum_packet_size",
+        "number",
+        "opened_at_ms",
+        "out",
+        "pending",
+        "problem_information",
+        "reading_paused",
+        "receive_maximum",
+        "remote",
+        "resend",
+        "session",
+        "state",
+        "touched",
+        "transport",
+        "trim",
+        "username",
+        "version",
+        "will",
+        "writable",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        transport: Transport,
+        decoder: Decoder,
+        opened_at_ms: int,
+        listener: str,
+        remote: str,
+    ) -> None:
+        self.number: int = number  # unique in this process; orders what must be deterministic
+        self.transport: Transport = transport
+        self.decoder: Decoder = decoder
+        self.opened_at_ms: int = opened_at_ms
+        self.last_received_ms: int = opened_at_ms
+        self.listener: str = listener
+        self.remote: str = remote
+        self.state: int = AWAITING_CONNECT
+        self.version: int = 0
+        self.session: Session | None = None
+        self.username: str = ""
+        self.early: list[Packet] = []  # arrived before the CONNECT was judged
+
+        self.out: list[bytes] = []
+        self.touched: bool = False  # is it in the tick's list of connections to write to?
+        self.held: list[bytes] = []
+        self.held_acks: int = 0  # acknowledgements of QoS 1 among the held replies
+        self.held_bytes: int = 0  # held and not released yet, this tick's and earlier ones
+        self.commits_owed: int = 0  # commits which earlier held replies still wait for
+        self.gated: bool = False
+        self.writable: bool = True
+        self.reading_paused: bool = False
+
+        # From CONNECT.
+        self.keep_alive_ms: int = 0  # already times 1.5; 0 = off
+        self.receive_maximum: int = 65535
+        self.maximum_packet_size: int = 0  # the client's; 0 = no limit
+        self.problem_information: bool = True
+        self.alias_out_max: int = 0
+        self.aliases_in: dict[int, str] = {}
+        self.aliases_out: dict[str, int] = {}
+        self.inbound_open: int = 0  # QoS > 0 PUBLISH received and not fully acknowledged
+        self.will: Will | None = None
+        self.expiry_interval_s: int = 0  # as asked for in CONNECT
+
+        # Delivery.
+        self.resend: deque[int] = deque()  # packet ids to send again before anything new
+        self.pending: deque[Pending] = deque()
+        self.is_lagging: bool = False  # reads its streams from the store
+        self.is_reading: bool = False  # is it in the list of those which read at end of tick?
+        self.cursor: Cursor | None = None
+        self.trim: Trim | None = None  # what of the backlog is over the limits
+        self.group_keys: list[tuple[str, str]] = []  # shared subscriptions it is a member of
+
+    def has_room(self) -> bool:
+        """May a new QoS > 0 message be sent right now?"""
+        session = self.session
+        return (
+            session is not None
+            and self.state == ACTIVE
+            and self.writable
+            and session.send_quota > 0
+            and not self.resend
+        )

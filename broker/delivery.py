@@ -1,0 +1,601 @@
+"""Messages on their way to one session: live from memory, behind from the store, again at resume.
+
+A session that keeps up is handed each message as it arrives. When its window is full a bounded
+queue takes over; when that is full too the session lags: it then reads its streams from the store,
+in log order, whenever its window has room, until it reaches the tail and is live again. Both ways
+lead through the same position, so nothing is skipped and nothing is sent twice.
+
+A packet id that is bound later than in the batch of its message's append leaves only when the
+binding is durable, at QoS 1 too: after a crash the store then knows every id that a client may
+have seen. Read next: `broker.encoding` (bytes), `broker.retained`, `broker.groups`.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.connection import ACTIVE, Connection, Pending
+from broker.counters import Counters
+from broker.encoding import Parts, encode_delivery
+from broker.ports import Policy
+from broker.quota import Trimmer
+from broker.retained import Retained
+from broker.routes import Routes, Target
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt.encoder import PACKET_ID, pubrel
+from mqtt.message import Message
+from mqtt.packets import PUBREL
+from session.in_flight import (
+    FROM_LOG,
+    FROM_MAILBOX,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    RELEASED,
+    SOURCE_MASK,
+)
+from session.session import Session
+from storage.api import Store
+from storage.log import Cursor, MessageLog, Stream
+from storage.records import decode_message, encode_message
+from storage.state import MAILBOX, client_prefix, mailbox_key, scan_prefix
+
+# Messages one session may read from the store in one tick. It bounds the work between two looks at
+# the sockets; a deeper backlog simply takes more ticks.
+READ_MAX: Final = 64
+# Sessions and groups that read in one tick.
+READERS_MAX: Final = 32
+
+
+class Delivery:
+    """Moves messages into connections' out-buffers and keeps each session's place."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        log: MessageLog,
+        routes: Routes,
+        retained: Retained,
+        settings: Settings,
+        policy: Policy,
+        counters: Counters,
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._log: Final = log
+        self._routes: Final = routes
+        self._retained: Final = retained
+        self._settings: Final = settings
+        self._policy: Final = policy
+        self._counters: Final = counters
+        self._trimmer: Final = Trimmer(log, settings)
+
+    # Live
+
+    def publish(self, message: Message, targets: list[Target]) -> None:
+        """Hand a message that was just accepted to every connected session that matches.
+
+        If it has an offset, its log rows are in the current batch, and so will be the packet ids.
+        """
+        qos = message.qos
+        offset = message.offset
+        tick = self._tick
+        variants: dict[object, Parts] = {}
+        for target in targets:
+            connection = target.connection
+            session = connection.session
+            assert session is not None
+            identifiers = target.identifiers
+            effective = qos if qos < target.qos else target.qos
+            retain = message.retain and target.retain_as_published
+            if target.no_local and message.publisher == session.client_id:
+                options = self.options(session, message)
+                if options is None:
+                    continue
+                effective, retain, identifiers = options
+            if effective == 0:
+                self.send_qos0(connection, message, retain, identifiers, variants)
+                continue
+            if connection.is_lagging:
+                continue  # it is in the session's streams
+            if session.is_stored and not offset:
+                self._counters.drop("total_limit")
+                continue
+            if (
+                session.send_quota == 0
+                or connection.pending
+                or connection.resend
+                or not connection.writable
+            ):
+                self._queue(connection, Pending(message, effective, retain, identifiers))
+                continue
+            at_once = effective == 1 or not session.is_stored
+            parts = self._parts(
+                connection, message, effective, retain, identifiers, variants, at_once
+            )
+            if parts is None:
+                self._pass_over(session, offset)
+                continue
+            packet_id = session.bind(offset, effective | FROM_LOG)
+            self._counters.messages_sent[effective] += 1
+            if session.is_stored:
+                session.position = offset
+                tick.dirty[session] = None
+                if effective == 2:
+                    tick.hold(connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1])))
+                    continue
+            if connection.gated:
+                tick.hold(connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1])))
+                continue
+            out = connection.out
+            out.append(parts[0])
+            out.append(PACKET_ID[packet_id])
+            out.append(parts[1])
+            if not connection.touched:
+                connection.touched = True
+                tick.touched.append(connection)
+
+    def _pass_over(self, session: Session, offset: int) -> None:
+        """A message is done without having been sent."""
+        if session.is_stored and offset > session.position:
+            session.position = offset
+            self._tick.mark_late(session)
+
+    def _queue(self, connection: Connection, item: Pending) -> None:
+        session = connection.session
+        assert session is not None
+        limit = (
+            self._settings.pending_messages_max
+            if session.is_stored
+            else self._settings.clean_queue_messages_max
+        )
+        if len(connection.pending) < limit:
+            connection.pending.append(item)
+        elif session.is_stored:
+            # All of them are in the log above its position: read them from there.
+            connection.pending.clear()
+            self.lag(connection)
+        else:
+            self._counters.drop("queue_full")
+
+    def lag(self, connection: Connection) -> None:
+        """From now on the session reads its streams from the store."""
+        connection.is_lagging = True
+        connection.cursor = None
+        self.want_room(connection)
+
+    def send_qos0(
+        self,
+        connection: Connection,
+        message: Message,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, Parts],
+    ) -> None:
+        """Send at QoS 0, or drop and count it if the client does not take what it has already."""
+        if not connection.writable or connection.state != ACTIVE:
+            self._counters.drop("slow_consumer")
+            return
+        parts = self._parts(connection, message, 0, retain, identifiers, variants, True)
+        if parts is None:
+            return
+        self._counters.messages_sent[0] += 1
+        if connection.gated:
+            self._tick.hold(connection, parts[0] + parts[1])
+            return
+        connection.out.append(parts[0])
+        connection.out.append(parts[1])
+        if not connection.touched:
+            connection.touched = True
+            self._tick.touched.append(connection)
+
+    def _parts(
+        self,
+        connection: Connection,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, Parts],
+        at_once: bool,
+    ) -> Parts | None:
+        """Return the packet without its id, encoded once per variant; None if it is too large.
+
+        Topic aliases are used only in packets that go out `at_once`: one that is held could leave
+        after another that relies on its mapping.
+        """
+        if at_once and connection.alias_out_max and not connection.gated:
+            parts = self._aliased(connection, message, qos, retain, identifiers)
+        else:
+            key: object = (
+                connection.version << 4 | qos << 1 | retain
+                if not identifiers
+                else (connection.version << 4 | qos << 1 | retain, identifiers)
+            )
+            cached = variants.get(key)
+            if cached is None:
+                cached = encode_delivery(
+                    connection.version, message, qos, retain, False, identifiers, self._tick.now
+                )
+                variants[key] = cached
+            parts = cached
+        limit = connection.maximum_packet_size
+        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
+            self._counters.drop("too_large")  # [MQTT-3.1.2-25]: as if it had been sent
+            return None
+        return parts
+
+    def _aliased(
+        self,
+        connection: Connection,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+    ) -> Parts:
+        """Encode with a topic alias; a packet that is too large to go out sets none."""
+        topic = message.topic
+        alias = connection.aliases_out.get(topic, 0)
+        now = self._tick.now
+        if alias:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now, alias, True
+            )
+        if len(connection.aliases_out) >= connection.alias_out_max:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now
+            )
+        alias = len(connection.aliases_out) + 1
+        parts = encode_delivery(
+            connection.version, message, qos, retain, False, identifiers, now, alias, False
+        )
+        limit = connection.maximum_packet_size
+        if not limit or len(parts[0]) + len(parts[1]) + (2 if qos else 0) <= limit:
+            connection.aliases_out[topic] = alias
+        return parts
+
+    def options(
+        self, session: Session, message: Message
+    ) -> tuple[int, bool, tuple[int, ...]] | None:
+        """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
+
+        Looks at the session's own subscriptions one by one, as they are now: No Local and the
+        since-offset of each count. None if no subscription wants the message.
+        """
+        qos = -1
+        keep_retain = False
+        identifiers: tuple[int, ...] = ()
+        for entry in self._routes.match(message.topic).entries:
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is None:
+                continue
+            if subscription.no_local and message.publisher == session.client_id:
+                continue
+            if message.offset and message.offset <= subscription.since:
+                continue
+            if subscription.qos > qos:
+                qos = subscription.qos
+            keep_retain |= subscription.retain_as_published
+            if subscription.identifier:
+                identifiers = (*identifiers, subscription.identifier)
+        if qos < 0:
+            return None
+        return min(qos, message.qos), message.retain and keep_retain, identifiers
+
+    # Room
+
+    def want_room(self, connection: Connection) -> None:
+        """Something waits for this connection: move it on if its window has room."""
+        if not connection.has_room():
+            if connection.resend and connection.writable and connection.state == ACTIVE:
+                self._resend_waiting(connection)
+            if not connection.has_room():
+                return
+        session = connection.session
+        assert session is not None
+        pending = connection.pending
+        now = self._tick.now
+        while pending and session.send_quota > 0:
+            item = pending.popleft()
+            message = item.message
+            if message.expires_at_ms and message.expires_at_ms <= now:
+                self._counters.expired_messages += 1
+                self._pass_over(session, message.offset)
+                continue
+            self.send_bound(
+                connection, message, item.qos, item.retain, item.identifiers, message.offset, 0
+            )
+        if session.send_quota > 0 and (connection.is_lagging or session.replays):
+            self._tick.readers[connection] = None
+
+    def send_bound(
+        self,
+        connection: Connection,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        reference: int,
+        source: int,
+        hold: bool = False,
+    ) -> int:
+        """Bind a packet id and send when that is durable; returns the id, 0 if it was too large.
+
+        For a session in memory it goes out at once, unless told to `hold`. The window has room.
+        """
+        session = connection.session
+        assert session is not None
+        parts = self._parts(connection, message, qos, retain, identifiers, {}, False)
+        if parts is None:
+            if source == FROM_LOG:
+                self._pass_over(session, reference)
+            return 0
+        packet_id = session.bind(reference, qos | source)
+        self._counters.messages_sent[qos] += 1
+        data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+        if not session.is_stored:
+            if hold:
+                self._tick.hold(connection, data)
+            else:
+                self._tick.follow(connection, data)
+            return packet_id
+        if source == FROM_LOG and reference > session.position:
+            session.position = reference
+        self._tick.dirty[session] = None
+        self._tick.hold(connection, data)
+        return packet_id
+
+    # Behind: from the store, after the batch was written
+
+    def read(self) -> bool:
+        """Let those read who have room and want to; True if some of them did not get all.
+
+        Call right after the batch was written: what is in the log is then in the store.
+        """
+        tick = self._tick
+        readers = tick.readers
+        turn = list(readers)[:READERS_MAX]
+        for connection in turn:
+            del readers[connection]
+            session = connection.session
+            if session is None or not connection.has_room():
+                continue
+            if session.replays:
+                self._replay(connection, session)
+            if connection.is_lagging and connection.has_room():
+                self._catch_up(connection, session)
+            if connection.has_room() and (connection.is_lagging or session.replays):
+                readers[connection] = None
+        return bool(readers)
+
+    def _cursor(self, connection: Connection, session: Session) -> Cursor:
+        cursor = connection.cursor
+        if cursor is None:
+            cursor = self._log.cursor(self.streams(session), session.position)
+            connection.cursor = cursor
+        return cursor
+
+    def streams(self, session: Session) -> list[Stream]:
+        """Return the streams whose messages are stored for the session."""
+        found = []
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None and subscription.holds:
+                entry = self._routes.find(subscription.stream_filter)
+                assert entry is not None and entry.filter_id
+                found.append(
+                    Stream(entry.filter_id, subscription.stream_filter, subscription.since)
+                )
+        return found
+
+    def _catch_up(self, connection: Connection, session: Session) -> None:
+        cursor = self._cursor(connection, session)
+        missing = cursor.missing
+        messages = cursor.next(min(READ_MAX, session.send_quota))
+        if cursor.missing > missing:
+            self._counters.drop("max_age", cursor.missing - missing)
+        if not messages:
+            # The tail: everything up to the end of the log was handed out. Live again.
+            connection.is_lagging = False
+            connection.cursor = None
+            connection.trim = None
+            if session.position < self._log.end:
+                session.position = self._log.end
+                self._tick.mark_late(session)
+            return
+        for message in messages:
+            self._deliver_stored(connection, session, message)
+        session.position = max(session.position, messages[-1].offset)
+        self._tick.mark(session)
+
+    def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
+        options = self.options(session, message)
+        if options is None:
+            return
+        if connection.trim is not None and connection.trim.drops(message.offset):
+            self._counters.drop("session_limit")
+            return
+        now = self._tick.now
+        if message.expires_at_ms and message.expires_at_ms <= now:
+            self._counters.expired_messages += 1
+            return
+        max_age_ms = self._settings.max_age_s * 1000
+        if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
+            self._counters.drop("max_age")
+            return
+        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
+            self._counters.drop("not_authorized")
+            return
+        qos, retain, identifiers = options
+        if qos == 0:
+            self._send_qos0_in_order(connection, message, retain, identifiers)
+        else:
+            self.send_bound(connection, message, qos, retain, identifiers, message.offset, FROM_LOG)
+
+    def _send_qos0_in_order(
+        self,
+        connection: Connection,
+        message: Message,
+        retain: bool,
+        identifiers: tuple[int, ...],
+    ) -> None:
+        """Send a stored message at QoS 0, behind what is held for this connection."""
+        parts = self._parts(connection, message, 0, retain, identifiers, {}, False)
+        if parts is not None:
+            self._counters.messages_sent[0] += 1
+            self._tick.follow(connection, parts[0] + parts[1])
+
+    def _replay(self, connection: Connection, session: Session) -> None:
+        """Send the next retained messages that a SUBSCRIBE is owed."""
+        replay = session.replays[0]
+        found, replay.start = self._retained.read(
+            replay.topic_filter, replay.start, min(READ_MAX, session.send_quota)
+        )
+        for message in found:
+            self.send_retained(connection, session, message, replay.qos, replay.identifier)
+        if not replay.start:
+            session.replays.pop(0)
+        self._tick.mark(session)
+
+    def send_retained(
+        self,
+        connection: Connection,
+        session: Session,
+        message: Message,
+        granted: int,
+        identifier: int,
+    ) -> None:
+        """Send one retained message to a new subscription, with RETAIN 1 [MQTT-3.3.1-8]."""
+        if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
+            return
+        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
+            self._counters.drop("not_authorized")
+            return
+        identifiers = (identifier,) if identifier else ()
+        qos = min(message.qos, granted)
+        if qos == 0:
+            self._send_qos0_in_order(connection, message, True, identifiers)
+            return
+        reference = 0
+        if session.is_stored:
+            # A copy: the packet id must keep its message when the topic gets a new one.
+            reference = session.next_mailbox
+            session.next_mailbox += 1
+        packet_id = self.send_bound(
+            connection, message, qos, True, identifiers, reference, FROM_MAILBOX
+        )
+        if packet_id and session.is_stored:
+            row = identifier.to_bytes(4, "big") + encode_message(message)
+            self._tick.batch.append((MAILBOX, mailbox_key(session.client_id, reference), row))
+
+    # Again
+
+    def resume(self, connection: Connection) -> None:
+        """Re-send what was in flight, in its order and with its packet ids [MQTT-4.4.0-1].
+
+        PUBREL never waits for the window; a PUBLISH that finds it full is sent when it opens, and
+        nothing new is sent before it. The caller has written the batch.
+        """
+        session = connection.session
+        assert session is not None
+        waiting = connection.resend
+        for packet_id, entry in list(session.in_flight.items()):
+            if entry & RELEASED:
+                self._counters.redeliveries += 1
+                self._counters.packets_sent[PUBREL] += 1
+                self._tick.hold(connection, pubrel(packet_id))
+            elif waiting or session.send_quota == 0:
+                waiting.append(packet_id)
+            else:
+                self._resend(connection, session, packet_id, entry)
+        if session.position < self._log.end:
+            connection.is_lagging = True
+            connection.trim = self._trimmer.plan(self.streams(session), session.position)
+        self.want_room(connection)
+
+    def _resend_waiting(self, connection: Connection) -> None:
+        session = connection.session
+        assert session is not None
+        waiting = connection.resend
+        while waiting and session.send_quota > 0:
+            packet_id = waiting.popleft()
+            entry = session.in_flight.get(packet_id)
+            if entry is not None and not entry & RELEASED:
+                self._resend(connection, session, packet_id, entry)
+
+    def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+        loaded = self._load_in_flight(session, entry)
+        if loaded is None:
+            self._counters.drop("max_age")
+            self.abandon(session, packet_id)
+            return
+        message, retain, identifiers = loaded
+        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
+            self._counters.drop("not_authorized")
+            self.abandon(session, packet_id)
+            return
+        qos = entry & QOS_MASK
+        head, tail = encode_delivery(
+            connection.version, message, qos, retain, True, identifiers, self._tick.now
+        )
+        limit = connection.maximum_packet_size
+        if limit and len(head) + len(tail) + 2 > limit:
+            self._counters.drop("too_large")
+            self.abandon(session, packet_id)
+            return
+        session.take_quota_again(packet_id)
+        self._counters.redeliveries += 1
+        self._counters.messages_sent[qos] += 1
+        self._tick.follow(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+
+    def _load_in_flight(
+        self, session: Session, entry: int
+    ) -> tuple[Message, bool, tuple[int, ...]] | None:
+        """Return (message, RETAIN, subscription identifiers) of an in-flight entry, from disk."""
+        reference = entry >> REFERENCE_SHIFT
+        if entry & SOURCE_MASK == FROM_MAILBOX:
+            row = self._store.get(MAILBOX, mailbox_key(session.client_id, reference))
+            if row is None:
+                return None
+            identifier = int.from_bytes(row[:4], "big")
+            return decode_message(row[4:], 0), True, (identifier,) if identifier else ()
+        message = self._log.get(reference)
+        if message is None:
+            return None
+        options = self.options(session, message)
+        if options is None:  # unsubscribed meanwhile: what was begun is completed
+            return message, False, ()
+        return message, options[1], options[2]
+
+    def abandon(self, session: Session, packet_id: int) -> None:
+        """End an exchange that must not be continued; its packet id is free."""
+        entry = session.drop_in_flight(packet_id)
+        session.leases.pop(packet_id, None)
+        self.finished(session, entry)
+        self._tick.mark(session)
+
+    def finished(self, session: Session, entry: int) -> None:
+        """Drop what was kept for an exchange that ended."""
+        if entry & SOURCE_MASK == FROM_MAILBOX and session.is_stored:
+            key = mailbox_key(session.client_id, entry >> REFERENCE_SHIFT)
+            self._tick.batch.append((MAILBOX, key, None))
+
+    def drop_mailbox(self, client_id: str) -> None:
+        """Remove all mailbox rows of a session that ends. The batch was written before."""
+        for key, _ in scan_prefix(self._store, MAILBOX, client_prefix(client_id)):
+            self._tick.batch.append((MAILBOX, key, None))
+
+    def invariants(self, connection: Connection) -> Iterator[str]:
+        """Yield what must hold of a connection's deliveries and does not."""
+        session = connection.session
+        if session is None:
+            return
+        if connection.is_lagging and connection.pending:
+            yield f"{session.client_id}: lags and has {len(connection.pending)} pending"
+        if connection.pending and not session.is_stored:
+            return
+        for item in connection.pending:
+            if item.message.offset <= session.position:
+                yield (
+                    f"{session.client_id}: offset {item.message.offset} is pending,"
+                    f" but the position is {session.position}"
+                )

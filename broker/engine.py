@@ -1,0 +1,689 @@
+"""The broker as a function of (state, event, now): bytes and time in, bytes and batches out.
+
+Shells feed it: `open`, `receive`, `transport_lost`, `handle_timeout`, then once per loop iteration
+`end_tick`, which writes everything that changed as one un-synced batch and hands the out-buffers
+to the transports. Replies that promise something wait for `committed(serial)`. No I/O but the
+store and the transports it is given, no clock, no randomness: the simulation runs this very class.
+Read next: `broker.inbound` (packets), `broker.lifecycle` (connections), `broker.delivery`
+(messages).
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.connection import ACTIVE, AUTHENTICATING, AWAITING_CONNECT, CLOSED, CLOSING, Connection
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.groups import Groups
+from broker.housekeeping import Housekeeping
+from broker.inbound import Inbound
+from broker.lifecycle import Lifecycle
+from broker.ports import Authenticator, Policy, Transport
+from broker.publishing import Publishing
+from broker.quota import Quota
+from broker.retained import Retained
+from broker.routes import Routes
+from broker.sessions import Sessions
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt import reasons
+from mqtt.decoder import Decoder
+from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
+from mqtt.message import NEVER, Message
+from mqtt.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from storage.api import Store
+from storage.clock import HEARTBEAT_KEY, Heartbeat
+from storage.due import Due
+from storage.errors import Recoverable
+from storage.log import MessageLog
+from storage.state import (
+    CONNECTIONS,
+    FAMILIES,
+    META,
+    Totals,
+    check_format,
+    load_totals,
+    scan_all,
+)
+
+EARLY_PACKETS_MAX: Final = 256  # packets sent before CONNACK that one connection may have waiting
+RETRY_MS: Final = 100  # how long after a refused write the same batch is tried again
+RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
+
+_DISCONNECTS: Final = {
+    reasons.MALFORMED_PACKET: "malformed_packet",
+    reasons.KEEP_ALIVE_TIMEOUT: "keep_alive_timeout",
+    reasons.SESSION_TAKEN_OVER: "taken_over",
+    reasons.SERVER_SHUTTING_DOWN: "shutting_down",
+    reasons.QUOTA_EXCEEDED: "quota_exceeded",
+    reasons.UNSPECIFIED_ERROR: "server_error",
+}
+
+
+class Recovery:
+    """What a start found."""
+
+    __slots__ = ("filters", "retained", "sessions", "were_connected")
+
+    def __init__(self, sessions: int, filters: int, retained: int, were_connected: int) -> None:
+        self.sessions = sessions
+        self.filters = filters
+        self.retained = retained
+        self.were_connected = were_connected  # clients that a crash had disconnected
+
+
+class _Waiting:
+    """Held replies of one connection and the batch that they wait for."""
+
+    __slots__ = ("acks", "connection", "data", "held_at_ms", "serial", "size")
+
+    def __init__(
+        self, serial: int, connection: Connection, data: list[bytes], acks: int, held_at_ms: int
+    ) -> None:
+        self.serial = serial
+        self.connection = connection
+        self.data = data
+        self.acks = acks
+        self.held_at_ms = held_at_ms
+        self.size = sum(map(len, data))
+
+
+class Engine:
+    """One broker."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        authenticator: Authenticator,
+        policy: Policy,
+        new_client_id: Callable[[], str],
+        counters: Counters,
+        heartbeat: Callable[[int], bytes] | None = None,
+    ) -> None:
+        """Take the parts; nothing is opened before `start`.
+
+        `heartbeat` returns the row that says when the broker was last alive (`storage.clock`), for
+        the broker time it is given; without one, broker time is taken for all clocks.
+        """
+        self._heartbeat: Final = heartbeat or _plain_heartbeat
+        self.settings: Final = settings
+        self.counters: Final = counters
+        self.written: int = 0  # serial of the last written batch
+        self.durable: int = 0  # serial up to which the shell reported commits
+        self._store: Final = store
+        self._authenticator: Final = authenticator
+        self._policy: Final = policy
+        self._new_client_id: Final = new_client_id
+        self._tick: Final = Tick(settings.progress_delay_ms)
+        self._connections: dict[Connection, None] = {}
+        self._next_number = 1
+        self._waiting: deque[_Waiting] = deque()
+        self._watched: list[tuple[int, int, Connection]] = []  # (deadline, number, connection)
+        self._heartbeat_ms = 0
+        self._retry_ms: int | None = None  # a batch was refused; when to try it again
+        self._more = False  # the last tick left work behind
+        self._is_low = False
+        self._is_draining = False
+        self._totals: Totals = Totals()
+
+    def _build(self) -> None:
+        """Put the parts together around the opened store."""
+        tick, store, settings, counters = self._tick, self._store, self.settings, self.counters
+        self._log = MessageLog(
+            store,
+            layout=settings.layout,
+            generation_size_bytes=settings.generation_size_bytes,
+            generation_age_ms=settings.generation_age_s * 1000,
+        )
+        self._due = Due(store)
+        self._routes = Routes()
+        self._retained = Retained(tick, store, self._due, self._totals, settings)
+        self._quota = Quota(store, self._log, settings)
+        self._delivery = Delivery(
+            tick,
+            store,
+            self._log,
+            self._routes,
+            self._retained,
+            settings,
+            self._policy,
+            counters,
+        )
+        self._groups = Groups(
+            tick,
+            store,
+            self._log,
+            self._routes,
+            self._delivery,
+            settings,
+            self._policy,
+            counters,
+        )
+        self._sessions = Sessions(
+            tick,
+            store,
+            self._log,
+            self._due,
+            self._totals,
+            self._routes,
+            self._delivery,
+            self._groups,
+            counters,
+        )
+        self._publishing = Publishing(
+            tick,
+            self._log,
+            self._routes,
+            self._retained,
+            self._delivery,
+            self._groups,
+            self._quota,
+            settings,
+            counters,
+        )
+        self._lifecycle = Lifecycle(
+            tick,
+            self._due,
+            self._sessions,
+            self._delivery,
+            self._publishing,
+            settings,
+            self._authenticator,
+            self._policy,
+            counters,
+            self._new_client_id,
+            self.settle,
+            self._watch,
+        )
+        self._inbound = Inbound(
+            tick,
+            self._sessions,
+            self._delivery,
+            self._groups,
+            self._publishing,
+            self._retained,
+            settings,
+            self._policy,
+            counters,
+        )
+        self._housekeeping = Housekeeping(
+            tick,
+            store,
+            self._log,
+            self._due,
+            self._sessions,
+            self._groups,
+            self._delivery,
+            self._retained,
+            self._lifecycle,
+            self._quota,
+            settings,
+            counters,
+            self.settle,
+        )
+
+    # Start
+
+    def start(self, now: int, *, crashed_at_ms: int | None = None) -> Recovery:
+        """Open what is in the store and settle what a crash left; call it first, once.
+
+        Clients that were connected count as disconnected at the last heartbeat (or at
+        `crashed_at_ms`). On return everything is written; it is durable with the next commit.
+        Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
+        """
+        store = self._store
+        existing = set(store.families())
+        for family in FAMILIES:
+            if family not in existing:
+                store.create_family(family)
+        self._tick.now = now
+        check_format(store, self._tick.batch)
+        self._totals = load_totals(store)
+        self._build()
+        self._log.open(now)
+        self._due.open()
+        self._sessions.open()
+        self._groups.open()
+        self._drop_deserted_groups()
+        self._housekeeping.open()
+        if crashed_at_ms is None:
+            value = store.get(META, HEARTBEAT_KEY)
+            crashed_at_ms = now if value is None else Heartbeat.decode(value).broker_ms
+        were_connected = 0
+        for key, value in scan_all(store, CONNECTIONS, b"", None):
+            self._lifecycle.recover(key.decode(), value, min(crashed_at_ms, now))
+            were_connected += 1
+            if were_connected % RECOVER_SLICE == 0:
+                self._write()
+        self._beat(now)
+        self._write()
+        return Recovery(
+            self._totals.sessions, len(self._routes), self._totals.retained, were_connected
+        )
+
+    def _drop_deserted_groups(self) -> None:
+        for group in self._groups.all():
+            if not group.stored_members:
+                self._sessions.end_if_deserted(group)
+
+    # Connections
+
+    def open(
+        self, transport: Transport, now: int, *, listener: str = "tcp", remote: str = ""
+    ) -> Connection:
+        """Take note of a new transport; its CONNECT has to come within the connect timeout."""
+        self._tick.now = now
+        decoder = Decoder("server", self.settings.maximum_packet_size)
+        connection = Connection(self._next_number, transport, decoder, now, listener, remote)
+        self._next_number += 1
+        self._connections[connection] = None
+        self.counters.connections_accepted += 1
+        self._watch(connection)
+        if self._is_draining:
+            connection.state = CLOSING
+            self._tick.close(connection)
+        return connection
+
+    def receive(self, connection: Connection, data: bytes, now: int) -> None:
+        """Handle bytes from a client. Never raises for anything that a client can send."""
+        self._tick.now = now
+        connection.last_received_ms = now
+        self.counters.bytes_received += len(data)
+        if connection.state >= CLOSING:
+            return
+        decoder = connection.decoder
+        for packet in decoder.receive(data):
+            self._handle(connection, packet)
+            if connection.state >= CLOSING:
+                return
+        if decoder.error is not None and connection.state != AUTHENTICATING:
+            self._fail(connection, decoder.error)
+
+    def _handle(self, connection: Connection, packet: Packet) -> None:
+        state = connection.state
+        self.counters.packets_received[packet.kind] += 1
+        try:
+            if state == ACTIVE:
+                self._dispatch(connection, packet)
+            elif state == AWAITING_CONNECT:
+                if not isinstance(packet, Connect):
+                    raise ProtocolError("first packet is not CONNECT")
+                self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
+                if connection.state == AUTHENTICATING:
+                    connection.transport.pause_reading()
+            elif state == AUTHENTICATING:
+                if len(connection.early) >= EARLY_PACKETS_MAX:
+                    raise ProtocolError("too many packets before CONNACK", reasons.QUOTA_EXCEEDED)
+                connection.early.append(packet)
+        except MqttError as error:
+            self._fail(connection, error)
+
+    def _handle_early(self, connection: Connection) -> None:
+        """The authenticator answered: go on with what came after the CONNECT."""
+        early, connection.early = connection.early, []
+        if connection.state == ACTIVE:
+            connection.transport.resume_reading()
+        for packet in early:
+            if connection.state >= CLOSING:
+                return
+            self.counters.packets_received[packet.kind] -= 1
+            self._handle(connection, packet)
+        error = connection.decoder.error
+        if error is not None and connection.state < CLOSING:
+            self._fail(connection, error)
+
+    def _dispatch(self, connection: Connection, packet: Packet) -> None:
+        inbound = self._inbound
+        if isinstance(packet, Publish):
+            inbound.publish(connection, packet)
+        elif isinstance(packet, Puback):
+            inbound.puback(connection, packet)
+        elif isinstance(packet, Pubrec):
+            inbound.pubrec(connection, packet)
+        elif isinstance(packet, Pubrel):
+            inbound.pubrel(connection, packet)
+        elif isinstance(packet, Pubcomp):
+            inbound.pubcomp(connection, packet)
+        elif isinstance(packet, Pingreq):
+            inbound.ping(connection)
+        elif isinstance(packet, Subscribe):
+            inbound.subscribe(connection, packet)
+        elif isinstance(packet, Unsubscribe):
+            inbound.unsubscribe(connection, packet)
+        elif isinstance(packet, Disconnect):
+            mistake = self._lifecycle.disconnect(connection, packet)
+            if mistake:
+                raise ProtocolError("session expiry interval raised from 0", mistake)
+        elif isinstance(packet, Auth):
+            raise ProtocolError("AUTH without an authentication method in CONNECT")
+        else:
+            raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
+
+    def _fail(self, connection: Connection, error: MqttError) -> None:
+        """A client broke the protocol: say why where the version can, and close."""
+        if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
+            self._refuse(connection, error)
+            return
+        self.counters.disconnects[_DISCONNECTS.get(error.reason_code, "protocol_error")] += 1
+        self._lifecycle.end(connection, error.reason_code)
+
+    def _refuse(self, connection: Connection, error: MqttError) -> None:
+        """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
+        connection.version = connection.decoder.version
+        if isinstance(error, UnsupportedProtocolVersion):
+            # A level 3 or lower client understands the v3 form of CONNACK, a higher one v5's.
+            connection.version = 4 if error.protocol_version < 5 else 5
+        elif connection.version < 5:
+            connection.version = 0  # malformed: no CONNACK at all [MQTT-3.1.4-1]
+        self._lifecycle.refuse(connection, error.reason_code)
+
+    def transport_lost(self, connection: Connection, now: int) -> None:
+        """The transport is closed, by whomever. Idempotent."""
+        self._tick.now = now
+        if connection.state == CLOSED:
+            return
+        lagged = connection.is_lagging or bool(connection.pending)
+        self._lifecycle.lost(connection)
+        if lagged:
+            self._housekeeping.left_behind()
+        self._connections.pop(connection, None)
+
+    def pause_writing(self, connection: Connection) -> None:
+        """The client takes less than we have for it: send nothing more for now."""
+        connection.writable = False
+
+    def resume_writing(self, connection: Connection, now: int) -> None:
+        """The transport's buffer has drained."""
+        self._tick.now = now
+        connection.writable = True
+        if connection.state == ACTIVE:
+            self._delivery.want_room(connection)
+            self._groups.want_room(connection)
+
+    # Ticks
+
+    def settle(self) -> bool:
+        """Write the open batch now, so that loads see it; False if the store refused it."""
+        if self._tick.batch or self._tick.dirty or self._tick.dirty_groups:
+            return self._write()
+        return self._retry_ms is None
+
+    def _write(self) -> bool:
+        tick = self._tick
+        self._sessions.write_dirty(tick.now)
+        batch = tick.batch
+        if not batch:
+            return True
+        try:
+            self._store.write(batch)
+        except Recoverable:
+            # Nothing was applied; the batch stays and grows. Refuse what would need the disk.
+            self._retry_ms = tick.now + RETRY_MS
+            self._publishing.refuses_writes = True
+            self.counters.commit_failures += 1
+            return False
+        tick.batch = []
+        self.written += 1
+        self.counters.batch_records.add(len(batch))
+        if self._retry_ms is not None:
+            self._retry_ms = None
+            self._publishing.refuses_writes = self._is_low
+        self._due.written()
+        self._retained.written()
+        if self._housekeeping.reclaim_serial < 0:
+            self._housekeeping.reclaim_serial = self.written
+        return True
+
+    def end_tick(self, now: int) -> bool:
+        """Write the tick's batch and hand every connection its output; True = call again soon.
+
+        On return replies that need no commit are with their transports; the shell asks for a commit
+        of `written` if it grew. Raises `Unrecoverable` when the process must end.
+        """
+        tick = self._tick
+        tick.now = now
+        self._more = False
+        if self._retry_ms is None or self._retry_ms <= now:
+            if self._write():
+                self._attach_held()
+                # What is read now was written just before; what it changes is the next batch.
+                reading = self._delivery.read() if tick.readers else False
+                sharing = self._groups.read() if tick.group_readers else False
+                self._more = reading or sharing
+        self._flush()
+        return self._more or (
+            bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
+            and self._retry_ms is None
+        )
+
+    def _attach_held(self) -> None:
+        """Tie the replies held in this tick to the batch that was just written."""
+        tick = self._tick
+        if not tick.holding:
+            return
+        serial = self.written
+        holding, tick.holding = tick.holding, []
+        is_durable = serial <= self.durable
+        for connection in holding:
+            data, connection.held = connection.held, []
+            acks, connection.held_acks = connection.held_acks, 0
+            if not data or connection.state == CLOSED:
+                continue
+            waiting = _Waiting(serial, connection, data, acks, tick.now)
+            if is_durable and not connection.commits_owed:
+                self._release(waiting)
+                continue
+            connection.commits_owed += 1
+            self._waiting.append(waiting)
+            limit = self.settings.held_bytes_max
+            if connection.held_bytes > limit and not connection.reading_paused:
+                connection.reading_paused = True
+                connection.transport.pause_reading()
+
+    def committed(self, serial: int, now: int) -> None:
+        """Everything up to batch `serial` is durable: release what waited for it."""
+        self._tick.now = now
+        if serial <= self.durable:
+            return
+        self.durable = serial
+        self.counters.commits += 1
+        waiting = self._waiting
+        while waiting and waiting[0].serial <= serial:
+            item = waiting.popleft()
+            item.connection.commits_owed -= 1
+            self._release(item)
+        housekeeping = self._housekeeping
+        if 0 < housekeeping.reclaim_serial <= serial:
+            housekeeping.reclaim_serial = 0
+            self._log.reclaim()
+
+    def _release(self, item: _Waiting) -> None:
+        connection = item.connection
+        connection.held_bytes -= item.size
+        if connection.state == CLOSED:
+            return
+        connection.gated = False
+        if item.acks:
+            connection.inbound_open -= item.acks
+            self.counters.publish_ack_seconds.add((self._tick.now - item.held_at_ms) / 1000)
+        connection.out.extend(item.data)
+        if not connection.touched:
+            connection.touched = True
+            self._tick.touched.append(connection)
+        if connection.state == CLOSING and not connection.commits_owed and not connection.held:
+            self._tick.close(connection)
+        if connection.reading_paused and connection.held_bytes <= self.settings.held_bytes_max // 2:
+            connection.reading_paused = False
+            connection.transport.resume_reading()
+
+    def _flush(self) -> None:
+        """One write per connection, then the closes."""
+        tick = self._tick
+        touched, tick.touched = tick.touched, []
+        counters = self.counters
+        for connection in touched:
+            connection.touched = False
+            if connection.out and connection.state != CLOSED:
+                data = b"".join(connection.out)
+                connection.out.clear()
+                counters.bytes_sent += len(data)
+                connection.transport.write(data)
+        closing, tick.closing = tick.closing, []
+        for connection in closing:
+            connection.transport.close()
+
+    # Time
+
+    def _watch(self, connection: Connection) -> None:
+        """Look after a connection when its connect timeout or keep alive may be over."""
+        deadline = self._silence_ends(connection)
+        if deadline:
+            heapq.heappush(self._watched, (deadline, connection.number, connection))
+
+    def _silence_ends(self, connection: Connection) -> int:
+        """Return when this connection has been silent for too long, broker ms; 0 = never."""
+        if connection.state in (AWAITING_CONNECT,) and connection.session is None:
+            return connection.opened_at_ms + self.settings.connect_timeout_ms
+        if connection.state >= CLOSING or not connection.keep_alive_ms:
+            return 0
+        return connection.last_received_ms + connection.keep_alive_ms
+
+    def next_deadline(self) -> int | None:
+        """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
+        times = [self._watched[0][0]] if self._watched else []
+        times.append(self._heartbeat_ms + self.settings.heartbeat_ms)
+        for time in (
+            self._housekeeping.next_deadline(),
+            self._tick.late_due_ms,
+            self._retry_ms,
+        ):
+            if time is not None:
+                times.append(time)
+        return min(times)
+
+    def handle_timeout(self, now: int) -> None:
+        """Do what time has made due, one bounded slice; call `end_tick` after it."""
+        self._tick.now = now
+        watched = self._watched
+        while watched and watched[0][0] <= now:
+            _, _, connection = heapq.heappop(watched)
+            self._look_after(connection, now)
+        if now >= self._heartbeat_ms + self.settings.heartbeat_ms:
+            self._heartbeat_ms = now
+            if self._sessions.live:
+                self._beat(now)
+        self._more = self._housekeeping.run(now, self.written)
+
+    def _beat(self, now: int) -> None:
+        """Put the heartbeat row into the batch: the crash time of every connected client."""
+        self._tick.batch.append((META, HEARTBEAT_KEY, self._heartbeat(now)))
+
+    def _look_after(self, connection: Connection, now: int) -> None:
+        deadline = self._silence_ends(connection)
+        if not deadline:
+            return
+        if deadline > now:
+            heapq.heappush(self._watched, (deadline, connection.number, connection))
+        elif connection.state == AWAITING_CONNECT:
+            self.counters.connects["timeout"] += 1
+            connection.state = CLOSING
+            self._tick.close(connection)
+        elif connection.state == ACTIVE:
+            self.counters.disconnects["keep_alive_timeout"] += 1
+            self._lifecycle.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
+
+    # Operation
+
+    def refuse_writes(self, refused: bool) -> None:
+        """The disk is below its low-water mark (or above it again): refuse new durable state."""
+        self._is_low = refused
+        self._publishing.refuses_writes = refused or self._retry_ms is not None
+
+    def publish_system(self, topic: str, payload: bytes, now: int) -> None:
+        """Publish a `$SYS` message: live, and retained in memory only."""
+        self._tick.now = now
+        message = Message(topic, payload, 0, True, b"", "", now, NEVER)
+        self._retained.set_system(message)
+        route = self._routes.match(topic)
+        live = Message(topic, payload, 0, False, b"", "", now, NEVER)
+        if route.targets:
+            self._delivery.publish(live, route.targets)
+
+    def drain(self, now: int) -> None:
+        """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
+        self._tick.now = now
+        self._is_draining = True
+        for connection in list(self._connections):
+            if connection.state < CLOSING:
+                self.counters.disconnects["shutting_down"] += 1
+            self._lifecycle.end(connection, reasons.SERVER_SHUTTING_DOWN)
+
+    def rotate(self, now: int, layout: str | None = None) -> None:
+        """Begin a new generation of the message log, with another layout if one is named."""
+        self._tick.now = now
+        self._housekeeping.rotate(now, layout)
+
+    def stats(self) -> dict[str, int]:
+        """Return what metrics and `$SYS` report beside the counters. Cheap; loop thread only."""
+        live = self._sessions.live
+        stored_online = lagging = in_flight = pending = 0
+        for connection in live.values():
+            session = connection.session
+            assert session is not None
+            stored_online += session.is_stored
+            lagging += connection.is_lagging
+            in_flight += len(session.in_flight)
+            pending += len(connection.pending)
+        totals = self._totals
+        return {
+            "connections": len(self._connections),
+            "sessions_online": len(live),
+            "sessions_stored_online": stored_online,
+            "sessions_offline": totals.sessions - stored_online,
+            "sessions_stored": totals.sessions,
+            "sessions_lagging": lagging,
+            "inflight_messages": in_flight,
+            "pending_messages": pending,
+            "subscriptions_stored": totals.subscriptions,
+            "filters": len(self._routes),
+            "shared_groups": len(self._groups.all()),
+            "retained_messages": totals.retained,
+            "log_end": self._log.end,
+            "log_bytes": self._quota.total_bytes(),
+            "generations": len(self._log.list_generations()),
+            "waiting_replies": len(self._waiting),
+            "batches_unsynced": self.written - self.durable,
+        }
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold between two events and does not; for tests and the simulation."""
+        for client_id, connection in self._sessions.live.items():
+            session = connection.session
+            if session is None or session.client_id != client_id:
+                yield f"{client_id}: its connection has session {session}"
+                continue
+            yield from session.invariants()
+            yield from self._delivery.invariants(connection)
+        yield from self._groups.invariants()
+
+
+def _plain_heartbeat(now: int) -> bytes:
+    """Return a heartbeat of a world whose only clock is broker time."""
+    return Heartbeat(now, now, "", now).encode()

@@ -1,0 +1,416 @@
+"""Shared subscriptions: each message of `$share/NAME/FILTER` goes to one member of the group.
+
+A group with a stored member is a cursor of its own, like a session: a position in its filter's
+stream, durable while every member is offline. Members get a message only when their window has
+room, so what was not sent stays with the group [MQTT-4.8.2]. A QoS 1 message whose member's
+session ended goes to another one; a QoS 2 message that was sent is dropped then [MQTT-4.8.2-5]. A
+group whose members all live in memory keeps a bounded queue. Read next: `broker.delivery`,
+`session.group`.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from broker.connection import ACTIVE, Connection
+from broker.counters import Counters
+from broker.delivery import READ_MAX, Delivery
+from broker.ports import Policy
+from broker.routes import Entry, Routes
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt.message import Message
+from session.group import GroupRecord, decode_group, encode_group
+from session.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.session import Session
+from session.subscription import Subscription
+from storage.api import Store
+from storage.log import MessageLog, Stream
+from storage.state import (
+    GROUPS,
+    group_key,
+    scan_all,
+    seal,
+    split_group_key,
+    unseal,
+)
+
+if TYPE_CHECKING:
+    from storage.log import Cursor
+
+
+class Group:
+    """One shared subscription with its connected members."""
+
+    __slots__ = (
+        "borrowed",
+        "cursor",
+        "entry",
+        "is_lagging",
+        "is_stored",
+        "leased",
+        "members",
+        "owed",
+        "pending",
+        "position",
+        "rotor",
+        "share_name",
+        "since",
+        "stored_members",
+    )
+
+    def __init__(self, share_name: str, entry: Entry) -> None:
+        self.share_name: str = share_name
+        self.entry: Entry = entry
+        self.members: dict[Connection, Subscription] = {}
+        self.rotor: int = 0
+        self.is_stored: bool = False
+        self.stored_members: int = 0
+        self.position: int = 0
+        self.since: int = 0
+        self.owed: deque[int] = deque()  # offsets that came back, to be handed out first
+        # Offsets out with members whose sessions are not stored: owed again after a crash.
+        self.leased: dict[int, None] = {}
+        self.is_lagging: bool = False
+        self.cursor: Cursor | None = None
+        # In memory only: messages without an offset, waiting or out with a member.
+        self.pending: deque[Message] = deque()
+        self.borrowed: dict[tuple[Connection, int], Message] = {}
+
+    def key(self) -> tuple[str, str]:
+        """Return (share name, topic filter): its identity."""
+        return self.share_name, self.entry.topic_filter
+
+    def record(self) -> GroupRecord:
+        """Return what of it belongs into the store."""
+        return GroupRecord(
+            self.position, self.since, self.stored_members, [*self.owed, *self.leased]
+        )
+
+
+class Groups:
+    """All shared subscriptions of the broker."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        log: MessageLog,
+        routes: Routes,
+        delivery: Delivery,
+        settings: Settings,
+        policy: Policy,
+        counters: Counters,
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._log: Final = log
+        self._routes: Final = routes
+        self._delivery: Final = delivery
+        self._settings: Final = settings
+        self._policy: Final = policy
+        self._counters: Final = counters
+        self._groups: dict[tuple[str, str], Group] = {}
+
+    def all(self) -> list[Group]:
+        """Return all groups."""
+        return list(self._groups.values())
+
+    def open(self) -> None:
+        """Load the stored groups. Their filters' entries were loaded before.
+
+        A group without a stored member lived on its connected ones, which a crash has ended.
+        """
+        for key, value in scan_all(self._store, GROUPS, b"", None):
+            share_name, topic_filter = split_group_key(key)
+            record = decode_group(unseal(value, "group"))
+            entry = self._routes.ensure(topic_filter)
+            group = Group(share_name, entry)
+            group.is_stored = True
+            group.position = record.position
+            group.since = record.since
+            group.stored_members = record.stored_members
+            group.owed.extend(record.owed)
+            group.is_lagging = True
+            entry.groups[share_name] = group
+            self._routes.changed(entry)
+            self._groups[group.key()] = group
+
+    def find(self, key: tuple[str, str]) -> Group | None:
+        """Return a group by (share name, topic filter)."""
+        return self._groups.get(key)
+
+    # Membership
+
+    def ensure(self, share_name: str, topic_filter: str) -> Group:
+        """Return the group, made if there was none."""
+        group = self._groups.get((share_name, topic_filter))
+        if group is None:
+            entry = self._routes.ensure(topic_filter)
+            group = Group(share_name, entry)
+            entry.groups[share_name] = group
+            self._routes.changed(entry)
+            self._groups[group.key()] = group
+        return group
+
+    def store(self, group: Group) -> None:
+        """The group gets its first stored member: from here on its messages are stored.
+
+        The caller made the group a holder of its entry's stream.
+        """
+        group.is_stored = True
+        group.position = group.since = self._log.end
+        self._tick.dirty_groups[group] = None
+
+    def join(self, group: Group, connection: Connection, subscription: Subscription) -> None:
+        """A connected session is a member from now on, or has changed its options."""
+        if connection not in group.members:
+            connection.group_keys.append(group.key())
+        group.members[connection] = subscription
+        self.move(group)
+
+    def leave(self, group: Group, connection: Connection) -> None:
+        """A connection is no member any more. What it holds unacknowledged stays with it."""
+        if group.members.pop(connection, None) is not None:
+            connection.group_keys.remove(group.key())
+
+    def is_deserted(self, group: Group) -> bool:
+        """Has the group lost its last session?"""
+        return not group.members and not group.stored_members
+
+    def remove(self, group: Group) -> None:
+        """The last session left: the group and its undelivered messages end.
+
+        The caller gives up its holding of the stream.
+        """
+        del self._groups[group.key()]
+        del group.entry.groups[group.share_name]
+        self._tick.dirty_groups.pop(group, None)
+        self._tick.group_readers.pop(group, None)
+        if group.is_stored:
+            key = group_key(group.share_name, group.entry.topic_filter)
+            self._tick.batch.append((GROUPS, key, None))
+        self._routes.changed(group.entry)
+
+    # Messages
+
+    def publish(self, message: Message, groups: list[Group]) -> None:
+        """Hand a message that was just accepted to one member of each group."""
+        for group in groups:
+            if message.qos == 0:
+                self._publish_qos0(group, message)
+            elif group.is_stored and message.offset:
+                self._publish_stored(group, message)
+            elif group.is_stored:
+                self._counters.drop("total_limit")
+            else:
+                self._publish_in_memory(group, message)
+
+    def _publish_qos0(self, group: Group, message: Message) -> None:
+        count = len(group.members)
+        members = list(group.members)
+        for step in range(count):
+            connection = members[(group.rotor + step) % count]
+            if connection.state == ACTIVE and connection.writable:
+                group.rotor = (group.rotor + step + 1) % count
+                self._send_qos0(group, connection, message)
+                return
+
+    def _send_qos0(self, group: Group, connection: Connection, message: Message) -> None:
+        subscription = group.members[connection]
+        retain = message.retain and subscription.retain_as_published
+        identifier = subscription.identifier
+        self._delivery.send_qos0(
+            connection, message, retain, (identifier,) if identifier else (), {}
+        )
+
+    def _publish_stored(self, group: Group, message: Message) -> None:
+        if not group.is_lagging and not group.owed and not group.pending:
+            connection = self._pick(group)
+            if connection is not None:
+                group.position = message.offset
+                self._tick.dirty_groups[group] = None
+                self._hand_out(group, connection, message)
+                return
+        group.is_lagging = True
+        if group.cursor is None and self._pick(group) is not None:
+            self._tick.group_readers[group] = None
+
+    def _publish_in_memory(self, group: Group, message: Message) -> None:
+        connection = None if group.pending else self._pick(group)
+        if connection is not None:
+            self._hand_out(group, connection, message)
+        elif len(group.pending) < self._settings.clean_queue_messages_max:
+            group.pending.append(message)
+        else:
+            self._counters.drop("queue_full")
+
+    def _pick(self, group: Group) -> Connection | None:
+        """Return the next member in turn whose window has room, or None."""
+        members = list(group.members)
+        count = len(members)
+        for step in range(count):
+            connection = members[(group.rotor + step) % count]
+            if connection.has_room():
+                group.rotor = (group.rotor + step + 1) % count
+                return connection
+        return None
+
+    def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
+        """Give a QoS > 0 message to a member that has room; it is out of the group's hands."""
+        subscription = group.members[connection]
+        session = connection.session
+        assert session is not None
+        qos = min(message.qos, subscription.qos)
+        if qos == 0:
+            self._send_qos0(group, connection, message)
+            return
+        identifier = subscription.identifier
+        packet_id = self._delivery.send_bound(
+            connection,
+            message,
+            qos,
+            message.retain and subscription.retain_as_published,
+            (identifier,) if identifier else (),
+            message.offset,
+            FROM_GROUP,
+            hold=group.is_stored,
+        )
+        if not packet_id:
+            return
+        session.leases[packet_id] = group.key()
+        if not message.offset:
+            group.borrowed[connection, packet_id] = message
+        elif not session.is_stored and qos == 1:
+            group.leased[message.offset] = None
+            self._tick.dirty_groups[group] = None
+
+    def acknowledged(self, connection: Connection, packet_id: int, entry: int) -> None:
+        """A member finished with one of the group's messages (or will never get it)."""
+        session = connection.session
+        assert session is not None
+        group = self._groups.get(session.leases.pop(packet_id))
+        if group is None:
+            return
+        group.borrowed.pop((connection, packet_id), None)
+        offset = entry >> REFERENCE_SHIFT
+        if not session.is_stored and offset in group.leased:
+            del group.leased[offset]
+            self._tick.dirty_groups[group] = None
+
+    def session_ended(self, session: Session, connection: Connection | None) -> None:
+        """Take back what an ending session holds unacknowledged, at QoS 1."""
+        for packet_id, key in session.leases.items():
+            group = self._groups.get(key)
+            entry = session.in_flight[packet_id]
+            if group is None or entry & SOURCE_MASK != FROM_GROUP:
+                continue
+            goes_on = entry & QOS_MASK == 1 and not entry & RELEASED
+            offset = entry >> REFERENCE_SHIFT
+            if offset:
+                group.leased.pop(offset, None)
+                if goes_on:
+                    group.owed.append(offset)
+                self._tick.dirty_groups[group] = None
+            elif connection is not None:
+                message = group.borrowed.pop((connection, packet_id), None)
+                if goes_on and message is not None:
+                    group.pending.appendleft(message)
+            self.move(group)
+        session.leases.clear()
+
+    def move(self, group: Group) -> None:
+        """Something of the group may be waiting: hand it out if a member has room."""
+        while group.pending:
+            connection = self._pick(group)
+            if connection is None:
+                return
+            session = connection.session
+            assert session is not None
+            message = group.pending.popleft()
+            if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
+                self._counters.expired_messages += 1
+            elif session.is_stored and not message.offset:
+                # Only while a group in memory becomes a stored one: nothing of it is on disk.
+                self._counters.drop("storage_refused")
+            else:
+                self._hand_out(group, connection, message)
+        if (group.owed or group.is_lagging) and group.members:
+            self._tick.group_readers[group] = None
+
+    def want_room(self, connection: Connection) -> None:
+        """A member may have room again."""
+        for key in connection.group_keys:
+            self.move(self._groups[key])
+
+    def read(self) -> bool:
+        """Hand out what stored groups owe; True if some have more. After the batch was written."""
+        readers = self._tick.group_readers
+        for group in list(readers):
+            del readers[group]
+            if self._read_group(group):
+                readers[group] = None
+        return bool(readers)
+
+    def _read_group(self, group: Group) -> bool:
+        for _ in range(READ_MAX):
+            connection = self._pick(group)
+            if connection is None:
+                return False  # woken when a member has room
+            message = self._next(group)
+            if message is None:
+                return False
+            now = self._tick.now
+            if message.expires_at_ms and message.expires_at_ms <= now:
+                self._counters.expired_messages += 1
+                continue
+            session = connection.session
+            assert session is not None
+            if not self._policy.may_receive(session.identity, session.client_id, message.topic):
+                self._counters.drop("not_authorized")
+                continue
+            self._hand_out(group, connection, message)
+        return True
+
+    def _next(self, group: Group) -> Message | None:
+        """Take the next message that the group owes, or None at the tail."""
+        self._tick.dirty_groups[group] = None
+        while group.owed:
+            message = self._log.get(group.owed.popleft())
+            if message is not None:
+                return message
+            self._counters.drop("max_age")
+        if not group.is_lagging:
+            return None
+        if group.cursor is None:
+            entry = group.entry
+            stream = Stream(entry.filter_id, entry.topic_filter, group.since)
+            group.cursor = self._log.cursor([stream], group.position)
+        found = group.cursor.next(1)
+        if found:
+            group.position = found[0].offset
+            return found[0]
+        group.is_lagging = False
+        group.cursor = None
+        group.position = self._log.end
+        return None
+
+    def write_dirty(self) -> None:
+        """Put the records of the stored groups that changed into the batch."""
+        tick = self._tick
+        for group in tick.dirty_groups:
+            if group.is_stored:
+                key = group_key(group.share_name, group.entry.topic_filter)
+                tick.batch.append((GROUPS, key, seal(encode_group(group.record()))))
+        tick.dirty_groups.clear()
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold of the groups and does not."""
+        for key, group in self._groups.items():
+            if self.is_deserted(group):
+                yield f"group {key}: no member is left"
+            if group.is_stored and group.entry.filter_id == 0:
+                yield f"group {key}: stored, but its filter has no stream"
+            for offset in group.owed:
+                if offset > group.position:
+                    yield f"group {key}: owes offset {offset} above its position {group.position}"

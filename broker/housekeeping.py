@@ -1,0 +1,259 @@
+"""What time does: due wills and expiries, generations that come and go, the heartbeat.
+
+All of it in bounded slices between other work. A generation is dropped when nobody is owed
+anything in it: a sweep looks at one slice of sessions after another and stops at the first that
+pins it, which is remembered and looked at first the next time. Its column families go when the
+batch with its deletion is durable. Read next: `broker.lifecycle`, `storage.log`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.groups import Group, Groups
+from broker.lifecycle import Lifecycle
+from broker.quota import Quota
+from broker.retained import Retained
+from broker.sessions import Sessions
+from broker.settings import Settings
+from broker.tick import Tick
+from session.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
+from session.records import decode_session
+from session.session import Session
+from storage.api import Store
+from storage.due import RETAINED, SESSION, WILL, Due
+from storage.log import Generation, MessageLog, Stream, report_generations
+from storage.state import SESSIONS, unseal
+
+SWEEP_PERIOD_MS: Final = 2000
+SWEEP_SLICE: Final = 64  # sessions a step of the sweep loads; about 2 ms
+
+
+class _Sweep:
+    """The search for a session that still needs a generation."""
+
+    __slots__ = ("after", "generation")
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.after = b""
+
+
+class Housekeeping:
+    """Work that is started by time and not by a packet."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        log: MessageLog,
+        due: Due,
+        sessions: Sessions,
+        groups: Groups,
+        delivery: Delivery,
+        retained: Retained,
+        lifecycle: Lifecycle,
+        quota: Quota,
+        settings: Settings,
+        counters: Counters,
+        settle: Callable[[], bool],
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._log: Final = log
+        self._due: Final = due
+        self._sessions: Final = sessions
+        self._groups: Final = groups
+        self._delivery: Final = delivery
+        self._retained: Final = retained
+        self._lifecycle: Final = lifecycle
+        self._quota: Final = quota
+        self._settings: Final = settings
+        self._counters: Final = counters
+        self._settle: Final = settle
+        self._sweep: _Sweep | None = None
+        self._next_sweep_ms = 1
+        self._pin: bytes | None = None  # key of the session that was found pinning last
+        # Serial of the batch with which dropped generations are really gone; 0 = none waits.
+        self.reclaim_serial = 0
+
+    def open(self) -> None:
+        """Learn the sizes of the generations that are there."""
+        reports = report_generations(self._store)
+        for report in reports[:-1]:
+            self._quota.closed_bytes[report.generation.number] = report.size_bytes
+
+    def next_deadline(self) -> int | None:
+        """Return when `run` has something to do, broker ms; None = nothing is known."""
+        times = [t for t in (self._due.next_ms, self._next_sweep_ms) if t]
+        return min(times) if times else None
+
+    def run(self, now: int, written: int) -> bool:
+        """Do one slice of what has come due; True if there is more at once.
+
+        `written` is the serial of the last written batch. Starts with a settled batch.
+        """
+        more = False
+        if self._due.next_ms is not None and self._due.next_ms <= now:
+            if not self._settle():
+                return False
+            more = self._work_off(now)
+        if now >= self._next_sweep_ms:
+            self._next_sweep_ms = now + SWEEP_PERIOD_MS
+            if self._settle():
+                self._keep_generations(now)
+        if self._sweep is not None and self._settle():
+            self._sweep_on(now, written)
+            more = more or self._sweep is not None
+        return more
+
+    def _work_off(self, now: int) -> bool:
+        count = self._settings.expiry_slice
+        entries = self._due.come(now, count)
+        batch = self._tick.batch
+        for entry in entries:
+            if self._due.is_removed(entry.key):
+                continue
+            self._due.remove(batch, entry.at_ms, entry.kind, entry.name)
+            if entry.kind == WILL:
+                self._lifecycle.will_is_due(entry.name, entry.value)
+            elif entry.kind == SESSION:
+                self._lifecycle.expire(entry.name.decode(), entry.at_ms)
+            elif entry.kind == RETAINED and self._retained.expire(entry.name, now):
+                self._counters.expired_messages += 1
+        return len(entries) == count
+
+    # Generations
+
+    def _keep_generations(self, now: int) -> None:
+        """Begin a generation when it is time, and see whether old ones can go."""
+        if self._log.rotation_due(now):
+            self.rotate(now)
+        if self._sweep is not None:
+            return
+        oldest = self._log.list_generations()[0]
+        if not oldest.is_closed:
+            return
+        if self._is_dropped_by_policy(oldest, now):
+            self._counters.drop("max_age", max(0, oldest.last_offset - oldest.first_offset + 1))
+            self._drop(oldest)
+        else:
+            self._sweep = _Sweep(oldest)
+
+    def rotate(self, now: int, layout: str | None = None) -> None:
+        """Close the generation that takes messages and begin the next one."""
+        newest = self._log.list_generations()[-1]
+        size = self._log.newest_size_bytes
+        self._log.add_generation(self._tick.batch, now, layout)
+        self._quota.closed_bytes[newest.number] = size
+        self._counters.generations_added += 1
+
+    def _is_dropped_by_policy(self, oldest: Generation, now: int) -> bool:
+        settings = self._settings
+        if settings.on_limit == "drop_oldest" and self._quota.is_total_full():
+            return True
+        if not settings.max_age_s:
+            return False
+        following = self._log.list_generations()[1]  # its first message is younger than our last
+        return following.created_ms + settings.max_age_s * 1000 <= now
+
+    def _drop(self, generation: Generation) -> None:
+        self._log.drop_generation(self._tick.batch, generation.number)
+        self._quota.closed_bytes.pop(generation.number, None)
+        self._counters.generations_dropped += 1
+        self.reclaim_serial = -1  # set when the batch with the deletion gets its serial
+
+    def _sweep_on(self, now: int, written: int) -> None:
+        """Look at the next slice of sessions; drop the generation when all were looked at."""
+        sweep = self._sweep
+        assert sweep is not None
+        generation = sweep.generation
+        if not sweep.after:
+            if self._is_pinned_in_memory(generation) or self._is_pinned_by(self._pin, generation):
+                self._sweep = None
+                return
+        rows = self._store.scan(SESSIONS, sweep.after, count=SWEEP_SLICE)
+        for key, value in rows:
+            if self._pins(key, value, generation):
+                self._pin = key
+                self._sweep = None
+                return
+        if len(rows) == SWEEP_SLICE:
+            sweep.after = rows[-1][0] + b"\0"
+            return
+        self._sweep = None
+        self._drop(generation)
+        self._next_sweep_ms = now  # the next one may be free, too
+
+    def left_behind(self) -> None:
+        """A session went offline with a backlog: a sweep that has passed it must begin again."""
+        if self._sweep is not None:
+            self._sweep.after = b""
+
+    def _is_pinned_by(self, key: bytes | None, generation: Generation) -> bool:
+        if key is None:
+            return False
+        value = self._store.get(SESSIONS, key)
+        return value is not None and self._pins(key, value, generation)
+
+    def _is_pinned_in_memory(self, generation: Generation) -> bool:
+        """Does a connected session or a group need the generation?"""
+        last = generation.last_offset
+        for connection in self._sessions.live.values():
+            session = connection.session
+            assert session is not None
+            if not session.is_stored:
+                continue
+            if _oldest_in_flight(session) <= last:
+                return True
+            if connection.pending and session.position < last:
+                return True
+            if connection.is_lagging and self._owes(
+                self._delivery.streams(session), session.position, generation
+            ):
+                return True
+        return any(self._is_pinned_by_group(group, generation) for group in self._groups.all())
+
+    def _is_pinned_by_group(self, group: Group, generation: Generation) -> bool:
+        if not group.is_stored:
+            return False
+        last = generation.last_offset
+        if any(offset <= last for offset in group.owed):
+            return True
+        if any(offset <= last for offset in group.leased):
+            return True
+        if not group.is_lagging:
+            return False
+        entry = group.entry
+        stream = Stream(entry.filter_id, entry.topic_filter, group.since)
+        return self._owes([stream], group.position, generation)
+
+    def _pins(self, key: bytes, value: bytes, generation: Generation) -> bool:
+        """Does a session in the store need the generation?"""
+        client_id = key.decode()
+        if client_id in self._sessions.live:
+            return False  # looked at in memory
+        session = decode_session(client_id, unseal(value, f"session {client_id!r}"))
+        if _oldest_in_flight(session) <= generation.last_offset:
+            return True
+        if session.position >= generation.last_offset:
+            return False
+        self._sessions.load_rest(session)
+        return self._owes(self._delivery.streams(session), session.position, generation)
+
+    def _owes(self, streams: list[Stream], position: int, generation: Generation) -> bool:
+        owed = self._log.first_owed(streams, position, generation=generation.number)
+        return owed is not None
+
+
+def _oldest_in_flight(session: Session) -> int:
+    """Return the lowest log offset that is in flight, or more than any."""
+    return min(
+        (
+            entry >> REFERENCE_SHIFT
+            for entry in session.in_flight.values()
+            if entry & SOURCE_MASK != FROM_MAILBOX and entry >> REFERENCE_SHIFT
+        ),
+        default=1 << 63,
+    )

@@ -1,0 +1,418 @@
+"""What clients send on an accepted connection, packet by packet.
+
+Each handler checks first and changes then, so a packet that breaks the protocol has changed
+nothing. Which reply waits for the commit is decided here, row by row as docs/design.md lists them.
+Faults of the peer are raised as `MqttError`; the engine alone turns them into a close. Read next:
+`broker.publishing`, `broker.delivery`, `broker.lifecycle`.
+"""
+
+from typing import Final
+
+from broker.connection import Connection
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.groups import Groups
+from broker.ports import Policy
+from broker.publishing import Publishing
+from broker.retained import Retained
+from broker.sessions import Sessions
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt import reasons
+from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubcomp, pubrec, pubrel
+from mqtt.errors import ProtocolError
+from mqtt.message import NEVER, Message
+from mqtt.packets import PINGRESP as PINGRESP_KIND
+from mqtt.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from mqtt.packets import Subscription as Request
+from mqtt.topics import filter_problem, levels_count, split_shared
+from session.in_flight import FROM_GROUP, QOS_MASK, RELEASED, SOURCE_MASK
+from session.session import Replay, Session
+from session.subscription import Subscription
+
+# v3.1.1 knows one failure code in SUBACK.
+_V4_FAILURE: Final = 0x80
+
+
+class Inbound:
+    """Handles the packets of accepted connections."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        sessions: Sessions,
+        delivery: Delivery,
+        groups: Groups,
+        publishing: Publishing,
+        retained: Retained,
+        settings: Settings,
+        policy: Policy,
+        counters: Counters,
+    ) -> None:
+        self._tick: Final = tick
+        self._sessions: Final = sessions
+        self._delivery: Final = delivery
+        self._groups: Final = groups
+        self._publishing: Final = publishing
+        self._retained: Final = retained
+        self._settings: Final = settings
+        self._policy: Final = policy
+        self._counters: Final = counters
+
+    # PUBLISH
+
+    def publish(self, connection: Connection, packet: Publish) -> None:
+        """Accept a message; it is ours once the append is durable, and acknowledged then."""
+        session = connection.session
+        assert session is not None
+        qos = packet.qos
+        counters = self._counters
+        counters.messages_received[qos] += 1
+        counters.payload_bytes_received += len(packet.payload)
+        topic = packet.topic
+        if packet.topic_alias or not topic:
+            topic = self._resolve_alias(connection, packet)
+        if qos:
+            if qos > self._settings.maximum_qos:
+                raise ProtocolError(
+                    f"QoS {qos}, expected at most {self._settings.maximum_qos}",
+                    reasons.QOS_NOT_SUPPORTED,
+                )
+            if qos == 2 and packet.packet_id in session.incoming:
+                # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
+                self._acknowledge(connection, session, packet, reasons.SUCCESS, True)
+                return
+            connection.inbound_open += 1
+            if connection.inbound_open > self._settings.receive_maximum and connection.version >= 5:
+                raise ProtocolError(
+                    f"{connection.inbound_open} unacknowledged messages,"
+                    f" expected at most {self._settings.receive_maximum}",
+                    reasons.RECEIVE_MAXIMUM_EXCEEDED,
+                )
+        if packet.retain and not self._settings.retain_available:
+            raise ProtocolError("RETAIN 1, expected 0", reasons.RETAIN_NOT_SUPPORTED)
+        refusal = self._refusal(session, topic)
+        if refusal:
+            self._refuse(connection, session, packet, refusal)
+            return
+        now = self._tick.now
+        expiry = packet.message_expiry_interval
+        message = Message(
+            topic,
+            packet.payload,
+            qos,
+            packet.retain,
+            packet.properties,
+            session.client_id,
+            now,
+            NEVER if expiry < 0 else now + expiry * 1000,
+        )
+        accepted = self._publishing.accept(message)
+        reason_code = accepted.reason_code
+        if reason_code >= 0x80:
+            self._refuse(connection, session, packet, reason_code)
+        elif qos:
+            if qos == 2:
+                self._sessions.receive_begun(session, packet.packet_id)
+            self._acknowledge(connection, session, packet, reason_code, accepted.is_changed)
+
+    def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
+        """Return the topic of a PUBLISH with an alias, and remember the mapping."""
+        alias = packet.topic_alias
+        if not alias:
+            raise ProtocolError("PUBLISH without a topic or a topic alias, expected one of them")
+        if alias > self._settings.topic_alias_maximum:
+            raise ProtocolError(
+                f"topic alias {alias}, expected 1 to {self._settings.topic_alias_maximum}",
+                reasons.TOPIC_ALIAS_INVALID,
+            )
+        if packet.topic:
+            connection.aliases_in[alias] = packet.topic
+            return packet.topic
+        topic = connection.aliases_in.get(alias)
+        if topic is None:
+            raise ProtocolError(f"topic alias {alias} was never set, expected a topic with it")
+        return topic
+
+    def _refusal(self, session: Session, topic: str) -> int:
+        """Return the reason why this client may not publish to the topic, or 0."""
+        if topic.count("/") >= self._settings.topic_levels_max:
+            return reasons.TOPIC_NAME_INVALID
+        if topic.startswith("$"):
+            return reasons.NOT_AUTHORIZED  # the `$` topics are the server's [MQTT-4.7.2-1]
+        if not self._policy.may_publish(session.identity, session.client_id, topic):
+            return reasons.NOT_AUTHORIZED
+        return 0
+
+    def _refuse(
+        self, connection: Connection, session: Session, packet: Publish, reason_code: int
+    ) -> None:
+        """The message was not taken. v5 is told so; v3.1.1 has no way to say it.
+
+        There an unauthorised message is acknowledged and dropped [MQTT-3.3.5-2], and one that could
+        not be stored gets no answer but a close: the client still has it and sends it again.
+        """
+        if reason_code == reasons.NOT_AUTHORIZED:
+            self._counters.drop("not_authorized")
+        if connection.version >= 5:
+            if packet.qos:
+                self._acknowledge(connection, session, packet, reason_code, False)
+                if packet.qos == 2:
+                    connection.inbound_open -= 1  # PUBREC >= 0x80 ends the exchange
+            elif reason_code == reasons.TOPIC_NAME_INVALID:
+                raise ProtocolError("too many topic levels", reason_code)
+            return
+        if reason_code != reasons.NOT_AUTHORIZED:
+            if packet.qos:
+                raise ProtocolError("the message could not be stored", reason_code)
+            return
+        if packet.qos == 2:
+            self._sessions.receive_begun(session, packet.packet_id)
+        if packet.qos:
+            self._acknowledge(connection, session, packet, reasons.SUCCESS, True)
+
+    def _acknowledge(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Publish,
+        reason_code: int,
+        is_changed: bool,
+    ) -> None:
+        """Answer PUBACK or PUBREC: after the commit if there is one, never before older acks."""
+        packet_id = packet.packet_id
+        if packet.qos == 1:
+            self._counters.packets_sent[PUBACK] += 1
+            if reason_code and connection.version >= 5:
+                data = encode(Puback(packet_id, reason_code), 5)
+            else:
+                data = puback(packet_id)
+            if is_changed or connection.held or connection.commits_owed or connection.gated:
+                connection.held_acks += 1
+                self._tick.hold(connection, data)
+            else:
+                connection.inbound_open -= 1
+                self._tick.send(connection, data)
+            return
+        self._counters.packets_sent[PUBREC] += 1
+        if reason_code and connection.version >= 5:
+            data = encode(Pubrec(packet_id, reason_code), 5)
+        else:
+            data = pubrec(packet_id)
+        if is_changed or session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    def pubrel(self, connection: Connection, packet: Pubrel) -> None:
+        """The sender let go of its message: forget the id, answer when that is durable."""
+        session = connection.session
+        assert session is not None
+        packet_id = packet.packet_id
+        self._counters.packets_sent[PUBCOMP] += 1
+        if self._sessions.receive_ended(session, packet_id):
+            if connection.inbound_open:
+                connection.inbound_open -= 1
+            data = pubcomp(packet_id)
+        elif connection.version >= 5:
+            data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
+        else:
+            data = pubcomp(packet_id)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    # Acknowledgements of what we sent
+
+    def puback(self, connection: Connection, packet: Puback) -> None:
+        """The client has the QoS 1 message, or refused it for good [MQTT-4.4.0-2]."""
+        session = connection.session
+        assert session is not None
+        entry = session.complete(packet.packet_id, 1, False)
+        if entry < 0:
+            self._check_wrong_ack(session, packet.packet_id, "PUBACK", "PUBREC")
+            return
+        self._finish(connection, session, packet.packet_id, entry)
+
+    def pubrec(self, connection: Connection, packet: Pubrec) -> None:
+        """The client has the QoS 2 message: PUBREL follows when that is durable."""
+        session = connection.session
+        assert session is not None
+        packet_id = packet.packet_id
+        if packet.reason_code >= 0x80:
+            entry = session.complete(packet_id, 2, False)
+            if entry >= 0:
+                self._finish(connection, session, packet_id, entry)
+            return
+        known = session.release(packet_id)
+        if not known and packet_id in session.in_flight:
+            self._check_wrong_ack(session, packet_id, "PUBREC", "PUBACK")
+        self._counters.packets_sent[PUBREL] += 1
+        if known:
+            self._tick.mark(session)
+            data = pubrel(packet_id)
+        elif connection.version >= 5:
+            data = encode(Pubrel(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
+        else:
+            data = pubrel(packet_id)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    def pubcomp(self, connection: Connection, packet: Pubcomp) -> None:
+        """The QoS 2 exchange is over; the packet id is free."""
+        session = connection.session
+        assert session is not None
+        entry = session.complete(packet.packet_id, 2, True)
+        if entry < 0:
+            self._check_wrong_ack(session, packet.packet_id, "PUBCOMP", "another answer")
+            return
+        self._finish(connection, session, packet.packet_id, entry)
+
+    def _check_wrong_ack(self, session: Session, packet_id: int, got: str, expected: str) -> None:
+        """An unknown id is nobody's fault; the wrong answer to a known one is."""
+        entry = session.in_flight.get(packet_id)
+        if entry is not None:
+            phase = "PUBCOMP" if entry & RELEASED else expected
+            raise ProtocolError(
+                f"{got} for packet id {packet_id} in flight at QoS {entry & QOS_MASK},"
+                f" expected {phase}"
+            )
+
+    def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+        source = entry & SOURCE_MASK
+        if source == FROM_GROUP:
+            self._groups.acknowledged(connection, packet_id, entry)
+        elif source:
+            self._delivery.finished(session, entry)
+        if session.is_stored:
+            self._tick.mark_late(session)
+        if connection.pending or connection.is_lagging or connection.resend or session.replays:
+            self._delivery.want_room(connection)
+        if connection.group_keys:
+            self._groups.want_room(connection)
+
+    # SUBSCRIBE, UNSUBSCRIBE, PINGREQ
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        """Add subscriptions, each judged on its own; SUBACK waits for their commit."""
+        session = connection.session
+        assert session is not None
+        codes: list[int] = []
+        granted: list[tuple[Subscription, bool]] = []
+        for request in packet.subscriptions:
+            refusal = self._subscription_refusal(session, request)
+            if refusal:
+                codes.append(refusal if connection.version >= 5 else _V4_FAILURE)
+                continue
+            subscription = self._granted(session, request, packet.subscription_identifier)
+            is_new = self._sessions.subscribe(connection, subscription)
+            granted.append((subscription, is_new))
+            codes.append(subscription.qos)
+        self._counters.packets_sent[SUBACK] += 1
+        data = encode(Suback(packet.packet_id, codes), connection.version)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+        for subscription, is_new in granted:
+            self._owe_retained(connection, session, subscription, is_new)
+
+    def _subscription_refusal(self, session: Session, request: Request) -> int:
+        topic_filter = request.topic_filter
+        if filter_problem(topic_filter) is not None:
+            return reasons.TOPIC_FILTER_INVALID
+        if levels_count(topic_filter) > self._settings.topic_levels_max:
+            return reasons.TOPIC_FILTER_INVALID
+        shared = split_shared(topic_filter)
+        asked = shared[1] if shared else topic_filter
+        if not self._policy.may_subscribe(session.identity, session.client_id, asked):
+            return reasons.NOT_AUTHORIZED
+        if topic_filter in session.subscriptions:
+            return 0
+        if len(session.subscriptions) >= self._settings.subscriptions_per_session_max:
+            return reasons.QUOTA_EXCEEDED
+        if session.is_stored and self._publishing.refuses_writes:
+            return reasons.QUOTA_EXCEEDED
+        return 0
+
+    def _granted(self, session: Session, request: Request, identifier: int) -> Subscription:
+        shared = split_shared(request.topic_filter)
+        share_name, stream_filter = shared if shared else (None, request.topic_filter)
+        return Subscription(
+            request.topic_filter,
+            share_name,
+            stream_filter,
+            min(request.qos, self._settings.maximum_qos),
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+            0,
+            False,
+        )
+
+    def _owe_retained(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        is_new: bool,
+    ) -> None:
+        """Queue the retained messages that this SUBSCRIBE asks for [MQTT-3.3.1-9..11]."""
+        if subscription.share_name is not None or subscription.retain_handling == 2:
+            return
+        if subscription.retain_handling == 1 and not is_new:
+            return
+        for message in self._retained.system(subscription.stream_filter):
+            self._delivery.send_retained(
+                connection, session, message, subscription.qos, subscription.identifier
+            )
+        session.replays = [
+            replay for replay in session.replays if replay.topic_filter != subscription.topic_filter
+        ]
+        session.replays.append(
+            Replay(subscription.topic_filter, subscription.qos, subscription.identifier, b"")
+        )
+        self._tick.mark(session)
+        self._tick.readers[connection] = None
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        """Remove subscriptions; UNSUBACK waits for the commit."""
+        session = connection.session
+        assert session is not None
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            existed = self._sessions.unsubscribe(connection, topic_filter)
+            codes.append(reasons.SUCCESS if existed else reasons.NO_SUBSCRIPTION_EXISTED)
+            session.replays = [r for r in session.replays if r.topic_filter != topic_filter]
+        self._tick.mark(session)
+        self._counters.packets_sent[UNSUBACK] += 1
+        data = encode(Unsuback(packet.packet_id, codes), connection.version)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    def ping(self, connection: Connection) -> None:
+        """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""
+        self._counters.packets_sent[PINGRESP_KIND] += 1
+        self._tick.send(connection, PINGRESP_BYTES)

@@ -1,0 +1,497 @@
+"""CONNECT to close: who may have which session, what a connection's end means, and wills.
+
+The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. A
+refused CONNECT changes nothing. The CONNACK of a stored session, or of one with a will, waits for
+its commit, and everything behind it waits with it: nothing is re-sent from memory that a crash
+could take back. Whatever loads from the store is preceded by `settle`, which writes the open
+batch; it runs only at the start of an event, so the store never holds half of one. Read next:
+`broker.sessions`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.connection import ACTIVE, AUTHENTICATING, CLOSED, CLOSING, Connection
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.ports import Authenticator, Policy, Verdict
+from broker.publishing import Publishing
+from broker.sessions import Sessions
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt import reasons
+from mqtt.encoder import encode
+from mqtt.message import NEVER, Message
+from mqtt.packets import CONNACK, DISCONNECT, Connack, Connect, Disconnect, Will
+from mqtt.topics import levels_count, topic_problem
+from session.session import EXPIRY_NEVER, Session
+from session.will import ConnectionRecord, decode_connection, encode_connection
+from storage.due import SESSION, WILL, Due
+from storage.errors import CorruptRecord
+from storage.state import CONNECTIONS, seal, unseal
+
+WILL_RETRY_MS: Final = 1000  # a will that cannot be stored now is tried again this much later
+
+CONNECT_RESULTS: Final = {
+    reasons.MALFORMED_PACKET: "malformed",
+    reasons.PROTOCOL_ERROR: "malformed",
+    reasons.UNSUPPORTED_PROTOCOL_VERSION: "unsupported_version",
+    reasons.CLIENT_IDENTIFIER_NOT_VALID: "client_id_not_valid",
+    reasons.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
+    reasons.NOT_AUTHORIZED: "not_authorized",
+    reasons.QUOTA_EXCEEDED: "quota_exceeded",
+    reasons.SERVER_UNAVAILABLE: "server_unavailable",
+}
+
+
+class Lifecycle:
+    """Begins and ends connections and sessions."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        due: Due,
+        sessions: Sessions,
+        delivery: Delivery,
+        publishing: Publishing,
+        settings: Settings,
+        authenticator: Authenticator,
+        policy: Policy,
+        counters: Counters,
+        new_client_id: Callable[[], str],
+        settle: Callable[[], bool],
+        watch: Callable[[Connection], None],
+    ) -> None:
+        self._tick: Final = tick
+        self._due: Final = due
+        self._sessions: Final = sessions
+        self._delivery: Final = delivery
+        self._publishing: Final = publishing
+        self._settings: Final = settings
+        self._authenticator: Final = authenticator
+        self._policy: Final = policy
+        self._counters: Final = counters
+        self._new_client_id: Final = new_client_id
+        self._settle: Final = settle
+        self._watch: Final = watch
+
+    # CONNECT
+
+    def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
+        """Judge a CONNECT; `decided` is called if the verdict comes later than this returns."""
+        connection.version = packet.protocol_version
+        refusal = self._refusal(packet)
+        if refusal:
+            self.refuse(connection, refusal)
+            return
+        if not packet.client_id:
+            packet.client_id = self._new_client_id()
+            assigned = packet.client_id
+        else:
+            assigned = None
+        connection.state = AUTHENTICATING
+        later = False
+
+        def done(verdict: Verdict) -> None:
+            if connection.state != AUTHENTICATING:
+                return
+            if not verdict.ok:
+                self.refuse(connection, verdict.reason_code)
+            else:
+                self._accept(connection, packet, verdict.identity, assigned)
+            if later:
+                decided()
+
+        self._authenticator.authenticate(packet.client_id, packet.username, packet.password, done)
+        later = True
+
+    def _refusal(self, packet: Connect) -> int:
+        """Return the reason to refuse a CONNECT for what it says, or 0."""
+        settings = self._settings
+        if packet.authentication_method is not None:
+            return reasons.BAD_AUTHENTICATION_METHOD
+        if len(packet.client_id.encode()) > settings.client_id_bytes_max:
+            return reasons.CLIENT_IDENTIFIER_NOT_VALID
+        if not packet.client_id and packet.protocol_version < 5 and not packet.clean_start:
+            return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
+        if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
+            if packet.client_id not in self._sessions.live:
+                return reasons.SERVER_BUSY
+        will = packet.will
+        if will is not None:
+            if topic_problem(will.topic) or levels_count(will.topic) > settings.topic_levels_max:
+                return reasons.TOPIC_NAME_INVALID
+            if will.qos > settings.maximum_qos:
+                return reasons.QOS_NOT_SUPPORTED
+            if will.retain and not settings.retain_available:
+                return reasons.RETAIN_NOT_SUPPORTED
+            if will.topic.startswith("$"):
+                return reasons.NOT_AUTHORIZED
+        return 0
+
+    def refuse(self, connection: Connection, reason_code: int) -> None:
+        """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
+        result = CONNECT_RESULTS.get(reason_code, "other")
+        self._counters.connects[result] += 1
+        if connection.version:
+            packet = Connack(False, reason_code)
+            self._counters.packets_sent[CONNACK] += 1
+            self._tick.send(connection, encode(packet, connection.version))
+        connection.state = CLOSING
+        self._tick.close(connection)
+
+    def _accept(
+        self, connection: Connection, packet: Connect, identity: str, assigned: str | None
+    ) -> None:
+        """The client is who it says: find, take over or make its session, and answer."""
+        if not self._settle():
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
+        client_id = packet.client_id
+        old = self._sessions.live.get(client_id)
+        try:
+            session = old.session if old is not None else self._sessions.load(client_id)
+            if session is not None and session.identity != identity:
+                self.refuse(connection, reasons.NOT_AUTHORIZED)
+                return
+            if session is not None and old is None:
+                self._sessions.load_rest(session)
+        except CorruptRecord:
+            self._counters.internal_errors += 1
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
+        expiry_interval_s = self._expiry_of(packet)
+        starts_new = session is None or packet.clean_start or not session.expiry_interval_s
+        if self._publishing.refuses_writes and (expiry_interval_s or packet.will) and starts_new:
+            self.refuse(connection, reasons.QUOTA_EXCEEDED)
+            return
+        session = self._inherit(session, old, packet)
+        session_present = session is not None
+        if session is None:
+            session = Session(client_id, identity, self._tick.now)
+            self._counters.sessions_created += 1
+        else:
+            self._counters.sessions_resumed += 1
+        session.expiry_interval_s = expiry_interval_s
+        if expiry_interval_s and not session.is_stored:
+            self._sessions.create(session)
+        self._begin(connection, session, packet)
+        self._answer(connection, session, packet, session_present, assigned)
+        self._sessions.attach(connection)
+        if session_present:
+            self._delivery.resume(connection)
+
+    def _expiry_of(self, packet: Connect) -> int:
+        """Return the Session Expiry Interval in force, seconds."""
+        if packet.protocol_version < 5:
+            asked = 0 if packet.clean_start else EXPIRY_NEVER
+        else:
+            asked = packet.session_expiry_interval
+        most = self._settings.session_expiry_max_s
+        return asked if most is None else min(asked, most)
+
+    def _inherit(
+        self, session: Session | None, old: Connection | None, packet: Connect
+    ) -> Session | None:
+        """Return the session that the client goes on with; ends the one it does not."""
+        now = self._tick.now
+        if session is None:
+            return None
+        if old is not None:
+            self._counters.sessions_taken_over += 1
+            ends = packet.clean_start or not session.expiry_interval_s
+            will = old.will
+            waits = will is not None and will.delay_interval > 0
+            self.end(
+                old,
+                reasons.SESSION_TAKEN_OVER,
+                publish_will=ends or not waits,
+                ends_session=ends,
+            )
+            if ends:
+                return None
+            self._revive(session)
+            return session
+        if packet.clean_start or session.is_expired(now):
+            if session.is_expired(now):
+                self._counters.sessions_expired += 1
+            else:
+                self._counters.sessions_terminated += 1
+            self.end_stored(session)
+            return None
+        self._revive(session)
+        return session
+
+    def _revive(self, session: Session) -> None:
+        """The session is connected again: it does not expire, its waiting will is cancelled."""
+        name = session.client_id.encode()
+        batch = self._tick.batch
+        if session.expiry_due_ms:
+            self._due.remove(batch, session.expiry_due_ms, SESSION, name)
+            session.expiry_due_ms = 0
+        if session.will_due_ms:
+            if self._due.get(session.will_due_ms, WILL, name) is not None:
+                self._counters.wills["cancelled"] += 1
+            self._due.remove(batch, session.will_due_ms, WILL, name)
+            session.will_due_ms = 0
+        session.disconnected_at_ms = 0
+
+    def _begin(self, connection: Connection, session: Session, packet: Connect) -> None:
+        """Bind the connection to its session."""
+        settings = self._settings
+        session.connected_at_ms = self._tick.now
+        session.protocol_version = packet.protocol_version
+        session.begin_connection(min(packet.receive_maximum, settings.max_inflight))
+        connection.session = session
+        connection.username = packet.username or ""
+        connection.receive_maximum = packet.receive_maximum
+        connection.maximum_packet_size = packet.maximum_packet_size
+        connection.problem_information = packet.request_problem_information
+        connection.alias_out_max = min(
+            packet.topic_alias_maximum, settings.outbound_topic_alias_maximum
+        )
+        connection.will = packet.will
+        connection.expiry_interval_s = session.expiry_interval_s
+        keep_alive = packet.keep_alive
+        if settings.keep_alive_max_s and not 0 < keep_alive <= settings.keep_alive_max_s:
+            keep_alive = settings.keep_alive_max_s
+        connection.keep_alive_ms = keep_alive * 1500  # [MQTT-3.1.2-22]: one and a half times
+        self._watch(connection)
+        self._tick.mark(session)
+        if session.is_stored or packet.will is not None:
+            record = ConnectionRecord(
+                session.identity,
+                session.is_stored,
+                session.connected_at_ms,
+                session.expiry_interval_s,
+                packet.will,
+            )
+            value = seal(encode_connection(record))
+            self._tick.batch.append((CONNECTIONS, session.client_id.encode(), value))
+        if packet.will is not None:
+            self._counters.wills["armed"] += 1
+
+    def _answer(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Connect,
+        session_present: bool,
+        assigned: str | None,
+    ) -> None:
+        """Send CONNACK 0, behind the commit if there is anything to commit."""
+        settings = self._settings
+        version = packet.protocol_version
+        connack = Connack(session_present)
+        if version >= 5:
+            if session.expiry_interval_s != packet.session_expiry_interval:
+                connack.session_expiry_interval = session.expiry_interval_s
+            connack.receive_maximum = settings.receive_maximum
+            connack.maximum_qos = settings.maximum_qos
+            connack.retain_available = settings.retain_available
+            connack.maximum_packet_size = settings.maximum_packet_size
+            connack.topic_alias_maximum = settings.topic_alias_maximum
+            connack.assigned_client_id = assigned
+            connack.user_properties = settings.user_properties
+            if connection.keep_alive_ms != packet.keep_alive * 1500:
+                connack.server_keep_alive = connection.keep_alive_ms // 1500
+        data = encode(connack, version)
+        limit = packet.maximum_packet_size
+        if limit and len(data) > limit and connack.user_properties:
+            connack.user_properties = ()
+            data = encode(connack, version)
+        connection.state = ACTIVE
+        self._counters.connects["accepted"] += 1
+        self._counters.packets_sent[CONNACK] += 1
+        if session.is_stored or self._tick.batch:
+            connection.gated = True
+            self._tick.hold(connection, data)
+        else:
+            self._tick.send(connection, data)
+
+    # The end of a connection
+
+    def disconnect(self, connection: Connection, packet: Disconnect) -> int:
+        """The client says goodbye; returns 0, or the reason code of its mistake."""
+        session = connection.session
+        assert session is not None
+        expiry = packet.session_expiry_interval
+        if expiry is not None and expiry != session.expiry_interval_s:
+            if expiry and not session.expiry_interval_s:
+                return reasons.PROTOCOL_ERROR  # [MQTT-3.14.2-2] of the table: void, will fires
+        ends = expiry == 0 or (expiry is None and not session.expiry_interval_s)
+        if ends and session.is_stored:
+            self._settle()
+        if expiry is not None:
+            most = self._settings.session_expiry_max_s
+            session.expiry_interval_s = expiry if most is None else min(expiry, most)
+        with_will = packet.reason_code != reasons.SUCCESS
+        self._counters.disconnects["with_will" if with_will else "normal"] += 1
+        self._leave(connection, publish_will=with_will, ends_session=ends)
+        connection.state = CLOSING
+        # The end must be durable before the client sees it: the will is gone, the expiry set.
+        if self._tick.batch or self._tick.dirty or connection.commits_owed or connection.held:
+            self._tick.hold(connection, b"")
+        else:
+            self._tick.close(connection)
+        return 0
+
+    def end(
+        self,
+        connection: Connection,
+        reason_code: int,
+        *,
+        publish_will: bool = True,
+        ends_session: bool = False,
+    ) -> None:
+        """End a connection from our side, with DISCONNECT to a v5 client that got its CONNACK."""
+        if connection.state in (CLOSING, CLOSED):
+            return
+        was_active = connection.state == ACTIVE
+        session = connection.session
+        if session is not None:
+            if session.is_stored and (ends_session or not session.expiry_interval_s):
+                self._settle()
+            self._leave(connection, publish_will=publish_will, ends_session=ends_session)
+        if was_active and not connection.gated and connection.version >= 5:
+            packet = Disconnect(reason_code)
+            self._counters.packets_sent[DISCONNECT] += 1
+            self._tick.send(connection, encode(packet, 5))
+        connection.state = CLOSING
+        connection.held.clear()
+        self._tick.close(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """The transport is gone: the network failed, or both sides had finished."""
+        if connection.state == ACTIVE:
+            session = connection.session
+            assert session is not None
+            self._counters.disconnects["connection_lost"] += 1
+            if session.is_stored and not session.expiry_interval_s:
+                self._settle()
+            self._leave(connection, publish_will=True, ends_session=False)
+        connection.state = CLOSED
+        connection.out.clear()
+        connection.held.clear()
+
+    def _leave(self, connection: Connection, *, publish_will: bool, ends_session: bool) -> None:
+        """Part a connection from its session, and settle what becomes of session and will.
+
+        A stored session that ends here needs a written batch: the caller has settled.
+        """
+        session = connection.session
+        assert session is not None
+        tick = self._tick
+        now = tick.now
+        will, connection.will = connection.will, None
+        was_stored = session.is_stored
+        ends = ends_session or not session.expiry_interval_s
+        if was_stored or will is not None:
+            tick.batch.append((CONNECTIONS, session.client_id.encode(), None))
+        self._sessions.detach(connection)
+        if ends:
+            self._sessions.end(session, connection)
+        else:
+            session.disconnected_at_ms = now
+            session.expiry_due_ms = session.expires_at(now)
+            if session.expiry_due_ms:
+                name = session.client_id.encode()
+                self._due.add(tick.batch, session.expiry_due_ms, SESSION, name)
+            tick.mark(session)
+        connection.session = None
+        if will is None:
+            return
+        if not publish_will:
+            self._counters.wills["cancelled"] += 1
+        elif ends or will.delay_interval == 0:
+            self.fire(session.client_id, session.identity, will)
+        else:
+            self._arm(session, will, now)
+
+    def _arm(self, session: Session, will: Will, closed_at_ms: int) -> None:
+        """Let a will wait for its delay or the session's end, whichever comes first."""
+        at_ms = closed_at_ms + will.delay_interval * 1000  # [MQTT-3.1.3-9]
+        if session.expiry_due_ms:
+            at_ms = min(at_ms, session.expiry_due_ms)
+        session.will_due_ms = at_ms
+        record = ConnectionRecord(session.identity, True, 0, 0, will)
+        name = session.client_id.encode()
+        self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+
+    def fire(self, client_id: str, identity: str, will: Will) -> None:
+        """Publish a will now; its deletion is in the same batch, so it fires once."""
+        if not self._policy.may_publish(identity, client_id, will.topic):
+            self._counters.wills["refused"] += 1
+            return
+        now = self._tick.now
+        expiry = will.message_expiry_interval
+        message = Message(
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            will.properties,
+            client_id,
+            now,
+            NEVER if expiry is None else now + expiry * 1000,
+        )
+        accepted = self._publishing.accept(message)
+        if accepted.reason_code < 0x80:
+            self._counters.wills["fired"] += 1
+            return
+        record = ConnectionRecord(identity, False, 0, 0, will)
+        at_ms = now + WILL_RETRY_MS
+        name = client_id.encode() + b"\0" + now.to_bytes(8, "big")  # not the session's own will
+        self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+
+    # Sessions without a connection
+
+    def end_stored(self, session: Session) -> None:
+        """End a disconnected session: its waiting will fires, its rows go. The caller settled."""
+        name = session.client_id.encode()
+        waiting = None
+        if session.will_due_ms:
+            waiting = self._due.get(session.will_due_ms, WILL, name)
+            self._due.remove(self._tick.batch, session.will_due_ms, WILL, name)
+        self._sessions.end(session, None)
+        if waiting is not None:
+            record = decode_connection(waiting)
+            assert record.will is not None
+            self.fire(session.client_id, record.identity, record.will)
+
+    def will_is_due(self, name: bytes, value: bytes) -> None:
+        """Fire a will whose time has come; the caller removes its entry in the same batch."""
+        record = decode_connection(value)
+        assert record.will is not None
+        self.fire(name.split(b"\0")[0].decode(), record.identity, record.will)
+
+    def expire(self, client_id: str, due_ms: int) -> None:
+        """End a session if it is still disconnected and this is still its time."""
+        if client_id in self._sessions.live:
+            return
+        session = self._sessions.load(client_id)
+        if session is None or session.expiry_due_ms != due_ms:
+            return
+        self._sessions.load_rest(session)
+        self._counters.sessions_expired += 1
+        self.end_stored(session)
+
+    def recover(self, client_id: str, value: bytes, crashed_at_ms: int) -> None:
+        """Do what the end of a connection would have done, for one that a crash ended."""
+        record = decode_connection(unseal(value, "connection"))
+        tick = self._tick
+        closed_at_ms = max(crashed_at_ms, record.connected_at_ms)
+        tick.batch.append((CONNECTIONS, client_id.encode(), None))
+        session = self._sessions.load(client_id) if record.is_stored else None
+        if session is not None:
+            session.disconnected_at_ms = closed_at_ms
+            session.expiry_due_ms = session.expires_at(closed_at_ms)
+            if session.expiry_due_ms:
+                name = client_id.encode()
+                self._due.add(tick.batch, session.expiry_due_ms, SESSION, name)
+            if record.will is not None:
+                self._arm(session, record.will, closed_at_ms)
+            self._sessions.write(session)
+        elif record.will is not None:
+            name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
+            self._due.add(tick.batch, closed_at_ms, WILL, name, encode_connection(record))

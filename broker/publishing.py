@@ -1,0 +1,109 @@
+"""A message is accepted: retained, stored once, and handed to everybody who is there.
+
+Everything that one accepted message changes goes into one batch: its log rows, the retained row,
+and (through `broker.delivery`) the packet ids of those who get it. Used by clients' PUBLISH, by
+wills and by `$SYS`. Read next: `broker.delivery`, `broker.groups`.
+"""
+
+from typing import Final
+
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.groups import Groups
+from broker.quota import Quota
+from broker.retained import Retained
+from broker.routes import Route, Routes
+from broker.settings import Settings
+from broker.tick import Tick
+from mqtt import reasons
+from mqtt.message import Message
+from storage.log import MessageLog
+
+
+class Accepted:
+    """What became of a message."""
+
+    __slots__ = ("is_changed", "reason_code")
+
+    def __init__(self, reason_code: int, is_changed: bool) -> None:
+        self.reason_code: int = reason_code
+        self.is_changed: bool = is_changed  # did the batch change? Then its ack has to wait
+
+
+REFUSED: Final = Accepted(reasons.QUOTA_EXCEEDED, False)
+UNCHANGED: Final = Accepted(reasons.SUCCESS, False)
+CHANGED: Final = Accepted(reasons.SUCCESS, True)
+UNMATCHED: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, False)
+
+
+class Publishing:
+    """Accepts messages."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        log: MessageLog,
+        routes: Routes,
+        retained: Retained,
+        delivery: Delivery,
+        groups: Groups,
+        quota: Quota,
+        settings: Settings,
+        counters: Counters,
+    ) -> None:
+        self._tick: Final = tick
+        self._log: Final = log
+        self._routes: Final = routes
+        self._retained: Final = retained
+        self._delivery: Final = delivery
+        self._groups: Final = groups
+        self._quota: Final = quota
+        self._settings: Final = settings
+        self._counters: Final = counters
+        self._store_all: Final = settings.store == "all"
+        self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
+
+    def accept(self, message: Message) -> Accepted:
+        """Take a message over, or refuse it (0x97) without having changed anything.
+
+        What it changes is durable with this tick's batch.
+        """
+        route = self._routes.match(message.topic)
+        to_store = message.qos > 0 or self._settings.store_qos0
+        to_store = to_store and (bool(route.filter_ids) or self._store_all)
+        changed = False
+        if to_store or message.retain:
+            if self.refuses_writes or self._is_over_limit(message, route):
+                self._counters.drop("storage_refused")
+                return REFUSED
+            if message.retain:
+                changed = self._retained.keep(message)
+            if to_store and not (self._quota.is_total_full() and self._drops_new()):
+                self._log.append(self._tick.batch, message, route.filter_ids)
+                self._counters.messages_stored += 1
+                changed = True
+        if route.targets:
+            self._delivery.publish(message, route.targets)
+        if route.groups:
+            self._groups.publish(message, route.groups)
+        if changed:
+            return CHANGED
+        if route.targets or route.groups:
+            return UNCHANGED
+        self._counters.unmatched_messages += 1
+        return UNMATCHED
+
+    def _drops_new(self) -> bool:
+        if self._settings.on_limit != "drop_new":
+            return False
+        self._counters.drop("total_limit")
+        return True
+
+    def _is_over_limit(self, message: Message, route: Route) -> bool:
+        if message.retain and message.payload and self._retained.is_full_for(message.topic):
+            return True
+        if message.qos == 0 or not route.filter_ids:
+            return False
+        if self._settings.on_limit == "reject" and self._quota.is_total_full():
+            return True
+        return self._quota.rejects(route, message, self._tick.now)

@@ -1,0 +1,374 @@
+"""The sessions in the store: found, loaded, subscribed, ended. One place writes their rows.
+
+Offline sessions cost no memory but their filters: a session is loaded when its client connects and
+forgotten when it leaves. All writes go into the tick's batch; all loads see the store, so the
+engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of packets. Read next:
+`broker.lifecycle`.
+"""
+
+from typing import Final
+
+from broker.connection import Connection
+from broker.counters import Counters
+from broker.delivery import Delivery
+from broker.groups import Group, Groups
+from broker.routes import Entry, Routes
+from broker.tick import Tick
+from mqtt.topics import split_shared
+from session.records import decode_session, encode_session
+from session.session import Session
+from session.subscription import Subscription, decode_subscription
+from storage.api import Store
+from storage.due import SESSION, Due
+from storage.errors import CorruptRecord
+from storage.log import MessageLog
+from storage.state import (
+    FILTERS,
+    HOLDERS,
+    INCOMING,
+    META,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    TOTALS_KEY,
+    Totals,
+    client_prefix,
+    decode_filter,
+    encode_filter,
+    encode_since,
+    group_holder,
+    holder_key,
+    incoming_key,
+    scan_all,
+    scan_prefix,
+    seal,
+    session_holder,
+    subscription_key,
+    unseal,
+)
+
+
+class Sessions:
+    """All sessions of the broker; the connected ones by client_id."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        log: MessageLog,
+        due: Due,
+        totals: Totals,
+        routes: Routes,
+        delivery: Delivery,
+        groups: Groups,
+        counters: Counters,
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._log: Final = log
+        self._due: Final = due
+        self._totals: Final = totals
+        self._routes: Final = routes
+        self._delivery: Final = delivery
+        self._groups: Final = groups
+        self._counters: Final = counters
+        self.live: dict[str, Connection] = {}  # client_id -> its connection
+
+    def open(self) -> None:
+        """Load the durable filters: all that offline sessions cost in memory."""
+        for key, value in scan_all(self._store, FILTERS, b"", None):
+            filter_id, holders = decode_filter(value)
+            entry = self._routes.ensure(key.decode())
+            entry.filter_id, entry.holders = filter_id, holders
+            self._routes.changed(entry)
+
+    # Loading
+
+    def load(self, client_id: str) -> Session | None:
+        """Return the stored session of a client without its subscriptions, or None.
+
+        Raises `CorruptRecord` if it cannot be read; the row stays for an operator to look at.
+        """
+        value = self._store.get(SESSIONS, client_id.encode())
+        if value is None:
+            return None
+        try:
+            return decode_session(client_id, unseal(value, f"session {client_id!r}"))
+        except ValueError as error:
+            raise CorruptRecord(str(error)) from error
+
+    def load_rest(self, session: Session) -> None:
+        """Load a session's subscriptions and the inbound QoS 2 ids it waits with."""
+        prefix = client_prefix(session.client_id)
+        for key, value in scan_prefix(self._store, SUBSCRIPTIONS, prefix):
+            topic_filter = key[len(prefix) :].decode()
+            shared = split_shared(topic_filter)
+            share_name, stream_filter = shared if shared else (None, topic_filter)
+            try:
+                subscription = decode_subscription(
+                    topic_filter, share_name, stream_filter, unseal(value, "subscription")
+                )
+            except ValueError as error:
+                raise CorruptRecord(str(error)) from error
+            session.subscriptions[topic_filter] = subscription
+        for key, _ in scan_prefix(self._store, INCOMING, prefix):
+            session.incoming.add(int.from_bytes(key[len(prefix) :], "big"))
+
+    # Writing
+
+    def write(self, session: Session) -> None:
+        """Put the session's record into the batch."""
+        value = seal(encode_session(session))
+        self._tick.batch.append((SESSIONS, session.client_id.encode(), value))
+
+    def write_dirty(self, now: int) -> None:
+        """Put the records that changed into the batch, and late progress when it is time."""
+        tick = self._tick
+        dirty = tick.dirty
+        if tick.late_due_ms is not None and tick.late_due_ms <= now:
+            dirty.update(tick.late)
+            tick.late.clear()
+            tick.late_due_ms = None
+        late = tick.late
+        for session in dirty:
+            self.write(session)
+            if late:
+                late.pop(session, None)
+        dirty.clear()
+        if not late:
+            tick.late_due_ms = None
+        self._groups.write_dirty()
+        if tick.totals_changed:
+            tick.batch.append((META, TOTALS_KEY, self._totals.encode()))
+            tick.totals_changed = False
+
+    def create(self, session: Session) -> None:
+        """Make a session a stored one; its record is written with this batch."""
+        session.is_stored = True
+        session.position = self._log.end
+        self._totals.sessions += 1
+        self._tick.totals_changed = True
+        self._tick.mark(session)
+
+    def receive_begun(self, session: Session, packet_id: int) -> None:
+        """An inbound QoS 2 id waits for its PUBREL from here on [MQTT-4.3.3-10]."""
+        session.incoming.add(packet_id)
+        if session.is_stored:
+            key = incoming_key(session.client_id, packet_id)
+            self._tick.batch.append((INCOMING, key, b"\x01"))
+
+    def receive_ended(self, session: Session, packet_id: int) -> bool:
+        """PUBREL came: the id is free. False if it was not waiting."""
+        if packet_id not in session.incoming:
+            return False
+        session.incoming.remove(packet_id)
+        if session.is_stored:
+            key = incoming_key(session.client_id, packet_id)
+            self._tick.batch.append((INCOMING, key, None))
+        return True
+
+    # Subscriptions
+
+    def subscribe(self, connection: Connection, subscription: Subscription) -> bool:
+        """Add or replace a subscription; True if the session did not have the filter before.
+
+        Replacing keeps the since-offset: nothing is lost or doubled [MQTT-3.8.4-3].
+        """
+        session = connection.session
+        assert session is not None
+        old = session.subscriptions.get(subscription.topic_filter)
+        if old is not None:
+            subscription.since = old.since
+        if subscription.share_name is not None:
+            self._subscribe_shared(connection, session, subscription, old is None)
+        else:
+            self._subscribe_stream(connection, session, subscription, old)
+        session.subscriptions[subscription.topic_filter] = subscription
+        if session.is_stored:
+            key = subscription_key(session.client_id, subscription.topic_filter)
+            self._tick.batch.append((SUBSCRIPTIONS, key, seal(subscription.encode())))
+            if old is None:
+                self._totals.subscriptions += 1
+                self._tick.totals_changed = True
+        return old is None
+
+    def _subscribe_stream(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        old: Subscription | None,
+    ) -> None:
+        entry = self._routes.ensure(subscription.stream_filter)
+        held = old is not None and old.holds
+        subscription.holds = session.is_stored and subscription.qos > 0
+        if held and not subscription.holds and connection.is_lagging:
+            subscription.holds = True  # the backlog is owed still
+        if subscription.holds and not held:
+            subscription.since = self._log.end
+            self._hold(entry, session_holder(session.client_id), subscription.since)
+        elif held and not subscription.holds:
+            self._let_go(entry, session_holder(session.client_id))
+        entry.live[connection] = subscription
+        self._routes.changed(entry)
+        connection.cursor = None
+
+    def _subscribe_shared(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        is_new: bool,
+    ) -> None:
+        assert subscription.share_name is not None
+        group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
+        if session.is_stored and is_new:
+            if not group.is_stored:
+                self._hold(group.entry, group_holder(group.share_name), self._log.end)
+                self._groups.store(group)
+            group.stored_members += 1
+            self._tick.dirty_groups[group] = None
+        self._groups.join(group, connection, subscription)
+
+    def unsubscribe(self, connection: Connection, topic_filter: str) -> bool:
+        """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
+        session = connection.session
+        assert session is not None
+        subscription = session.subscriptions.pop(topic_filter, None)
+        if subscription is None:
+            return False
+        self._remove_subscription(session, subscription, connection)
+        connection.cursor = None
+        return True
+
+    def _remove_subscription(
+        self, session: Session, subscription: Subscription, connection: Connection | None
+    ) -> None:
+        if session.is_stored:
+            key = subscription_key(session.client_id, subscription.topic_filter)
+            self._tick.batch.append((SUBSCRIPTIONS, key, None))
+            self._totals.subscriptions -= 1
+            self._tick.totals_changed = True
+        if subscription.share_name is not None:
+            self._leave_group(session, subscription, connection)
+            return
+        entry = self._routes.find(subscription.stream_filter)
+        if entry is None:
+            return
+        if connection is not None:
+            entry.live.pop(connection, None)
+        if subscription.holds:
+            self._let_go(entry, session_holder(session.client_id))
+        self._routes.changed(entry)
+
+    def _leave_group(
+        self, session: Session, subscription: Subscription, connection: Connection | None
+    ) -> None:
+        assert subscription.share_name is not None
+        group = self._groups.find((subscription.share_name, subscription.stream_filter))
+        if group is None:
+            return
+        if connection is not None:
+            self._groups.leave(group, connection)
+        if session.is_stored:
+            group.stored_members -= 1
+            self._tick.dirty_groups[group] = None
+        self.end_if_deserted(group)
+
+    def end_if_deserted(self, group: Group) -> None:
+        """End a shared subscription that has lost its last session."""
+        if not self._groups.is_deserted(group):
+            return
+        if group.is_stored:
+            self._let_go(group.entry, group_holder(group.share_name))
+        self._groups.remove(group)
+
+    # Streams
+
+    def _hold(self, entry: Entry, holder: bytes, since: int) -> None:
+        """`holder` is owed the messages of this filter from here on."""
+        if not entry.filter_id:
+            entry.filter_id = self._totals.next_filter_id
+            self._totals.next_filter_id += 1
+            self._tick.totals_changed = True
+        entry.holders += 1
+        self._write_entry(entry)
+        key = holder_key(entry.filter_id, holder)
+        self._tick.batch.append((HOLDERS, key, encode_since(since)))
+
+    def _let_go(self, entry: Entry, holder: bytes) -> None:
+        """`holder` is owed nothing more of this filter. A stream without holders ends."""
+        entry.holders -= 1
+        assert entry.holders >= 0
+        self._tick.batch.append((HOLDERS, holder_key(entry.filter_id, holder), None))
+        self._write_entry(entry)
+        if not entry.holders:
+            entry.filter_id = 0
+
+    def _write_entry(self, entry: Entry) -> None:
+        value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
+        self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
+
+    # Coming and going
+
+    def attach(self, connection: Connection) -> None:
+        """A connected session takes part in routing from here on."""
+        session = connection.session
+        assert session is not None
+        self.live[session.client_id] = connection
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None:
+                entry = self._routes.ensure(subscription.stream_filter)
+                entry.live[connection] = subscription
+                self._routes.changed(entry)
+            else:
+                group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
+                self._groups.join(group, connection, subscription)
+
+    def detach(self, connection: Connection) -> None:
+        """A connection leaves routing; its session's state stays as it is."""
+        session = connection.session
+        assert session is not None
+        if self.live.get(session.client_id) is connection:
+            del self.live[session.client_id]
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None:
+                entry = self._routes.find(subscription.stream_filter)
+                if entry is not None:
+                    entry.live.pop(connection, None)
+                    self._routes.changed(entry)
+            else:
+                group = self._groups.find((subscription.share_name, subscription.stream_filter))
+                if group is not None:
+                    self._groups.leave(group, connection)
+        if session.is_stored and not connection.is_lagging and not connection.pending:
+            session.position = max(session.position, self._log.end)
+        connection.pending.clear()
+        connection.resend.clear()
+        connection.cursor = None
+        self._tick.readers.pop(connection, None)
+
+    def end(self, session: Session, connection: Connection | None) -> None:
+        """End a session: all its rows go with this batch, its group messages go back.
+
+        `connection` is its connection if it still takes part in routing.
+        """
+        for subscription in list(session.subscriptions.values()):
+            self._remove_subscription(session, subscription, connection)
+        session.subscriptions.clear()
+        self._groups.session_ended(session, connection)
+        if connection is not None and self.live.get(session.client_id) is connection:
+            del self.live[session.client_id]
+        self._tick.forget(session)
+        if not session.is_stored:
+            return
+        batch = self._tick.batch
+        client_id = session.client_id
+        batch.append((SESSIONS, client_id.encode(), None))
+        for packet_id in session.incoming:
+            batch.append((INCOMING, incoming_key(client_id, packet_id), None))
+        self._delivery.drop_mailbox(client_id)
+        if session.expiry_due_ms:
+            self._due.remove(batch, session.expiry_due_ms, SESSION, client_id.encode())
+        self._totals.sessions -= 1
+        self._tick.totals_changed = True
+        session.is_stored = False

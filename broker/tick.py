@@ -1,0 +1,83 @@
+"""What one tick gathers: its batch, who has something to send, and which records changed.
+
+One tick is everything that happens between two writes. It is written as one batch, so the store
+always holds the broker as it was at some tick boundary; replies in `held` wait for that batch.
+Knows no protocol. Read next: `broker.engine`, which ends a tick.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from broker.connection import CLOSED, Connection
+from session.session import Session
+from storage.api import Batch
+
+if TYPE_CHECKING:
+    from broker.groups import Group
+
+
+class Tick:
+    """The changes and replies of the current tick."""
+
+    def __init__(self, progress_delay_ms: int) -> None:
+        self._progress_delay_ms: Final = progress_delay_ms
+        self.now: int = 0  # broker time, ms; set at every event
+        self.batch: Batch = []
+        # Session records to write with this batch, and those whose only news is QoS 1 progress,
+        # which may reach the store up to `progress_delay_ms` late: a crash then costs duplicates.
+        self.dirty: dict[Session, None] = {}
+        self.late: dict[Session, None] = {}
+        self.late_due_ms: int | None = None
+        self.dirty_groups: dict[Group, None] = {}
+        self.totals_changed: bool = False
+        self.touched: list[Connection] = []
+        self.holding: list[Connection] = []
+        self.closing: list[Connection] = []  # to be closed once their output is out
+        # Connections and groups with room that want to read from the store after the write.
+        self.readers: dict[Connection, None] = {}
+        self.group_readers: dict[Group, None] = {}
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Send at the end of this tick, or after the CONNACK if that is still held."""
+        if connection.gated:
+            self.hold(connection, data)
+            return
+        connection.out.append(data)
+        if not connection.touched:
+            connection.touched = True
+            self.touched.append(connection)
+
+    def hold(self, connection: Connection, data: bytes) -> None:
+        """Send only after this tick's batch is durable."""
+        if not connection.held:
+            self.holding.append(connection)
+        connection.held.append(data)
+        connection.held_bytes += len(data)
+
+    def follow(self, connection: Connection, data: bytes) -> None:
+        """Send now, but never before what is held already: acks keep their order."""
+        if connection.held or connection.commits_owed or connection.gated:
+            self.hold(connection, data)
+        else:
+            self.send(connection, data)
+
+    def close(self, connection: Connection) -> None:
+        """Close the transport at the end of this tick, after what was written."""
+        if connection.state != CLOSED:
+            self.closing.append(connection)
+
+    def mark(self, session: Session) -> None:
+        """The session's record changed and belongs into this batch."""
+        if session.is_stored:
+            self.dirty[session] = None
+
+    def mark_late(self, session: Session) -> None:
+        """The session made QoS 1 progress; its record may be written a little later."""
+        if session.is_stored:
+            self.late[session] = None
+            if self.late_due_ms is None:
+                self.late_due_ms = self.now + self._progress_delay_ms
+
+    def forget(self, session: Session) -> None:
+        """The session is gone; its record must not be written any more."""
+        self.dirty.pop(session, None)
+        self.late.pop(session, None)
