@@ -1,0 +1,89 @@
+"""What deploy/ hands to operators fits the program it is for."""
+
+import configparser
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from broker import config as configuration
+from broker.cli import build_parser
+from broker.counters import Counters
+from broker.metrics import GAUGES, PREFIX, BrokerCollector, Snapshot, Status
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEPLOY: Final = ROOT / "deploy"
+
+
+def metric_names() -> set[str]:
+    """Return every metric the broker exports, by the name of its samples."""
+    snapshot = Snapshot(
+        {gauge[0]: 0 for gauge in GAUGES}, storage_bytes={}, write_stall=0, loop_lag_s=0.0
+    )
+    collector = BrokerCollector(Counters(), Status(), lambda timeout: snapshot)
+    names = set()
+    for metric in collector.collect():
+        suffix = {"counter": "_total", "histogram": "_bucket"}.get(metric.type, "")
+        names.add(metric.name + suffix)
+    return names
+
+
+def test_the_example_configuration_is_every_key_with_its_default() -> None:
+    written = (DEPLOY / "holdfast.toml").read_text()
+    assert written == configuration.template() + "\n", "holdfast config init > deploy/holdfast.toml"
+    keys = re.findall(r"^#(\w+) = ", written, flags=re.M)
+    assert sorted(keys) == sorted(option.key for option in configuration.OPTIONS)
+
+
+def test_the_example_configuration_may_be_uncommented_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    text = (DEPLOY / "holdfast.toml").read_text()
+    path.write_text(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.M))
+    default = configuration.load(environment={})
+    loaded = configuration.load(str(path), environment={})
+    for option in configuration.OPTIONS:
+        assert loaded.value(option) == default.value(option), option.name
+
+
+def test_the_unit_starts_a_command_of_ours_and_waits_for_it() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "holdfast.service")
+    service = unit["Service"]
+    words = shlex.split(service["ExecStart"])
+    assert Path(words[0]).name == "holdfast"
+    build_parser().parse_args(words[1:])
+    assert service["Type"] == "notify"
+    name, _, value = service["Environment"].partition("=")
+    assert name in {option.variable for option in configuration.OPTIONS}
+    assert value == f"/var/lib/{service['StateDirectory']}"
+    drain_s = configuration.Shell().drain_timeout_ms / 1000
+    assert int(service["TimeoutStopSec"]) > drain_s
+
+
+def test_alerts_name_metrics_that_exist() -> None:
+    text = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    named = set(re.findall(rf"\b{PREFIX}\w+", text))
+    assert len(named) >= 8
+    assert named <= metric_names(), sorted(named - metric_names())
+
+
+def test_the_list_of_metrics_in_the_documents_is_complete() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    listed = set(re.findall(rf"^\| `({PREFIX}\w+)", text, flags=re.M))
+    exported = {name.removesuffix("_bucket") for name in metric_names()}
+    assert listed == exported, (
+        f"docs/operations.md: missing {sorted(exported - listed)}, "
+        f"unknown {sorted(listed - exported)}"
+    )
+
+
+def test_every_dependency_has_its_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        wanted += extra
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}  # type: ignore[index]
+    text = (ROOT / "docs" / "dependencies.md").read_text().partition("## Not from PyPI")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", text, flags=re.M)) == names
