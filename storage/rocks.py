@@ -91,6 +91,10 @@ OPTIONS: Final = f"""\
   cache_index_and_filter_blocks=true
   pin_l0_filter_and_index_blocks_in_cache=true
 """
+# For an operator who accepts a loss: keep what is before the damage, ask for nothing after it.
+SALVAGE_OPTIONS: Final = OPTIONS.replace(
+    "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
+).replace("track_and_verify_wals_in_manifest=true", "track_and_verify_wals_in_manifest=false")
 # Without this file beside it rocksdict would load the options in pickling mode.
 RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
 
@@ -117,10 +121,22 @@ class RocksStore:
     """
 
     def __init__(
-        self, path: str | Path, *, families: Iterable[str] = (), read_only: bool = False
+        self,
+        path: str | Path,
+        *,
+        families: Iterable[str] = (),
+        read_only: bool = False,
+        accept_data_loss: bool = False,
     ) -> None:
+        """Open `path`, creating it and the required `families` if need be.
+
+        `read_only` is for tools: it takes no LOCK and writes nothing into `path`.
+        `accept_data_loss` opens a database with a damaged log at the last batch before the damage;
+        it is an operator's decision, and the watermark tells what it costs.
+        """
         self.path: Final = Path(path)
         self.read_only: Final = read_only
+        self._options_text: Final = SALVAGE_OPTIONS if accept_data_loss else OPTIONS
         self._required: Final = tuple(families)
         self._cache: Final = Cache(limits.CACHE_BYTES)
         self._write_options: Final = WriteOptions()
@@ -443,7 +459,10 @@ class RocksStore:
     def _load_options_in(self, directory: Path) -> tuple[Options, Options]:
         # Written only when it differs, so that a full disk does not keep a broker from starting.
         directory.mkdir(mode=0o700, exist_ok=True)
-        for name, text in (("OPTIONS-000001", OPTIONS), ("rocksdict-config.json", RAW_MODE)):
+        for name, text in (
+            ("OPTIONS-000001", self._options_text),
+            ("rocksdict-config.json", RAW_MODE),
+        ):
             file = directory / name
             if not file.exists() or file.read_text() != text:
                 file.write_text(text)

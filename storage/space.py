@@ -56,7 +56,7 @@ class Space:
     def check(self) -> bool:
         """Look at the disk; return whether new durable state is to be refused.
 
-        To be called once a second. Puts the ballast back once there is room for it besides the mark.
+        To be called once a second. Puts the ballast back once there is room for it and the mark.
         """
         mark = self.low_water_bytes()
         resume = mark + mark // RESUME_FRACTION
