@@ -135,7 +135,8 @@ class Engine:
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
         self._waiting: deque[_Waiting] = deque()
-        self._watched: list[tuple[int, int, Connection]] = []  # (deadline, number, connection)
+        self._watched: list[tuple[int, int, Connection]] = []  # (deadline, count, connection)
+        self._watch_count = 0  # breaks ties between equal deadlines
         self._heartbeat_ms = 0
         self._retry_ms: int | None = None  # a batch was refused; when to try it again
         self._more = False  # the last tick left work behind
@@ -553,13 +554,16 @@ class Engine:
 
     def _watch(self, connection: Connection) -> None:
         """Look after a connection when its connect timeout or keep alive may be over."""
-        deadline = self._silence_ends(connection)
+        self._watch_until(connection, self._silence_ends(connection))
+
+    def _watch_until(self, connection: Connection, deadline: int) -> None:
         if deadline:
-            heapq.heappush(self._watched, (deadline, connection.number, connection))
+            self._watch_count += 1
+            heapq.heappush(self._watched, (deadline, self._watch_count, connection))
 
     def _silence_ends(self, connection: Connection) -> int:
         """Return when this connection has been silent for too long, broker ms; 0 = never."""
-        if connection.state in (AWAITING_CONNECT,) and connection.session is None:
+        if connection.state == AWAITING_CONNECT:
             return connection.opened_at_ms + self.settings.connect_timeout_ms
         if connection.state >= CLOSING or not connection.keep_alive_ms:
             return 0
@@ -600,7 +604,7 @@ class Engine:
         if not deadline:
             return
         if deadline > now:
-            heapq.heappush(self._watched, (deadline, connection.number, connection))
+            self._watch_until(connection, deadline)
         elif connection.state == AWAITING_CONNECT:
             self.counters.connects["timeout"] += 1
             connection.state = CLOSING
