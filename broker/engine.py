@@ -139,6 +139,9 @@ class Engine:
         self._watch_count = 0  # breaks ties between equal deadlines
         self._heartbeat_ms = 0
         self._retry_ms: int | None = None  # a batch was refused; when to try it again
+        # What the store said to the last batch, None if it took it. Until then nothing is lost and
+        # nothing is acknowledged; a shell may free space or reopen the store meanwhile.
+        self.refused_by: Recoverable | None = None
         self._more = False  # the last tick left work behind
         self._is_low = False
         self._is_draining = False
@@ -434,9 +437,10 @@ class Engine:
             return True
         try:
             self._store.write(batch)
-        except Recoverable:
+        except Recoverable as refusal:
             # Nothing was applied; the batch stays and grows. Refuse what would need the disk.
             self._retry_ms = tick.now + RETRY_MS
+            self.refused_by = refusal
             self._publishing.refuses_writes = True
             self.counters.commit_failures += 1
             return False
@@ -445,6 +449,7 @@ class Engine:
         self.counters.batch_records.add(len(batch))
         if self._retry_ms is not None:
             self._retry_ms = None
+            self.refused_by = None
             self._publishing.refuses_writes = self._is_low
         self._due.written()
         self._retained.written()
