@@ -1,0 +1,421 @@
+"""House rules a linter cannot hold: sizes, banned names, purity, mirrors, documents.
+
+Every rule is a table here and every exception to it is a line with its reason. Reads the files git
+knows about (or would add), so a checkout full of scratch files stays tidy. Must never import the
+code it judges.
+"""
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("mqtt", "session", "storage", "broker")
+
+LINE_MAX: Final = 100
+FILE_LINES_MAX: Final = 900
+FUNCTION_LINES_MAX: Final = 70
+
+# Functions that may be longer, and why. A hot loop that calls a helper per packet pays for it.
+LONG_FUNCTIONS: Final[dict[str, str]] = {
+    "broker/engine.py::_build": "hands each part what it needs, a line per argument",
+    "broker/settings.py::__init__": "a table: one line and its reason per setting",
+    "mqtt/decoder.py::_decode": "hot path: packets are decoded inline",
+}
+
+# Files that may be longer, and why.
+LONG_FILES: Final[dict[str, str]] = {}
+
+# Files whose lines may be longer, and why.
+LONG_LINES: Final = {
+    "LICENSE": "as published",
+    "deploy/holdfast.toml": "generated: a comment is one line per key",
+}
+
+# Code that may not be written, and what to write instead.
+BANNED: Final = {
+    "time.time": "take `now` as an argument; shells use storage.clock or time.monotonic",
+    "time.time_ns": "take `now` as an argument; shells use storage.clock or time.monotonic",
+    "datetime.now": "take `now` as an argument; only shells know wall time",
+    "datetime.utcnow": "take `now` as an argument; only shells know wall time",
+    "print": "log it (broker.log), or return it to broker.cli",
+    "except Exception": "name the errors; only the two shell boundaries catch everything",
+    "except BaseException": "name the errors",
+    "bare except": "name the errors",
+    "WriteOptions": "only storage.rocks may choose how RocksDB writes",
+    "pickle": "records are versioned and checksummed: storage.records",
+}
+
+# Where a banned name is allowed, and why. `file` or `file::name of the function`.
+ALLOWED: Final[dict[str, dict[str, str]]] = {
+    "print": {
+        "broker/cli.py": "a command answers on stdout",
+        "broker/demo.py": "a show",
+    },
+    "time.time": {"broker/log.py": "a log line carries wall time"},
+    "time.time_ns": {"storage/boottime.py": "the one place that reads wall time for the broker"},
+    "WriteOptions": {"storage/rocks.py": "the adapter"},
+    "except Exception": {
+        "broker/driver.py": "shell boundary: the event loop",
+        "broker/transport.py": "shell boundary: connection callbacks",
+        "storage/writer.py::Committer._run": "shell boundary: the committer's thread",
+        "storage/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
+    },
+    "dead": {"storage.memory": "the disk of the simulation and of tests"},
+}
+
+# rocksdict calls that end silently at damage or dangle (see storage/rocks.py).
+ROCKSDICT_BANNED: Final = {
+    "items": "use the adapter's own iterator: RdictIter with status()",
+    "keys": "use the adapter's own iterator: RdictIter with status()",
+    "values": "use the adapter's own iterator: RdictIter with status()",
+    "snapshot": "its iterators outlive it and dangle",
+    "set_iterate_upper_bound": "broken in this version: compare keys instead",
+    "set_iterate_lower_bound": "broken in this version: compare keys instead",
+}
+
+# Pure modules decide; shells act. Pure modules import none of these, and import no shell either.
+FORBIDDEN_IN_PURE: Final = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "datetime",
+        "fcntl",
+        "http",
+        "logging",
+        "multiprocessing",
+        "os",
+        "queue",
+        "random",
+        "rocksdict",
+        "secrets",
+        "select",
+        "selectors",
+        "signal",
+        "socket",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+        "uvloop",
+    }
+)
+
+# Shells: every module of the four packages that is not pure, and what it touches.
+SHELLS: Final[dict[str, str]] = {
+    "broker.__main__": "the command",
+    "broker.auth": "threads that hash passwords",
+    "broker.cli": "the command line",
+    "broker.client": "a client over a socket, for the demo",
+    "broker.config": "reads the file and the environment",
+    "broker.demo": "starts and kills brokers",
+    "broker.driver": "the event loop",
+    "broker.log": "writes to stderr, knows wall time",
+    "broker.metrics": "an HTTP server in threads",
+    "broker.notify": "talks to systemd",
+    "broker.passwords": "reads and writes the password file",
+    "broker.transport": "sockets",
+    "storage.boottime": "reads clocks",
+    "storage.directory": "locks the data directory",
+    "storage.failpoint": "kills the process in tests",
+    "storage.rocks": "RocksDB",
+    "storage.space": "looks at the disk",
+    "storage.watermark": "a file of its own",
+    "storage.writer": "the thread that syncs",
+}
+
+# Modules without a test file of their own, and where their behaviour is tested instead.
+NO_MIRROR: Final[dict[str, str]] = {
+    "broker.__main__": "three lines; tests/broker/test_cli.py runs them",
+    "broker.ports": "protocols",
+    "broker.version": "a constant; tests/broker/test_cli.py prints it",
+    "storage.api": "protocols",
+    "storage.errors": "names",
+    "storage.layouts.api": "protocols",
+    "storage.limits": "constants",
+}
+
+
+def _tracked() -> list[Path]:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+    names = sorted({name for name in listing.decode().split("\0") if name})
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+FILES: Final = _tracked()
+PYTHON: Final = [path for path in FILES if path.suffix == ".py"]
+MODULES: Final = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in PACKAGES]
+DOCUMENTS: Final = [path for path in FILES if path.suffix == ".md"]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _module(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, imported module) of every import; those for type checkers count as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def _dotted(node: ast.AST) -> str:
+    """Return `a.b.c` of a name or attribute, "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}".lstrip(".")
+    return ""
+
+
+def _banned(node: ast.AST) -> str | None:
+    """Return the entry of BANNED that this one node is, if any."""
+    if isinstance(node, ast.ExceptHandler):
+        if node.type is None:
+            return "bare except"
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        return next(
+            (f"except {_dotted(n)}" for n in caught if f"except {_dotted(n)}" in BANNED), None
+        )
+    if isinstance(node, ast.Call):
+        called = _dotted(node.func)
+        return next((n for n in ("print", "WriteOptions") if called.split(".")[-1] == n), None)
+    if isinstance(node, ast.Attribute):
+        dotted = _dotted(node)
+        return next((n for n in BANNED if "." in n and ("." + dotted).endswith("." + n)), None)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        names = {name for _, name in _imports(node)}
+        return next((n for n in BANNED if n in names), None)
+    return None
+
+
+def _uses(path: Path) -> Iterator[tuple[str, int, str]]:
+    """Yield (place, line, banned name) for each banned thing in the file."""
+
+    def walk(node: ast.AST, place: str) -> Iterator[tuple[str, int, str]]:
+        for child in ast.iter_child_nodes(node):
+            inner = place
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{place}.{child.name}" if place else child.name
+            found = _banned(child)
+            if found:
+                yield inner, getattr(child, "lineno", 0), found
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(path.read_text()), "")
+
+
+def _allowed(path: Path, place: str, found: str) -> bool:
+    places = ALLOWED.get(found, {})
+    return _name(path) in places or f"{_name(path)}::{place}" in places
+
+
+def test_lines_fit_the_page() -> None:
+    suffixes = {".toml", ".yml", ".yaml", ".service", ""}  # ruff looks after Python
+    long = [
+        f"{_name(path)}:{number}: {len(line)} characters"
+        for path in FILES
+        if path.suffix in suffixes and _name(path) not in LONG_LINES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > LINE_MAX
+    ]
+    assert not long, f"lines longer than {LINE_MAX}:\n" + "\n".join(long)
+
+
+def test_files_hold_one_idea() -> None:
+    long = [
+        f"{_name(path)}: {count} lines"
+        for path in PYTHON
+        if (count := len(path.read_text().splitlines())) > FILE_LINES_MAX
+        and _name(path) not in LONG_FILES
+    ]
+    assert not long, f"files longer than {FILE_LINES_MAX} lines: split them\n" + "\n".join(long)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = []
+    for path in PYTHON:
+        for function in _functions(ast.parse(path.read_text())):
+            lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            if (
+                lines > FUNCTION_LINES_MAX
+                and f"{_name(path)}::{function.name}" not in LONG_FUNCTIONS
+            ):
+                long.append(f"{_name(path)}:{function.lineno}: {function.name} has {lines} lines")
+    assert not long, f"functions longer than {FUNCTION_LINES_MAX} lines\n" + "\n".join(long)
+
+
+@pytest.mark.parametrize("name", sorted(BANNED))
+def test_banned_names_stay_out(name: str) -> None:
+    found = [
+        f"{_name(path)}:{line}: in {place or 'the module'}"
+        for path in MODULES
+        for place, line, banned in _uses(path)
+        if banned == name and not _allowed(path, place, banned)
+    ]
+    assert not found, f"{name} is banned: {BANNED[name]}\n" + "\n".join(found)
+
+
+def test_the_adapter_uses_no_rocksdict_call_that_hides_damage() -> None:
+    path = ROOT / "storage" / "rocks.py"
+    found = [
+        f"{_name(path)}:{node.lineno}: .{node.func.attr}(): {ROCKSDICT_BANNED[node.func.attr]}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ROCKSDICT_BANNED
+        and not _allowed(path, "", f".{node.func.attr}")
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_pure_modules_import_nothing_that_acts() -> None:
+    found = []
+    for path in MODULES:
+        if _module(path) in SHELLS:
+            continue
+        for line, imported in _imports(ast.parse(path.read_text())):
+            if imported.split(".")[0] in FORBIDDEN_IN_PURE:
+                found.append(f"{_name(path)}:{line}: pure, but imports {imported}")
+            elif imported in SHELLS:
+                found.append(f"{_name(path)}:{line}: pure, but imports the shell {imported}")
+    assert not found, "\n".join(found)
+
+
+def test_import_linter_holds_the_same_modules_pure() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    pure = next(c for c in contracts["contracts"] if c["name"].startswith("pure modules"))
+    shells = set(SHELLS)
+    expected = {_module(path) for path in MODULES if path.name != "__init__.py"} - shells
+    listed = set(pure["source_modules"])
+    assert listed == expected, (
+        f"pyproject.toml, contract of the pure modules: missing {sorted(expected - listed)}, "
+        f"unknown {sorted(listed - expected)}"
+    )
+    assert set(pure["forbidden_modules"]) >= FORBIDDEN_IN_PURE | shells
+
+
+def test_every_module_has_a_test_of_its_own() -> None:
+    missing = []
+    for path in MODULES:
+        if path.name == "__init__.py" or _module(path) in NO_MIRROR:
+            continue
+        folder = ROOT / "tests" / path.relative_to(ROOT).parent
+        mirrors = [*folder.glob(f"test_{path.stem}.py"), *folder.glob(f"test_{path.stem}_*.py")]
+        if not mirrors:
+            missing.append(f"{_name(path)}: no {_name(folder)}/test_{path.stem}.py")
+    assert not missing, "\n".join(missing)
+
+
+def test_every_module_is_imported_by_another_one() -> None:
+    imported = {name for path in MODULES for _, name in _imports(ast.parse(path.read_text()))}
+    entrances = {"broker.cli", "broker.__main__", *PACKAGES}
+    dead = [
+        _name(path)
+        for path in MODULES
+        if _module(path) not in imported | entrances
+        and path.name != "__init__.py"
+        and _module(path) not in ALLOWED.get("dead", {})
+    ]
+    assert not dead, "nothing imports these modules: " + ", ".join(dead)
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        _name(path)
+        for path in MODULES
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent, "no docstring: " + ", ".join(silent)
+
+
+def test_packages_of_tests_do_not_shadow_ours() -> None:
+    shadows = [_name(path) for path in FILES if _name(path).startswith("tests/")]
+    shadows = [name for name in shadows if name.endswith("__init__.py")]
+    assert not shadows, f"tests are no packages, or tests/session hides session: {shadows}"
+
+
+def test_a_document_has_one_title_and_it_comes_first() -> None:
+    wrong = []
+    for path in DOCUMENTS:
+        text = re.sub(r"^(```|~~~).*?^\1", "", path.read_text(), flags=re.M | re.S)
+        titles = re.findall(r"^# .+$", text, flags=re.M)
+        if len(titles) != 1 or not text.lstrip().startswith("# "):
+            wrong.append(f"{_name(path)}: {len(titles)} titles")
+    assert not wrong, "a document starts with its one `# ` title: " + ", ".join(wrong)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{_name(path)}: {target}")
+    assert not broken, "broken links:\n" + "\n".join(broken)
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    places = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+|tmp/hf)/[\w.]")
+    found = []
+    for path in FILES:
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue  # golden files
+        for number, line in enumerate(text.splitlines(), 1):
+            if places.search(line):
+                found.append(f"{_name(path)}:{number}: {line.strip()[:LINE_MAX]}")
+    assert not found, "paths of one machine:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("table", "entries"),
+    [
+        ("LONG_FUNCTIONS", LONG_FUNCTIONS),
+        ("LONG_FILES", LONG_FILES),
+        ("LONG_LINES", LONG_LINES),
+        ("SHELLS", SHELLS),
+        ("NO_MIRROR", NO_MIRROR),
+        *((f"ALLOWED[{name!r}]", places) for name, places in ALLOWED.items()),
+    ],
+)
+def test_exceptions_name_what_exists(table: str, entries: dict[str, str]) -> None:
+    modules = {_module(path) for path in MODULES}
+    stale = []
+    for entry, reason in entries.items():
+        assert reason, f"{table}: {entry} needs a reason"
+        file, _, place = entry.partition("::")
+        if file in modules:
+            continue
+        if not (ROOT / file).is_file():
+            stale.append(entry)
+        elif place:
+            text = (ROOT / file).read_text()
+            if not re.search(rf"(def|class) {re.escape(place.split('.')[-1])}\b", text):
+                stale.append(entry)
+    assert not stale, f"{table} excepts what is not there: {stale}"
