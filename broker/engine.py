@@ -49,7 +49,7 @@ from mqtt.packets import (
 from storage.api import Store
 from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.due import Due
-from storage.errors import Recoverable
+from storage.errors import Recoverable, WriteStalled
 from storage.log import MessageLog
 from storage.state import (
     CONNECTIONS,
@@ -63,6 +63,9 @@ from storage.state import (
 
 EARLY_PACKETS_MAX: Final = 256  # packets sent before CONNACK that one connection may have waiting
 RETRY_MS: Final = 100  # how long after a refused write the same batch is tried again
+STALL_RETRY_MS: Final = 10
+# Changes an unwritten batch may have before whoever adds to it is not read from any more.
+STALLED_CHANGES_MAX: Final = 4096
 RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
 
 _DISCONNECTS: Final = {
@@ -90,16 +93,13 @@ class Recovery:
 class _Waiting:
     """Held replies of one connection and the batch that they wait for."""
 
-    __slots__ = ("acks", "connection", "data", "held_at_ms", "serial", "size")
+    __slots__ = ("acks", "connection", "data", "serial", "size")
 
-    def __init__(
-        self, serial: int, connection: Connection, data: list[bytes], acks: int, held_at_ms: int
-    ) -> None:
+    def __init__(self, serial: int, connection: Connection, data: list[bytes], acks: int) -> None:
         self.serial = serial
         self.connection = connection
         self.data = data
         self.acks = acks
-        self.held_at_ms = held_at_ms
         self.size = sum(map(len, data))
 
 
@@ -142,7 +142,7 @@ class Engine:
         # What the store said to the last batch, None if it took it. Until then nothing is lost and
         # nothing is acknowledged; a shell may free space or reopen the store meanwhile.
         self.refused_by: Recoverable | None = None
-        self._more = False  # the last tick left work behind
+        self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
         self._is_low = False
         self._is_draining = False
         self._totals: Totals = Totals()
@@ -319,6 +319,19 @@ class Engine:
                 return
         if decoder.error is not None and connection.state != AUTHENTICATING:
             self._fail(connection, decoder.error)
+        elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
+            self._stalled[connection] = None
+            connection.transport.pause_reading()
+
+    @staticmethod
+    def _is_stall(refusal: Recoverable) -> bool:
+        return isinstance(refusal, WriteStalled)
+
+    def _resume_reading(self, connection: Connection) -> None:
+        """Read on, unless something else holds the connection back."""
+        if connection.state == ACTIVE and not connection.reading_paused:
+            if connection not in self._stalled:
+                connection.transport.resume_reading()
 
     def _handle(self, connection: Connection, packet: Packet) -> None:
         state = connection.state
@@ -438,11 +451,11 @@ class Engine:
         try:
             self._store.write(batch)
         except Recoverable as refusal:
-            # Nothing was applied; the batch stays and grows. Refuse what would need the disk.
-            self._retry_ms = tick.now + RETRY_MS
+            # Nothing was applied; the batch stays and grows. A full disk: refuse what would need it.
+            # A stall: stop reading from those whose messages make the batch grow.
+            self._retry_ms = tick.now + (STALL_RETRY_MS if self._is_stall(refusal) else RETRY_MS)
             self.refused_by = refusal
-            self._publishing.refuses_writes = True
-            self.counters.commit_failures += 1
+            self._publishing.refuses_writes = self._is_low or not self._is_stall(refusal)
             return False
         tick.batch = []
         self.written += 1
@@ -451,6 +464,9 @@ class Engine:
             self._retry_ms = None
             self.refused_by = None
             self._publishing.refuses_writes = self._is_low
+            stalled, self._stalled = self._stalled, {}
+            for connection in stalled:
+                self._resume_reading(connection)
         self._due.written()
         self._retained.written()
         if self._housekeeping.reclaim_serial < 0:
@@ -465,16 +481,16 @@ class Engine:
         """
         tick = self._tick
         tick.now = now
-        self._more = False
+        more = False
         if self._retry_ms is None or self._retry_ms <= now:
             if self._write():
                 self._attach_held()
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.read() if tick.readers else False
                 sharing = self._groups.read() if tick.group_readers else False
-                self._more = reading or sharing
+                more = reading or sharing
         self._flush()
-        return self._more or (
+        return more or (
             bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
             and self._retry_ms is None
         )
@@ -492,7 +508,7 @@ class Engine:
             acks, connection.held_acks = connection.held_acks, 0
             if not data or connection.state == CLOSED:
                 continue
-            waiting = _Waiting(serial, connection, data, acks, tick.now)
+            waiting = _Waiting(serial, connection, data, acks)
             if is_durable and not connection.commits_owed:
                 self._release(waiting)
                 continue
@@ -509,7 +525,6 @@ class Engine:
         if serial <= self.durable:
             return
         self.durable = serial
-        self.counters.commits += 1
         waiting = self._waiting
         while waiting and waiting[0].serial <= serial:
             item = waiting.popleft()
@@ -528,7 +543,6 @@ class Engine:
         connection.gated = False
         if item.acks:
             connection.inbound_open -= item.acks
-            self.counters.publish_ack_seconds.add((self._tick.now - item.held_at_ms) / 1000)
         connection.out.extend(item.data)
         if not connection.touched:
             connection.touched = True
@@ -537,7 +551,7 @@ class Engine:
             self._tick.close(connection)
         if connection.reading_paused and connection.held_bytes <= self.settings.held_bytes_max // 2:
             connection.reading_paused = False
-            connection.transport.resume_reading()
+            self._resume_reading(connection)
 
     def _flush(self) -> None:
         """One write per connection, then the closes."""
@@ -578,11 +592,8 @@ class Engine:
         """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
         times = [self._watched[0][0]] if self._watched else []
         times.append(self._heartbeat_ms + self.settings.heartbeat_ms)
-        for time in (
-            self._housekeeping.next_deadline(),
-            self._tick.late_due_ms,
-            self._retry_ms,
-        ):
+        times.append(self._housekeeping.next_deadline())
+        for time in (self._tick.late_due_ms, self._retry_ms):
             if time is not None:
                 times.append(time)
         return min(times)
@@ -598,7 +609,7 @@ class Engine:
             self._heartbeat_ms = now
             if self._sessions.live:
                 self._beat(now)
-        self._more = self._housekeeping.run(now, self.written)
+        self._housekeeping.run(now)
 
     def _beat(self, now: int) -> None:
         """Put the heartbeat row into the batch: the crash time of every connected client."""

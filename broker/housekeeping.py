@@ -84,33 +84,29 @@ class Housekeeping:
         for report in reports[:-1]:
             self._quota.closed_bytes[report.generation.number] = report.size_bytes
 
-    def next_deadline(self) -> int | None:
-        """Return when `run` has something to do, broker ms; None = nothing is known."""
-        times = [t for t in (self._due.next_ms, self._next_sweep_ms) if t]
-        return min(times) if times else None
+    def next_deadline(self) -> int:
+        """Return when `run` has something to do, broker ms."""
+        if self._sweep is not None:
+            return 1  # at once, between other work
+        if self._due.next_ms is None:
+            return self._next_sweep_ms
+        return min(self._due.next_ms, self._next_sweep_ms)
 
-    def run(self, now: int, written: int) -> bool:
-        """Do one slice of what has come due; True if there is more at once.
-
-        `written` is the serial of the last written batch. Starts with a settled batch.
-        """
-        more = False
+    def run(self, now: int) -> None:
+        """Do one slice of what has come due. The store sees a whole event before and after it."""
         if self._due.next_ms is not None and self._due.next_ms <= now:
             if not self._settle():
-                return False
-            more = self._work_off(now)
+                return
+            self._work_off(now)
         if now >= self._next_sweep_ms:
             self._next_sweep_ms = now + SWEEP_PERIOD_MS
             if self._settle():
                 self._keep_generations(now)
         if self._sweep is not None and self._settle():
-            self._sweep_on(now, written)
-            more = more or self._sweep is not None
-        return more
+            self._sweep_on(now)
 
-    def _work_off(self, now: int) -> bool:
-        count = self._settings.expiry_slice
-        entries = self._due.come(now, count)
+    def _work_off(self, now: int) -> None:
+        entries = self._due.come(now, self._settings.expiry_slice)
         batch = self._tick.batch
         for entry in entries:
             if self._due.is_removed(entry.key):
@@ -122,7 +118,6 @@ class Housekeeping:
                 self._lifecycle.expire(entry.name.decode(), entry.at_ms)
             elif entry.kind == RETAINED and self._retained.expire(entry.name, now):
                 self._counters.expired_messages += 1
-        return len(entries) == count
 
     # Generations
 
@@ -164,7 +159,7 @@ class Housekeeping:
         self._counters.generations_dropped += 1
         self.reclaim_serial = -1  # set when the batch with the deletion gets its serial
 
-    def _sweep_on(self, now: int, written: int) -> None:
+    def _sweep_on(self, now: int) -> None:
         """Look at the next slice of sessions; drop the generation when all were looked at."""
         sweep = self._sweep
         assert sweep is not None

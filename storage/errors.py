@@ -12,6 +12,10 @@ class Recoverable(StorageError):
     """The store refused for now (disk full, write stall); the same batch may be written later."""
 
 
+class WriteStalled(Recoverable):
+    """The store cannot keep up with what is written; it takes the batch when it has caught up."""
+
+
 class Unrecoverable(StorageError):
     """The store cannot be trusted any more (EIO, failed sync, corruption): fail stop."""
 

@@ -33,7 +33,7 @@ from rocksdict import (
 
 from storage import failpoint, limits
 from storage.api import Batch, Row
-from storage.errors import Recoverable, StorageError, StoreBusy, Unrecoverable
+from storage.errors import Recoverable, StorageError, StoreBusy, Unrecoverable, WriteStalled
 
 # RocksDB's own family, which cannot be dropped. It holds one row, ours: every batch counts itself
 # there, so that an opened database knows how many it holds. RocksDB's sequence number does not
@@ -515,7 +515,9 @@ class RocksStore:
             "While lock file" in text and "temporarily unavailable" in text
         ):
             return StoreBusy(f"{self.path} is in use by another process")
-        if text.startswith((NO_SPACE, WRITE_STALL)):
+        if text.startswith(WRITE_STALL):
+            return WriteStalled(message)
+        if text.startswith(NO_SPACE):
             return Recoverable(message)
         return Unrecoverable(message)
 
