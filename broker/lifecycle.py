@@ -223,16 +223,23 @@ class Lifecycle:
         return session
 
     def _revive(self, session: Session) -> None:
-        """The session is connected again: it does not expire, its waiting will is cancelled."""
+        """The session is connected again: it does not expire, a will not due yet is cancelled."""
         name = session.client_id.encode()
         batch = self._tick.batch
         if session.expiry_due_ms:
             self._due.remove(batch, session.expiry_due_ms, SESSION, name)
             session.expiry_due_ms = 0
         if session.will_due_ms:
-            if self._due.get(session.will_due_ms, WILL, name) is not None:
-                self._counters.wills["cancelled"] += 1
+            waiting = self._due.get(session.will_due_ms, WILL, name)
             self._due.remove(batch, session.will_due_ms, WILL, name)
+            if waiting is not None and session.will_due_ms <= self._tick.now:
+                # It was due before the client came back, perhaps while the broker was down: only
+                # nobody had got round to it [MQTT-3.1.3-9].
+                record = decode_connection(waiting)
+                assert record.will is not None
+                self.fire(session.client_id, record.identity, record.will)
+            elif waiting is not None:
+                self._counters.wills["cancelled"] += 1
             session.will_due_ms = 0
         session.disconnected_at_ms = 0
 
