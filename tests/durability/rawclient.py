@@ -67,6 +67,7 @@ class RawClient:
         self.disconnected: Disconnect | None = None  # the DISCONNECT the broker sent last
         self._socket: socket.socket | None = None
         self._decoder: Decoder | None = None
+        self.window_max: int = 65_535  # Receive Maximum of the broker
         self._last_packet_id: int = 0
 
     # Connection
@@ -114,6 +115,7 @@ class RawClient:
         connack = self.receive()
         assert isinstance(connack, Connack), self._story(f"expected CONNACK, got {connack!r}")
         assert connack.reason_code == reason, self._story(f"CONNACK {connack!r}")
+        self.window_max = connack.receive_maximum
         if connack.assigned_client_id is not None:
             self.client_id = connack.assigned_client_id
         return connack
@@ -292,6 +294,7 @@ class RawClient:
         retain: bool = False,
     ) -> None:
         """Publish many with up to `window` handshakes open; returns at the last PUBACK/PUBCOMP."""
+        window = min(window, self.window_max)
         to_send = iter(messages)
         open_ids: set[int] = set()
         left = len(messages)

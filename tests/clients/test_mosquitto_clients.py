@@ -1,0 +1,72 @@
+"""mosquitto_pub and mosquitto_sub keep a session over kill -9 of the broker."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conversation import PATIENCE_SECONDS
+from tests.durability.process import BrokerProcess
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("mosquitto_sub") is None, reason="Debian's mosquitto-clients is not installed"
+)
+
+
+def _arguments(program: str, broker: BrokerProcess, version: int, *rest: str) -> list[str]:
+    protocol = "mqttv5" if version == 5 else "mqttv311"
+    return [program, "-h", "127.0.0.1", "-p", str(broker.port), "-V", protocol, *rest]
+
+
+def _subscribe(broker: BrokerProcess, name: str, version: int, *rest: str) -> list[str]:
+    expiry = ["-x", "3600"] if version == 5 else []
+    common = ["-c", "-i", name, "-q", "2", "-t", f"{name}/in", *expiry]
+    return _arguments("mosquitto_sub", broker, version, *common, *rest)
+
+
+def _publish(broker: BrokerProcess, name: str, version: int, payload: str) -> None:
+    subprocess.run(
+        _arguments("mosquitto_pub", broker, version, "-q", "2", "-t", f"{name}/in", "-m", payload),
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_mosquitto_sub_gets_what_it_missed(broker: BrokerProcess, name: str, version: int) -> None:
+    subprocess.run(_subscribe(broker, name, version, "-E"), check=True, timeout=PATIENCE_SECONDS)
+    for number in range(5):
+        _publish(broker, name, version, f"missed {number}")
+    broker.crash()
+    result = subprocess.run(
+        _subscribe(broker, name, version, "-C", "5"),
+        check=True,
+        timeout=PATIENCE_SECONDS,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert result.stdout.splitlines() == [f"missed {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_mosquitto_sub_reconnects_to_its_session(
+    broker: BrokerProcess, name: str, version: int, tmp_path: Path
+) -> None:
+    subprocess.run(_subscribe(broker, name, version, "-E"), check=True, timeout=PATIENCE_SECONDS)
+    output = tmp_path / "output"
+    with open(output, "wb") as lines:
+        subscriber = subprocess.Popen(
+            _subscribe(broker, name, version, "-C", "6"), stdout=lines, stderr=subprocess.DEVNULL
+        )
+    try:
+        for turn in range(3):
+            _publish(broker, name, version, f"{turn} before")
+            broker.crash()
+            _publish(broker, name, version, f"{turn} after")
+        assert subscriber.wait(PATIENCE_SECONDS) == 0
+    finally:
+        subscriber.kill()
+        subscriber.wait()
+    wanted = [f"{turn} {when}" for turn in range(3) for when in ("before", "after")]
+    assert output.read_text().splitlines() == wanted
