@@ -42,6 +42,27 @@ class Pending:
         self.identifiers = identifiers
 
 
+class Waiting:
+    """Held replies of one connection, and the batch that they wait for."""
+
+    __slots__ = ("acks", "connection", "data", "messages", "serial", "size")
+
+    def __init__(
+        self,
+        serial: int,
+        connection: "Connection",
+        data: list[bytes],
+        acks: int,
+        messages: int,
+    ) -> None:
+        self.serial: int = serial
+        self.connection: Connection = connection
+        self.data: list[bytes] = data
+        self.acks: int = acks
+        self.messages: int = messages
+        self.size: int = sum(map(len, data))
+
+
 class Connection:
     """One client connection."""
 
@@ -59,13 +80,16 @@ class Connection:
         "held",
         "held_acks",
         "held_bytes",
+        "held_messages",
         "inbound_open",
         "is_lagging",
         "is_reading",
         "keep_alive_ms",
         "last_received_ms",
+        "last_waiting",
         "listener",
         "maximum_packet_size",
+        "messages_behind",
         "number",
         "opened_at_ms",
         "out",
@@ -113,7 +137,11 @@ class Connection:
         self.held: list[bytes] = []
         self.held_acks: int = 0  # acknowledgements of QoS 1 among the held replies
         self.held_bytes: int = 0  # held and not released yet, this tick's and earlier ones
+        self.held_messages: int = 0  # PUBLISH packets among the held replies of this tick
+        # PUBLISH packets held and not released yet: no message may overtake them.
+        self.messages_behind: int = 0
         self.commits_owed: int = 0  # commits which earlier held replies still wait for
+        self.last_waiting: Waiting | None = None  # the newest of those replies
         self.gated: bool = False
         self.writable: bool = True
         self.reading_paused: bool = False

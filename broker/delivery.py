@@ -122,10 +122,14 @@ class Delivery:
                 session.position = offset
                 tick.dirty[session] = None
                 if effective == 2:
-                    tick.hold(connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1])))
+                    tick.hold_message(
+                        connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+                    )
                     continue
-            if connection.gated:
-                tick.hold(connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1])))
+            if connection.messages_behind or connection.gated:
+                tick.follow_message(
+                    connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+                )
                 continue
             out = connection.out
             out.append(parts[0])
@@ -180,8 +184,8 @@ class Delivery:
         if parts is None:
             return
         self._counters.messages_sent[0] += 1
-        if connection.gated:
-            self._tick.hold(connection, parts[0] + parts[1])
+        if connection.messages_behind or connection.gated:
+            self._tick.follow_message(connection, parts[0] + parts[1])
             return
         connection.out.append(parts[0])
         connection.out.append(parts[1])
@@ -335,14 +339,14 @@ class Delivery:
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
             if hold:
-                self._tick.hold(connection, data)
+                self._tick.hold_message(connection, data)
             else:
-                self._tick.follow(connection, data)
+                self._tick.follow_message(connection, data)
             return packet_id
         if source == FROM_LOG and reference > session.position:
             session.position = reference
         self._tick.dirty[session] = None
-        self._tick.hold(connection, data)
+        self._tick.hold_message(connection, data)
         return packet_id
 
     # Behind: from the store, after the batch was written
@@ -442,7 +446,7 @@ class Delivery:
         parts = self._parts(connection, message, 0, retain, identifiers, {}, False)
         if parts is not None:
             self._counters.messages_sent[0] += 1
-            self._tick.follow(connection, parts[0] + parts[1])
+            self._tick.follow_message(connection, parts[0] + parts[1])
 
     def _replay(self, connection: Connection, session: Session) -> None:
         """Send the next retained messages that a SUBSCRIBE is owed."""
@@ -545,7 +549,7 @@ class Delivery:
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
         self._counters.messages_sent[qos] += 1
-        self._tick.follow(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+        self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
 
     def _load_in_flight(
         self, session: Session, entry: int

@@ -13,7 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.connection import ACTIVE, AUTHENTICATING, AWAITING_CONNECT, CLOSED, CLOSING, Connection
+from broker.connection import (
+    ACTIVE,
+    AUTHENTICATING,
+    AWAITING_CONNECT,
+    CLOSED,
+    CLOSING,
+    Connection,
+    Waiting,
+)
 from broker.counters import Counters
 from broker.delivery import Delivery
 from broker.groups import Groups
@@ -90,19 +98,6 @@ class Recovery:
         self.were_connected = were_connected  # clients that a crash had disconnected
 
 
-class _Waiting:
-    """Held replies of one connection and the batch that they wait for."""
-
-    __slots__ = ("acks", "connection", "data", "serial", "size")
-
-    def __init__(self, serial: int, connection: Connection, data: list[bytes], acks: int) -> None:
-        self.serial = serial
-        self.connection = connection
-        self.data = data
-        self.acks = acks
-        self.size = sum(map(len, data))
-
-
 class Engine:
     """One broker."""
 
@@ -134,7 +129,7 @@ class Engine:
         self._tick: Final = Tick(settings.progress_delay_ms)
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._watched: list[tuple[int, int, Connection]] = []  # (deadline, count, connection)
         self._watch_count = 0  # breaks ties between equal deadlines
         self._heartbeat_ms = 0
@@ -506,13 +501,15 @@ class Engine:
         for connection in holding:
             data, connection.held = connection.held, []
             acks, connection.held_acks = connection.held_acks, 0
+            messages, connection.held_messages = connection.held_messages, 0
             if not data or connection.state == CLOSED:
                 continue
-            waiting = _Waiting(serial, connection, data, acks)
+            waiting = Waiting(serial, connection, data, acks, messages)
             if is_durable and not connection.commits_owed:
                 self._release(waiting)
                 continue
             connection.commits_owed += 1
+            connection.last_waiting = waiting
             self._waiting.append(waiting)
             limit = self.settings.held_bytes_max
             if connection.held_bytes > limit and not connection.reading_paused:
@@ -529,15 +526,18 @@ class Engine:
         while waiting and waiting[0].serial <= serial:
             item = waiting.popleft()
             item.connection.commits_owed -= 1
+            if item.connection.last_waiting is item:
+                item.connection.last_waiting = None
             self._release(item)
         housekeeping = self._housekeeping
         if 0 < housekeeping.reclaim_serial <= serial:
             housekeeping.reclaim_serial = 0
             self._log.reclaim()
 
-    def _release(self, item: _Waiting) -> None:
+    def _release(self, item: Waiting) -> None:
         connection = item.connection
         connection.held_bytes -= item.size
+        connection.messages_behind -= item.messages
         if connection.state == CLOSED:
             return
         connection.gated = False

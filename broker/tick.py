@@ -54,9 +54,34 @@ class Tick:
         connection.held_bytes += len(data)
 
     def follow(self, connection: Connection, data: bytes) -> None:
-        """Send now, but never before what is held already: acks keep their order."""
-        if connection.held or connection.commits_owed or connection.gated:
+        """Send now, but behind what is held already, and no later than that."""
+        waiting = connection.last_waiting
+        if connection.held or connection.gated:
             self.hold(connection, data)
+        elif waiting is not None:
+            waiting.data.append(data)
+            waiting.size += len(data)
+            connection.held_bytes += len(data)
+        else:
+            self.send(connection, data)
+
+    def hold_message(self, connection: Connection, data: bytes) -> None:
+        """Send a PUBLISH only after this tick's batch is durable; later ones stay behind it."""
+        connection.held_messages += 1
+        connection.messages_behind += 1
+        self.hold(connection, data)
+
+    def follow_message(self, connection: Connection, data: bytes) -> None:
+        """Send a PUBLISH now, or behind those that are held: messages keep their order."""
+        waiting = connection.last_waiting
+        if connection.held or connection.gated:
+            self.hold_message(connection, data)
+        elif waiting is not None:
+            connection.messages_behind += 1
+            waiting.messages += 1
+            waiting.data.append(data)
+            waiting.size += len(data)
+            connection.held_bytes += len(data)
         else:
             self.send(connection, data)
 
