@@ -25,7 +25,9 @@ from broker.tick import Tick
 from mqtt.encoder import PACKET_ID, pubrel
 from mqtt.message import Message
 from mqtt.packets import PUBREL
+from mqtt.topics import SHARE_PREFIX
 from session.in_flight import (
+    FROM_GROUP,
     FROM_LOG,
     FROM_MAILBOX,
     QOS_MASK,
@@ -527,7 +529,7 @@ class Delivery:
                 self._resend(connection, session, packet_id, entry)
 
     def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
-        loaded = self._load_in_flight(session, entry)
+        loaded = self._load_in_flight(session, packet_id, entry)
         if loaded is None:
             self._counters.drop("max_age")
             self.abandon(session, packet_id)
@@ -552,7 +554,7 @@ class Delivery:
         self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
 
     def _load_in_flight(
-        self, session: Session, entry: int
+        self, session: Session, packet_id: int, entry: int
     ) -> tuple[Message, bool, tuple[int, ...]] | None:
         """Return (message, RETAIN, subscription identifiers) of an in-flight entry, from disk."""
         reference = entry >> REFERENCE_SHIFT
@@ -565,6 +567,14 @@ class Delivery:
         message = self._log.get(reference)
         if message is None:
             return None
+        if entry & SOURCE_MASK == FROM_GROUP:
+            share_name, stream_filter = session.leases[packet_id]
+            shared = session.subscriptions.get(f"{SHARE_PREFIX}{share_name}/{stream_filter}")
+            if shared is None:
+                return message, False, ()
+            identifier = shared.identifier
+            retain = message.retain and shared.retain_as_published
+            return message, retain, (identifier,) if identifier else ()
         options = self.options(session, message)
         if options is None:  # unsubscribed meanwhile: what was begun is completed
             return message, False, ()
