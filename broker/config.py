@@ -46,9 +46,10 @@ class Shell:
         self.backlog: int = 1024
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
-        # Free space below which new durable state is refused, and the file given up to survive it.
-        self.low_water_bytes: int = 64 << 20
-        self.ballast_bytes: int = 16 << 20
+        # Free space below which new durable state is refused (None = what `storage.space` finds
+        # right for the disk), and the file given up to survive a disk that ran full all the same.
+        self.low_water_bytes: int | None = None
+        self.ballast_bytes: int = 64 << 20
         self.accept_data_loss: bool = False  # a flag only: nobody should leave it in a file
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
@@ -103,8 +104,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
            " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"
            " interval:MS = synced every MS milliseconds"),
-    Option("storage", "low_water", "shell", "low_water_bytes", Size(), "free disk space below"
-           " which new durable state is refused, 0 = never"),
+    Option("storage", "low_water", "shell", "low_water_bytes", Size(auto="auto"),
+           "free disk space below which new durable state is refused, 0 = never;"
+           " auto = 5 % of the disk, at least 128 MiB"),
     Option("storage", "ballast", "shell", "ballast_bytes", Size(), "size of the file given up when"
            " the disk runs full, 0 = none"),
     Option("storage", "generation_size", "settings", "generation_size_bytes", Size(1 << 16),

@@ -58,7 +58,6 @@ class SystemTopics:
         counters = self._counters
         connected = stats.get("sessions_online", 0)
         offline = stats.get("sessions_offline", 0)
-        stored = stats.get("stored_messages", 0)
         self._heap_maximum = max(self._heap_maximum, heap_bytes)
         counters.connected_maximum = max(counters.connected_maximum, connected)
         numbers: dict[str, int] = {
@@ -72,9 +71,10 @@ class SystemTopics:
             "clients/maximum": counters.connected_maximum,
             "messages/received": sum(counters.packets_received),
             "messages/sent": sum(counters.packets_sent),
-            "messages/stored": stored,
-            "store/messages/count": stored,
-            "store/messages/bytes": stats.get("stored_bytes", 0),
+            # A message is stored once, however many sessions wait for it.
+            "messages/stored": counters.messages_stored,
+            "store/messages/count": counters.messages_stored,
+            "store/messages/bytes": stats.get("log_bytes", 0),
             "publish/messages/received": sum(counters.messages_received),
             "publish/messages/sent": sum(counters.messages_sent),
             "publish/messages/dropped": sum(counters.dropped.values()),
@@ -83,17 +83,15 @@ class SystemTopics:
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
             "retained messages/count": stats.get("retained_messages", 0),
-            "subscriptions/count": stats.get("subscriptions", 0),
-            "shared_subscriptions/count": stats.get("shared_subscriptions", 0),
+            "subscriptions/count": stats.get("subscriptions_stored", 0),
+            "shared_subscriptions/count": stats.get("shared_groups", 0),
             "heap/current": heap_bytes,
             "heap/maximum": self._heap_maximum,
-            "packet/out/count": stats.get("queued_messages", 0),
-            "packet/out/bytes": stats.get("queued_bytes", 0),
+            "packet/out/count": stats.get("pending_messages", 0),
             "connections/socket/count": stats.get("connections", 0),
             # Ours: what the tree of an in-memory broker has no word for.
-            "sessions/durable": stats.get("sessions_durable", 0),
+            "sessions/durable": stats.get("sessions_stored", 0),
             "sessions/offline": offline,
-            "storage/bytes": stats.get("storage_bytes", 0),
             "recovery/last_ms": stats.get("recovery_ms", 0),
         }
         values = {name: str(number) for name, number in numbers.items()}

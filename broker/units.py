@@ -110,11 +110,11 @@ class Flag:
 class Integer:
     """A whole number in a range (both ends included)."""
 
-    def __init__(self, low: int, high: int | None = None, *, note: str = "") -> None:
+    def __init__(self, low: int, high: int | None = None) -> None:
         self._low = low
         self._high = high
         limits = f"{low} or more" if high is None else f"{low} to {high}"
-        self._expected = f"a whole number, {limits}{note}"
+        self._expected = f"a whole number, {limits}"
 
     def parse(self, raw: object) -> Setting:
         """Return the number."""
@@ -132,20 +132,27 @@ class Integer:
 
 
 class Size:
-    """A number of bytes: 65536, "64KiB", "1.5GB"."""
+    """A number of bytes: 65536, "64KiB", "1.5GB".
 
-    def __init__(self, low: int = 0, high: int | None = None, *, note: str = "") -> None:
+    `auto` names a word for "you choose" whose value is None, where an option has one.
+    """
+
+    def __init__(self, low: int = 0, high: int | None = None, *, auto: str = "") -> None:
         self._low = low
         self._high = high
+        self._auto = auto
         self._expected = "a size such as '64MiB' or a number of bytes"
+        if auto:
+            self._expected += f", or '{auto}'"
         if high is not None:
             self._expected += f", {low} to {high} bytes"
         elif low:
             self._expected += f", at least {_largest_unit(low, _SIZE_RENDER)}"
-        self._expected += note
 
     def parse(self, raw: object) -> Setting:
-        """Return the bytes."""
+        """Return the bytes, None for "you choose"."""
+        if self._auto and raw == self._auto:
+            return None
         if isinstance(raw, str):
             size = _scaled(raw, SIZE_UNITS, unit_needed=False)
         else:
@@ -156,6 +163,8 @@ class Size:
 
     def render(self, value: Setting) -> str:
         """Return the size in the largest binary unit that divides it."""
+        if value is None:
+            return quote(self._auto)
         assert isinstance(value, int)
         return str(value) if value < 1024 else quote(_largest_unit(value, _SIZE_RENDER))
 
@@ -173,7 +182,6 @@ class Duration:
         low: int = 0,
         high: int | None = None,
         never: str = "",
-        note: str = "",
     ) -> None:
         assert unit_ms in (1, 1000)
         self._unit_ms = unit_ms
@@ -190,7 +198,6 @@ class Duration:
             if high is not None:
                 limits += f" to {_largest_unit(high * unit_ms, _DURATION_RENDER)}"
             self._expected += "," + limits
-        self._expected += note
 
     def parse(self, raw: object) -> Setting:
         """Return the span in the option's own unit, None for never."""
@@ -227,9 +234,9 @@ class Durability:
         if isinstance(raw, str) and raw.startswith("interval:"):
             span = raw.removeprefix("interval:").strip()
             period = _scaled(span, DURATION_UNITS_MS, unit_needed=not span.isdecimal())
-            if period is not None and 1 <= period <= 3_600_000:
+            if period is not None and 1 <= period <= 60_000:
                 return f"interval:{period}"
-        raise ValueError("'fsync', 'os' or 'interval:MS' with 1 to 3600000 milliseconds")
+        raise ValueError("'fsync', 'os' or 'interval:MS' with 1 to 60000 milliseconds")
 
     def render(self, value: Setting) -> str:
         """Return the mode quoted."""

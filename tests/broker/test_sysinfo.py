@@ -41,7 +41,7 @@ def test_the_first_refresh_publishes_mosquittos_whole_tree() -> None:
         "publish/messages/dropped", "publish/bytes/received", "publish/bytes/sent",
         "bytes/received", "bytes/sent", "retained messages/count", "subscriptions/count",
         "shared_subscriptions/count", "heap/current", "heap/maximum", "packet/out/count",
-        "packet/out/bytes", "connections/socket/count",
+        "connections/socket/count",
         "load/messages/received/1min", "load/publish/dropped/15min", "load/sockets/5min",
         "load/connections/1min", "load/bytes/sent/5min",
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def test_numbers_come_from_counters_and_stats() -> None:
     tree.counters.drop("queue_full", 3)
     tree.counters.sessions_expired = 7
     values = tree.refresh(
-        sessions_online=3, sessions_offline=4, subscriptions=9, retained_messages=6, heap_bytes=50
+        sessions_online=3, sessions_offline=4, subscriptions_stored=9, retained_messages=6, heap_bytes=50
     )
     for name, text in {
         "messages/received": "7",

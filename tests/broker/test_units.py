@@ -120,7 +120,7 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
         (Durability(), "interval:"),
         (Durability(), "interval:0"),
         (Durability(), "interval:-5"),
-        (Durability(), "interval:2h"),
+        (Durability(), "interval:2m"),
         (Durability(), 5),
         (Pairs(), ["no pair"]),
         (Pairs(), [1]),

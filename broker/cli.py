@@ -1,0 +1,247 @@
+"""The command `holdfast`: reads the command line and hands over to the module that does the work.
+
+Must stay quick to import (`--help` and `--version` answer in a blink): everything heavy is imported
+inside the command that needs it. An expected failure is one line on stderr and a non-zero exit
+status, never a traceback: 1 = it could not be done, 2 = it was asked for in a wrong way.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from broker.version import VERSION
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+class CommandError(Exception):
+    """An expected failure of a command: one line for the operator and an exit status."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code: int = exit_code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (default: the process's) and return its exit status."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except CommandError as problem:
+        print(f"holdfast: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as shells report it
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`). Keep the interpreter from saying it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; each sets `run` to the function that serves it."""
+    parser = argparse.ArgumentParser(
+        prog="holdfast",
+        description="An MQTT 3.1.1 / 5.0 broker whose sessions cannot be lost.",
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the broker")
+    _add_config_flags(serve)
+    serve.add_argument("-p", "--port", metavar="PORT", help="port to listen on (0 = any free one)")
+    serve.add_argument("--host", metavar="HOST", help="address to listen on (127.0.0.1)")
+    serve.add_argument("-v", "--verbose", action="store_true", help="log at level debug")
+    serve.add_argument(
+        "--test-config", action="store_true", help="check the configuration and exit"
+    )
+    serve.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="start although the database is missing acknowledged writes",
+    )
+    serve.set_defaults(run=run_serve)
+
+    demo = commands.add_parser("demo", help="watch a session survive kill -9, in a minute")
+    demo.set_defaults(run=run_demo)
+
+    passwd = commands.add_parser("passwd", help="create or change a password file")
+    passwd.add_argument("-c", "--create", action="store_true", help="start a new, empty file")
+    passwd.add_argument("-D", "--delete", action="store_true", help="remove the user")
+    passwd.add_argument(
+        "-b", "--batch", action="store_true", help="take the password from the command line"
+    )
+    passwd.add_argument("file", metavar="FILE")
+    passwd.add_argument("username", metavar="USERNAME")
+    passwd.add_argument("password", metavar="PASSWORD", nargs="?", help="only with -b")
+    passwd.set_defaults(run=run_passwd)
+
+    config = commands.add_parser("config", help="show the configuration, or a template of one")
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="print every setting in force and where it came from")
+    _add_config_flags(show)
+    show.set_defaults(run=run_config_show)
+    init = actions.add_parser("init", help="print a configuration file with every default")
+    init.set_defaults(run=run_config_init)
+
+    health = commands.add_parser("health", help="ask a running broker whether it is well")
+    health.add_argument("-c", "--config", metavar="FILE", help="the broker's configuration file")
+    health.add_argument("--url", help="address of its metrics server, instead of a configuration")
+    health.set_defaults(run=run_health)
+    return parser
+
+
+def _add_config_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", metavar="FILE", help="configuration file (TOML)")
+    parser.add_argument("--data-dir", metavar="DIR", help="directory of the database")
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    """Run the broker until a signal ends it."""
+    from broker import config as configuration
+
+    try:
+        config = configuration.load(
+            options.config,
+            flags={
+                "listener.port": options.port,
+                "listener.host": options.host,
+                "storage.data_dir": options.data_dir,
+                "log.level": "debug" if options.verbose else None,
+            },
+        )
+        config.shell.accept_data_loss = options.accept_data_loss
+        if options.test_config:
+            configuration.check_files(config)
+            print("configuration is good")
+            return EXIT_OK
+    except configuration.ConfigError as problem:
+        raise CommandError(str(problem), EXIT_USAGE) from None
+
+    from broker import server
+
+    try:
+        return server.serve(config)
+    except server.StartError as problem:
+        raise CommandError(str(problem)) from None
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """Play the kill -9 show with real processes."""
+    from broker import demo
+
+    try:
+        return demo.play()
+    except demo.DemoError as problem:
+        raise CommandError(str(problem)) from None
+
+
+def run_passwd(options: argparse.Namespace) -> int:
+    """Create, change or delete one user of a password file."""
+    from broker import passwords
+
+    if options.password is not None and not options.batch:
+        raise CommandError("a password on the command line needs -b", EXIT_USAGE)
+    if options.create and options.delete:
+        raise CommandError("-c and -D exclude each other", EXIT_USAGE)
+    problem = passwords.username_problem(options.username)
+    if problem is not None:
+        raise CommandError(problem, EXIT_USAGE)
+    try:
+        if options.create:
+            if os.path.exists(options.file):
+                raise CommandError(f"password file {options.file} exists; -c is for a new one")
+            users: dict[str, str] = {}
+        else:
+            users = passwords.load(options.file)
+        if options.delete:
+            if users.pop(options.username, None) is None:
+                raise CommandError(f"no user {options.username!r} in {options.file}")
+        else:
+            users[options.username] = passwords.hasher().hash(_read_password(options))
+        passwords.save(options.file, users)
+    except passwords.PasswordFileError as failure:
+        hint = ""
+        if not options.create and not os.path.exists(options.file):
+            hint = " (-c creates it)"
+        raise CommandError(f"{failure}{hint}") from None
+    return EXIT_OK
+
+
+def _read_password(options: argparse.Namespace) -> bytes:
+    """Return the password from the command line, the terminal (asked twice) or one stdin line."""
+    if options.batch:
+        if options.password is None:
+            raise CommandError("-b needs the password after the user name", EXIT_USAGE)
+        return str(options.password).encode()
+    if sys.stdin.isatty():
+        import getpass
+
+        first = getpass.getpass("Password: ")
+        if first != getpass.getpass("Again: "):
+            raise CommandError("the passwords differ; nothing was changed")
+        password = first.encode()
+    else:
+        password = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if not password:
+        raise CommandError("the password is empty; nothing was changed")
+    return password
+
+
+def run_config_show(options: argparse.Namespace) -> int:
+    """Print the configuration in force with the origin of every value."""
+    from broker import config as configuration
+
+    try:
+        config = configuration.load(options.config, flags={"storage.data_dir": options.data_dir})
+    except configuration.ConfigError as problem:
+        raise CommandError(str(problem), EXIT_USAGE) from None
+    print(configuration.show(config))
+    return EXIT_OK
+
+
+def run_config_init(options: argparse.Namespace) -> int:
+    """Print a commented configuration file."""
+    from broker import config as configuration
+
+    print(configuration.template())
+    return EXIT_OK
+
+
+def run_health(options: argparse.Namespace) -> int:
+    """Ask /healthz of the broker that this configuration describes; made for HEALTHCHECK."""
+    import urllib.error
+    import urllib.request
+
+    if options.url is not None:
+        url = options.url.rstrip("/")
+    else:
+        from broker import config as configuration
+
+        try:
+            shell = configuration.load(options.config).shell
+        except configuration.ConfigError as problem:
+            raise CommandError(str(problem), EXIT_USAGE) from None
+        host = shell.metrics_host
+        if host in ("0.0.0.0", "::"):
+            host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+        url = f"http://[{host}]" if ":" in host else f"http://{host}"
+        url += f":{shell.metrics_port}"
+    # No proxy: the broker is on this machine, whatever http_proxy says.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/healthz", timeout=5) as response:
+            print(response.read(200).decode(errors="replace").strip())
+    except urllib.error.HTTPError as refusal:
+        detail = refusal.read(200).decode(errors="replace").strip()
+        raise CommandError(f"{url}/healthz: {refusal.code} {detail}") from None
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "reason", problem)
+        raise CommandError(f"{url}/healthz: {reason}") from None
+    return EXIT_OK

@@ -1,0 +1,481 @@
+"""The process: opens what the broker needs in order, listens, looks after the disk, ends cleanly.
+
+Order of a start: lock, bind (so that a port in use is known at once), database, watermark, engine,
+and only then listen and say "ready". Order of an end: stop accepting, send clients away, commit,
+close. After an unrecoverable failure there is no orderly end: the process exits at once and the
+next start recovers from what is durable. Read next: `broker.driver`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import resource
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from broker import passwords
+from broker.auth import AllowAll, AllowAllPolicy, PasswordFile
+from broker.config import Config
+from broker.counters import Counters
+from broker.driver import Driver
+from broker.engine import Engine, Recovery
+from broker.log import Log, install_bridge
+from broker.metrics import MetricsServer, Status
+from broker.notify import notify, watchdog_period_s
+from broker.ports import Authenticator
+from broker.sysinfo import SystemTopics
+from broker.transport import ClientStream
+from broker.version import VERSION
+from storage import boottime, clock
+from storage.clock import HEARTBEAT_KEY, Heartbeat
+from storage.directory import DataDirectory
+from storage.errors import Recoverable, StorageError
+from storage.rocks import RocksStore
+from storage.space import Space
+from storage.state import FAMILIES, META
+from storage.watermark import Watermark
+from storage.writer import Committer
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+
+HOUSEKEEPING_S: Final = 1.0
+# RocksDB needs room for what its log holds and a few small files to open again.
+REOPEN_SPARE_BYTES: Final = 1 << 20
+# Objects that survive a start are the broker's own; freezing them and collecting less often takes
+# full collections (30 ms for 100,000 sessions) out of the latency. Cycles are rare in our code.
+GC_THRESHOLDS: Final = (50_000, 20, 50)
+
+
+class StartError(Exception):
+    """The broker cannot start; one line for the operator."""
+
+
+def serve(config: Config) -> int:
+    """Run a broker until SIGTERM or SIGINT; return the exit status. Raises `StartError`.
+
+    Does not return after an unrecoverable failure: the process exits with status 1 at once.
+    """
+    log = Log(level=config.shell.log_level, format=_log_format(config))
+    install_bridge(log)
+    with contextlib.ExitStack() as opened:
+        server = Server(config, log, opened)
+        server.open()
+        return _run(server.run())
+
+
+def _log_format(config: Config) -> Any:
+    return config.shell.log_format  # one of log.Format's words: config has checked it
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    """Run `main` on uvloop, on asyncio where there is none."""
+    factory: Callable[[], asyncio.AbstractEventLoop]
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+class Server:
+    """One broker process."""
+
+    def __init__(self, config: Config, log: Log, opened: contextlib.ExitStack) -> None:
+        """`opened` collects what has to be closed at the end, in reverse order."""
+        self._config = config
+        self._log = log
+        self._opened = opened
+        self._counters = Counters()
+        self._status = Status()
+        self._status.durability = config.shell.durability
+        self._sockets: list[socket.socket] = []
+        self._driver: Driver | None = None
+        self._metrics_port = 0
+        self._is_full = False  # did RocksDB run out of space, and is it not open again?
+
+    # Opening, before there is a loop.
+
+    def open(self) -> None:
+        """Open everything and recover; raise `StartError`."""
+        shell = self._config.shell
+        _raise_file_limit()
+        began = time.monotonic()
+        try:
+            directory = DataDirectory(shell.data_dir)
+            self._opened.callback(directory.close)
+            self._sockets = bind(shell.host, shell.port)
+            for channel in self._sockets:
+                self._opened.callback(channel.close)
+            self._open_metrics()
+            self._status.phase = "recovering"
+            notify(STATUS="recovering")
+            self._space = Space(
+                directory.ballast,
+                ballast_bytes=shell.ballast_bytes,
+                low_water_bytes=shell.low_water_bytes,
+            )
+            self._space.check()
+            self._store = self._open_store(directory)
+            self._watermark = Watermark(directory.watermark)
+            self._opened.callback(self._watermark.close)
+            lost = self._watermark.check(
+                self._store.sequence(), accept_data_loss=shell.accept_data_loss
+            )
+            if lost:
+                self._log.error("data_loss_accepted", "starting without it as told", batches=lost)
+            self._start_engine()
+        except StorageError as problem:
+            raise StartError(str(problem)) from None
+        except passwords.PasswordFileError as problem:
+            raise StartError(str(problem)) from None
+        self._status.recovery_seconds = time.monotonic() - began
+
+    def _open_store(self, directory: DataDirectory) -> RocksStore:
+        """Open the database, on the ballast's room if there is no other."""
+        try:
+            store = RocksStore(directory.database, families=FAMILIES)
+        except Recoverable:
+            if not self._space.release_ballast():
+                raise
+            store = RocksStore(directory.database, families=FAMILIES)
+        self._opened.callback(store.close)
+        return store
+
+    def _open_metrics(self) -> None:
+        shell = self._config.shell
+        if not shell.metrics_enabled:
+            return
+        try:
+            metrics = MetricsServer(
+                shell.metrics_host,
+                shell.metrics_port,
+                counters=self._counters,
+                status=self._status,
+                take_snapshot=lambda timeout_s: (
+                    None if self._driver is None else self._driver.take_snapshot(timeout_s)
+                ),
+            )
+        except OSError as problem:
+            raise StartError(
+                _bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
+            ) from None
+        self._metrics_port = metrics.port
+        self._opened.callback(metrics.close)
+
+    def _start_engine(self) -> None:
+        """Recover: broker time goes on from the last heartbeat, then the engine from the rows."""
+        self._boot_id = boottime.boot_id()
+        value = self._store.get(META, HEARTBEAT_KEY)
+        heartbeat = None if value is None else Heartbeat.decode(value)
+        boottime_ms = boottime.boottime_ms()
+        start_ms = clock.resume(heartbeat, boottime.wall_ms(), self._boot_id, boottime_ms)
+        self._clock_offset_ms = start_ms - boottime_ms
+        self._authenticator: Authenticator = AllowAll()
+        if self._config.shell.password_file is not None:
+            self._authenticator = PasswordFile(
+                self._config.shell.password_file,
+                allow_anonymous=self._config.settings.allow_anonymous,
+                threads_max=self._config.shell.hash_threads,
+                call_soon_threadsafe=self._answer,
+            )
+            self._opened.callback(self._authenticator.close)
+        self._engine = Engine(
+            self._store,
+            self._config.settings,
+            authenticator=self._authenticator,
+            policy=AllowAllPolicy(),
+            new_client_id=lambda: "auto-" + secrets.token_hex(12),
+            counters=self._counters,
+            heartbeat=self._heartbeat,
+        )
+        self._recovery: Recovery = self._engine.start(start_ms)
+        self._status.recovered_sessions = self._recovery.sessions
+        self._started_ms = start_ms
+
+    def _clock(self) -> int:
+        """Return broker time now."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._clock_offset_ms
+
+    def _heartbeat(self, now: int) -> bytes:
+        """Return the heartbeat row for broker time `now`."""
+        return Heartbeat(
+            now, boottime.wall_ms(), self._boot_id, now - self._clock_offset_ms
+        ).encode()
+
+    def _answer(self, call: Callable[..., None], *arguments: object) -> None:
+        """Bring a verdict from a password thread to the engine."""
+        if self._driver is not None:
+            self._driver.run_from_thread(call, *arguments)
+
+    # Running.
+
+    async def run(self) -> int:
+        """Serve until a signal; return the exit status."""
+        loop = asyncio.get_running_loop()
+        driver = Driver(
+            self._engine,
+            self._store,
+            loop=loop,
+            clock=self._clock,
+            log=self._log,
+            fail=self._die,
+        )
+        committer = Committer(
+            self._store,
+            driver.durable,
+            driver.failed,
+            durability=self._config.shell.durability,
+            watermark=self._watermark,
+            durable_sequence=self._store.durable_sequence,
+        )
+        self._opened.callback(committer.close)
+        self._driver = driver
+        ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.set_exception_handler(self._loop_exception)
+        driver.start(committer)
+        servers = [
+            await loop.create_server(
+                lambda: ClientStream(driver, "tcp"),
+                sock=channel,
+                backlog=self._config.shell.backlog,
+            )
+            for channel in self._sockets
+        ]
+        self._system_topics = SystemTopics(
+            self._engine.publish_system, self._counters, version=VERSION, started_ms=driver.now
+        )
+        self._housekeeping_due = loop.time()
+        self._system_due = loop.time()
+        self._keep_house()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._say_ready()
+        await ended.wait()
+        return await self._drain(driver, servers)
+
+    def _say_ready(self) -> None:
+        status, recovery = self._status, self._recovery
+        port = self._sockets[0].getsockname()[1]
+        sessions = f"{recovery.sessions} session" + ("" if recovery.sessions == 1 else "s")
+        recovered = f"recovered {sessions} in {status.recovery_seconds:.2f} s"
+        status.beat = time.monotonic()
+        status.phase = "ready"
+        self._log.info(
+            "ready",
+            f"holdfast {VERSION} ready port={port} {recovered}",
+            host=self._config.shell.host,
+            port=port,
+            metrics_port=self._metrics_port,
+            durability=self._config.shell.durability,
+            data_dir=self._config.shell.data_dir,
+            sessions=recovery.sessions,
+            topic_filters=recovery.filters,
+            retained_messages=recovery.retained,
+            were_connected=recovery.were_connected,
+            seconds=round(status.recovery_seconds, 3),
+        )
+        notify(READY=1, STATUS=recovered)
+
+    def _keep_house(self) -> None:
+        """Do what is due every second: disk space, $SYS, signs of life."""
+        driver = self._driver
+        assert driver is not None
+        loop = driver.loop
+        late = loop.time() - self._housekeeping_due
+        driver.loop_lag_s = max(0.0, late)
+        self._status.beat = time.monotonic()
+        self._housekeeping_due = loop.time() + HOUSEKEEPING_S
+        loop.call_later(HOUSEKEEPING_S, self._keep_house)
+        if watchdog_period_s() is not None:
+            notify(WATCHDOG=1)
+        self._watch_space(driver)
+        interval = self._config.settings.sys_interval_s
+        if interval and loop.time() >= self._system_due:
+            self._system_due = loop.time() + interval
+            driver.run(self._publish_system)
+
+    def _publish_system(self) -> None:
+        driver = self._driver
+        assert driver is not None
+        stats = driver.gauges()
+        stats["recovery_ms"] = int(self._status.recovery_seconds * 1000)
+        self._system_topics.refresh(driver.now, stats, heap_bytes=resident_bytes())
+
+    def _watch_space(self, driver: Driver) -> None:
+        """Refuse new state below the low-water mark; open the store again after a full disk."""
+        try:
+            was_low = self._space.is_low
+            is_low = self._space.check()
+            if is_low != was_low:
+                self._log.warning(
+                    "disk_low" if is_low else "disk_recovered",
+                    "refusing new durable state" if is_low else "taking new durable state again",
+                    free_bytes=self._space.free_bytes(),
+                    low_water_bytes=self._space.low_water_bytes(),
+                )
+            driver.set_low(is_low)
+            if self._store.needs_reopen:
+                self._reopen()
+        except StorageError as error:
+            driver.fail(error)
+        except OSError as problem:
+            self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
+
+    def _reopen(self) -> None:
+        """Give the ballast up and open the store again, once there is room for what that takes."""
+        if not self._is_full:
+            self._is_full = True
+            self._log.error("disk_full", "the database found no space; waiting for some")
+        self._space.release_ballast()
+        if self._space.free_bytes() < self._store.wal_bytes() + REOPEN_SPARE_BYTES:
+            return  # closing it now would take the reading away, too
+        try:
+            self._store.reopen()
+        except Recoverable:
+            return
+        self._is_full = False
+        self._log.info("disk_full_ended", "the database is open for writing again")
+
+    # Signals and ends.
+
+    def _end(self, name: str, ended: asyncio.Event) -> None:
+        if ended.is_set():
+            self._log.warning("exit", "second signal: ending at once", signal=name)
+            _exit_now(EXIT_FAILED)
+        self._log.info("draining", "sending clients away, committing", signal=name)
+        ended.set()
+
+    def _reload(self) -> None:
+        """SIGHUP: read the password file again."""
+        if not isinstance(self._authenticator, PasswordFile):
+            self._log.info("reload", "nothing to reload: there is no password file")
+            return
+        try:
+            users = self._authenticator.reload()
+        except passwords.PasswordFileError as problem:
+            self._log.error("reload_failed", f"{problem}; keeping the users as they were")
+            return
+        self._log.info("reload", "password file read again", users=users)
+
+    async def _drain(self, driver: Driver, servers: list[asyncio.Server]) -> int:
+        """End in order; 0 when everything was out and durable in time."""
+        self._status.phase = "draining"
+        notify(STOPPING=1, STATUS="draining")
+        for server in servers:
+            server.close()
+        timeout_s = self._config.shell.drain_timeout_ms / 1000
+        is_drained = await driver.drain(timeout_s)
+        driver.stop()
+        if not is_drained:
+            self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")
+            _exit_now(EXIT_FAILED)
+        self._log.info("exit", "everything is durable; good-bye")
+        return EXIT_OK
+
+    def _die(self, error: BaseException) -> None:
+        """End the process after a failure that memory cannot be trusted past."""
+        self._status.phase = "failed"
+        if isinstance(error, StorageError):
+            self._log.error("storage_failed", f"{error}; ending, a restart recovers")
+        else:
+            assert self._driver is not None
+            self._driver.count_bug("tick", error)
+            self._log.error("exit", "ending after an internal error; a restart recovers")
+        _exit_now(EXIT_FAILED)
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what no callback of ours caught, as the loop tells it."""
+        error = context.get("exception")
+        if isinstance(error, OSError):  # a peer's network, or no file descriptor for it
+            self._log.warning("network", f"{context.get('message', '')}: {error}")
+        elif isinstance(error, Exception) and self._driver is not None:
+            self._driver.count_bug("loop", error)
+        else:
+            self._log.error("loop", str(context.get("message", "")))
+
+
+def _exit_now(status: int) -> None:
+    """Leave without joining a thread that may hang in a sync for ever, and without flushing."""
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to every address of `host`; raise `StartError`.
+
+    Bound, not listening: clients are refused until recovery is done. Port 0 is one free port,
+    the same one for every address.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as problem:
+        raise StartError(f"listener.host = {host!r}: {problem.strerror}") from None
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        try:
+            channel = socket.socket(family, kind, protocol)
+        except OSError as problem:
+            failure = problem  # a name may have an IPv6 address on a machine without IPv6
+            continue
+        try:
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and len(found) > 1:
+                channel.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            channel.bind((address[0], port, *address[2:]))
+        except OSError as problem:
+            channel.close()
+            failure = problem
+            if problem.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                break
+            continue
+        sockets.append(channel)
+        port = channel.getsockname()[1]
+        failure = None if failure is None else failure
+    if not sockets or (failure is not None and failure.errno in (errno.EADDRINUSE, errno.EACCES)):
+        for channel in sockets:
+            channel.close()
+        assert failure is not None
+        raise StartError(_bind_problem("listener", host, port, failure)) from None
+    return sockets
+
+
+def _bind_problem(section: str, host: str, port: int, problem: OSError) -> str:
+    """Return one line about an address that could not be had."""
+    if problem.errno == errno.EADDRINUSE:
+        return f"{section}: port {port} on {host} is in use by another process"
+    if problem.errno == errno.EACCES:
+        return f"{section}: no permission to listen on port {port} of {host}"
+    return f"{section}: cannot listen on {host} port {port}: {problem.strerror or problem}"
+
+
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: a connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def resident_bytes() -> int:
+    """Return the memory this process has in use, 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,169 @@
+"""The command as a user meets it: one clear line per mistake, and an honest exit status."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker import passwords
+from broker.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs `holdfast` with arguments in an empty directory."""
+
+    def run_command(
+        *arguments: str, input: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "broker", *arguments],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run_command
+
+
+def complaint(result: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """Return the one line a failed command left on stderr."""
+    assert result.returncode == exit_code, result.stderr
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("holdfast: ")
+    return line
+
+
+def test_the_version_is_the_projects(run: Run) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    assert run("--version").stdout == f"holdfast {VERSION}\n"
+
+
+def test_importing_the_command_loads_nothing_heavy(run: Run) -> None:
+    script = (
+        "import sys, broker.cli;"
+        "heavy = {'asyncio', 'uvloop', 'rocksdict', 'argon2', 'prometheus_client', 'http'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "required"),
+        (("sreve",), "invalid choice"),
+        (("serve", "--prot", "1"), "unrecognized arguments"),
+    ],
+)
+def test_an_unknown_command_or_flag_exits_2(
+    run: Run, arguments: tuple[str, ...], text: str
+) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_test_config_says_so_when_all_is_good(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text("[listener]\nport = 0\n")
+    result = run("serve", "-c", "good.toml", "--test-config")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "configuration is good\n", "")
+    assert sorted(os.listdir(tmp_path)) == ["good.toml"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--test-config",)])
+def test_a_bad_configuration_is_one_line_and_exit_2(
+    run: Run, tmp_path: Path, extra: tuple[str, ...]
+) -> None:
+    (tmp_path / "bad.toml").write_text("[session]\nmax_infligt = 5\n")
+    line = complaint(run("serve", "-c", "bad.toml", *extra), 2)
+    assert "file bad.toml: unknown key 'session.max_infligt'" in line
+    assert "did you mean session.max_inflight?" in line
+
+
+def test_bad_environment_and_flags_are_named(run: Run) -> None:
+    line = complaint(run("serve", HOLDFAST__SYS__INTERVALL="5s"), 2)
+    assert "did you mean HOLDFAST__SYS__INTERVAL?" in line
+    line = complaint(run("serve", "-p", "http"), 2)
+    assert "flag --port: listener.port = 'http': expected a whole number, 0 to 65535" in line
+
+
+def test_test_config_looks_into_the_password_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("nonsense\n")
+    line = complaint(run("serve", "--test-config", HOLDFAST__AUTH__PASSWORD_FILE="users"), 2)
+    assert "password file users line 1" in line
+
+
+def test_config_show_tells_value_and_origin(run: Run) -> None:
+    result = run("config", "show", "--data-dir", "here", HOLDFAST__SESSION__MAX_AGE="7d")
+    assert result.returncode == 0
+    assert re.search(
+        r'^max_age = "7d" +# environment HOLDFAST__SESSION__MAX_AGE$', result.stdout, re.M
+    )
+    assert re.search(r'^data_dir = "here" +# flag --data-dir$', result.stdout, re.M)
+    assert re.search(r"^port = 1883 +# default$", result.stdout, re.M)
+    tomllib.loads(result.stdout)
+
+
+def test_config_init_prints_a_configuration_that_passes(run: Run, tmp_path: Path) -> None:
+    result = run("config", "init")
+    (tmp_path / "holdfast.toml").write_text(result.stdout)
+    assert run("serve", "-c", "holdfast.toml", "--test-config").returncode == 0
+
+
+def test_passwd_creates_changes_and_deletes_users(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    assert run("passwd", "-c", "users", "anna", input="first\n").returncode == 0
+    assert run("passwd", "-b", "users", "ben", "his").returncode == 0
+    assert run("passwd", "users", "anna", input="second\n").returncode == 0
+    users = passwords.load(str(path))
+    assert list(users) == ["anna", "ben"]
+    assert passwords.matches(users["anna"], b"second")
+    assert passwords.matches(users["ben"], b"his")
+    assert run("passwd", "-D", "users", "anna").returncode == 0
+    assert list(passwords.load(str(path))) == ["ben"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "text"),
+    [
+        (("absent", "anna"), 1, "password file absent: No such file or directory (-c creates it)"),
+        (("-c", "users", "anna"), 1, "exists; -c is for a new one"),
+        (("-D", "users", "nobody"), 1, "no user 'nobody' in users"),
+        (("users", "anna", "secret"), 2, "needs -b"),
+        (("-b", "users", "anna"), 2, "-b needs the password"),
+        (("users", "a:b"), 2, "user name 'a:b'"),
+        (("-c", "-D", "users", "anna"), 2, "exclude each other"),
+        (("users", "anna"), 1, "the password is empty"),
+    ],
+)
+def test_passwd_mistakes_are_one_line_and_change_nothing(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, text: str
+) -> None:
+    (tmp_path / "users").write_text("")
+    assert text in complaint(run("passwd", *arguments, input="\n"), exit_code)
+    assert (tmp_path / "users").read_text() == ""
+
+
+def test_health_of_a_broker_that_is_not_there_fails_with_its_address(run: Run) -> None:
+    line = complaint(run("health", HOLDFAST__METRICS__PORT="1"), 1)
+    assert "http://127.0.0.1:1/healthz: " in line
+    assert "refused" in line
+    assert "expected" not in complaint(run("health", "--url", "nonsense"), 1)
