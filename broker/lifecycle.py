@@ -487,7 +487,9 @@ class Lifecycle:
         """Do what the end of a connection would have done, for one that a crash ended."""
         record = decode_connection(unseal(value, "connection"))
         tick = self._tick
-        closed_at_ms = max(crashed_at_ms, record.connected_at_ms)
+        # After a reboot with the wall clock set back, broker time may repeat what came after the
+        # last heartbeat: nothing has ended in the future.
+        closed_at_ms = min(max(crashed_at_ms, record.connected_at_ms), tick.now)
         tick.batch.append((CONNECTIONS, client_id.encode(), None))
         session = self._sessions.load(client_id) if record.is_stored else None
         if session is not None:
