@@ -89,6 +89,7 @@ class BrokerProcess:
         self.metrics_port: int = free_port()
         self.log_path: Path = directory / "broker.log"
         self.env: dict[str, str] = dict(env)
+        self.arguments: Sequence[str] = ()  # further ones, for the next start
         self.starts: int = 0
         self._command = command
         self._is_ready = is_ready
@@ -230,7 +231,8 @@ def holdfast(
 
     def command(process: BrokerProcess) -> list[str]:
         python = [*prefix, sys.executable, "-m", "broker", "serve"]
-        return [*python, "-p", str(process.port), "--data-dir", str(process.data_dir)]
+        place = ["-p", str(process.port), "--data-dir", str(process.data_dir)]
+        return [*python, *place, *process.arguments]
 
     def is_ready(process: BrokerProcess) -> bool:
         return http_get(process.metrics_port, "/readyz")[0] == 200 and _listens(process.port)
