@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Fuzz the codec: no input may raise, packets must round trip, pieces must not matter.
+
+    scripts/fuzz_codec.py --seconds 60         coverage-guided with atheris, if it is installed
+    scripts/fuzz_codec.py --inputs 1000000     the mutational loop: seeded, no dependency
+    scripts/fuzz_codec.py --input 0a1b2c...    one input again, as a failure prints it
+
+`check` is what every input must pass; the first byte of an input chooses side and version, the
+second how the rest is cut into pieces. The loop is also in the quick tier, see
+tests/mqtt/test_fuzz_codec.py.
+"""
+
+import argparse
+import importlib.util
+import random
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mqtt.decoder import Decoder  # noqa: E402  # the checkout, not an installed copy
+from mqtt.encoder import encode  # noqa: E402
+from mqtt.errors import MqttError  # noqa: E402
+from mqtt.packets import Connack, Connect, Packet  # noqa: E402
+
+# (role of the decoder, version): what the first byte of an input chooses
+STATES = (("server", 0), ("server", 4), ("server", 5), ("client", 4), ("client", 5))
+PACKET_SIZE_MAX = 100_000
+INPUT_SIZE_MAX = 4096
+CONNECT_V4 = bytes.fromhex("100c00044d5154540402003c0000")
+CONNECT_V5 = bytes.fromhex("100d00044d5154540502003c000000")
+
+Outcome = tuple[list[Packet], tuple[type[MqttError], int, str] | None, int, int]
+
+
+class CodecFault(AssertionError):
+    """The codec broke one of its promises."""
+
+
+def check(data: bytes) -> int:
+    """Put one input through the codec; return the number of packets in it.
+
+    Promises: no exception but the stored `MqttError`; any cutting gives the same packets, the same
+    fault and the same kept bytes; after a fault nothing comes any more; each packet can be encoded
+    and decodes to itself, which means that what was accepted is legal to send.
+    """
+    if len(data) < 2:
+        return 0
+    state = data[0] % len(STATES)
+    piece_size = data[1] % 17 + 1
+    stream = data[2:]
+    whole = _decode(state, stream, len(stream) or 1)
+    if _decode(state, stream, piece_size) != whole:
+        raise CodecFault(f"pieces of {piece_size} bytes differ from one piece")
+    packets, _, version, _ = whole
+    for packet in packets:
+        _check_round_trip(packet, state, version)
+    return len(packets)
+
+
+def _decode(state: int, stream: bytes, piece_size: int) -> Outcome:
+    role, version = STATES[state]
+    decoder = Decoder("server" if role == "server" else "client", PACKET_SIZE_MAX, version)
+    found: list[Packet] = []
+    for position in range(0, len(stream), piece_size):
+        found += decoder.receive(stream[position : position + piece_size])
+    error = decoder.error
+    if error is None:
+        return found, None, decoder.version, decoder.pending_size
+    if decoder.receive(b"\xc0\x00") or decoder.error is not error:
+        raise CodecFault("packets after a fault")
+    return found, (type(error), error.reason_code, str(error)), decoder.version, 0
+
+
+def _check_round_trip(packet: Packet, state: int, version: int) -> None:
+    role = STATES[state][0]
+    if isinstance(packet, Connect):
+        version, behind = packet.protocol_version, 0
+    else:
+        behind = version
+    raw = encode(packet, version)
+    decoder = Decoder("server" if role == "server" else "client", 0, behind)
+    again = decoder.receive(raw)
+    if decoder.error is not None or again != [packet]:
+        raise CodecFault(f"{packet!r} became {again!r}, {decoder.error!r}")
+    if encode(again[0], version) != raw:
+        raise CodecFault(f"{packet!r} has two encodings")
+    if isinstance(packet, Connack) and version == 4 and packet.reason_code > 5:
+        raise CodecFault(f"{packet!r} has a reserved return code")
+
+
+def seeds() -> list[bytes]:
+    """Return legal inputs: the golden packets of the tests, alone and as connections."""
+    samples = _load_samples()
+    result: list[bytes] = []
+    for sample in samples.GOLDEN + samples.LONG_FORMS:
+        role = "client" if sample.sender == "server" else "server"
+        state = STATES.index((role, sample.version))
+        if isinstance(sample.packet, Connect):
+            state = 0
+        result.append(bytes((state, 0)) + sample.data)
+    for sender, version, data, _ in samples.streams():
+        state = 0 if sender == "client" else STATES.index(("client", version))
+        result.append(bytes((state, 3)) + data)
+    return result
+
+
+def _load_samples() -> ModuleType:
+    """Import the golden table by its path: some installed packages bring a `tests` of their own."""
+    path = ROOT / "tests" / "mqtt" / "samples.py"
+    spec = importlib.util.spec_from_file_location("codec_samples", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+INTERESTING = (0x00, 0x01, 0x02, 0x03, 0x7F, 0x80, 0x81, 0xFF, 0x26, 0x0B, 0x23, 0x2B, 0xC0, 0xED)
+
+
+def mutate(random_source: random.Random, corpus: list[bytes]) -> bytes:
+    """Make a new input out of the corpus by one to six small damages."""
+    data = bytearray(random_source.choice(corpus))
+    for _ in range(random_source.choice((1, 1, 1, 2, 3, 6))):
+        place = random_source.randrange(len(data) + 1)
+        kind = random_source.randrange(9)
+        if kind == 0 and place < len(data):
+            data[place] ^= 1 << random_source.randrange(8)
+        elif kind == 1 and place < len(data):
+            data[place] = random_source.choice(INTERESTING)
+        elif kind == 2 and place < len(data):
+            data[place] = (data[place] + random_source.choice((-1, 1))) & 255
+        elif kind == 3:
+            data.insert(place, random_source.choice(INTERESTING))
+        elif kind == 4:
+            del data[place : place + random_source.randrange(1, 5)]
+        elif kind == 5:
+            data[place:place] = data[place : place + random_source.randrange(1, 30)]
+        elif kind == 6:
+            other = random_source.choice(corpus)
+            start = random_source.randrange(len(other))
+            data[place:place] = other[start : start + random_source.randrange(1, 30)]
+        elif kind == 7:
+            data[place:] = random_source.choice(corpus)[2:]
+        else:
+            _repair_lengths(data)
+    return bytes(data[:INPUT_SIZE_MAX])
+
+
+def _repair_lengths(data: bytearray) -> None:
+    """Make the remaining length fit what is there, so that damage inside is reached."""
+    if 5 <= len(data) <= 130:
+        data[3] = len(data) - 4
+
+
+def run_loop(seed: int, inputs: int, seconds: float | None = None) -> tuple[int, int]:
+    """Check `inputs` mutated inputs, or as many as fit into `seconds`; return (inputs, packets)."""
+    random_source = random.Random(seed)
+    corpus = seeds()
+    packets = 0
+    for data in corpus:
+        packets += _checked(data)
+    done = 0
+    started = time.monotonic()
+    while seconds is not None or done < inputs:
+        if seconds is not None and done % 256 == 0 and time.monotonic() - started >= seconds:
+            break
+        packets += _checked(mutate(random_source, corpus))
+        done += 1
+    return done, packets
+
+
+def _checked(data: bytes) -> int:
+    try:
+        return check(data)
+    except Exception as error:  # any exception at all is the finding
+        raise CodecFault(f"scripts/fuzz_codec.py --input {data.hex()}") from error
+
+
+def run_atheris(seconds: int) -> None:
+    """Let atheris look for new paths. Does not return: libFuzzer ends the process."""
+    import tempfile
+
+    import atheris  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
+
+    # The codec is imported already, so it is instrumented function by function.
+    for name in ("wire", "properties", "bodies", "decoder", "encoder"):
+        _instrument(atheris, sys.modules[f"mqtt.{name}"])
+    with tempfile.TemporaryDirectory(prefix="fuzz-codec-") as directory:
+        for number, seed in enumerate(seeds()):
+            (Path(directory) / f"{number:03}").write_bytes(seed)
+        options = [f"-max_total_time={seconds}", f"-max_len={INPUT_SIZE_MAX}"]
+        options.append(f"-artifact_prefix={directory}/")  # the traceback has the input already
+        atheris.Setup([sys.argv[0], directory, *options, "-print_final_stats=1"], _checked)
+        atheris.Fuzz()
+
+
+def _instrument(atheris: ModuleType, module: ModuleType) -> None:
+    for value in list(vars(module).values()):
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, type):
+            for name, member in list(vars(value).items()):
+                if callable(member) and hasattr(member, "__code__"):
+                    setattr(value, name, atheris.instrument_func(member))
+        elif hasattr(value, "__code__"):
+            atheris.instrument_func(value)
+
+
+def main() -> int:
+    """Run what the command line asks for; 0 if the codec kept its promises."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=int, help="fuzz this long")
+    parser.add_argument("--inputs", type=int, default=100_000, help="inputs of the mutational loop")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutational loop")
+    parser.add_argument("--input", help="check this one input, in hex")
+    parser.add_argument("--loop", action="store_true", help="the loop, even if there is atheris")
+    arguments = parser.parse_args()
+    if arguments.input is not None:
+        print(f"fine, {check(bytes.fromhex(arguments.input))} packets")
+        return 0
+    if arguments.seconds is not None and not arguments.loop:
+        if importlib.util.find_spec("atheris") is not None:
+            run_atheris(arguments.seconds)
+            return 0
+        print("atheris is not installed (pip install atheris): mutational loop instead")
+    done, packets = run_loop(arguments.seed, arguments.inputs, arguments.seconds)
+    print(f"{done} inputs, {packets} packets, no fault")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

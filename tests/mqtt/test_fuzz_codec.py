@@ -1,0 +1,81 @@
+"""The codec under damaged input: the seeded loop in the quick tier, atheris in the slow one."""
+
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.fuzz_codec import CodecFault, check, main, mutate, run_loop, seeds
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_codec.py"
+
+
+def test_forty_thousand_damaged_inputs_keep_the_promises() -> None:
+    done, packets = run_loop(seed=20_000, inputs=40_000)
+    assert done == 40_000
+    assert packets > 20_000  # the damage is small enough to get past the fixed header
+
+
+def test_random_bytes_keep_the_promises() -> None:
+    random_source = random.Random(1)
+    for _ in range(3000):
+        check(random_source.randbytes(random_source.randrange(2, 80)))
+
+
+def test_the_loop_is_reproducible() -> None:
+    corpus = seeds()
+    one = [mutate(random.Random(number), corpus) for number in range(50)]
+    assert one == [mutate(random.Random(number), corpus) for number in range(50)]
+
+
+def test_every_seed_is_legal() -> None:
+    for seed in seeds():
+        assert check(seed) >= 1
+
+
+def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would the loop notice a codec that does not round trip?"""
+    import scripts.fuzz_codec as fuzz
+
+    monkeypatch.setattr(fuzz, "encode", lambda packet, version: b"\xc0\x00")
+    with pytest.raises(CodecFault, match="--input"):
+        run_loop(seed=0, inputs=10)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is not installed (extra `fuzz`)"
+)
+def test_a_minute_of_coverage_guided_fuzzing_finds_nothing() -> None:
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--seconds", "60"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+
+
+def test_without_atheris_the_script_says_so_and_runs_the_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["fuzz_codec.py", "--seconds", "0"])
+    assert main() == 0
+    assert "atheris is not installed" in capsys.readouterr().out
+
+
+def test_the_script_runs_outside_pytest() -> None:
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--loop", "--inputs", "200"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "200 inputs" in run.stdout
