@@ -96,7 +96,10 @@ class Delivery:
                     continue
                 effective, retain, identifiers = options
             if effective == 0:
-                self.send_qos0(connection, message, retain, identifiers, variants)
+                if offset and self._is_held(session, message):
+                    self._publish_held_qos0(connection, message, retain, identifiers, variants)
+                else:
+                    self.send_qos0(connection, message, retain, identifiers, variants)
                 continue
             if connection.is_lagging:
                 continue  # it is in the session's streams
@@ -140,6 +143,33 @@ class Delivery:
             if not connection.touched:
                 connection.touched = True
                 tick.touched.append(connection)
+
+    def _is_held(self, session: Session, message: Message) -> bool:
+        """Is this stored message in one of the session's own streams?"""
+        for entry in self._routes.match(message.topic).entries:
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is not None and subscription.holds:
+                return True
+        return False
+
+    def _publish_held_qos0(
+        self,
+        connection: Connection,
+        message: Message,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, Parts],
+    ) -> None:
+        """Send at QoS 0 what is in the session's streams, too: in its turn there, and once."""
+        session = connection.session
+        assert session is not None
+        if connection.is_lagging:
+            return
+        if connection.pending:
+            self._queue(connection, Pending(message, 0, retain, identifiers))
+            return
+        self.send_qos0(connection, message, retain, identifiers, variants)
+        self._pass_over(session, message.offset)
 
     def _pass_over(self, session: Session, offset: int) -> None:
         """A message is done without having been sent."""
@@ -306,6 +336,10 @@ class Delivery:
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
+                self._pass_over(session, message.offset)
+                continue
+            if item.qos == 0:
+                self._send_qos0_in_order(connection, message, item.retain, item.identifiers)
                 self._pass_over(session, message.offset)
                 continue
             self.send_bound(

@@ -197,10 +197,10 @@ class Groups:
     def publish(self, message: Message, groups: list[Group]) -> None:
         """Hand a message that was just accepted to one member of each group."""
         for group in groups:
-            if message.qos == 0:
-                self._publish_qos0(group, message)
-            elif group.is_stored and message.offset:
+            if group.is_stored and message.offset:
                 self._publish_stored(group, message)
+            elif message.qos == 0:
+                self._publish_qos0(group, message)
             elif group.is_stored:
                 self._counters.drop("total_limit")
             else:
