@@ -74,12 +74,10 @@ class Cursor:
         if self.position >= written:
             return 0
         generation = generations.covering(self.position + 1)
-        if generation.first_offset > written:  # what is written was dropped
-            return 0
         if generation.number != self._number:
             if self._reader is not None:
-                self.missing += self._reader.buffered()  # its generation was dropped
-            after = max(self.position, generation.first_offset - 1)
-            self._reader = generation.slab.reader(self._streams, after)
+                # Nothing, unless the generation was dropped while it was being read.
+                self.missing += self._reader.buffered()
+            self._reader = generation.slab.reader(self._streams, self.position)
             self._number = generation.number
         return min(generation.last_offset, written)

@@ -281,8 +281,9 @@ class MessageLog:
             raise GenerationDropped(
                 f"generation {iterator.generation} of shard {iterator.shard} is not there"
             )
-        position = max(iterator.position, opened.first_offset - 1)
-        upto = min(opened.last_offset, self._generations.written_end(position))
+        position = iterator.position
+        # Asked for anew each time: an iterator holds nothing, so it may come back any time later.
+        upto = min(opened.last_offset, self._generations.written_end(opened.last_offset))
         if position < upto:
             stream = Stream(iterator.filter_id, iterator.topic_filter, 0)
             if iterator.filter_id:

@@ -30,6 +30,7 @@ NAME: Final = "filters"
 # 4,096 of them are 160 kB.
 BUFFERED_MAX: Final = 4096
 INDEX_PAGE_FIRST: Final = 8  # offsets of the first page of a stream: most streams have few
+INDEX_PAGE_MAX: Final = 512  # offsets of a later one
 
 _INDEX_KEY: Final = struct.Struct(">QQ")
 _INDEX_KEY_SIZE: Final = 16
@@ -164,7 +165,9 @@ class IndexReader:
         self._lanes: Final = [Lane(filter_id, start) for filter_id, start in starts.items()]
         self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self._lanes)]
         heapify(self._heap)
-        self._page_max: Final = max(1, min(PAGE_MAX, BUFFERED_MAX // max(1, len(self._lanes))))
+        self._page_max: Final = max(
+            1, min(INDEX_PAGE_MAX, BUFFERED_MAX // max(1, len(self._lanes)))
+        )
         self._messages_size = (
             PAGE_FIRST  # messages to read at once: small until their size is known
         )
@@ -201,7 +204,7 @@ class IndexReader:
         """Pass over at most `count` messages, by their index rows; returns how many."""
         skipped = 0
         while skipped < count:
-            offsets = self._merge(min(count - skipped, PAGE_MAX), upto)
+            offsets = self._merge(min(count - skipped, INDEX_PAGE_MAX), upto)
             if not offsets:
                 self.position = max(self.position, upto)
                 break

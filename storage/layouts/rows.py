@@ -19,8 +19,10 @@ KEY_SIZE: Final = 8
 # One call hands out and holds at most about this much, so that a backlog of large messages costs
 # the reader this and not count * maximum_packet_size.
 PAGE_BYTES_MAX: Final = 1 << 20
-PAGE_FIRST: Final = 16  # rows of a first page, before the size of a message is known
-PAGE_MAX: Final = 512  # rows; a page of small messages stays in the CPU caches
+PAGE_FIRST: Final = 8  # messages of a first page, before their size is known
+# Messages of a later page. A page is sized by the one before it, so this also limits what a
+# sudden run of the largest messages costs; pages of 512 are only 5 % faster.
+PAGE_MAX: Final = 64
 _SAMPLE: Final = 64
 # Topics remembered with who wants them; a hit saves matching every filter. 4,096 entries of ~150
 # bytes are 600 kB at the most and for one reader only.
