@@ -8,6 +8,7 @@ others read single integers, which the interpreter makes safe. Values only grow.
 from typing import Final
 
 PACKET_TYPES: Final = 16  # a packet's type is four bits; index 0 stays unused
+PUBLISH: Final = 3
 
 # Disposition words that appear as label values. They are bounded here so that no client can make
 # a new time series; the engine uses these names and nothing else.
@@ -101,7 +102,8 @@ class Counters:
     """All totals since the process started."""
 
     def __init__(self) -> None:
-        # Packets by type (index = MQTT control packet type number).
+        # Packets by type (index = MQTT control packet type number). PUBLISH is not counted in
+        # `packets_sent`: `messages_sent` has it, by QoS, and the hot path adds only once.
         self.packets_received: list[int] = [0] * PACKET_TYPES
         self.packets_sent: list[int] = [0] * PACKET_TYPES
         self.bytes_received: int = 0
@@ -136,12 +138,19 @@ class Counters:
         # The shell's own: exceptions caught at its marked boundary (each one is a bug of ours).
         self.internal_errors: int = 0
 
-        # Time and size of commits, and from PUBLISH received to its PUBACK or PUBREC released.
+        # Time and size of commits; and, per commit, from the beginning of the tick that received
+        # what it covers to the release of the acknowledgements (the shell measures both times).
         self.commit_seconds: LogBuckets = LogBuckets(1e-6)
         self.batch_records: LogBuckets = LogBuckets(1.0)
         self.publish_ack_seconds: LogBuckets = LogBuckets(1e-6)
         self.commits: int = 0  # batches reported durable
         self.commit_failures: int = 0
+
+    def sent_by_type(self) -> list[int]:
+        """Return the packets sent by type, PUBLISH included."""
+        sent = list(self.packets_sent)
+        sent[PUBLISH] = sum(self.messages_sent)
+        return sent
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count `count` dropped deliveries; an unknown reason is a bug of the caller."""

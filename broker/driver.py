@@ -57,8 +57,9 @@ class Driver:
         self._committer: Committer | None = None
         self._requested: int = 0
         self._durable: int = 0
-        # (serial, when its commit was requested), oldest first.
-        self._commits: deque[tuple[int, float]] = deque()
+        # (serial, when its tick began, when its commit was requested), oldest first.
+        self._commits: deque[tuple[int, float, float]] = deque()
+        self._tick_began: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int = 0  # broker time the timer is set for, 0 = no timer
         self._is_stopped: bool = False
@@ -78,6 +79,7 @@ class Driver:
         """Schedule a tick for the end of this iteration, at the time of now; not while `is_due`."""
         self.is_due = True
         self.now = self._clock()
+        self._tick_began = time.perf_counter()
         self.loop.call_soon(self._tick)
 
     def _tick(self) -> None:
@@ -98,7 +100,7 @@ class Driver:
         written = engine.written
         if written != self._requested:
             self._requested = written
-            self._commits.append((written, time.perf_counter()))
+            self._commits.append((written, self._tick_began, time.perf_counter()))
             assert self._committer is not None
             self._committer.request(written)
         if is_more and not self.is_due:
@@ -149,8 +151,12 @@ class Driver:
         if self._is_stopped:
             return
         arrived = time.perf_counter()
+        counters = self._counters
         while self._commits and self._commits[0][0] <= serial:
-            self._counters.commit_seconds.add(arrived - self._commits.popleft()[1])
+            _, began, requested = self._commits.popleft()
+            counters.commit_seconds.add(arrived - requested)
+            counters.publish_ack_seconds.add(arrived - began)
+            counters.commits += 1
         self._durable = max(self._durable, serial)
         if not self.is_due:
             self.wake()

@@ -50,16 +50,16 @@ GAUGES: Final[tuple[tuple[str, str, tuple[str, str] | None, str], ...]] = (
     ("connections", "connections", ("listener", "tcp"), "Open client connections"),
     ("sessions_online", "sessions", ("state", "online"), "Sessions by state"),
     ("sessions_offline", "sessions", ("state", "offline"), "Sessions by state"),
-    ("sessions_stored", "sessions_stored", None, "Sessions that outlive their connection"),
+    ("sessions_stored", "sessions_durable", None, "Sessions that outlive their connection"),
     ("sessions_lagging", "sessions_lagging", None, "Online sessions that read from disk"),
-    ("pending_messages", "pending_messages", None, "Messages waiting in RAM for a window"),
+    ("pending_messages", "session_queue_messages", None, "Messages waiting in RAM for a session"),
     ("inflight_messages", "inflight_messages", None, "QoS 1/2 messages sent and not acknowledged"),
     ("subscriptions_stored", "subscriptions", ("kind", "stored"), "Subscriptions by kind"),
     ("shared_groups", "shared_groups", None, "Shared subscription groups"),
     ("filters", "topic_filters", None, "Distinct topic filters with a subscription"),
     ("retained_messages", "retained_messages", None, "Retained messages"),
     ("log_end", "log_end_offset", None, "Offset of the newest stored message"),
-    ("log_bytes", "log_bytes", None, "Bytes of messages in the log"),
+    ("log_bytes", "stored_bytes", None, "Bytes of messages in the log"),
     ("generations", "generations", None, "Generations of the message log"),
     ("waiting_replies", "waiting_replies", None, "Batches of replies waiting for a commit"),
     ("batches_unsynced", "batches_unsynced", None, "Batches written and not yet durable"),
@@ -177,7 +177,7 @@ class BrokerCollector(Collector):
         )
         for direction, numbers in (
             ("received", counters.packets_received),
-            ("sent", counters.packets_sent),
+            ("sent", counters.sent_by_type()),
         ):
             for kind, name in enumerate(PACKET_NAMES):
                 if name:
@@ -211,7 +211,7 @@ class BrokerCollector(Collector):
         yield _counter("redeliveries", "PUBLISH and PUBREL sent again", counters.redeliveries)
         yield _histogram(
             "publish_ack_seconds",
-            "From a PUBLISH received to its PUBACK or PUBREC",
+            "From a tick that received PUBLISHes to their acknowledgement, per commit",
             counters.publish_ack_seconds,
         )
 
@@ -242,7 +242,7 @@ class BrokerCollector(Collector):
             counters.commit_seconds,
         )
         yield _histogram("commit_batch_records", "Rows of one batch", counters.batch_records)
-        yield _counter("commits", "Commits reported durable", counters.commits)
+        yield _counter("commits", "Batches that became durable", counters.commits)
         yield _counter("commit_failures", "Writes or syncs that failed", counters.commit_failures)
         yield _counter("generations_added", "Generations begun", counters.generations_added)
         yield _counter("generations_dropped", "Generations dropped", counters.generations_dropped)

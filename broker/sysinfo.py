@@ -70,7 +70,7 @@ class SystemTopics:
             "clients/expired": counters.sessions_expired,
             "clients/maximum": counters.connected_maximum,
             "messages/received": sum(counters.packets_received),
-            "messages/sent": sum(counters.packets_sent),
+            "messages/sent": sum(counters.sent_by_type()),
             # A message is stored once, however many sessions wait for it.
             "messages/stored": counters.messages_stored,
             "store/messages/count": counters.messages_stored,
@@ -104,7 +104,7 @@ class SystemTopics:
         counters = self._counters
         totals: dict[str, int] = {
             "messages/received": sum(counters.packets_received),
-            "messages/sent": sum(counters.packets_sent),
+            "messages/sent": sum(counters.sent_by_type()),
             "publish/received": sum(counters.messages_received),
             "publish/sent": sum(counters.messages_sent),
             "publish/dropped": sum(counters.dropped.values()),

@@ -52,3 +52,12 @@ def test_drops_are_counted_by_known_reasons_only() -> None:
     assert counters.dropped["queue_full"] == 3
     with pytest.raises(AssertionError):
         counters.drop("made up by a client")
+
+
+def test_publishes_sent_are_counted_once_and_shown_by_type() -> None:
+    counters = Counters()
+    counters.messages_sent[0] = 2
+    counters.messages_sent[1] = 3
+    counters.packets_sent[4] = 7
+    sent = counters.sent_by_type()
+    assert (sent[3], sent[4], sum(sent)) == (5, 7, 12)
