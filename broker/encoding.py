@@ -36,7 +36,9 @@ def encode_delivery(
     if message.expires_at_ms or identifiers or alias:
         left = -1
         if message.expires_at_ms:
-            left = max(0, (message.expires_at_ms - now + 999) // 1000)
+            # Broker time may repeat a second at a restart: nothing has waited less than not at all.
+            since = max(now, message.accepted_at_ms)
+            left = max(0, (message.expires_at_ms - since + 999) // 1000)
         properties = publish_properties(left, alias, identifiers, properties)
     topic = b"" if alias_known else message.topic.encode()
     return encode_publish_parts(version, topic, message.payload, qos, retain, dup, properties)
