@@ -142,16 +142,21 @@ class MessageLog:
 
         A generation may be dropped when this is None for every reader, each with its streams and
         its position. Offsets in flight are not above the position of their session: check them,
-        too. Sees only what is written: ask when no batch with messages is pending.
+        too. What is accepted but not written yet counts as owed to everybody.
         """
         opened = self._generations.by_number(generation)
         if opened is None:
             return None
         after = max(position, opened.first_offset - 1)
-        upto = min(opened.last_offset, self._generations.end)
-        if after >= upto:
+        last = min(opened.last_offset, self._generations.end)
+        if after >= last:
             return None
-        return opened.slab.first_owed(streams, after, upto)
+        # No batch is pending at most times, but the one that closed this generation may be.
+        written = min(last, self._generations.written_end(last))
+        first = opened.slab.first_owed(streams, after, written) if after < written else None
+        if first is None and written < last:
+            return max(after, written) + 1
+        return first
 
     # --- generations ---
 

@@ -312,6 +312,22 @@ def test_a_generation_is_owed_until_every_stream_is_past_it(store: Store, layout
     assert log.first_owed([A], 0, generation=9) is None
 
 
+def test_what_is_not_written_yet_is_owed(store: Store, layout: str) -> None:
+    """Could a generation be dropped in the tick that closes it, with its last messages pending?"""
+    log = start(store, layout)
+    accept(store, log, "cb")
+    pending: Batch = []
+    log.append(pending, message("a"), [1])
+    log.add_generation(pending, 0)
+    assert log.first_owed([A], 0, generation=1) == 3
+    assert log.first_owed([B], 0, generation=1) == 2
+    assert log.first_owed([B], 2, generation=1) == 3
+    assert log.first_owed([A], 3, generation=1) is None
+    store.write(pending)
+    assert log.first_owed([A], 0, generation=1) == 3
+    assert log.first_owed([B], 2, generation=1) is None
+
+
 # --- generations ---
 
 
@@ -323,8 +339,10 @@ def test_rotation_is_due_by_size(store: Store, layout: str) -> None:
     assert not log.rotation_due(0)
     accept(store, log, "aaaa")
     assert log.rotation_due(0)
+    assert log.newest_size_bytes >= 200
     rotate(store, log)
     assert not log.rotation_due(0)
+    assert log.newest_size_bytes == 0
 
 
 def test_rotation_is_due_by_age_but_never_for_an_empty_generation(
