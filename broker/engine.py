@@ -41,6 +41,8 @@ from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.message import NEVER, Message
 from mqtt.packets import (
+    PUBACK,
+    PUBLISH,
     Auth,
     Connect,
     Disconnect,
@@ -213,6 +215,7 @@ class Engine:
         )
         self._inbound = Inbound(
             tick,
+            self._routes,
             self._sessions,
             self._delivery,
             self._groups,
@@ -308,10 +311,26 @@ class Engine:
         if connection.state >= CLOSING:
             return
         decoder = connection.decoder
-        for packet in decoder.receive(data):
-            self._handle(connection, packet)
-            if connection.state >= CLOSING:
-                return
+        inbound = self._inbound
+        received = self.counters.packets_received
+        try:
+            for packet in decoder.receive(data):
+                # The two packets that make the traffic go straight to their handlers.
+                if connection.state != ACTIVE:
+                    self._begin(connection, packet)
+                elif type(packet) is Publish:
+                    received[PUBLISH] += 1
+                    inbound.publish(connection, packet)
+                elif type(packet) is Puback:
+                    received[PUBACK] += 1
+                    inbound.puback(connection, packet)
+                else:
+                    self._dispatch(connection, packet)
+                if connection.state >= CLOSING:
+                    return
+        except MqttError as error:
+            self._fail(connection, error)
+            return
         if decoder.error is not None and connection.state != AUTHENTICATING:
             self._fail(connection, decoder.error)
         elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
@@ -328,40 +347,38 @@ class Engine:
             if connection not in self._stalled:
                 connection.transport.resume_reading()
 
-    def _handle(self, connection: Connection, packet: Packet) -> None:
-        state = connection.state
-        self.counters.packets_received[packet.kind] += 1
-        try:
-            if state == ACTIVE:
-                self._dispatch(connection, packet)
-            elif state == AWAITING_CONNECT:
-                if not isinstance(packet, Connect):
-                    raise ProtocolError("first packet is not CONNECT")
-                self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
-                if connection.state == AUTHENTICATING:
-                    connection.transport.pause_reading()
-            elif state == AUTHENTICATING:
-                if len(connection.early) >= EARLY_PACKETS_MAX:
-                    raise ProtocolError("too many packets before CONNACK", reasons.QUOTA_EXCEEDED)
-                connection.early.append(packet)
-        except MqttError as error:
-            self._fail(connection, error)
+    def _begin(self, connection: Connection, packet: Packet) -> None:
+        """Handle a packet of a connection that was not accepted yet."""
+        if connection.state == AWAITING_CONNECT:
+            self.counters.packets_received[packet.kind] += 1
+            if not isinstance(packet, Connect):
+                raise ProtocolError("first packet is not CONNECT")
+            self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
+            if connection.state == AUTHENTICATING:
+                connection.transport.pause_reading()
+        elif connection.state == AUTHENTICATING:
+            if len(connection.early) >= EARLY_PACKETS_MAX:
+                raise ProtocolError("too many packets before CONNACK", reasons.QUOTA_EXCEEDED)
+            connection.early.append(packet)
 
     def _handle_early(self, connection: Connection) -> None:
         """The authenticator answered: go on with what came after the CONNECT."""
         early, connection.early = connection.early, []
         if connection.state == ACTIVE:
             connection.transport.resume_reading()
-        for packet in early:
-            if connection.state >= CLOSING:
-                return
-            self.counters.packets_received[packet.kind] -= 1
-            self._handle(connection, packet)
-        error = connection.decoder.error
-        if error is not None and connection.state < CLOSING:
+        try:
+            for packet in early:
+                if connection.state < CLOSING:
+                    self._dispatch(connection, packet)
+        except MqttError as error:
             self._fail(connection, error)
+            return
+        fault = connection.decoder.error
+        if fault is not None and connection.state < CLOSING:
+            self._fail(connection, fault)
 
     def _dispatch(self, connection: Connection, packet: Packet) -> None:
+        self.counters.packets_received[packet.kind] += 1
         inbound = self._inbound
         if isinstance(packet, Publish):
             inbound.publish(connection, packet)

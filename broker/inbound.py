@@ -15,6 +15,7 @@ from broker.groups import Groups
 from broker.ports import Policy
 from broker.publishing import Publishing
 from broker.retained import Retained
+from broker.routes import Route, Routes
 from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.tick import Tick
@@ -56,6 +57,7 @@ class Inbound:
     def __init__(
         self,
         tick: Tick,
+        routes: Routes,
         sessions: Sessions,
         delivery: Delivery,
         groups: Groups,
@@ -66,6 +68,7 @@ class Inbound:
         counters: Counters,
     ) -> None:
         self._tick: Final = tick
+        self._routes: Final = routes
         self._sessions: Final = sessions
         self._delivery: Final = delivery
         self._groups: Final = groups
@@ -107,7 +110,8 @@ class Inbound:
                 )
         if packet.retain and not self._settings.retain_available:
             raise ProtocolError("RETAIN 1, expected 0", reasons.RETAIN_NOT_SUPPORTED)
-        refusal = self._refusal(session, topic)
+        route = self._routes.match(topic)
+        refusal = self._refusal(session, topic, route)
         if refusal:
             self._refuse(connection, session, packet, refusal)
             return
@@ -123,7 +127,7 @@ class Inbound:
             now,
             NEVER if expiry < 0 else now + expiry * 1000,
         )
-        accepted = self._publishing.accept(message)
+        accepted = self._publishing.accept(message, route)
         reason_code = accepted.reason_code
         if reason_code >= 0x80:
             self._refuse(connection, session, packet, reason_code)
@@ -150,12 +154,12 @@ class Inbound:
             raise ProtocolError(f"topic alias {alias} was never set, expected a topic with it")
         return topic
 
-    def _refusal(self, session: Session, topic: str) -> int:
+    def _refusal(self, session: Session, topic: str, route: Route) -> int:
         """Return the reason why this client may not publish to the topic, or 0."""
-        if topic.count("/") >= self._settings.topic_levels_max:
+        if route.levels > self._settings.topic_levels_max:
             return reasons.TOPIC_NAME_INVALID
-        if topic.startswith("$"):
-            return reasons.NOT_AUTHORIZED  # the `$` topics are the server's [MQTT-4.7.2-1]
+        if route.is_reserved:
+            return reasons.NOT_AUTHORIZED
         if not self._policy.may_publish(session.identity, session.client_id, topic):
             return reasons.NOT_AUTHORIZED
         return 0

@@ -442,7 +442,7 @@ class Lifecycle:
             now,
             NEVER if expiry is None else now + expiry * 1000,
         )
-        accepted = self._publishing.accept(message)
+        accepted = self._publishing.accept(message, self._publishing.route(will.topic))
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1
             return

@@ -60,25 +60,30 @@ class Publishing:
         self._quota: Final = quota
         self._settings: Final = settings
         self._counters: Final = counters
+        self._store_qos0: Final = settings.store_qos0
+        self._is_limited: Final = bool(
+            settings.total_bytes_max
+            or settings.retained_messages_max
+            or settings.on_limit == "reject"
+        )
         self._store_all: Final = settings.store == "all"
         self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
 
-    def accept(self, message: Message) -> Accepted:
+    def accept(self, message: Message, route: Route) -> Accepted:
         """Take a message over, or refuse it (0x97) without having changed anything.
 
-        What it changes is durable with this tick's batch.
+        `route` is that of its topic. What it changes is durable with this tick's batch.
         """
-        route = self._routes.match(message.topic)
-        to_store = message.qos > 0 or self._settings.store_qos0
+        to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = False
         if to_store or message.retain:
-            if self.refuses_writes or self._is_over_limit(message, route):
+            if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
                 self._counters.drop("storage_refused")
                 return REFUSED
             if message.retain:
                 changed = self._retained.keep(message)
-            if to_store and not (self._quota.is_total_full() and self._drops_new()):
+            if to_store and not (self._is_limited and self._drops_new()):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
                 changed = True
@@ -93,8 +98,12 @@ class Publishing:
         self._counters.unmatched_messages += 1
         return UNMATCHED
 
+    def route(self, topic: str) -> Route:
+        """Return who gets a topic now."""
+        return self._routes.match(topic)
+
     def _drops_new(self) -> bool:
-        if self._settings.on_limit != "drop_new":
+        if self._settings.on_limit != "drop_new" or not self._quota.is_total_full():
             return False
         self._counters.drop("total_limit")
         return True

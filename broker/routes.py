@@ -63,9 +63,20 @@ class Target:
 class Route:
     """Everybody who gets one topic."""
 
-    __slots__ = ("checked", "entries", "filter_ids", "groups", "stamp", "targets")
+    __slots__ = (
+        "checked",
+        "entries",
+        "filter_ids",
+        "groups",
+        "is_reserved",
+        "levels",
+        "stamp",
+        "targets",
+    )
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, topic: str, entries: list[Entry]) -> None:
+        self.levels: int = topic.count("/") + 1
+        self.is_reserved: bool = topic.startswith("$")  # the server's [MQTT-4.7.2-1]
         self.entries: list[Entry] = entries
         self.targets: list[Target] = []
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
@@ -162,7 +173,7 @@ class Routes:
         """Return who gets `topic`, up to date. The answer is valid until the next change."""
         route = self._cache.get(topic)
         if route is None:
-            route = Route(self._matching(topic))
+            route = Route(topic, self._matching(topic))
             if len(self._cache) >= ROUTES_MAX:
                 self._cache.clear()
             self._cache[topic] = route
