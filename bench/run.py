@@ -182,15 +182,17 @@ def report(lines: list[Line], slow: Line | None, about: Line) -> str:
         f"- Holdfast: durable sessions, `durability = {arguments.durability}` "
         "(an acknowledgement waits for the fsync of its message);"
         " mosquitto: default configuration, in memory, clean sessions",
-        f"- one publisher to one subscriber per pair, {PAYLOAD_BYTES} B payload, window 20, "
-        f"{arguments.seconds:g} s after 1 s of warm-up, median of {arguments.rounds} rounds, "
-        "fresh broker and directory each time, brokers taking turns",
         f"- command: `{about['command']}`",
         "",
     ]
     if lines:
-        text += [*table(lines, arguments), ""]
         text += [
+            f"One publisher to one subscriber per pair, {PAYLOAD_BYTES} B payload, window 20, "
+            f"{arguments.seconds:g} s after 1 s of warm-up, median of {arguments.rounds} rounds, "
+            "fresh broker and directory each time, brokers taking turns.",
+            "",
+            *table(lines, arguments),
+            "",
             f"`limit` is the side that used {BUSY:.0%} of a core or more; `waiting` means neither.",
             "",
         ]

@@ -122,6 +122,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker.metrics": "an HTTP server in threads",
     "broker.notify": "talks to systemd",
     "broker.passwords": "reads and writes the password file",
+    "broker.server": "puts the process together",
     "broker.transport": "sockets",
     "storage.boottime": "reads clocks",
     "storage.directory": "locks the data directory",
