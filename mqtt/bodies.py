@@ -21,7 +21,6 @@ from mqtt.packets import (
     Pingresp,
     Puback,
     Pubcomp,
-    Publish,
     Pubrec,
     Pubrel,
     Suback,
@@ -129,7 +128,6 @@ def _read_will(reader: Reader, flags: int, version: int, user_properties_max: in
         block = reader.properties()
         start = block.position
         found = props.read(block, props.WILL, user_properties_max)
-        _check_response_topic(found)
         numbers = found.numbers
         forward = props.forwardable(reader.data, start, block.end)
     topic = read_topic(reader.binary("will topic"), "will topic")
@@ -143,53 +141,6 @@ def _read_will(reader: Reader, flags: int, version: int, user_properties_max: in
         delay_interval=numbers.get(props.WILL_DELAY_INTERVAL, 0),
         message_expiry_interval=numbers.get(props.MESSAGE_EXPIRY_INTERVAL),
         properties=forward,
-    )
-
-
-def _check_response_topic(found: Properties) -> None:
-    """Refuse a Response Topic that could not be published to [MQTT-3.3.2-14, MQTT-4.7.3-1]."""
-    topic = found.strings.get(props.RESPONSE_TOPIC)
-    if topic is not None and (not topic or "+" in topic or "#" in topic):
-        raise ProtocolError("response topic is not a topic name", reasons.TOPIC_NAME_INVALID)
-
-
-def read_publish(
-    reader: Reader, flags: int, version: int, from_client: bool, user_properties_max: int
-) -> Publish:
-    """Read any PUBLISH body; `flags` are the lower four bits of the first byte, already checked."""
-    qos = flags >> 1 & 3
-    topic = read_topic(reader.binary("topic"))
-    packet_id = _read_packet_id(reader) if qos else 0
-    numbers: dict[int, int] = {}
-    identifiers: list[int] = []
-    forward = b""
-    if version == packets.V5:
-        block = reader.properties()
-        start = block.position
-        if start < block.end:
-            found = props.read(block, packets.PUBLISH, user_properties_max)
-            _check_response_topic(found)
-            numbers = found.numbers
-            identifiers = found.identifiers
-            if identifiers and from_client:
-                raise ProtocolError("subscription identifier from a client")  # [MQTT-3.3.4-6]
-            forward = props.forwardable(reader.data, start, block.end)
-    alias = numbers.get(props.TOPIC_ALIAS, 0)
-    if not topic and not alias:
-        if version == packets.V5:
-            raise ProtocolError("empty topic without topic alias")
-        raise MalformedPacket("topic is empty", reasons.TOPIC_NAME_INVALID)  # [MQTT-4.7.3-1]
-    return Publish(
-        topic,
-        reader.data[reader.position : reader.end],
-        qos,
-        flags & 1 != 0,
-        flags & 8 != 0,
-        packet_id,
-        forward,
-        numbers.get(props.MESSAGE_EXPIRY_INTERVAL, -1),
-        alias,
-        tuple(identifiers),
     )
 
 

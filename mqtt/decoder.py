@@ -10,9 +10,10 @@ acknowledgements are decoded here, in one loop without a call per field; the res
 from typing import Final, Literal, TypeAlias
 
 from mqtt import bodies, packets
+from mqtt import properties as props
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError
 from mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from mqtt.reasons import PACKET_TOO_LARGE
+from mqtt.reasons import PACKET_TOO_LARGE, TOPIC_NAME_INVALID
 from mqtt.wire import VARINT_MAX, Reader
 
 Role: TypeAlias = Literal["server", "client"]
@@ -29,6 +30,11 @@ USER_PROPERTIES_MAX: Final = 1024
 TOPICS_MAX: Final = 65_536
 TOPIC_KEPT_SIZE_MAX: Final = 256
 _topics: Final[dict[bytes, str]] = {}
+
+# The same for property blocks of PUBLISH: publishers tend to send one block with every message.
+BLOCKS_MAX: Final = 4_096
+BLOCK_KEPT_SIZE_MAX: Final = 256
+_blocks: Final[dict[bytes, props.PublishProperties]] = {}
 
 # What to do with a packet, by its first byte.
 _FAULT: Final = 0
@@ -186,15 +192,14 @@ class Decoder:
                 topic = topics.get(raw)
                 if topic is None:
                     topic = _learn_topic(raw)
-                if not five:
-                    if not raw:
-                        self._publish(data, first, start, stop)  # raises: the topic is empty
-                elif raw and body < stop and data[body] == 0:
+                if five:
+                    if body == stop or data[body] or not raw:
+                        append(self._publish(data, first, topic, packet_id, body, stop))
+                        position = stop
+                        continue
                     body += 1  # no properties
-                else:
-                    append(self._publish(data, first, start, stop))
-                    position = stop
-                    continue
+                elif not raw:
+                    raise MalformedPacket("topic is empty", TOPIC_NAME_INVALID)  # [MQTT-4.7.3-1]
                 append(
                     Publish(
                         topic,
@@ -302,14 +307,38 @@ class Decoder:
         self.version = bodies.read_protocol(reader)
         return bodies.read_connect(reader, self.version, self.user_properties_max)
 
-    def _publish(self, data: bytes, first: int, start: int, stop: int) -> Packet:
-        """Decode a PUBLISH with properties, or one with a fault."""
-        return bodies.read_publish(
-            Reader(data, start, stop),
-            first & 15,
-            self.version,
-            self._from_client,
-            self.user_properties_max,
+    def _publish(
+        self, data: bytes, first: int, topic: str, packet_id: int, position: int, stop: int
+    ) -> Publish:
+        """Decode the rest of a v5 PUBLISH, from its property length on."""
+        size = data[position] if position < stop else 128
+        start = position + 1
+        end = start + size
+        if size > 127 or end > stop:
+            block = Reader(data, position, stop).properties()
+            start = block.position
+            end = block.end
+        raw = data[start:end]
+        known = _blocks.get(raw)
+        if known is None:
+            known = _learn_block(raw, self.user_properties_max)
+        if known.user_count > self.user_properties_max:
+            raise props.too_many(self.user_properties_max)
+        if known.subscription_identifiers and self._from_client:
+            raise ProtocolError("subscription identifier from a client")  # [MQTT-3.3.4-6]
+        if not topic and not known.topic_alias:
+            raise ProtocolError("empty topic without topic alias")  # section 3.3.2.1
+        return Publish(
+            topic,
+            data[end:stop],
+            first >> 1 & 3,
+            first & 1 == 1,
+            first & 8 == 8,
+            packet_id,
+            known.forward,
+            known.message_expiry_interval,
+            known.topic_alias,
+            known.subscription_identifiers,
         )
 
 
@@ -321,6 +350,16 @@ def _learn_topic(raw: bytes) -> str:
             _topics.clear()
         _topics[raw] = topic
     return topic
+
+
+def _learn_block(raw: bytes, user_properties_max: int) -> props.PublishProperties:
+    """Validate a property block of PUBLISH and remember the result, unless it is long."""
+    known = props.read_publish(raw, user_properties_max)
+    if len(raw) <= BLOCK_KEPT_SIZE_MAX:
+        if len(_blocks) >= BLOCKS_MAX:
+            _blocks.clear()
+        _blocks[raw] = known
+    return known
 
 
 __all__ = ["CONNECT_SIZE_MAX", "PACKET_SIZE_MAX", "USER_PROPERTIES_MAX", "Decoder", "Role"]

@@ -191,9 +191,7 @@ def read(block: Reader, kind: int, user_properties_max: int) -> Properties:
         value_type = table[identifier]
         if value_type == PAIR:
             if len(found.user) >= user_properties_max:
-                raise ProtocolError(
-                    f"more than {user_properties_max} user properties", reasons.QUOTA_EXCEEDED
-                )
+                raise too_many(user_properties_max)
             name = block.string("user property name")
             found.user.append((name, block.string("user property value")))
             continue
@@ -211,7 +209,11 @@ def _read_value(block: Reader, identifier: int, value_type: int, found: Properti
     """Read one value that is not a user property into its place in `found`."""
     name = NAMES[identifier]
     if value_type == STRING:
-        found.strings[identifier] = block.string(name)
+        string = block.string(name)
+        if identifier == RESPONSE_TOPIC and (not string or "+" in string or "#" in string):
+            # [MQTT-3.3.2-14, MQTT-4.7.3-1]
+            raise ProtocolError(f"{name} is not a topic name", reasons.TOPIC_NAME_INVALID)
+        found.strings[identifier] = string
         return
     if value_type == BINARY:
         found.binaries[identifier] = block.binary(name)
@@ -232,6 +234,49 @@ def _read_value(block: Reader, identifier: int, value_type: int, found: Properti
         code = reasons.TOPIC_ALIAS_INVALID if alias else reasons.PROTOCOL_ERROR
         raise ProtocolError(f"{name} must not be 0", code)
     found.numbers[identifier] = value
+
+
+def too_many(user_properties_max: int) -> ProtocolError:
+    """Return the fault of a packet with too many user properties."""
+    return ProtocolError(f"more than {user_properties_max} user properties", reasons.QUOTA_EXCEEDED)
+
+
+class PublishProperties:
+    """What a property block of PUBLISH says, apart from direction and limits of a connection."""
+
+    __slots__ = (
+        "forward",
+        "message_expiry_interval",
+        "subscription_identifiers",
+        "topic_alias",
+        "user_count",
+    )
+
+    def __init__(
+        self,
+        forward: bytes,
+        message_expiry_interval: int,
+        topic_alias: int,
+        subscription_identifiers: tuple[int, ...],
+        user_count: int,
+    ) -> None:
+        self.forward: bytes = forward  # see `forwardable`
+        self.message_expiry_interval: int = message_expiry_interval  # seconds, -1 = absent
+        self.topic_alias: int = topic_alias  # 0 = absent
+        self.subscription_identifiers: tuple[int, ...] = subscription_identifiers
+        self.user_count: int = user_count
+
+
+def read_publish(raw: bytes, user_properties_max: int) -> PublishProperties:
+    """Read a property block of PUBLISH that is `raw`, its length not included."""
+    found = read(Reader(raw, 0, len(raw)), packets.PUBLISH, user_properties_max)
+    return PublishProperties(
+        forwardable(raw, 0, len(raw)),
+        found.numbers.get(MESSAGE_EXPIRY_INTERVAL, -1),
+        found.numbers.get(TOPIC_ALIAS, 0),
+        tuple(found.identifiers),
+        len(found.user),
+    )
 
 
 def forwardable(data: bytes, start: int, end: int) -> bytes:

@@ -458,3 +458,64 @@ def test_long_empty_and_illegal_topics_are_not_cached() -> None:
     assert decoder_module._topics == {}
     server().receive(publish_to(b"x" * 256))
     assert len(decoder_module._topics) == 1
+
+
+# The cache of property blocks
+
+
+def publish_with(block: bytes, topic: bytes = b"t") -> bytes:
+    return frame(0x30, len(topic).to_bytes(2, "big") + topic + bytes((len(block),)) + block)
+
+
+def test_the_block_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "BLOCKS_MAX", 10)
+    decoder_module._blocks.clear()
+    decoder = server()
+    for expiry in range(100):
+        block = b"\x02" + expiry.to_bytes(4, "big")
+        expected = Publish("t", b"", message_expiry_interval=expiry)
+        assert decoder.receive(publish_with(block) * 2) == [expected] * 2
+        assert len(decoder_module._blocks) <= 10
+
+
+def test_long_and_illegal_blocks_are_not_cached() -> None:
+    decoder_module._blocks.clear()
+    long_block = b"\x26\x00\x00\x00\xfd" + b"v" * 253  # 258 bytes
+    found = server().receive(frame(0x30, b"\x00\x01t\x82\x02" + long_block))
+    assert found == [Publish("t", b"", properties=long_block)]
+    for block in (b"\xff", b"\x02\x00", b"\x23\x00\x00"):
+        assert server().receive(publish_with(block)) == []
+    assert decoder_module._blocks == {}
+
+
+def test_a_block_seen_before_is_judged_by_the_rules_of_this_connection() -> None:
+    """What depends on direction, limits or the topic must not come from the cache."""
+    identifier, pairs, expiry = b"\x0b\x01", b"\x26\x00\x00\x00\x00" * 3, b"\x02\x00\x00\x00\x01"
+    for block in (identifier, pairs, expiry):
+        client = Decoder("client", 0, 5)
+        assert len(client.receive(publish_with(block))) == 1
+        assert block in decoder_module._blocks
+    decoder = server()
+    assert decoder.receive(publish_with(identifier)) == []
+    assert fault_of(decoder, ProtocolError).reason_code == 0x82
+    decoder = server()
+    decoder.user_properties_max = 2
+    assert decoder.receive(publish_with(pairs)) == []
+    assert fault_of(decoder, ProtocolError).reason_code == 0x97
+    decoder = server()
+    assert decoder.receive(publish_with(expiry, topic=b"")) == []
+    assert fault_of(decoder, ProtocolError).reason_code == 0x82
+
+
+def test_the_same_fault_with_and_without_the_cache() -> None:
+    pairs = publish_with(b"\x26\x00\x00\x00\x00" * 3)
+    faults = []
+    for warm in (False, True):
+        decoder_module._blocks.clear()
+        if warm:
+            server().receive(pairs)
+        decoder = server()
+        decoder.user_properties_max = 2
+        decoder.receive(pairs)
+        faults.append((str(decoder.error), fault_of(decoder).reason_code))
+    assert faults[0] == faults[1]

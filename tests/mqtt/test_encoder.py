@@ -46,7 +46,7 @@ def test_the_shortest_form_is_sent(sample: Sample) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("sender", ["client", "server"])
 class TestRoundTrip:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=150)
     @given(data=st.data())
     def test_what_is_encoded_decodes_to_the_same(
         self, data: st.DataObject, sender: Sender, version: int
@@ -59,7 +59,7 @@ class TestRoundTrip:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_connect_round_trip(version: int, data: st.DataObject) -> None:
     connect = data.draw(connects(version))
