@@ -199,6 +199,8 @@ class Sessions:
         old: Subscription | None,
     ) -> None:
         entry = self._routes.ensure(subscription.stream_filter)
+        if old is None:
+            subscription.since = self._log.end
         held = old is not None and old.holds
         subscription.holds = session.is_stored and subscription.qos > 0
         if held and not subscription.holds and connection.is_lagging:
