@@ -546,10 +546,7 @@ class Engine:
             if item.connection.last_waiting is item:
                 item.connection.last_waiting = None
             self._release(item)
-        housekeeping = self._housekeeping
-        if 0 < housekeeping.reclaim_serial <= serial:
-            housekeeping.reclaim_serial = 0
-            self._log.reclaim()
+        self._housekeeping.reclaim(serial)
 
     def _release(self, item: Waiting) -> None:
         connection = item.connection

@@ -23,6 +23,7 @@ from session.records import decode_session
 from session.session import Session
 from storage.api import Store
 from storage.due import RETAINED, SESSION, WILL, Due
+from storage.errors import Recoverable
 from storage.log import Generation, MessageLog, Stream, report_generations
 from storage.state import SESSIONS, unseal
 
@@ -124,7 +125,10 @@ class Housekeeping:
     def _keep_generations(self, now: int) -> None:
         """Begin a generation when it is time, and see whether old ones can go."""
         if self._log.rotation_due(now):
-            self.rotate(now)
+            try:
+                self.rotate(now)
+            except Recoverable:
+                return  # a full disk: nothing has changed, and the next sweep tries again
         if self._sweep is not None:
             return
         oldest = self._log.list_generations()[0]
@@ -152,6 +156,16 @@ class Housekeeping:
             return False
         following = self._log.list_generations()[1]  # its first message is younger than our last
         return following.created_ms + settings.max_age_s * 1000 <= now
+
+    def reclaim(self, serial: int) -> None:
+        """Give back the space of dropped generations once batch `serial` made that durable."""
+        if not 0 < self.reclaim_serial <= serial:
+            return
+        try:
+            self._log.reclaim()
+        except Recoverable:
+            return  # a full disk: tried again with the next commit
+        self.reclaim_serial = 0
 
     def _drop(self, generation: Generation) -> None:
         self._log.drop_generation(self._tick.batch, generation.number)
