@@ -1,20 +1,28 @@
 """What the tests of the message log share: messages, both stores, and golden files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from mqtt.message import NEVER, Message
-from storage.api import Store
+from mqtt.topics import matches
+from storage.api import Batch, Store
+from storage.generations import LAYOUTS
+from storage.layouts.api import Reader, Slab, Stream
+from storage.log import MessageLog
 from storage.memory import MemoryStore
+from storage.records import encode_message
 from storage.rocks import RocksStore
 from storage.state import META
 
-LAYOUTS = ("filters", "timeline")
+LAYOUT_NAMES = ("filters", "timeline")
 BACKENDS = ("memory", "rocks")
 GOLDEN = Path(__file__).parent / "golden"
 
-OpenStore = Callable[[], Store]
+A = Stream(1, "a", 0)
+B = Stream(2, "b", 0)
+ANY = Stream(3, "#", 0)
+IDS = {"a": [1], "b": [2]}  # the filters that `accept` says match a topic
 
 
 def message(topic: str, payload: bytes = b"x", *, accepted_at_ms: int = 1000) -> Message:
@@ -62,3 +70,75 @@ def golden(name: str) -> dict[str, bytes]:
             case, _, text = line.partition(":")
             cases[case.strip()] = bytes.fromhex(text)
     return cases
+
+
+def start(store: Store, layout: str = "filters", now_ms: int = 0) -> MessageLog:
+    log = MessageLog(store, layout=layout)
+    log.open(now_ms)
+    return log
+
+
+def accept(store: Store, log: MessageLog, topics: str, *, at_ms: int = 1000) -> None:
+    """Append one message per letter of `topics` and write them as one batch."""
+    batch: Batch = []
+    for topic in topics:
+        log.append(batch, message(topic, accepted_at_ms=at_ms), IDS.get(topic, []))
+    store.write(batch)
+
+
+def rotate(store: Store, log: MessageLog, now_ms: int = 0, layout: str | None = None) -> int:
+    batch: Batch = []
+    number = log.add_generation(batch, now_ms, layout)
+    store.write(batch)
+    return number
+
+
+def drop(store: Store, log: MessageLog, number: int) -> None:
+    batch: Batch = []
+    log.drop_generation(batch, number)
+    store.write(batch)
+    store.sync()
+
+
+def read(log: MessageLog, streams: list[Stream], position: int = 0) -> list[int]:
+    cursor = log.cursor(streams, position)
+    offsets: list[int] = []
+    while found := cursor.next(3):
+        offsets += [m.offset for m in found]
+    assert cursor.next(3) == []
+    return offsets
+
+
+def sound(log: MessageLog) -> None:
+    assert list(log.invariants()) == []
+
+
+def new_slab(store: Store, layout: str) -> Slab:
+    made = LAYOUTS[layout](store, 1)
+    for family in made.families:
+        store.create_family(family)
+    return made
+
+
+def fill(
+    store: Store, slab: Slab, topics: list[str], streams: list[Stream], payload: bytes = b"x"
+) -> None:
+    """Store one message per topic, offsets from 1, indexed for the streams that match."""
+    batch: Batch = []
+    for offset, topic in enumerate(topics, 1):
+        ids = [s.filter_id for s in streams if matches(s.topic_filter, topic)]
+        slab.append(batch, offset, encode_message(message(topic, payload)), ids)
+    store.write(batch)
+
+
+def drain(reader: Reader, upto: int, count: int = 3) -> list[int]:
+    """Read to the end; every call but the last must make progress."""
+    offsets: list[int] = []
+    while True:
+        found = [m.offset for m in reader.next(count, upto, 0)]
+        assert len(found) <= count
+        if not found:
+            assert reader.position >= upto
+            return offsets
+        assert reader.position >= found[-1]
+        offsets += found

@@ -17,7 +17,7 @@ from storage.log import END_OF_STREAM, Cursor, MessageLog, Stream, report_genera
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.state import META
-from tests.storage.log_cases import LAYOUTS, message
+from tests.storage.log_cases import LAYOUT_NAMES, message
 
 FILTERS = ("a", "b", "a/#", "+/x", "+", "#", "b/x", "none")
 TOPICS = ("a", "b", "a/x", "b/x", "a/y/z", "c", "$sys/x")
@@ -93,7 +93,7 @@ class Run:
         self.open()
 
     def open(self) -> None:
-        layout = self.random.choice(LAYOUTS)
+        layout = self.random.choice(LAYOUT_NAMES)
         self.log = MessageLog(self.store, layout=layout)
         self.log.open(self.now_ms)
         generations = self.log.list_generations()
@@ -125,7 +125,7 @@ class Run:
             self.changes.append(("hold", self.random.choice(free)))
 
     def rotate(self) -> None:
-        layout = self.random.choice(LAYOUTS)
+        layout = self.random.choice(LAYOUT_NAMES)
         self.log.add_generation(self.batch, self.now_ms, layout)
         self.changes.append(("add", layout))
 
