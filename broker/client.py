@@ -56,6 +56,7 @@ class Client:
         """Connect to 127.0.0.1, resume the session and send again what is unfinished."""
         self._decoder = Decoder("client", 0, VERSION_5)
         self._buffer.clear()
+        self.close()
         try:
             self._socket = socket.create_connection(("127.0.0.1", port), self._timeout_s)
         except OSError as problem:
@@ -70,6 +71,7 @@ class Client:
         )
         connack = self._next()
         if not isinstance(connack, Connack) or connack.reason_code:
+            self.close()
             raise ClientError(f"{self.client_id}: CONNECT was answered by {connack!r}")
         self.session_present = connack.session_present
         for packet_id, (publish, is_released) in self._outgoing.items():

@@ -20,7 +20,7 @@ from broker.engine import Engine
 from broker.log import Log
 from broker.metrics import Snapshot
 from broker.transport import ClientStream
-from storage.errors import StorageError
+from storage.errors import Recoverable, StorageError, WriteStalled
 from storage.rocks import RocksStore
 from storage.writer import FSYNC, Committer
 
@@ -63,14 +63,13 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int = 0  # broker time the timer is set for, 0 = no timer
         self._is_stopped: bool = False
-        self._refusals: int = 0  # of the engine's writes, as of the last tick
+        self._refusal: Recoverable | None = None  # why the last write was refused, if it was
         self._is_low: bool = False  # is the disk below its low-water mark?
         self._drained: asyncio.Event | None = None
 
     def start(self, committer: Committer) -> None:
         """Begin to tick; `committer` reports to `durable` and `failed`."""
         self._committer = committer
-        self._refusals = self._counters.commit_failures
         self.wake()
 
     # Ticks.
@@ -94,9 +93,8 @@ class Driver:
         except Exception as error:  # shell boundary: memory may be ahead of the disk
             self.fail(error)
             return
-        if self._counters.commit_failures != self._refusals:
-            self._refusals = self._counters.commit_failures
-            self._log.warning("write_refused", "the store refuses writes for now; trying again")
+        if engine.refused_by is not self._refusal:
+            self._note_refusal(engine.refused_by)
         written = engine.written
         if written != self._requested:
             self._requested = written
@@ -109,6 +107,19 @@ class Driver:
         if self._drained is not None and self.is_quiet():
             self._drained.set()
 
+    def _note_refusal(self, refusal: Recoverable | None) -> None:
+        """Count a write that the store refused, and say when that begins and ends.
+
+        The engine keeps the batch and tries it again.
+        """
+        if refusal is None:
+            self._log.info("writes_resumed", "the store takes writes again")
+        else:
+            self._counters.commit_failures += 1
+            if self._refusal is None:
+                self._log.warning("write_refused", f"{refusal}; trying again")
+        self._refusal = refusal
+
     def durable(self, serial: int) -> None:
         """Take the committer's report: on its thread in mode fsync, inside our tick otherwise."""
         assert self._committer is not None
@@ -119,7 +130,7 @@ class Driver:
 
     def failed(self, error: StorageError) -> None:
         """Take the committer's failure, on its thread."""
-        self.call_from_thread(self.fail, error)
+        self.call_from_thread(self._commit_failed, error)
 
     def call_from_thread(self, call: Callable[..., object], *arguments: object) -> None:
         """Call on the loop's thread; dropped when the loop has ended and nobody waits any more."""
@@ -165,6 +176,10 @@ class Driver:
         except Exception as error:  # shell boundary: memory may be ahead of the disk
             self.fail(error)
 
+    def _commit_failed(self, error: StorageError) -> None:
+        self._counters.commit_failures += 1
+        self.fail(error)
+
     def set_low(self, is_low: bool) -> None:
         """Take in whether the disk is below its low-water mark."""
         if is_low != self._is_low:
@@ -199,7 +214,7 @@ class Driver:
             self.fail(error)
         except Exception as error:  # shell boundary
             self.count_bug("timeout", error)
-            self._timer_due = self.now  # holds off `_arm` until this fires
+            self._timer_due = 1  # before every deadline: `_arm` leaves this timer alone
             self._timer = self.loop.call_later(TIMEOUT_BUG_PAUSE_S, self._expire)
 
     # Ending.
@@ -267,7 +282,10 @@ class Driver:
         """Return the engine's numbers of this moment."""
         gauges = dict(self.engine.stats())
         gauges["connections"] = len(self.streams)
-        gauges["writes_refused"] = int(self._is_low or self._store.needs_reopen)
+        gauges["writes_refused"] = int(
+            self._is_low
+            or (self._refusal is not None and not isinstance(self._refusal, WriteStalled))
+        )
         return gauges
 
     def snapshot(self) -> Snapshot:

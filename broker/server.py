@@ -38,7 +38,7 @@ from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.directory import DataDirectory
 from storage.errors import Recoverable, StorageError
 from storage.rocks import RocksStore
-from storage.space import Space
+from storage.space import Space, is_full
 from storage.state import FAMILIES, META
 from storage.watermark import Watermark
 from storage.writer import Committer
@@ -329,8 +329,11 @@ class Server:
                     low_water_bytes=self._space.low_water_bytes(),
                 )
             driver.set_low(is_low)
+            refusal = self._engine.refused_by
             if self._store.needs_reopen:
                 self._reopen()
+            elif refusal is not None and is_full(refusal):
+                self._space.release_ballast()  # RocksDB goes on by itself where there is room
         except StorageError as error:
             driver.fail(error)
         except OSError as problem:

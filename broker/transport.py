@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # After our last byte we wait this long for the peer to close. Closing at once, with bytes of the
 # peer unread, would make the kernel send a reset that can overtake and destroy our last packet
 # (the CONNACK or DISCONNECT that says why). A client that is gone costs a socket this long.
-LINGER_S: Final = 5.0
+LINGER_S: Final = 2.0
 # The loop tells the engine to go on writing when the buffer has fallen to this share of its mark.
 LOW_MARK_SHARE: Final = 4
 

@@ -1,0 +1,169 @@
+"""A whole broker inside the test's own event loop: engine, driver, sockets, RocksDB, committer.
+
+For what a test cannot reach from outside: a sync that hangs, an exception where none may come.
+Use as `run(scenario)` with `async def scenario(broker: InsideBroker)`.
+"""
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from broker.auth import AllowAll, AllowAllPolicy
+from broker.counters import Counters
+from broker.driver import Driver
+from broker.engine import Engine
+from broker.log import Log
+from broker.settings import Settings
+from broker.transport import ClientStream
+from mqtt.decoder import Decoder
+from mqtt.encoder import encode
+from mqtt.packets import Connack, Connect, Packet, Publish, Subscribe, Subscription
+from storage.rocks import RocksStore
+from storage.state import FAMILIES
+from storage.writer import Committer
+
+PATIENCE_S: Final = 15.0
+QUIET_S: Final = 0.15
+
+P = TypeVar("P")
+
+
+class Peer:
+    """A client of the broker in the same loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = Decoder("client", 0, 5)
+        self._packets: list[Packet] = []
+
+    def send(self, *packets: Packet) -> None:
+        self.writer.write(b"".join(encode(packet, 5) for packet in packets))
+
+    async def receive(self, kind: type[P]) -> P:
+        """Return the next packet, which must be of `kind`."""
+        while not self._packets:
+            data = await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S)
+            assert data, f"closed while waiting for {kind.__name__}"
+            self._packets = self._decoder.receive(data)
+            assert self._decoder.error is None
+        packet = self._packets.pop(0)
+        assert isinstance(packet, kind), packet
+        return packet
+
+    async def silence(self) -> None:
+        """Expect no packet for a moment."""
+        assert not self._packets
+        with contextlib.suppress(TimeoutError):
+            data = await asyncio.wait_for(self.reader.read(65_536), QUIET_S)
+            raise AssertionError(f"not silent: {data!r}")
+
+    async def closed(self) -> None:
+        """Expect the connection to end."""
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S):
+                pass
+
+
+class InsideBroker:
+    """The broker and what the test needs of it."""
+
+    def __init__(self, store: RocksStore, settings: Settings) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.store = store
+        self.counters = Counters()
+        self.output = io.StringIO()
+        self.failures: list[BaseException] = []
+        numbers = itertools.count(1)
+        self.engine = Engine(
+            store,
+            settings,
+            authenticator=AllowAll(),
+            policy=AllowAllPolicy(),
+            new_client_id=lambda: f"auto-{next(numbers)}",
+            counters=self.counters,
+        )
+        began = time.monotonic()
+        self.clock_ms: Callable[[], int] = lambda: 1000 + int((time.monotonic() - began) * 1000)
+        self.engine.start(self.clock_ms())
+        self.driver = Driver(
+            self.engine,
+            store,
+            loop=self.loop,
+            clock=self.clock_ms,
+            log=Log(self.output, format="json", level="debug"),
+            fail=self.failures.append,
+        )
+        self.peers: list[Peer] = []
+        self.port = 0
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the log lines of one event."""
+        lines = [json.loads(line) for line in self.output.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == name]
+
+    async def peer(self) -> Peer:
+        """Open a connection and say nothing."""
+        self.peers.append(Peer(*await asyncio.open_connection("127.0.0.1", self.port)))
+        return self.peers[-1]
+
+    async def connect(self, client_id: str, *, expiry: int = 0) -> Peer:
+        """Open a connection and CONNECT."""
+        peer = await self.peer()
+        peer.send(Connect(client_id, clean_start=not expiry, session_expiry_interval=expiry))
+        assert (await peer.receive(Connack)).reason_code == 0
+        return peer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the loop to make `condition` true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "it never became true"
+            await asyncio.sleep(0.005)
+
+
+def subscribe(topic_filter: str, qos: int) -> Subscribe:
+    """Return a SUBSCRIBE of one filter."""
+    return Subscribe(1, [Subscription(topic_filter, qos)])
+
+
+def publish(topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 1) -> Publish:
+    """Return a PUBLISH."""
+    return Publish(topic, payload, qos, packet_id=packet_id if qos else 0)
+
+
+Scenario = Callable[[InsideBroker], Coroutine[Any, Any, None]]
+
+
+def run(scenario: Scenario, *, settings: Settings | None = None, durability: str = "fsync") -> None:
+    """Run `scenario` with a broker of its own in a new loop and a new directory."""
+
+    async def main(directory: str) -> None:
+        store = RocksStore(f"{directory}/db", families=FAMILIES)
+        broker = InsideBroker(store, settings or Settings())
+        driver = broker.driver
+        committer = Committer(store, driver.durable, driver.failed, durability=durability)
+        driver.start(committer)
+        server = await broker.loop.create_server(
+            lambda: ClientStream(driver, "tcp"), "127.0.0.1", 0
+        )
+        broker.port = server.sockets[0].getsockname()[1]
+        try:
+            await scenario(broker)
+        finally:
+            server.close()
+            driver.stop()
+            for peer in broker.peers:
+                peer.writer.transport.abort()
+            await broker.until(lambda: not driver.streams)
+            await asyncio.to_thread(committer.close)
+            store.close()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(main(directory))
