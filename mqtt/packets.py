@@ -74,6 +74,17 @@ def _show(value: object, fields: tuple[str, ...]) -> str:
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
+_WILL_FIELDS: Final[tuple[str, ...]] = (
+    "delay_interval",
+    "message_expiry_interval",
+    "payload",
+    "properties",
+    "qos",
+    "retain",
+    "topic",
+)
+
+
 class Will:
     """The message that the server publishes if the connection ends without a proper DISCONNECT."""
 
@@ -107,10 +118,30 @@ class Will:
         self.properties: bytes = properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Will) and _equal(self, other, Will.__slots__)
+        return isinstance(other, Will) and _equal(self, other, _WILL_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Will.__slots__)
+        return _show(self, _WILL_FIELDS)
+
+
+_CONNECT_FIELDS: Final[tuple[str, ...]] = (
+    "authentication_data",
+    "authentication_method",
+    "clean_start",
+    "client_id",
+    "keep_alive",
+    "maximum_packet_size",
+    "password",
+    "protocol_version",
+    "receive_maximum",
+    "request_problem_information",
+    "request_response_information",
+    "session_expiry_interval",
+    "topic_alias_maximum",
+    "user_properties",
+    "username",
+    "will",
+)
 
 
 class Connect:
@@ -173,10 +204,33 @@ class Connect:
         self.authentication_data: bytes | None = authentication_data
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connect) and _equal(self, other, Connect.__slots__)
+        return isinstance(other, Connect) and _equal(self, other, _CONNECT_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Connect.__slots__)
+        return _show(self, _CONNECT_FIELDS)
+
+
+_CONNACK_FIELDS: Final[tuple[str, ...]] = (
+    "assigned_client_id",
+    "authentication_data",
+    "authentication_method",
+    "maximum_packet_size",
+    "maximum_qos",
+    "reason_code",
+    "reason_string",
+    "receive_maximum",
+    "response_information",
+    "retain_available",
+    "server_keep_alive",
+    "server_reference",
+    "session_expiry_interval",
+    "session_present",
+    "shared_subscription_available",
+    "subscription_identifier_available",
+    "topic_alias_maximum",
+    "user_properties",
+    "wildcard_subscription_available",
+)
 
 
 class Connack:
@@ -249,10 +303,24 @@ class Connack:
         self.authentication_data: bytes | None = authentication_data
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connack) and _equal(self, other, Connack.__slots__)
+        return isinstance(other, Connack) and _equal(self, other, _CONNACK_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Connack.__slots__)
+        return _show(self, _CONNACK_FIELDS)
+
+
+_PUBLISH_FIELDS: Final[tuple[str, ...]] = (
+    "dup",
+    "message_expiry_interval",
+    "packet_id",
+    "payload",
+    "properties",
+    "qos",
+    "retain",
+    "subscription_identifiers",
+    "topic",
+    "topic_alias",
+)
 
 
 class Publish:
@@ -299,10 +367,18 @@ class Publish:
         self.subscription_identifiers: tuple[int, ...] = subscription_identifiers
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Publish) and _equal(self, other, Publish.__slots__)
+        return isinstance(other, Publish) and _equal(self, other, _PUBLISH_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Publish.__slots__)
+        return _show(self, _PUBLISH_FIELDS)
+
+
+_PUBACK_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_code",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Puback:
@@ -324,10 +400,18 @@ class Puback:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Puback) and _equal(self, other, Puback.__slots__)
+        return isinstance(other, Puback) and _equal(self, other, _PUBACK_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Puback.__slots__)
+        return _show(self, _PUBACK_FIELDS)
+
+
+_PUBREC_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_code",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Pubrec:
@@ -349,10 +433,18 @@ class Pubrec:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubrec) and _equal(self, other, Pubrec.__slots__)
+        return isinstance(other, Pubrec) and _equal(self, other, _PUBREC_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Pubrec.__slots__)
+        return _show(self, _PUBREC_FIELDS)
+
+
+_PUBREL_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_code",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Pubrel:
@@ -374,10 +466,18 @@ class Pubrel:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubrel) and _equal(self, other, Pubrel.__slots__)
+        return isinstance(other, Pubrel) and _equal(self, other, _PUBREL_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Pubrel.__slots__)
+        return _show(self, _PUBREL_FIELDS)
+
+
+_PUBCOMP_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_code",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Pubcomp:
@@ -399,10 +499,19 @@ class Pubcomp:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubcomp) and _equal(self, other, Pubcomp.__slots__)
+        return isinstance(other, Pubcomp) and _equal(self, other, _PUBCOMP_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Pubcomp.__slots__)
+        return _show(self, _PUBCOMP_FIELDS)
+
+
+_SUBSCRIPTION_FIELDS: Final[tuple[str, ...]] = (
+    "no_local",
+    "qos",
+    "retain_as_published",
+    "retain_handling",
+    "topic_filter",
+)
 
 
 class Subscription:
@@ -425,10 +534,18 @@ class Subscription:
         self.retain_handling: int = retain_handling  # 0 = always, 1 = if new, 2 = never
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subscription) and _equal(self, other, Subscription.__slots__)
+        return isinstance(other, Subscription) and _equal(self, other, _SUBSCRIPTION_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Subscription.__slots__)
+        return _show(self, _SUBSCRIPTION_FIELDS)
+
+
+_SUBSCRIBE_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "subscription_identifier",
+    "subscriptions",
+    "user_properties",
+)
 
 
 class Subscribe:
@@ -450,10 +567,18 @@ class Subscribe:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subscribe) and _equal(self, other, Subscribe.__slots__)
+        return isinstance(other, Subscribe) and _equal(self, other, _SUBSCRIBE_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Subscribe.__slots__)
+        return _show(self, _SUBSCRIBE_FIELDS)
+
+
+_SUBACK_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_codes",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Suback:
@@ -475,10 +600,13 @@ class Suback:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Suback) and _equal(self, other, Suback.__slots__)
+        return isinstance(other, Suback) and _equal(self, other, _SUBACK_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Suback.__slots__)
+        return _show(self, _SUBACK_FIELDS)
+
+
+_UNSUBSCRIBE_FIELDS: Final[tuple[str, ...]] = ("packet_id", "topic_filters", "user_properties")
 
 
 class Unsubscribe:
@@ -498,10 +626,18 @@ class Unsubscribe:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unsubscribe) and _equal(self, other, Unsubscribe.__slots__)
+        return isinstance(other, Unsubscribe) and _equal(self, other, _UNSUBSCRIBE_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Unsubscribe.__slots__)
+        return _show(self, _UNSUBSCRIBE_FIELDS)
+
+
+_UNSUBACK_FIELDS: Final[tuple[str, ...]] = (
+    "packet_id",
+    "reason_codes",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Unsuback:
@@ -523,10 +659,10 @@ class Unsuback:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unsuback) and _equal(self, other, Unsuback.__slots__)
+        return isinstance(other, Unsuback) and _equal(self, other, _UNSUBACK_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Unsuback.__slots__)
+        return _show(self, _UNSUBACK_FIELDS)
 
 
 class Pingreq:
@@ -553,6 +689,15 @@ class Pingresp:
 
     def __repr__(self) -> str:
         return "Pingresp()"
+
+
+_DISCONNECT_FIELDS: Final[tuple[str, ...]] = (
+    "reason_code",
+    "reason_string",
+    "server_reference",
+    "session_expiry_interval",
+    "user_properties",
+)
 
 
 class Disconnect:
@@ -583,10 +728,19 @@ class Disconnect:
         self.server_reference: str | None = server_reference
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Disconnect) and _equal(self, other, Disconnect.__slots__)
+        return isinstance(other, Disconnect) and _equal(self, other, _DISCONNECT_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Disconnect.__slots__)
+        return _show(self, _DISCONNECT_FIELDS)
+
+
+_AUTH_FIELDS: Final[tuple[str, ...]] = (
+    "authentication_data",
+    "authentication_method",
+    "reason_code",
+    "reason_string",
+    "user_properties",
+)
 
 
 class Auth:
@@ -616,10 +770,10 @@ class Auth:
         self.user_properties: UserProperties = user_properties
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Auth) and _equal(self, other, Auth.__slots__)
+        return isinstance(other, Auth) and _equal(self, other, _AUTH_FIELDS)
 
     def __repr__(self) -> str:
-        return _show(self, Auth.__slots__)
+        return _show(self, _AUTH_FIELDS)
 
 
 Packet: TypeAlias = (
