@@ -7,15 +7,22 @@ prints the table (`scripts/crash-matrix`). Read next: `test_crash_matrix`, which
 
 import argparse
 import concurrent.futures
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
-from tests.durability.process import BrokerProcess, have_mosquitto, holdfast, mosquitto
+from tests.durability.process import (
+    READY_SECONDS,
+    BrokerProcess,
+    have_mosquitto,
+    holdfast,
+    mosquitto,
+)
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 IDLE_SECONDS: Final = 1.5  # silence after which a broker is taken to have nothing more to say
@@ -42,6 +49,23 @@ class Verdict(NamedTuple):
 
 
 Scenario = Callable[[BrokerProcess, Pace], Verdict]
+# Ends the process in front of clients that are connected; they are closed on return.
+End = Callable[..., None]
+
+
+def _kill(broker: BrokerProcess, *clients: RawClient) -> None:
+    broker.kill()
+    for client in clients:
+        client.drop()
+
+
+def _stop(broker: BrokerProcess, *clients: RawClient) -> None:
+    """SIGTERM, with clients that close when they are closed, as clients do."""
+    broker.signal(signal.SIGTERM)
+    for client in clients:
+        client.expect_closed()
+        client.drop()
+    broker.wait_exit(READY_SECONDS)
 
 
 # Messages of an offline session
@@ -49,27 +73,25 @@ Scenario = Callable[[BrokerProcess, Pace], Verdict]
 
 def qos1_kill_at_last_puback(broker: BrokerProcess, pace: Pace) -> Verdict:
     """Publish 2000 at QoS 1 to an offline session and kill -9 at the last PUBACK."""
-    messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=broker.kill)
+    messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_kill)
     return _books(broker, messages, qos=1)
 
 
 def qos1_kill_later(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same, killed some time after the last PUBACK."""
-    messages = _publish_to_offline(
-        broker, 2000, qos=1, window=100, then=lambda: (time.sleep(pace.settle), broker.kill())
-    )
+    messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_kill, after=pace.settle)
     return _books(broker, messages, qos=1)
 
 
 def qos1_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same, with an orderly stop at the last PUBACK."""
-    messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=broker.stop)
+    messages = _publish_to_offline(broker, 2000, qos=1, window=100, then=_stop)
     return _books(broker, messages, qos=1)
 
 
 def qos2_kill_at_last_pubcomp(broker: BrokerProcess, pace: Pace) -> Verdict:
     """Publish 500 at QoS 2 to an offline session and kill -9 at the last PUBCOMP."""
-    messages = _publish_to_offline(broker, 500, qos=2, window=10, then=broker.kill)
+    messages = _publish_to_offline(broker, 500, qos=2, window=10, then=_kill)
     return _books(broker, messages, qos=2)
 
 
@@ -111,15 +133,15 @@ def qos2_inbound_half_open(broker: BrokerProcess, pace: Pace) -> Verdict:
 
 def unacknowledged_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
     """Kill -9 with QoS 1 and 2 sent and not acknowledged, and with PUBREL sent."""
-    return _unacknowledged(broker, broker.kill)
+    return _unacknowledged(broker, _kill)
 
 
 def unacknowledged_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same with an orderly stop."""
-    return _unacknowledged(broker, broker.stop)
+    return _unacknowledged(broker, _stop)
 
 
-def _unacknowledged(broker: BrokerProcess, end: Callable[[], Any]) -> Verdict:
+def _unacknowledged(broker: BrokerProcess, end: End) -> Verdict:
     subscriber = RawClient(broker.port, "subscriber", version=4)
     subscriber.durable()
     subscriber.subscribe("crash/#", qos=2)
@@ -132,9 +154,7 @@ def _unacknowledged(broker: BrokerProcess, end: Callable[[], Any]) -> Verdict:
     for publish in released:
         subscriber.send(Pubrec(publish.packet_id))
         subscriber.expect(Pubrel)
-    end()
-    subscriber.drop()
-    publisher.drop()
+    end(broker, subscriber, publisher)
     broker.start()
     if not subscriber.durable().session_present:
         subscriber.drop()
@@ -232,44 +252,44 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
 
 def clean_start_with_expiry_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
     """A session begun with Clean Start 1 and an expiry above 0 outlives an orderly stop."""
-    return _clean_start_with_expiry(broker, broker.stop)
+    return _clean_start_with_expiry(broker, _stop)
 
 
 def clean_start_with_expiry_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same across kill -9."""
-    return _clean_start_with_expiry(broker, broker.kill)
+    return _clean_start_with_expiry(broker, _kill)
 
 
-def _clean_start_with_expiry(broker: BrokerProcess, end: Callable[[], Any]) -> Verdict:
+def _clean_start_with_expiry(broker: BrokerProcess, end: End) -> Verdict:
     subscriber = RawClient(broker.port, "subscriber")
     subscriber.connect(clean_start=True, expiry=3600)
     subscriber.subscribe("crash/#", qos=1)
     subscriber.drop()
     messages = _messages(10)
     _publish(broker, messages, qos=1)
-    end()
+    end(broker)
     verdict = _books(broker, messages, qos=1)
     return Verdict(verdict.passed, "ok" if verdict.passed else verdict.text)
 
 
 def session_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
     """A session whose time runs out while the broker is down is gone; one with time left is not."""
-    return _session_expiry(broker, pace, broker.stop)
+    return _session_expiry(broker, pace, _stop)
 
 
 def session_expiry_over_downtime_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same across kill -9."""
-    return _session_expiry(broker, pace, broker.kill)
+    return _session_expiry(broker, pace, _kill)
 
 
-def _session_expiry(broker: BrokerProcess, pace: Pace, end: Callable[[], Any]) -> Verdict:
+def _session_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
     clients = {}
     for name, expiry in (("short", pace.session_expiry), ("long", 600)):
         clients[name] = RawClient(broker.port, name)
         clients[name].durable(expiry=expiry)
         clients[name].subscribe("crash/#")
         clients[name].drop()
-    end()
+    end(broker)
     time.sleep(pace.downtime)
     broker.start()
     present = {}
@@ -285,15 +305,15 @@ def _session_expiry(broker: BrokerProcess, pace: Pace, end: Callable[[], Any]) -
 
 def message_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
     """Downtime counts: an overdue message is dropped, another comes with what is left of it."""
-    return _message_expiry(broker, pace, broker.stop)
+    return _message_expiry(broker, pace, _stop)
 
 
 def message_expiry_over_downtime_kill(broker: BrokerProcess, pace: Pace) -> Verdict:
     """The same across kill -9."""
-    return _message_expiry(broker, pace, broker.kill)
+    return _message_expiry(broker, pace, _kill)
 
 
-def _message_expiry(broker: BrokerProcess, pace: Pace, end: Callable[[], Any]) -> Verdict:
+def _message_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
     _subscribe_offline(broker, qos=1)
     publisher = RawClient(broker.port, "publisher")
     publisher.connect()
@@ -301,8 +321,7 @@ def _message_expiry(broker: BrokerProcess, pace: Pace, end: Callable[[], Any]) -
     publisher.publish("crash/a", b"long", message_expiry_interval=100)
     publisher.publish("crash/a", b"for ever")
     published = time.monotonic()
-    end()
-    publisher.drop()
+    end(broker, publisher)
     time.sleep(pace.downtime)
     broker.start()
     present, received = _resume(broker, 2)
@@ -360,15 +379,15 @@ def _publish(broker: BrokerProcess, messages: Sequence[tuple[str, bytes]], *, qo
 
 
 def _publish_to_offline(
-    broker: BrokerProcess, count: int, *, qos: int, window: int, then: Callable[[], Any]
+    broker: BrokerProcess, count: int, *, qos: int, window: int, then: End, after: float = 0.0
 ) -> list[tuple[str, bytes]]:
     _subscribe_offline(broker, qos=qos)
     publisher = RawClient(broker.port, "publisher", version=4)
     publisher.connect()
     messages = _messages(count)
     publisher.publish_all(messages, qos=qos, window=window)
-    then()
-    publisher.drop()
+    time.sleep(after)
+    then(broker, publisher)
     return messages
 
 
@@ -379,12 +398,8 @@ def _resume(
     subscriber = RawClient(broker.port, "subscriber")
     present = bool(subscriber.durable().session_present)
     received: list[Publish] = []
-    while present:
-        part = subscriber.take_all(idle=idle if len(received) < count else 0.2)
-        received += part
-        if not part or len(received) >= count:
-            received += subscriber.take_all(idle=0.2)
-            break
+    if present:
+        received = subscriber.take_all(idle=idle, enough=count, idle_then=0.2)
     subscriber.drop()
     return present, received
 

@@ -134,6 +134,7 @@ class RawClient:
         """Send DISCONNECT and wait until the broker has closed."""
         self.send(Disconnect(reason, session_expiry_interval=expiry))
         self.expect_closed()
+        self.drop()
 
     def drop(self, *, reset: bool = False) -> None:
         """Close without DISCONNECT, by FIN or by RST. Nothing happens on a closed client."""
@@ -145,6 +146,11 @@ class RawClient:
         self._socket.close()
         self._socket = None
         self.trace.append(("--", "drop"))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that neither `drop` nor `disconnect` has ended."""
+        return self._socket is not None
 
     def expect_closed(self, timeout: float = PATIENCE_SECONDS) -> Disconnect | None:
         """Wait until the broker closes; return the DISCONNECT it sent, if any."""
@@ -372,10 +378,17 @@ class RawClient:
         assert len(received) == count, self._story(f"{len(received)} messages, not {count}")
         return received
 
-    def take_all(self, *, idle: float) -> list[Publish]:
-        """Receive and acknowledge until nothing has come for `idle` seconds (for any broker)."""
+    def take_all(
+        self, *, idle: float, enough: int = 0, idle_then: float | None = None
+    ) -> list[Publish]:
+        """Receive and acknowledge until nothing has come for `idle` seconds (for any broker).
+
+        With `enough` messages the patience sinks to `idle_then` seconds.
+        """
         received: list[Publish] = []
         while True:
+            if idle_then is not None and len(received) >= enough:
+                idle = idle_then
             try:
                 packet = self.receive(idle)
             except (Silence, Closed):

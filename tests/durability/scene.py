@@ -3,10 +3,11 @@
 Names are prefixed, so that tests may share a broker and the state that earlier ones left in it.
 """
 
+import signal
 import time
 from typing import Any, Final
 
-from tests.durability.process import BrokerProcess
+from tests.durability.process import READY_SECONDS, BrokerProcess
 from tests.durability.rawclient import RawClient
 
 PROGRESS_SECONDS: Final = 0.3  # QoS 1 acknowledgements may reach the disk 200 ms late
@@ -70,6 +71,20 @@ class Scene:
         """Return once everything is durable, QoS 1 progress included."""
         time.sleep(PROGRESS_SECONDS)
         self.commit()
+
+    def restart(self) -> None:
+        """Stop the broker by SIGTERM (it must exit with 0) and start it again.
+
+        The clients close when they are closed, as clients do; the broker waits a while for that.
+        """
+        self.broker.signal(signal.SIGTERM)
+        for client in self._clients:
+            if client.is_open:
+                client.expect_closed()
+                client.drop()
+        code = self.broker.wait_exit(READY_SECONDS)
+        assert code == 0, f"exit code {code} on SIGTERM\n{self.broker.tail()}"
+        self.broker.start()
 
     def close(self) -> None:
         """Close every connection this test left open."""

@@ -264,7 +264,7 @@ def test_a_session_belongs_to_its_user(start_broker: Callable[..., Scene], tmp_p
             scene.broker.crash()
         for clean_start in (False, True):
             thief = scene.client("s")
-            connack = thief.connect(clean_start=clean_start, expiry=3600, reason=0x85, **bob)
+            connack = thief.connect(clean_start=clean_start, expiry=3600, reason=0x87, **bob)
             assert not connack.session_present
             thief.expect_closed()
         if not crash:

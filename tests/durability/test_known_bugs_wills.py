@@ -89,6 +89,7 @@ def test_only_a_proper_disconnect_deletes_the_will(scene: Scene, version: int) -
     mortal("proper").disconnect()
     watcher.expect_nothing()
     # Nor does the deleted one come out of a crash.
+    scene.settle()
     scene.broker.crash()
     watcher.resume()
     watcher.expect_nothing()
@@ -138,11 +139,12 @@ def test_a_stop_of_the_broker_does_not_lose_wills(scene: Scene) -> None:
     for version in (4, 5):
         client = scene.client(f"v{version}", version=version)
         client.durable(will=Will(scene.topic(f"will/{version}"), b"", 2, False))
-    scene.broker.restart()
+    scene.restart()
     watcher.resume()
     topics = {publish.topic for publish in watcher.take(2)}
     assert topics == {scene.topic("will/4"), scene.topic("will/5")}
     watcher.expect_nothing()
+    scene.settle()
     scene.broker.crash()
     watcher.resume()
     watcher.expect_nothing()
@@ -233,7 +235,7 @@ def test_retained_messages_age_over_restarts(scene: Scene) -> None:
     publisher.publish(scene.topic("long"), b"l", retain=True, message_expiry_interval=60)
     published = time.monotonic()
     scene.broker.crash()
-    scene.broker.restart()
+    scene.restart()
     time.sleep(max(0.0, published + 1.5 - time.monotonic()))
     reader = scene.online("reader")
     reader.subscribe(scene.topic("#"))
