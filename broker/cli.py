@@ -124,11 +124,11 @@ def run_serve(options: argparse.Namespace) -> int:
     except configuration.ConfigError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
 
-    from broker import server
+    from broker.server import StartError, serve
 
     try:
-        return server.serve(config)
-    except server.StartError as problem:
+        return serve(config)
+    except StartError as problem:
         raise CommandError(str(problem)) from None
 
 
