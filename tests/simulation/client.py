@@ -1,0 +1,647 @@
+"""A simulated MQTT client: publisher, subscriber or both, exact in everything the client must keep.
+
+It speaks real packets over a fake connection, keeps the sender's and the receiver's session
+state over connections, misbehaves only as networks and impatient programs do, and tells the oracle
+what it saw. Must never know what the broker thinks. Read next: `tests.simulation.receiver` (the
+checks of what it receives), `tests.simulation.sender` (its publishing half).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtt.decoder import Decoder
+from mqtt.encoder import encode
+from mqtt.packets import (
+    CONNACK,
+    DISCONNECT,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from mqtt.packets import Will as WillPacket
+from tests.simulation.network import Link
+from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
+from tests.simulation.presence import NEVER, Attempt, Presence, Will
+from tests.simulation.profiles import EXPIRY_NEVER
+from tests.simulation.rare import sometimes
+from tests.simulation.receiver import Receiver
+from tests.simulation.sender import Sender
+from tests.simulation.verdict import Violation
+from tests.simulation.view import Filter, Option, SessionView
+
+if TYPE_CHECKING:
+    from tests.simulation.oracle import Sent
+    from tests.simulation.process import BrokerProcess
+    from tests.simulation.world import World
+
+CONNACK_TIMEOUT_MS: Final = 9_000
+CLOSE_TIMEOUT_MS: Final = 9_000
+# Reasons a broker gives for its own troubles; any other would accuse a client that did no wrong.
+KIND_REASONS: Final = frozenset((0x00, 0x80, 0x83, 0x89, 0x8B, 0x8D, 0x8E, 0x97))
+
+OFFLINE: Final = 0
+CONNECTING: Final = 1
+ONLINE: Final = 2
+LEAVING: Final = 3  # DISCONNECT is sent, waiting for the end
+
+
+class Client:
+    """One client program, over all its connections."""
+
+    def __init__(self, world: "World", plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.name = plan.name
+        self.oracle = world.oracle
+        self.state = OFFLINE
+        self.link: Link | None = None
+        self.old_link: Link | None = None  # taken over by ourselves, still read
+        self.old_decoder: Decoder | None = None
+        self.decoder = Decoder("client", 1 << 20, plan.version)
+        self.view: SessionView | None = None
+        self.receiver = Receiver(self.name)
+        self.sender = Sender(self)
+        self.presence = Presence(self.name)
+        self.oracle.presences[self.name] = self.presence
+        self.attempt: Attempt | None = None
+        self.expiry_ms = 0
+        self.must_clean = False  # a clean start was sent and not answered, or is called for
+        self.requests: dict[int, tuple[Any, ...]] = {}  # packet id -> SUBSCRIBE or UNSUBSCRIBE
+        self.held: list[tuple[int, int]] = []  # (packet kind, packet id) still to be sent
+        self.aliases: dict[int, str] = {}
+        self.found: dict[str, int] | None = None  # an auditor's: what is retained
+        self.subscribes = 0  # topic filters asked for, ever
+        self.stopped = False  # no more connecting
+        self.last_process: BrokerProcess | None = None
+        self.handlers: dict[int, Callable[[Any], None]] = {
+            PUBLISH: self._on_publish,
+            PUBACK: self.sender.on_puback,
+            PUBREC: self.sender.on_pubrec,
+            PUBREL: self._on_pubrel,
+            PUBCOMP: self.sender.on_pubcomp,
+            SUBACK: self._on_suback,
+            UNSUBACK: self._on_unsuback,
+            CONNACK: self._on_connack,
+            PINGRESP: self._on_pingresp,
+            DISCONNECT: self._on_disconnect,
+        }
+
+    # Life
+
+    def begin(self) -> None:
+        """Start the program."""
+        self.world.after(int(self.world.random.random() * 60), self.connect)
+        if not self.plan.faithful:
+            self.world.after(int(self.world.random.random() * 400), self._act)
+
+    def connect(self) -> None:
+        """Open a connection, unless there is one or the broker is down."""
+        world = self.world
+        if self.link is not None or self.stopped:
+            return
+        process = world.up()
+        if process is None or not (world.witness_ready or self.plan.faithful):
+            world.after(20 + int(world.random.random() * 150), self.connect)
+            return
+        packet = self._draw_connect()
+        self._open(process, packet)
+
+    def _open(self, process: "BrokerProcess", packet: Connect) -> None:
+        world = self.world
+        link = self.link = Link(world, self, process)
+        self.decoder = Decoder("client", 1 << 20, self.plan.version)
+        self.state = CONNECTING
+        self.aliases.clear()
+        self.requests.clear()
+        self.held.clear()
+        expiry = packet.session_expiry_interval
+        if self.plan.version == 4:
+            expiry = 0 if packet.clean_start else EXPIRY_NEVER
+        self.expiry_ms = NEVER if expiry == EXPIRY_NEVER else expiry * 1000
+        attempt = Attempt(packet.clean_start, self.expiry_ms, process.broker_now())
+        if packet.will is not None:
+            attempt.will = self._arm_will(packet.will)
+        if packet.clean_start:
+            self.must_clean = True
+            self.oracle.weaken_view(self.name)
+        self.attempt = link.attempt = attempt
+        self.presence.connecting(attempt)
+        self.receiver.receive_maximum = packet.receive_maximum
+        self.send(packet)
+        world.after(CONNACK_TIMEOUT_MS, self._give_up, link)
+
+    def _draw_connect(self) -> Connect:
+        world, plan = self.world, self.plan
+        random = world.random
+        version4 = plan.version == 4
+        self.must_clean = self.must_clean or self.presence.may_be_another()
+        if version4:
+            clean_start = not plan.durable or self.must_clean
+        else:
+            clean_start = self.must_clean or (
+                not plan.shared and not plan.faithful and world.chance(world.profile.clean_start)
+            )
+            clean_start = clean_start and (world.faults or self.must_clean)
+        expiry = 0 if version4 else plan.expiry_s
+        if version4 and plan.durable and world.faults and not plan.faithful:
+            # A v3.1.1 client ends its durable session by connecting with Clean Session 1.
+            clean_start = clean_start or (
+                not plan.shared and world.chance(world.profile.clean_start / 2)
+            )
+        return Connect(
+            self.name,
+            protocol_version=plan.version,
+            clean_start=clean_start,
+            keep_alive=plan.keep_alive_s,
+            will=self._draw_will(),
+            session_expiry_interval=expiry,
+            receive_maximum=65_535 if version4 else random.choice(plan.receive_maximums),
+            topic_alias_maximum=0 if version4 else plan.aliases,
+        )
+
+    def _draw_will(self) -> WillPacket | None:
+        world = self.world
+        if not world.faults or not world.chance(self.plan.will):
+            return None
+        random = world.random
+        qos = random.choice((0, 1, 2, 2, 2, 2))
+        topic = f"will/{self.name}"
+        sent = self.oracle.new_message(self.name, topic, qos)
+        sent.is_will = True
+        sent.attempts = 1
+        delay = 0 if self.plan.version == 4 else random.choice((0, 0, 1, 2, 4))
+        return WillPacket(topic, b"%d." % sent.index, qos, False, delay_interval=delay)
+
+    def _arm_will(self, packet: WillPacket) -> Will:
+        index = int(packet.payload[:-1])
+        will = self.oracle.wills[index] = Will(index, packet.qos, packet.delay_interval * 1000)
+        return will
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet on the present connection."""
+        link = self.link
+        if link is None:
+            return
+        self.world.note(self.name, ">", packet.kind, getattr(packet, "packet_id", 0))
+        link.send(encode(packet, self.plan.version))
+
+    def _give_up(self, link: Link) -> None:
+        if link is self.link and self.state == CONNECTING:
+            link.leave(self.world.notice())
+
+    # What the network tells
+
+    def receive(self, link: Link, data: bytes) -> None:
+        """Bytes arrived from the broker."""
+        if link is not self.link:
+            if link is self.old_link:
+                self._receive_old(data)
+            return
+        decoder = self.decoder
+        for packet in decoder.receive(data):
+            self.world.note(self.name, "<", packet.kind, getattr(packet, "packet_id", 0))
+            handler = self.handlers.get(packet.kind)
+            if handler is None:
+                raise Violation("protocol", f"{self.name} got {packet!r}")
+            handler(packet)
+            if link is not self.link:
+                return
+        if decoder.error is not None:
+            raise Violation("protocol", f"{self.name} cannot read the broker: {decoder.error}")
+
+    def _receive_old(self, data: bytes) -> None:
+        decoder = self.old_decoder
+        assert decoder is not None
+        for packet in decoder.receive(data):
+            if isinstance(packet, Disconnect) and packet.reason_code not in KIND_REASONS:
+                raise Violation("protocol", f"{self.name} was taken over with {packet!r}")
+
+    def lost(self, link: Link) -> None:
+        """A connection is over for us."""
+        if link is self.old_link:
+            self.old_link = None
+            return
+        if link is not self.link:
+            return
+        world = self.world
+        world.note(self.name, "lost")
+        self.link = None
+        was = self.state
+        self.state = OFFLINE
+        self.held.clear()
+        if self.expiry_ms == 0 and was != CONNECTING:
+            self.oracle.end_view(self.name)
+            self.view = None
+        if self.stopped:
+            return
+        if not world.faults:
+            world.after(5 + int(world.random.random() * 20), self.connect)
+        elif world.chance(0.12) and not self.plan.faithful:
+            world.after(3_000 + int(world.random.random() * 5_000), self.connect)
+        else:
+            world.after(5 + int(world.random.random() * 500), self.connect)
+
+    def closed_at_broker(self, link: Link) -> None:
+        """The broker's side of a connection ended: a clean member's messages may be dropped."""
+        attempt = link.attempt
+        if self.plan.shared and attempt is not None and attempt.expiry_ms == 0:
+            self.oracle.member_ended(self.plan.filters)
+
+    def broker_crashed(self, process: "BrokerProcess") -> None:
+        """Note what a crash may have undone."""
+        durable = process.durable_ms - self.world.settings.progress_delay_ms - 50
+        self.receiver.crashed(durable)
+        if self.state == CONNECTING:
+            sometimes("crash_while_waiting_for_connack")
+
+    def _on_pingresp(self, packet: Packet) -> None:
+        pass
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        if self.plan.version == 4:
+            raise Violation("protocol", f"{self.name} speaks 3.1.1 and got DISCONNECT")
+        if packet.reason_code not in KIND_REASONS:
+            raise Violation("protocol", f"{self.name} was told {packet!r}")
+
+    def _on_connack(self, packet: Connack) -> None:
+        attempt, world = self.attempt, self.world
+        if self.state != CONNECTING or attempt is None:
+            raise Violation("protocol", f"{self.name} got a second CONNACK")
+        if packet.reason_code:
+            if packet.session_present:
+                raise Violation("session_present_tells_the_truth", f"{packet!r}")
+            if not world.refusing_seen:
+                raise Violation("protocol", f"{self.name} was refused: {packet!r}")
+            self.presence.refused(attempt)
+            self.attempt = None
+            return
+        self.state = ONLINE
+        self.presence.connected(attempt, packet.session_present, world.latest())
+        self.must_clean = False
+        if not packet.session_present or self.view is None:
+            if attempt.clean_start and self.view is not None and self.view.durable:
+                sometimes("clean_start_over_a_session")
+            self.view = self.oracle.new_view(self.name)
+        self.view.durable = self.expiry_ms > 0
+        self.receiver.begin(
+            session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
+        )
+        self._note_resume(packet)
+        if self.plan.keep_alive_s:
+            self._ping(self.link)
+        self.sender.connected(packet)
+        self._subscribe_missing(self.link)
+
+    def _note_resume(self, packet: Connack) -> None:
+        world, process = self.world, self.world.process
+        if packet.session_present:
+            if self.last_process is not None and self.last_process is not process:
+                sometimes("resume_after_crash")
+                if world.boots:
+                    sometimes("resume_after_reboot")
+            if len(self.receiver.must) > self.receiver.receive_maximum:
+                sometimes("resume_with_smaller_receive_maximum")
+        self.last_process = process
+
+    def _holds(self, name: str) -> bool:
+        item = self.view.filters.get(name) if self.view is not None else None
+        return item is not None and item.held_since > 0
+
+    # Subscribing
+
+    def subscribe(self, names: list[str]) -> None:
+        """SUBSCRIBE to these filters with drawn options."""
+        view, world = self.view, self.world
+        assert view is not None
+        drawn = [draw_subscription(world.random, self.plan, name) for name in names]
+        identifier = drawn[0][1]
+        packet_id = self.sender.free_id()
+        items: list[tuple[Filter, Option, int]] = []
+        for asked, _ in drawn:
+            known = self._holds(asked.topic_filter)
+            item = view.subscribing(asked, identifier, world.step, self.oracle.sent)
+            if known and view.owed:
+                sometimes("resubscribed")
+            replays = asked.retain_handling == 0 or (asked.retain_handling == 1 and not known)
+            if replays:
+                self.oracle.subscribing_to_retained(view, item, asked.retain_handling)
+            certain = asked.retain_handling == 0 or (not known and len(item.options) == 1)
+            items.append((item, item.options[-1], world.step if replays and certain else 0))
+        self.subscribes += len(items)
+        self.requests[packet_id] = (SUBACK, items)
+        self.send(Subscribe(packet_id, [asked for asked, _ in drawn], identifier))
+
+    def _on_suback(self, packet: Suback) -> None:
+        kind, items = self.requests.pop(packet.packet_id, (0, []))
+        if kind != SUBACK or len(items) != len(packet.reason_codes):
+            raise Violation("protocol", f"{self.name} got an unexpected {packet!r}")
+        view, world = self.view, self.world
+        assert view is not None
+        for (item, option, asked_step), code in zip(items, packet.reason_codes, strict=True):
+            if code >= 0x80:
+                if not world.refusing_seen:
+                    raise Violation("protocol", f"{self.name}: {item.name} got {code:#x}")
+                option.to_step = world.step
+                world.after(200, self._subscribe_missing, self.link)
+                continue
+            if code != option.qos:
+                raise Violation("subscriptions_survive", f"{self.name}: {item.name} got {code}")
+            view.subscribed(item, option, world.step, code)
+            if item.share is not None:
+                self.oracle.join_group(item, self.name, view.durable)
+            elif asked_step:
+                self.oracle.subscribed_to_retained(view, item, asked_step)
+        if self.plan.faithful:
+            world.witness_ready = True
+
+    def _subscribe_missing(self, link: Link | None) -> None:
+        if link is None or link is not self.link or self.state != ONLINE or self.requests:
+            return
+        missing = [f for f in self.plan.first_filters if not self._holds(f)]
+        if missing and not self.world.settled:
+            self.subscribe(missing)
+
+    def unsubscribe(self, name: str) -> None:
+        """UNSUBSCRIBE from a filter."""
+        view, world = self.view, self.world
+        assert view is not None
+        packet_id = self.sender.free_id()
+        item = view.unsubscribing(name)
+        if item is not None and item.share is not None:
+            self.oracle.leave_group(item, self.name)
+        if self.receiver.must or any(not a.acked for a in self.receiver.arrivals.values()):
+            sometimes("unsubscribed_with_messages_in_flight")
+        self.requests[packet_id] = (UNSUBACK, item)
+        self.send(Unsubscribe(packet_id, [name]))
+        world.after(400 + int(world.random.random() * 800), self._subscribe_missing, self.link)
+
+    def _on_unsuback(self, packet: Unsuback) -> None:
+        kind, item = self.requests.pop(packet.packet_id, (0, None))
+        if kind != UNSUBACK:
+            raise Violation("protocol", f"{self.name} got an unexpected {packet!r}")
+        if item is None or self.view is None:
+            return
+        if any(code >= 0x80 for code in packet.reason_codes):
+            return
+        self.view.unsubscribed(item, self.world.step)
+
+    # Receiving messages
+
+    def _on_publish(self, packet: Publish) -> None:
+        world, view = self.world, self.view
+        if self.state == CONNECTING or view is None:
+            raise Violation("protocol", f"{self.name} got {packet!r} before CONNACK")
+        if packet.topic_alias:
+            self._resolve_alias(packet)
+        now = world.broker_now()
+        index = -1
+        sent: Sent | None = None
+        if packet.payload:
+            index = int(packet.payload.partition(b".")[0])
+            sent = self.oracle.sent[index]
+        if self.found is not None:
+            self.found[packet.topic] = index
+        elif world.settled and not (sent is not None and sent.is_will):
+            raise Violation(
+                "a_settled_session_stays_settled", f"{self.name} got message {index} once more"
+            )
+        world.note(self.name, "gets", index, packet.qos, packet.dup, packet.retain)
+        apply = True
+        if packet.qos:
+            apply = self.receiver.publish(packet, index, now, self.plan.shared)
+        elif packet.dup:
+            raise Violation("protocol", f"{self.name} got DUP at QoS 0")
+        if sent is not None:
+            self._judge(sent, packet, view, now, apply)
+        if packet.qos == 1:
+            self._acknowledge(PUBACK, packet.packet_id)
+        elif packet.qos == 2:
+            self._acknowledge(PUBREC, packet.packet_id)
+
+    def _judge(
+        self, sent: "Sent", packet: Publish, view: SessionView, now: int, apply: bool
+    ) -> None:
+        copies = self.receiver.count(sent.index, packet.retain)
+        allowed = sent.transmissions + (self.subscribes if packet.retain else 0)
+        if not packet.dup and copies > allowed:
+            if not sent.is_will or copies > 1:
+                raise Violation(
+                    "nothing_is_resent_on_a_live_connection",
+                    f"{self.name} got {sent} {copies} times on one connection",
+                )
+        if packet.dup:
+            sometimes("resume_owes_publish")
+        if len(packet.subscription_identifiers) > 1:
+            sometimes("overlapping_identifiers")
+        self.oracle.delivered(view, sent, packet, self.world.step, now)
+        if apply and packet.qos == 2:
+            self.oracle.applied(view, sent, packet, self.subscribes)
+        if sent.is_will and self.plan.faithful and apply:
+            will = self.oracle.wills[sent.index]
+            if not will.fired:
+                will.first_fired_ms = now
+                sometimes("will_fired")
+            will.fired += 1
+        if packet.retain and not sent.is_will:
+            sometimes("retained_replayed")
+
+    def _resolve_alias(self, packet: Publish) -> None:
+        alias = packet.topic_alias
+        if alias > self.plan.aliases:
+            raise Violation("protocol", f"{self.name} got topic alias {alias}")
+        if packet.topic:
+            self.aliases[alias] = packet.topic
+        elif alias in self.aliases:
+            packet.topic = self.aliases[alias]
+            sometimes("topic_alias_from_broker")
+        else:
+            raise Violation("protocol", f"{self.name} got unknown topic alias {alias}")
+
+    def _on_pubrel(self, packet: Pubrel) -> None:
+        if self.receiver.resending and packet.packet_id in self.receiver.must:
+            sometimes("resume_owes_pubrel")
+        self.receiver.pubrel(packet.packet_id)
+        self._acknowledge(PUBCOMP, packet.packet_id)
+
+    def _acknowledge(self, kind: int, packet_id: int) -> None:
+        world = self.world
+        if not world.faults or self.plan.ack_mode == ACK_NOW:
+            self._send_ack(kind, packet_id)
+            return
+        self.held.append((kind, packet_id))
+        if len(self.held) == 1:
+            most = 300 if self.plan.ack_mode == ACK_LATE else 2_500
+            world.after(5 + int(world.random.random() * most), self._flush_acks, self.link)
+
+    def _flush_acks(self, link: Link | None) -> None:
+        if link is None or link is not self.link or self.state != ONLINE:
+            return
+        world = self.world
+        count = len(self.held)
+        if world.faults and count > 1 and world.chance(0.5):
+            count = 1 + int(world.random.random() * (count - 1))
+        held, self.held = self.held[:count], self.held[count:]
+        for kind, packet_id in held:
+            self._send_ack(kind, packet_id)
+        if self.held:
+            world.after(5 + int(world.random.random() * 300), self._flush_acks, link)
+
+    def _send_ack(self, kind: int, packet_id: int) -> None:
+        if kind == PUBACK:
+            self.receiver.acknowledging(packet_id, ends=True)
+            self.send(Puback(packet_id))
+        elif kind == PUBREC:
+            self.receiver.acknowledging(packet_id, ends=False)
+            self.send(Pubrec(packet_id))
+        else:
+            self.receiver.acknowledging(packet_id, ends=True)
+            self.send(Pubcomp(packet_id))
+
+    # Behaving
+
+    def _ping(self, link: Link | None) -> None:
+        if link is None or link is not self.link or self.state != ONLINE:
+            return
+        self.send(Pingreq())
+        self.world.after(self.plan.keep_alive_s * 700, self._ping, link)
+
+    def _act(self) -> None:
+        """Do one thing a program or its network does, and come back later."""
+        world = self.world
+        if not world.faults:
+            return
+        low, high = world.profile.step_ms
+        world.after(low + int(world.random.random() * (high - low)), self._act)
+        if self.state != ONLINE or not world.witness_ready:
+            return
+        actions, weights = world.actions(self.plan)
+        action = world.random.choices(actions, cum_weights=weights)[0]
+        getattr(self, "_act_" + action)()
+
+    def _act_publish(self) -> None:
+        self.sender.publish_some()
+
+    def _act_resubscribe(self) -> None:
+        if not self.requests:
+            self.subscribe([self.world.random.choice(self.plan.filters)])
+
+    def _act_unsubscribe(self) -> None:
+        if not self.requests:
+            self.unsubscribe(self.world.random.choice(self.plan.filters))
+
+    def _act_cut(self) -> None:
+        assert self.link is not None
+        self.link.leave(self.world.notice())
+
+    def _act_abandon(self) -> None:
+        """The client's network is gone for good: the broker sees a half-open connection."""
+        assert self.link is not None
+        sometimes("half_open_resume")
+        self.link.leave(2_000 + int(self.world.random.random() * 12_000))
+
+    def _act_take_over(self) -> None:
+        """A second connection of the same client, while the first one is fine."""
+        world, old = self.world, self.link
+        process = world.up()
+        assert old is not None
+        if process is None or self.expiry_ms == 0 or self.old_link is not None:
+            return
+        sometimes("takeover")
+        if self.held:
+            sometimes("takeover_with_held_acks")
+        self.old_link, self.old_decoder = old, self.decoder
+        self.link = None
+        self._open(process, self._draw_connect())
+
+    def _act_stall(self) -> None:
+        assert self.link is not None
+        world = self.world
+        self.link.stalled_until = world.now + 200 + int(world.random.random() * 1_500)
+
+    def _act_disconnect(self) -> None:
+        world, link = self.world, self.link
+        assert link is not None and self.attempt is not None
+        packet = Disconnect()
+        if self.plan.version == 5:
+            if self.attempt.will is not None and world.chance(0.3):
+                packet.reason_code = 4
+                self.attempt.disconnect_keeps_will = True
+            if self.expiry_ms and not self.plan.shared and world.chance(0.2):
+                self._change_expiry(packet)
+        self.disconnect(packet)
+
+    def _change_expiry(self, packet: Disconnect) -> None:
+        expiry = self.world.random.choice((0, 1, 3, 7200))
+        packet.session_expiry_interval = expiry
+        assert self.attempt is not None
+        self.attempt.disconnect_expiry_ms = expiry * 1000
+        sometimes("disconnect_changed_expiry")
+        if expiry == 0:
+            self.oracle.weaken_view(self.name)
+
+    def disconnect(self, packet: Disconnect) -> None:
+        """Send DISCONNECT and leave, waiting for the broker's end or not."""
+        world, link = self.world, self.link
+        assert link is not None
+        self.send(packet)
+        link.disconnect_ends = link.sent
+        self.state = LEAVING
+        if world.chance(0.4):
+            link.close_softly()
+        else:
+            world.after(CLOSE_TIMEOUT_MS, self._stop_waiting, link)
+
+    def subscribe_audit(self) -> None:
+        """Ask for everything that is retained."""
+        view = self.view
+        assert view is not None
+        asked = Subscription("r/#", 2)
+        item = view.subscribing(asked, 0, self.world.step, self.oracle.sent)
+        packet_id = self.sender.free_id()
+        self.subscribes += 1
+        self.requests[packet_id] = (SUBACK, [(item, item.options[-1], 0)])
+        self.send(Subscribe(packet_id, [asked]))
+
+    def _stop_waiting(self, link: Link) -> None:
+        if link is self.link:
+            link.leave(0)
+
+    # Healing
+
+    def heal(self) -> None:
+        """Faults are over: come back, acknowledge everything, finish."""
+        if self.link is not None:
+            self.link.stalled_until = 0
+            self._flush_acks(self.link)
+        self.connect()
+
+    def is_idle(self) -> bool:
+        """Is nothing owed in either direction as far as this client knows?"""
+        return (
+            self.state == ONLINE
+            and not self.requests
+            and not self.held
+            and self.sender.is_idle()
+            and not self.receiver.must
+            and not self.receiver.ids
+        )

@@ -1,0 +1,123 @@
+"""The command `scripts/sim`: replay one world with its trace, or run many.
+
+Read next: `tests.simulation.world`.
+"""
+
+import argparse
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.simulation import rare
+from tests.simulation.report import failure, readable
+from tests.simulation.world import World
+
+REGRESSIONS: Final = Path(__file__).with_name("regressions.txt")
+CHUNK: Final = 25  # worlds a worker runs between two reports
+
+
+def run_seed(seed: int, profile: str | None = None) -> str | None:
+    """Run one world; returns what went wrong, None if nothing did."""
+    world = World(seed, profile)
+    try:
+        world.run()
+    except Exception as error:  # whatever leaves the engine is a finding
+        return failure(world, error)
+    return None
+
+
+def archived() -> Iterator[tuple[int, str | None]]:
+    """Yield the seeds that failed once, with the profile they were run with."""
+    for line in REGRESSIONS.read_text(encoding="utf-8").splitlines():
+        fields = line.partition("#")[0].split()
+        if fields:
+            yield int(fields[0]), fields[1] if len(fields) > 1 else None
+
+
+def _chunk(job: tuple[int, int, str | None]) -> tuple[int, list[tuple[int, str]], dict[str, int]]:
+    start, count, profile = job
+    rare.reached.clear()
+    failures = []
+    for seed in range(start, start + count):
+        problem = run_seed(seed, profile)
+        if problem is not None:
+            failures.append((seed, problem))
+    return count, failures, dict(rare.reached)
+
+
+def run_many(start: int, count: int, jobs: int, profile: str | None) -> int:
+    """Run many worlds with progress; returns the number of failures."""
+    chunks = [
+        (first, min(CHUNK, start + count - first), profile)
+        for first in range(start, start + count, CHUNK)
+    ]
+    done = failed = 0
+    began = time.monotonic()
+    reached: dict[str, int] = {}
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for finished, failures, found in pool.imap_unordered(_chunk, chunks):
+            done += finished
+            failed += len(failures)
+            for name, number in found.items():
+                reached[name] = reached.get(name, 0) + number
+            for _, problem in failures:
+                sys.stdout.write(f"\n{problem}\n")
+            speed = done / (time.monotonic() - began)
+            sys.stderr.write(f"\r{done} of {count} worlds, {failed} failed, {speed:.0f}/s ")
+            sys.stderr.flush()
+    missing = sorted(rare.RARE.keys() - reached.keys())
+    sys.stderr.write("\n")
+    sys.stdout.write(f"{done} worlds from seed {start}, {failed} failed\n")
+    if missing:
+        sys.stdout.write(f"never reached: {', '.join(missing)}\n")
+    return failed
+
+
+def replay(seed: int, profile: str | None, tail: int) -> int:
+    """Run one world and print its whole trace (or its end)."""
+    world = World(seed, profile)
+    problem = None
+    try:
+        world.run()
+    except Exception as error:  # whatever leaves the engine is a finding
+        problem = failure(world, error, tail=0)
+    for line in readable(world, tail):
+        sys.stdout.write(line + "\n")
+    sys.stdout.write((problem or f"seed {seed} is clean, trace {world.hash()}") + "\n")
+    return 1 if problem else 0
+
+
+def main() -> int:
+    """Parse the command line and run; 0 = every property held."""
+    parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int, help="replay this world and print its trace")
+    parser.add_argument("--seeds", type=int, default=0, help="run this many worlds")
+    parser.add_argument("--start", type=int, default=0, help="the first of them")
+    parser.add_argument("--fresh", action="store_true", help="start at a random seed")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--profile", default=None, help="only this kind of world")
+    parser.add_argument("--tail", type=int, default=0, help="print only the last events, 0 = all")
+    parser.add_argument("--hash", action="store_true", help="print only the trace hash")
+    options = parser.parse_args()
+    if options.seed is not None and options.hash:
+        world = World(options.seed, options.profile)
+        sys.stdout.write(world.run() + "\n")
+        return 0
+    if options.seed is not None:
+        return replay(options.seed, options.profile, options.tail)
+    fresh = random.SystemRandom().randrange(1 << 40)
+    start = fresh if options.fresh else options.start
+    failed = run_many(start, options.seeds or 1, options.jobs, options.profile)
+    if not options.fresh:
+        problem = run_seed(fresh, options.profile)
+        sys.stdout.write(problem or f"fresh seed {fresh} is clean\n")
+        failed += problem is not None
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

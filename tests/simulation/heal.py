@@ -1,0 +1,156 @@
+"""What happens to a world after its faults: heal, drain, judge, crash once more, end all sessions.
+
+Safety is judged on the way; here is the liveness and what only an end can show: nothing owed is
+missing, nothing done is repeated after one more crash, and ended sessions leave nothing on disk.
+Read next: `tests.simulation.world`.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from mqtt.packets import Disconnect
+from storage import state
+from tests.simulation.client import ONLINE, Client
+from tests.simulation.plans import Plan
+from tests.simulation.verdict import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+HEAL_MS: Final = 30_000  # the longest any world may need to drain
+QUIET_MS: Final = 1_500  # long enough for every lazy write and re-send there might be
+END_MS: Final = 4_000  # the longest expiry used at the end, and the collection of what expired
+
+# What an ended session may leave a row in.
+SESSION_FAMILIES: Final = (
+    state.SESSIONS,
+    state.SUBSCRIPTIONS,
+    state.HOLDERS,
+    state.FILTERS,
+    state.INCOMING,
+    state.MAILBOX,
+    state.GROUPS,
+    state.CONNECTIONS,
+    state.DUE,
+)
+
+
+def heal_and_judge(world: "World") -> None:
+    """Heal the world and judge it."""
+    world.note("heal")
+    world.faults = False
+    world.trap = None
+    world.full_until = 0
+    if world.up() is None:
+        world.start_broker()
+    world.space_returns()
+    for client in world.clients:
+        client.heal()
+    _drain(world, "drain")
+    world.oracle.judge_losses()
+    judge_invariants(world)
+    _crash_once_more(world)
+    world.oracle.judge_wills(times=not world.boots)
+    _audit_retained(world)
+    _end_all_sessions(world)
+
+
+def _drain(world: "World", what: str) -> None:
+    """Wait until everybody is idle and stays so without one more delivery."""
+    clients = world.clients
+    deadline = world.now + HEAL_MS
+
+    def done() -> bool:
+        return all(client.is_idle() for client in clients)
+
+    while world.run_until(deadline, done):
+        before = world.oracle.deliveries
+        world.run_until(world.now + QUIET_MS)
+        if world.oracle.deliveries == before and done():
+            return
+    stuck = [describe(client) for client in clients if not client.is_idle()]
+    raise Violation("liveness", f"failed to {what} in {HEAL_MS} ms: {'; '.join(stuck)}")
+
+
+def describe(client: Client) -> str:
+    """Say what a client waits for."""
+    parts = [client.name, "online" if client.state == ONLINE else f"state {client.state}"]
+    if client.requests:
+        parts.append(f"waiting for the answer to {list(client.requests)}")
+    if client.sender.flights:
+        parts.append(f"un-acknowledged ids {list(client.sender.flights)}")
+    if client.sender.queue:
+        parts.append(f"{len(client.sender.queue)} messages to send")
+    if client.receiver.must:
+        parts.append(f"re-sends missing for ids {list(client.receiver.must)}")
+    if client.receiver.ids:
+        parts.append(f"PUBREL missing for ids {list(client.receiver.ids)}")
+    return " ".join(parts)
+
+
+def judge_invariants(world: "World") -> None:
+    """Ask the engine what is wrong with its own state."""
+    process = world.up()
+    assert process is not None
+    for problem in process.engine.invariants():
+        raise Violation("invariants", problem)
+
+
+def _crash_once_more(world: "World") -> None:
+    """Everything is done and durable: after another crash nothing may be delivered again."""
+    world.settled = True
+    world.crash()
+    world.now += 300
+    world.start_broker()
+    judge_invariants(world)
+    _drain(world, "resume after the last crash")
+    judge_invariants(world)
+
+
+def _audit_retained(world: "World") -> None:
+    if not world.oracle.retained:
+        return
+    plan = Plan("auditor", 5)
+    plan.expiry_s = 0
+    plan.faithful = True
+    plan.filters = plan.first_filters = ()
+    auditor = Client(world, plan)
+    auditor.found = {}
+    world.clients.append(auditor)
+    auditor.connect()
+    world.run_until(world.now + HEAL_MS, lambda: auditor.state == ONLINE)
+    auditor.subscribe_audit()
+    _drain(world, "audit")
+    world.oracle.judge_retained(auditor.found)
+
+
+def _end_all_sessions(world: "World") -> None:
+    """End every session in one of the ways there are; then the disk holds nothing of any."""
+    for client in world.clients:
+        client.stopped = True
+        if client.plan.version == 5 and client.plan.durable:
+            expiry = world.random.choice((0, 0, 1))
+            client.disconnect(Disconnect(session_expiry_interval=expiry))
+        else:
+            client.disconnect(Disconnect())
+    world.run_until(world.now + 500)
+    for client in world.clients:
+        if client.plan.version == 4 and client.plan.durable:
+            client.stopped = False
+            client.must_clean = True
+            client.connect()
+            client.stopped = True
+    world.run_until(world.now + 500)
+    for client in world.clients:
+        if client.state == ONLINE:
+            client.disconnect(Disconnect())
+    world.run_until(world.now + END_MS)
+    process = world.up()
+    assert process is not None
+    judge_invariants(world)
+    for family in SESSION_FAMILIES:
+        rows = process.store.scan(family, b"", count=3)
+        if rows:
+            raise Violation(
+                "expired_sessions_leave_nothing",
+                f"rows in {family!r} after the end of all sessions: {[key for key, _ in rows]}",
+            )

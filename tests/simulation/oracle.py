@@ -1,0 +1,376 @@
+"""Judges the clients' histories: what was published, acknowledged, owed, delivered and refused.
+
+It sees what clients see, plus when the broker's side of a connection ended. Obligations are noted
+when a message is first sent (which sessions and groups certainly cover it) and struck off when it
+is delivered or its ground goes away, so that the end of a world only has to look at what is left.
+Must never look inside the broker. Read next: `tests.simulation.view`, `tests.simulation.presence`.
+"""
+
+from mqtt.packets import Publish
+from tests.simulation.presence import Presence, Will
+from tests.simulation.verdict import Violation
+from tests.simulation.view import Filter, SessionView, filter_matches
+
+
+class Sent:
+    """One application message as its publisher knows it."""
+
+    __slots__ = (
+        "acked_ms",
+        "acked_step",
+        "attempts",
+        "clears",
+        "expiry_s",
+        "first_ms",
+        "first_step",
+        "index",
+        "is_will",
+        "last_ms",
+        "publisher",
+        "qos",
+        "rejected",
+        "retain",
+        "topic",
+        "transmissions",
+    )
+
+    def __init__(
+        self, index: int, publisher: str, topic: str, qos: int, retain: bool, expiry_s: int
+    ) -> None:
+        self.index = index
+        self.publisher = publisher
+        self.topic = topic
+        self.qos = qos
+        self.retain = retain
+        self.expiry_s = expiry_s  # -1 = none
+        self.clears = False  # an empty retained payload
+        self.is_will = False
+        self.first_step = 0
+        self.first_ms = 0  # broker time, as all times here
+        self.last_ms = 0  # of the last transmission
+        self.acked_step = 0  # PUBACK or PUBREC with success came; 0 = not
+        self.acked_ms = 0
+        self.rejected = False
+        self.attempts = 0  # flows: a new packet id in a new session is another attempt
+        self.transmissions = 0  # PUBLISH packets
+
+    def __str__(self) -> str:
+        return f"message {self.index} (QoS {self.qos} of {self.publisher})"
+
+
+class Group:
+    """One shared subscription."""
+
+    __slots__ = ("applied", "held", "owed", "share", "stream")
+
+    def __init__(self, share: str, stream: str) -> None:
+        self.share = share
+        self.stream = stream
+        self.held: dict[str, bool] = {}  # client -> is its session durable; certain members only
+        self.owed: dict[int, set[str]] = {}  # index -> durable members since before it was sent
+        self.applied: dict[int, int] = {}  # index -> QoS 2 applications over all members
+
+
+class Oracle:
+    """What is known of one world from its clients."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self.views: dict[str, SessionView] = {}
+        self.presences: dict[str, Presence] = {}
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.wills: dict[int, Will] = {}
+        self.retained: dict[str, list[int]] = {}  # topic -> indices in the order of first sending
+        self.deliveries = 0
+        self.view_count = 0
+
+    # Publishers
+
+    def new_message(
+        self, publisher: str, topic: str, qos: int, *, retain: bool = False, expiry_s: int = -1
+    ) -> Sent:
+        """Make a message that was not sent yet."""
+        sent = Sent(len(self.sent), publisher, topic, qos, retain, expiry_s)
+        self.sent.append(sent)
+        return sent
+
+    def sending(self, sent: Sent, step: int, now: int, *, new_flow: bool) -> None:
+        """A PUBLISH leaves its publisher."""
+        sent.transmissions += 1
+        sent.attempts += new_flow
+        sent.last_ms = now
+        if sent.first_step:
+            return
+        sent.first_step = step
+        sent.first_ms = now
+        if sent.retain:
+            self.retained.setdefault(sent.topic, []).append(sent.index)
+            for view in self.views.values():
+                view.owed_retained.pop(sent.topic, None)
+        if sent.qos == 0 or sent.clears:
+            return
+        for view in self.views.values():
+            if view.durable:
+                view.owe(sent)
+        for group in self.groups.values():
+            if filter_matches(group.stream, sent.topic):
+                members = {name for name, durable in group.held.items() if durable}
+                if members:
+                    group.owed[sent.index] = members
+
+    def acknowledged(self, sent: Sent, step: int, now: int) -> None:
+        """PUBACK or PUBREC with a success code reached the publisher."""
+        if not sent.acked_step:
+            sent.acked_step = step
+            sent.acked_ms = now
+
+    def rejected(self, sent: Sent) -> None:
+        """PUBACK or PUBREC with an error code: the broker did not take the message.
+
+        Only a first and only transmission proves that nothing of it was ever accepted.
+        """
+        if sent.transmissions == 1:
+            sent.rejected = True
+        for view in self.views.values():
+            view.owed.pop(sent.index, None)
+        for group in self.groups.values():
+            group.owed.pop(sent.index, None)
+
+    # Sessions
+
+    def new_view(self, client: str) -> SessionView:
+        """A session begins at the client: CONNACK without session present."""
+        self.end_view(client)
+        self.view_count += 1
+        view = self.views[client] = SessionView(client, self.view_count)
+        return view
+
+    def end_view(self, client: str) -> None:
+        """The session is over: nothing is owed to it."""
+        view = self.views.pop(client, None)
+        if view is not None:
+            self.leave_groups(view)
+
+    def weaken_view(self, client: str) -> None:
+        """The session may be over: nothing is owed to it, but it may still be there."""
+        view = self.views.get(client)
+        if view is not None:
+            view.weaken()
+            self.leave_groups(view)
+
+    def leave_groups(self, view: SessionView) -> None:
+        """The session is no certain member of any group any more."""
+        for item in view.filters.values():
+            if item.share is not None:
+                self.leave_group(item, view.client)
+
+    def join_group(self, item: Filter, client: str, durable: bool) -> None:
+        """SUBACK for a shared filter came."""
+        assert item.share is not None
+        key = (item.share, item.stream)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(*key)
+        group.held[client] = durable
+
+    def leave_group(self, item: Filter, client: str) -> None:
+        """The member may be gone from now on.
+
+        QoS 2 messages under way to it may have been dropped with its session [MQTT-4.8.2-5]; the
+        others go to another member while there is one.
+        """
+        assert item.share is not None
+        group = self.groups.get((item.share, item.stream))
+        if group is None:
+            return
+        group.held.pop(client, None)
+        for index in list(group.owed):
+            members = group.owed[index]
+            members.discard(client)
+            if not members or self.sent[index].qos == 2:
+                del group.owed[index]
+
+    def member_ended(self, names: tuple[str, ...]) -> None:
+        """A clean member's connection ended: QoS 2 messages sent to it end with it."""
+        for group in self.groups.values():
+            if any(name == f"$share/{group.share}/{group.stream}" for name in names):
+                for index in [i for i in group.owed if self.sent[i].qos == 2]:
+                    del group.owed[index]
+
+    # Receivers
+
+    def delivered(
+        self, view: SessionView, sent: Sent, packet: Publish, step: int, now: int
+    ) -> None:
+        """Judge a PUBLISH that reached a client, before the client applies it."""
+        self.deliveries += 1
+        if packet.topic != sent.topic:
+            raise Violation("no_phantom", f"{view.client} got {sent} on topic {packet.topic!r}")
+        if not sent.first_step and not sent.is_will:
+            raise Violation("no_phantom", f"{view.client} got {sent}, which was never sent")
+        if sent.rejected:
+            raise Violation("refusals_are_honest", f"{view.client} got {sent}, which was refused")
+        if not sent.is_will:
+            view.check_delivery(sent, packet, step)
+            view.check_order(sent, packet)
+        view.owed.pop(sent.index, None)
+        least = view.owed_retained.get(sent.topic)
+        if least is not None and sent.index >= least:
+            del view.owed_retained[sent.topic]
+        self._check_expiry(view, sent, packet, now)
+        if packet.retain and not sent.is_will:
+            self._check_retained(view, sent)
+        if self.groups:
+            for group in self.groups.values():
+                if view.client in group.held and filter_matches(group.stream, sent.topic):
+                    group.owed.pop(sent.index, None)
+
+    def applied(self, view: SessionView, sent: Sent, packet: Publish, subscribes: int) -> None:
+        """A QoS 2 PUBLISH is applied by its receiver."""
+        view.apply_once(sent, packet, subscribes)
+        for item in view.matching(sent.topic):
+            if item.share is None:
+                continue
+            group = self.groups.get((item.share, item.stream))
+            if group is None:
+                continue
+            count = group.applied[sent.index] = group.applied.get(sent.index, 0) + 1
+            if sent.qos == 2 and count > sent.attempts:
+                raise Violation(
+                    "shared_message_goes_to_one_member",
+                    f"{sent} was applied {count} times in group {group.share!r},"
+                    f" the last time by {view.client}",
+                )
+
+    def _check_expiry(self, view: SessionView, sent: Sent, packet: Publish, now: int) -> None:
+        if sent.expiry_s < 0 or packet.message_expiry_interval < 0:
+            return
+        # The clock runs from acceptance, which lies between the first sending and the first ack.
+        accepted_hi = sent.acked_ms or sent.last_ms + 60_000
+        if sent.attempts == sent.transmissions == 1 and packet.message_expiry_interval > max(
+            0, sent.expiry_s
+        ):
+            raise Violation(
+                "message_expiry_is_honoured",
+                f"{view.client} got {sent} with {packet.message_expiry_interval} s left"
+                f" of {sent.expiry_s}",
+            )
+        if packet.dup or sent.transmissions > 1:
+            return
+        if now > accepted_hi + sent.expiry_s * 1000 + 10_000:
+            raise Violation(
+                "message_expiry_is_honoured",
+                f"{view.client} got {sent} at {now}, long after it expired",
+            )
+        waited_least = now - 10_000 - accepted_hi
+        if packet.message_expiry_interval > sent.expiry_s - waited_least // 1000:
+            raise Violation(
+                "message_expiry_is_honoured",
+                f"{view.client} got {sent} with {packet.message_expiry_interval} s left,"
+                f" having waited at least {waited_least} ms of {sent.expiry_s} s",
+            )
+
+    def _check_retained(self, view: SessionView, sent: Sent) -> None:
+        floors = [
+            item.retained_floor[sent.topic]
+            for item in view.matching(sent.topic)
+            if sent.topic in item.retained_floor
+        ]
+        if floors and sent.index < min(floors):
+            raise Violation(
+                "retained_is_the_last_acknowledged",
+                f"{view.client} got retained {sent} on {sent.topic!r},"
+                f" but {min(floors)} was acknowledged before it subscribed",
+            )
+
+    # Retained messages
+
+    def last_acknowledged(self, topic: str) -> int:
+        """Return the index of the last acknowledged retained message of a topic, -1 = none."""
+        for index in reversed(self.retained.get(topic, [])):
+            if self.sent[index].acked_step and not self.sent[index].rejected:
+                return index
+        return -1
+
+    def retained_candidates(self, topic: str) -> set[int]:
+        """Return what may be retained now: -1 stands for nothing."""
+        last = self.last_acknowledged(topic)
+        candidates = {-1 if last < 0 or self.sent[last].clears else last}
+        for index in self.retained.get(topic, []):
+            sent = self.sent[index]
+            if index > last and not sent.rejected:
+                candidates.add(-1 if sent.clears else index)
+                if sent.qos == 0:
+                    candidates.add(-1)
+        return candidates
+
+    def subscribing_to_retained(self, view: SessionView, item: Filter, handling: int) -> None:
+        """SUBSCRIBE is sent: remember what is retained at this moment."""
+        if item.share is not None or handling == 2:
+            return
+        for topic in self.retained:
+            if filter_matches(item.stream, topic):
+                last = self.last_acknowledged(topic)
+                item.retained_floor[topic] = min(item.retained_floor.get(topic, last), last)
+
+    def subscribed_to_retained(self, view: SessionView, item: Filter, asked_step: int) -> None:
+        """SUBACK for a filter that gets retained messages: they are owed at QoS 1 and 2."""
+        if not view.durable or item.share is not None:
+            return
+        for topic, indices in self.retained.items():
+            if not filter_matches(item.stream, topic):
+                continue
+            last = self.sent[indices[-1]]
+            option = item.options[-1]
+            if (
+                last.acked_step
+                and last.acked_step < asked_step
+                and not last.rejected
+                and not last.clears
+                and last.qos > 0
+                and option.qos > 0
+                and not (option.no_local and last.publisher == view.client)
+            ):
+                view.owed_retained[topic] = last.index
+
+    # The end
+
+    def judge_losses(self) -> None:
+        """Judge what is still owed after everybody drained."""
+        for view in self.views.values():
+            for sent in view.losses(self.sent):
+                raise Violation(
+                    "no_acknowledged_message_is_lost",
+                    f"{view.client} never got {sent} on {sent.topic!r}",
+                )
+            for topic, index in view.owed_retained.items():
+                raise Violation(
+                    "no_acknowledged_message_is_lost",
+                    f"{view.client} never got retained message {index} on {topic!r}"
+                    " although it subscribed",
+                )
+        for group in self.groups.values():
+            for index in group.owed:
+                sent = self.sent[index]
+                if sent.acked_step and not sent.rejected and sent.expiry_s < 0:
+                    raise Violation(
+                        "shared_message_goes_to_one_member",
+                        f"no member of group {group.share!r} got {sent} on {sent.topic!r}",
+                    )
+
+    def judge_wills(self, *, times: bool) -> None:
+        """Judge every will of every client."""
+        for presence in self.presences.values():
+            presence.judge_wills(times=times)
+
+    def judge_retained(self, found: dict[str, int]) -> None:
+        """Judge what a new subscriber got: topic -> index."""
+        for topic in self.retained.keys() | found.keys():
+            candidates = self.retained_candidates(topic)
+            index = found.get(topic, -1)
+            if index not in candidates:
+                raise Violation(
+                    "retained_is_the_last_acknowledged",
+                    f"{topic!r} retains message {index}, expected one of {sorted(candidates)}"
+                    " (-1 = none)",
+                )

@@ -1,0 +1,236 @@
+"""One incarnation of the broker process: the engine with everything a shell does around it.
+
+It mirrors the shell: bytes in, one `end_tick` after a group of receives, one sync at a time,
+replies released when the sync is reported, a timer for the engine's next deadline, fail stop on
+storage errors. The disk forgets at a crash what was not synced. Must never do anything the shell
+could not. Read next: `tests.simulation.world`.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from broker.counters import Counters
+from broker.engine import Engine
+from storage.clock import HEARTBEAT_KEY, Heartbeat, resume
+from storage.errors import Unrecoverable
+from storage.memory import MemoryStore
+from tests.simulation.network import Link
+from tests.simulation.presence import MAYBE, YES, Closing
+
+if TYPE_CHECKING:
+    from broker.connection import Connection
+    from tests.simulation.world import World
+
+HEARTBEAT_SLACK_MS: Final = 60  # timers come late by up to this much in the simulation
+
+
+class BrokerProcess:
+    """The broker from start to crash or exit."""
+
+    def __init__(self, world: "World", store: MemoryStore, broker_ms: int) -> None:
+        self.world = world
+        self.store = store
+        self.offset = broker_ms - world.now  # broker time minus the world's time
+        self.dead = False
+        self.links: list[Link] = []
+        self.closings: list[Closing] = []  # those that a crash may undo
+        self.syncing = False
+        self.tick_due = False
+        self.timer_at: int | None = None
+        self.requested = 0  # serial of the last sync begun
+        self.durable_serial = 0
+        self.written_ms = broker_ms  # broker time of the last tick that wrote
+        self.durable_ms = broker_ms  # the same, of the last one known to be synced
+        self.counters = Counters()
+        self.engine = Engine(
+            store,
+            world.settings,
+            authenticator=world.authenticator,
+            policy=world.policy,
+            new_client_id=world.new_client_id,
+            counters=self.counters,
+            heartbeat=world.heartbeat,
+        )
+        self.engine.start(broker_ms)
+        self.schedule_tick()
+
+    def broker_now(self) -> int:
+        """Return broker time in ms."""
+        return self.world.now + self.offset
+
+    def next_serial(self) -> int:
+        """Return the serial of the batch that the changes made now will be in."""
+        return self.engine.written + 1
+
+    # What the network calls
+
+    def open(self, link: Link) -> "Connection":
+        """A client's connection is accepted."""
+        self.links.append(link)
+        return self.engine.open(link, self.broker_now())
+
+    def receive(self, link: Link, data: bytes) -> None:
+        """Bytes arrived."""
+        if self.dead:
+            return
+        self.engine.receive(link.connection, data, self.broker_now())
+        self.schedule_tick()
+        self.world.passing("after_receive")
+
+    def transport_lost(self, link: Link) -> None:
+        """A connection is gone; told once."""
+        if self.dead:
+            return
+        self.links.remove(link)
+        self.engine.transport_lost(link.connection, self.broker_now())
+        self.schedule_tick()
+
+    def resume_writing(self, link: Link) -> None:
+        """A client took enough of what was waiting for it."""
+        if self.dead:
+            return
+        self.engine.resume_writing(link.connection, self.broker_now())
+        self.schedule_tick()
+
+    # The loop
+
+    def schedule_tick(self) -> None:
+        """End the tick soon; what arrives until then is in it."""
+        if not self.tick_due:
+            self.tick_due = True
+            self.world.after(self.world.tick_delay(), self._tick)
+
+    def _tick(self) -> None:
+        self.tick_due = False
+        if self.dead:
+            return
+        try:
+            self.end_tick()
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+
+    def end_tick(self) -> None:
+        """End the tick as the shell does; raises what the store raises."""
+        world = self.world
+        now = self.broker_now()
+        before = self.engine.written
+        more = self.engine.end_tick(now)
+        if self.engine.written != before:
+            self.written_ms = now
+            world.passing("after_write")
+        if more:
+            self.schedule_tick()
+        self.sync()
+        self.arm_timer()
+        world.after_tick(self)
+
+    def arm_timer(self) -> None:
+        """Ask the engine when it wants to be called."""
+        deadline = self.engine.next_deadline()
+        if deadline is None or deadline == self.timer_at:
+            return
+        self.timer_at = deadline
+        delay = max(0, deadline - self.broker_now()) + self.world.timer_lateness()
+        self.world.after(delay, self._timer, deadline)
+
+    def _timer(self, deadline: int) -> None:
+        if self.dead or deadline != self.timer_at:
+            return
+        self.timer_at = None
+        try:
+            self.engine.handle_timeout(self.broker_now())
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
+        self.schedule_tick()
+        self.arm_timer()
+
+    # The committer
+
+    def sync(self) -> None:
+        """Start a sync if none runs and something is written."""
+        if self.syncing or self.engine.written <= self.requested:
+            return
+        world = self.world
+        self.syncing = True
+        self.requested = self.engine.written
+        try:
+            token = self.store.sync_begin()
+        except Unrecoverable as error:
+            world.fail_stop(str(error))
+            return
+        world.after(world.sync_time(), self._sync_done, token, self.requested, self.written_ms)
+        world.passing("sync_running")
+
+    def _sync_done(self, token: int, serial: int, written_ms: int) -> None:
+        if self.dead:
+            return
+        if self.world.sync_fails():
+            self.world.fail_stop("injected sync failure")
+            return
+        self.store.sync_end(token)
+        self.durable_serial = serial
+        self.durable_ms = written_ms
+        if self.closings:
+            self.closings = [c for c in self.closings if c.serial > serial]
+        self.world.passing("after_sync")
+        self.world.after(self.world.report_delay(), self._committed, serial)
+
+    def _committed(self, serial: int) -> None:
+        if self.dead:
+            return
+        self.syncing = False
+        self.engine.committed(serial, self.broker_now())
+        self.schedule_tick()
+        self.world.passing("after_committed")
+        self.sync()
+
+    # The end
+
+    def drain(self) -> MemoryStore:
+        """Shut down cleanly as on SIGTERM; returns the store the next process will find."""
+        engine = self.engine
+        engine.drain(self.broker_now())
+        for _ in range(1_000):
+            more = engine.end_tick(self.broker_now())
+            if engine.written > self.durable_serial:
+                self.store.sync()
+                self.durable_serial = self.requested = engine.written
+                engine.committed(engine.written, self.broker_now())
+                more = True
+            if not more:
+                break
+        assert self.store.unsynced == 0, "a clean shutdown leaves nothing un-synced"
+        for link in self.links:
+            link.note_closing()
+        self.closings.clear()
+        return self.die(self.store, whole=True)
+
+    def crash(self, keep: int | None) -> MemoryStore:
+        """Die now; returns the store with the first `keep` un-synced batches."""
+        return self.die(self.store.crash(keep), whole=False)
+
+    def die(self, store: MemoryStore, *, whole: bool) -> MemoryStore:
+        """End this process: every connection breaks."""
+        self.dead = True
+        hi = self.broker_now()
+        lo = min(self.durable_ms, hi) - self.world.settings.heartbeat_ms - HEARTBEAT_SLACK_MS
+        for closing in self.closings:
+            closing.lo = min(closing.lo, lo)
+            if closing.disconnected == YES:
+                closing.disconnected = MAYBE
+        for link in list(self.links):
+            link.broker_died(lo, hi)
+        if whole:
+            self.world.note("exit", hi)
+        return store
+
+
+def read_heartbeat(store: MemoryStore) -> Heartbeat | None:
+    """Return the heartbeat on disk, None if there is none yet."""
+    value = store.get("meta", HEARTBEAT_KEY)
+    return None if value is None else Heartbeat.decode(value)
+
+
+def restart_time(store: MemoryStore, wall_ms: int, boot_id: str, boottime_ms: int) -> int:
+    """Return the broker time at which a process starts on this store, as the shell does."""
+    return resume(read_heartbeat(store), wall_ms, boot_id, boottime_ms)

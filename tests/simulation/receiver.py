@@ -1,0 +1,221 @@
+"""The receiving half of a simulated client: packet ids, the QoS 2 receiver, and its checks.
+
+It keeps what MQTT asks a client to keep over connections (inbound QoS 2 ids) and, for judging only,
+everything it has in flight. Must never send: `tests.simulation.client` does. Read next:
+`tests.simulation.oracle`.
+"""
+
+from mqtt.packets import Publish
+from tests.simulation.verdict import Violation
+
+
+class Arrival:
+    """One inbound QoS 1 or 2 exchange."""
+
+    __slots__ = (
+        "acked",
+        "index",
+        "loose",
+        "number",
+        "packet_id",
+        "qos",
+        "received_ms",
+        "released",
+        "shared",
+    )
+
+    def __init__(
+        self, number: int, packet_id: int, index: int, qos: int, received_ms: int, shared: bool
+    ) -> None:
+        self.number = number  # order of first arrival
+        self.packet_id = packet_id
+        self.index = index
+        self.qos = qos
+        self.received_ms = received_ms
+        self.shared = shared
+        self.acked = False  # PUBACK or PUBREC (after PUBREL: PUBCOMP) was sent
+        self.released = False  # PUBREL came
+        self.loose = False  # a crash may have undone the binding (QoS 1 only)
+
+
+class Receiver:
+    """What a client has in flight towards it, over the connections of one session."""
+
+    __slots__ = (
+        "_number",
+        "_order",
+        "_outstanding",
+        "_seen",
+        "arrivals",
+        "client",
+        "connections",
+        "ids",
+        "must",
+        "receive_maximum",
+        "resending",
+    )
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.arrivals: dict[int, Arrival] = {}  # in the order of first arrival
+        self.ids: dict[int, int] = {}  # QoS 2 packet id -> message index, until PUBREL
+        self.connections = 0  # of this session
+        self.receive_maximum = 65_535
+        self.must: dict[int, Arrival] = {}  # what a resume has to re-send before anything new
+        self.resending = False
+        self._number = 0
+        self._order = 0  # number of the last re-sent PUBLISH
+        self._outstanding: set[int] = set()  # not acknowledged on this connection
+        self._seen: dict[tuple[int, bool], int] = {}  # copies on this connection
+
+    def begin(self, *, session_present: bool, receive_maximum: int) -> None:
+        """CONNACK came."""
+        self.receive_maximum = receive_maximum
+        self._outstanding.clear()
+        self._seen.clear()
+        self._order = 0
+        self.must = {}
+        self.resending = session_present
+        if not session_present:
+            self.arrivals.clear()
+            self.ids.clear()
+            self.connections = 1
+            return
+        self.connections += 1
+        for packet_id, arrival in self.arrivals.items():
+            if arrival.loose or (arrival.shared and arrival.qos == 1):
+                continue
+            if not arrival.acked or (arrival.qos == 2 and not arrival.released):
+                self.must[packet_id] = arrival
+
+    def crashed(self, durable_ms: int) -> None:
+        """The broker died: QoS 1 bindings after `durable_ms` may be forgotten."""
+        for arrival in self.arrivals.values():
+            if arrival.qos == 1 and arrival.received_ms >= durable_ms:
+                arrival.loose = True
+
+    def publish(self, packet: Publish, index: int, now: int, shared: bool) -> bool:
+        """Judge a QoS 1 or 2 PUBLISH; True if it has to be applied (not a known QoS 2 id)."""
+        packet_id = packet.packet_id
+        arrival = self.arrivals.get(packet_id)
+        self._check_window(packet)
+        if packet.dup:
+            self._check_resend(packet, index, arrival)
+        else:
+            self._check_new(packet, index, arrival)
+        if arrival is None or arrival.index != index or not packet.dup or arrival.released:
+            if arrival is not None:
+                del self.arrivals[packet_id]  # to the end of the order
+            self._number += 1
+            self.arrivals[packet_id] = Arrival(
+                self._number, packet_id, index, packet.qos, now, shared
+            )
+        else:
+            arrival.acked = False
+            arrival.loose = False
+        if packet.qos == 1:
+            return True
+        if packet_id in self.ids:
+            return False
+        self.ids[packet_id] = index
+        return True
+
+    def _check_window(self, packet: Publish) -> None:
+        outstanding = self._outstanding
+        if packet.packet_id in outstanding:
+            raise Violation(
+                "packet_ids_are_unique_in_flight",
+                f"{self.client} got packet id {packet.packet_id} again before acknowledging it",
+            )
+        outstanding.add(packet.packet_id)
+        if len(outstanding) > self.receive_maximum:
+            raise Violation(
+                "receive_maximum_is_respected",
+                f"{self.client} has {len(outstanding)} in flight,"
+                f" Receive Maximum is {self.receive_maximum}",
+            )
+
+    def _check_resend(self, packet: Publish, index: int, arrival: Arrival | None) -> None:
+        packet_id = packet.packet_id
+        if not self.resending:
+            raise Violation(
+                "nothing_is_resent_on_a_live_connection",
+                f"{self.client} got packet id {packet_id} with DUP out of place",
+            )
+        self.must.pop(packet_id, None)
+        if arrival is None or arrival.loose:
+            return
+        if arrival.index != index:
+            if arrival.acked and (arrival.qos == 1 or arrival.released):
+                return  # completed and used again, but that PUBLISH got lost on the way here
+            raise Violation(
+                "a_packet_id_keeps_its_message_across_a_crash",
+                f"{self.client} got message {index} with DUP as packet id {packet_id},"
+                f" which was message {arrival.index}",
+            )
+        if arrival.released:
+            raise Violation(
+                "qos2_is_delivered_once",
+                f"{self.client} got message {index} as packet id {packet_id} again after PUBREL",
+            )
+        if arrival.number < self._order:
+            raise Violation(
+                "resume_resends_in_order_with_dup",
+                f"{self.client} got packet id {packet_id} re-sent out of order",
+            )
+        self._order = arrival.number
+
+    def _check_new(self, packet: Publish, index: int, arrival: Arrival | None) -> None:
+        packet_id = packet.packet_id
+        if self.must:
+            owed = next(iter(self.must.values()))
+            raise Violation(
+                "resume_resends_in_order_with_dup",
+                f"{self.client} got message {index} as new packet id {packet_id} before"
+                f" packet id {owed.packet_id} (message {owed.index}) was re-sent",
+            )
+        self.resending = False
+        if arrival is None or arrival.loose:
+            return
+        done = arrival.acked and (arrival.qos == 1 or arrival.released)
+        if not done:
+            name = (
+                "resume_resends_in_order_with_dup"
+                if arrival.index == index
+                else "a_packet_id_keeps_its_message_across_a_crash"
+            )
+            raise Violation(
+                name,
+                f"{self.client} got message {index} without DUP as packet id {packet_id},"
+                f" which is in flight with message {arrival.index}",
+            )
+
+    def count(self, index: int, retain: bool) -> int:
+        """Count a copy of a message on this connection; returns how many there are now."""
+        key = (index, retain)
+        copies = self._seen[key] = self._seen.get(key, 0) + 1
+        return copies
+
+    def pubrel(self, packet_id: int) -> None:
+        """PUBREL came."""
+        self.ids.pop(packet_id, None)
+        arrival = self.arrivals.get(packet_id)
+        self.must.pop(packet_id, None)
+        if arrival is None:
+            return
+        if arrival.qos != 2:
+            raise Violation("protocol", f"{self.client} got PUBREL for QoS 1 packet id {packet_id}")
+        if not arrival.released and not arrival.acked:
+            raise Violation(
+                "protocol", f"{self.client} got PUBREL for {packet_id} before it sent PUBREC"
+            )
+        arrival.released = True
+        arrival.acked = False
+
+    def acknowledging(self, packet_id: int, *, ends: bool) -> None:
+        """PUBACK, PUBREC (`ends` False) or PUBCOMP is sent."""
+        arrival = self.arrivals.get(packet_id)
+        if arrival is not None:
+            arrival.acked = True
+        if ends:
+            self._outstanding.discard(packet_id)

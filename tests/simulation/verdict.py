@@ -1,0 +1,44 @@
+"""The properties the oracle judges, by name, and the exception that says one of them was broken.
+
+A property's name is what a failing seed prints, what a mutant is killed by and what the documents
+cite, so names are only ever added. Read next: `tests.simulation.oracle`.
+"""
+
+from typing import Final
+
+PROPERTIES: Final[dict[str, str]] = {
+    "no_acknowledged_message_is_lost": "an acknowledged message reaches all it is owed to",
+    "qos2_is_delivered_once": "a QoS 2 message is applied at most once, and once if acknowledged",
+    "order_per_topic_and_publisher": "first deliveries keep the publisher's order",
+    "packet_ids_are_unique_in_flight": "a packet id in flight names one message",
+    "a_packet_id_keeps_its_message_across_a_crash": "a durable binding survives every restart",
+    "expired_sessions_leave_nothing": "an ended session leaves no row and no subscription",
+    "will_fires_once_or_never": "a will fires exactly when the specification says, and once",
+    "session_present_tells_the_truth": "CONNACK says whether the session is there",
+    "subscriptions_survive": "a subscription is what SUBACK and UNSUBACK last said",
+    "retained_is_the_last_acknowledged": "the retained message is not older than the last ack",
+    "resume_resends_in_order_with_dup": "a resumed session re-sends all it owes first, in order",
+    "receive_maximum_is_respected": "no more than Receive Maximum in flight on a connection",
+    "nothing_is_resent_on_a_live_connection": "DUP and repetition belong to the start of a resume",
+    "a_settled_session_stays_settled": "what a session completed is not delivered again",
+    "no_phantom": "what is delivered was published, and to a subscription that was there",
+    "delivered_qos_is_the_minimum": "QoS, RETAIN and identifiers follow the matching subscriptions",
+    "shared_message_goes_to_one_member": "a group's message reaches a member; QoS 2 only one, once",
+    "no_session_expires_early": "a session lives at least its interval of elapsed time",
+    "message_expiry_is_honoured": "an expired message is not begun; the interval left only shrinks",
+    "refusals_are_honest": "what was refused was not accepted",
+    "liveness": "once faults stop, everything is acknowledged, closed or delivered",
+    "protocol": "the broker speaks correct MQTT to its clients",
+    "invariants": "live and reloaded state satisfies its own invariants",
+    "no_crash": "nothing but storage errors leaves the engine",
+}
+
+
+class Violation(AssertionError):
+    """A named property was broken; the world adds the seed and the trace."""
+
+    def __init__(self, name: str, what: str) -> None:
+        assert name in PROPERTIES, name
+        super().__init__(f"{name}: {what}")
+        self.name = name
+        self.what = what

@@ -1,0 +1,442 @@
+"""A world: the real engine among simulated clients on a fake network, clock and disk.
+
+One seed, one heap of events, no threads, no real time. A world runs through phases: faults
+(crashes, cuts, slow and full disks), heal (nothing fails any more, everybody comes back), drain
+(all owed deliveries happen), a last crash after which nothing may be repeated, and the end of all
+sessions, which must leave nothing. The oracle judges on the way and at the end. Same seed, same
+trace hash, in any process. Read next: `tests.simulation.process`, `tests.simulation.client`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import accumulate
+from random import Random
+from typing import Any, Final
+
+from broker.auth import AllowAllPolicy
+from broker.ports import Verdict
+from storage.clock import Heartbeat
+from storage.memory import MemoryStore
+from storage.state import FAMILIES
+from tests.simulation.client import Client
+from tests.simulation.heal import heal_and_judge
+from tests.simulation.oracle import Oracle
+from tests.simulation.plans import Plan, draw_clients
+from tests.simulation.process import BrokerProcess, read_heartbeat, restart_time
+from tests.simulation.profiles import PROFILES, WEIGHTS, Profile
+from tests.simulation.rare import sometimes
+from tests.simulation.verdict import Violation
+
+START_MS: Final = 1_700_000_000_000
+DAY_MS: Final = 86_400_000
+TRACE_TAIL: Final = 60  # events of the trace that a failure prints
+EVENTS_MAX: Final = 200_000  # a world that needs more runs in circles
+
+# Where a crash may be asked to happen: right after the next time the process passes there.
+TRAPS: Final = (
+    "now",
+    "now",
+    "after_receive",
+    "after_write",
+    "after_write",
+    "sync_running",
+    "after_sync",
+    "after_committed",
+)
+
+
+class AnyClient:
+    """The authenticator: everybody is anonymous."""
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Let the client in at once."""
+        done(Verdict(True, 0, ""))
+
+
+class World:
+    """One simulated history."""
+
+    def __init__(self, seed: int, profile: str | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.forced_profile = profile
+        names = list(WEIGHTS)
+        drawn = self.random.choices(names, list(WEIGHTS.values()))[0]
+        self.profile: Profile = PROFILES[profile or drawn]
+        self.now = START_MS  # elapsed true time, ms
+        self.step = 0
+        self.trace: list[tuple[object, ...]] = []
+        self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.pushed = 0
+        self.oracle = Oracle()
+        self.faults = True
+        self.split = self.random.choice((0.0, 0.1, 0.5))
+        self.link_count = 0
+        self.client_id_count = 0
+        self.settings = self.profile.settings(self.random)
+        self.authenticator = AnyClient()
+        self.policy = AllowAllPolicy()
+        self.wall_offset = 0  # wall clock minus true time
+        self.boots = 0
+        self.boot_id = "boot-0"
+        self.booted_at = START_MS - DAY_MS
+        self.crash_wanted = False
+        self.trap: str | None = None
+        self.slow_until = 0
+        self.slow_ms = 0
+        self.full_until = 0
+        self.next_sync_fails = False
+        self.starts = 0
+        self.broker_high = 0  # the latest broker time of all processes before
+        self.refusing_seen = False  # was the disk ever full?
+        self.witness_ready = not self.profile.will
+        self.settled = False  # everything is done: nothing may be delivered any more
+        self._actions: dict[str, tuple[list[str], list[float]]] = {}
+        self.messages_made = 0
+        self.wrap = self.random.random() < self.profile.wrap
+        self.process: BrokerProcess | None = None
+        self.store = MemoryStore(FAMILIES)
+        self.clients: list[Client] = draw_clients(self)
+
+    # Randomness and time
+
+    def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
+        return probability > 0 and self.random.random() < probability
+
+    def prefix(self, size: int) -> int:
+        """Return how many of `size` bytes arrive before a cut: often none or all."""
+        kind = self.random.random()
+        if size == 0 or kind < 0.25:
+            return 0
+        if kind < 0.5:
+            return size
+        return int(self.random.random() * (size + 1))
+
+    def latency(self) -> int:
+        """Return how long the next piece of a connection takes, ms."""
+        kind = self.random.random()
+        if kind < 0.9 or not self.faults:
+            return 1 + int(kind * 4)
+        return 5 + int(self.random.random() * 60)
+
+    def tick_delay(self) -> int:
+        """Return how long a tick collects, ms."""
+        return int(self.random.random() * 2.2)
+
+    def timer_lateness(self) -> int:
+        """Return how late the event loop calls a timer, ms."""
+        return int(self.random.random() * 12)
+
+    def sync_time(self) -> int:
+        """Return how long the sync that begins now takes, ms."""
+        if self.faults and self.now < self.slow_until:
+            sometimes("slow_sync")
+            return self.slow_ms
+        return int(self.random.random() * 8)
+
+    def report_delay(self) -> int:
+        """Return how long the engine waits to hear of a finished sync, ms."""
+        return int(self.random.random() * 2.5)
+
+    def after(self, delay: int, call: Callable[..., None], *arguments: Any) -> None:
+        """Call `call` in `delay` ms."""
+        self.pushed += 1
+        heappush(self.heap, (self.now + delay, self.pushed, call, arguments))
+
+    def note(self, *event: object) -> None:
+        """Add an event of ints, strings and bytes to the trace, which is hashed at the end."""
+        self.trace.append((self.now - START_MS, *event))
+
+    def new_client_id(self) -> str:
+        """Return an identifier for a client that gave none."""
+        self.client_id_count += 1
+        return f"assigned-{self.client_id_count}"
+
+    def broker_now(self) -> int:
+        """Return broker time in ms, also while the broker is down."""
+        process = self.process
+        assert process is not None
+        return process.broker_now()
+
+    def latest(self) -> int:
+        """Return the latest broker time there may have been: it can go back over a reboot."""
+        return max(self.broker_high, self.broker_now())
+
+    def up(self) -> BrokerProcess | None:
+        """Return the running broker, if there is one."""
+        process = self.process
+        return None if process is None or process.dead else process
+
+    def notice(self) -> int:
+        """Return how long the broker needs to notice that a connection is cut, ms."""
+        return int(self.random.random() * 40) if self.chance(0.8) else 300
+
+    def heartbeat(self, broker_ms: int) -> bytes:
+        """Return the heartbeat row for a broker time, as the shell does."""
+        wall = self.now + self.wall_offset
+        return Heartbeat(broker_ms, wall, self.boot_id, self.now - self.booted_at).encode()
+
+    def actions(self, plan: Plan) -> tuple[list[str], list[float]]:
+        """Return what a client of this plan may do, with cumulative weights."""
+        known = self._actions.get(plan.name)
+        if known is not None:
+            return known
+        profile = self.profile
+        weights = {
+            "cut": profile.cut,
+            "abandon": profile.abandon,
+            "disconnect": profile.disconnect,
+            "stall": profile.stall,
+            "take_over": profile.abandon,
+        }
+        if plan.topics:
+            weights["publish"] = profile.publish
+        if plan.filters:
+            weights["resubscribe"] = profile.resubscribe * (0.3 if plan.shared else 1.0)
+            weights["unsubscribe"] = profile.unsubscribe * (0.3 if plan.shared else 1.0)
+        known = self._actions[plan.name] = (list(weights), list(accumulate(weights.values())))
+        return known
+
+    # Running
+
+    def run(self) -> str:
+        """Live through the whole world; returns the trace hash. Raises Violation."""
+        self.start_broker()
+        for client in self.clients:
+            client.begin()
+        self._plan_faults()
+        self.run_until(START_MS + self.profile.fault_ms)
+        heal_and_judge(self)
+        return self.hash()
+
+    def hash(self) -> str:
+        """Return the hash of the trace so far."""
+        return hashlib.blake2b(repr(self.trace).encode(), digest_size=16).hexdigest()
+
+    def run_until(self, when: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let events happen until a time or until `done` says so; True if it did."""
+        heap = self.heap
+        while heap and heap[0][0] <= when:
+            at, _, call, arguments = heappop(heap)
+            self.now = at
+            self.step += 1
+            call(*arguments)
+            if self.crash_wanted:
+                self.crash()
+            if done is not None and self.step & 7 == 0 and done():
+                return True
+            if self.step > EVENTS_MAX:
+                raise Violation("liveness", f"{EVENTS_MAX} events and no end")
+        self.now = max(self.now, when)
+        return done is not None and done()
+
+    # The broker's life
+
+    def start_broker(self) -> None:
+        """Start a process on the store as it is."""
+        if self.up() is not None:
+            return
+        wall = self.now + self.wall_offset
+        self.booted_at = min(self.booted_at, self.now)
+        broker_ms = restart_time(self.store, wall, self.boot_id, self.now - self.booted_at)
+        self._judge_clock(broker_ms)
+        self.starts += 1
+        self.note("start", broker_ms)
+        self.process = BrokerProcess(self, self.store, broker_ms)
+        self.process.store.full = self.now < self.full_until
+
+    def _judge_clock(self, broker_ms: int) -> None:
+        """Broker time never runs ahead of elapsed time, and keeps up with it within a boot."""
+        previous, heartbeat = self.process, read_heartbeat(self.store)
+        if previous is None or heartbeat is None:
+            return
+        ahead = broker_ms - previous.broker_now()
+        if ahead > 0:
+            raise Violation("no_session_expires_early", f"broker time is {ahead} ms ahead")
+        if self.boot_id == heartbeat.boot_id and ahead < 0:
+            raise Violation("liveness", f"broker time lost {-ahead} ms in one boot")
+
+    def passing(self, point: str) -> None:
+        """The process passes a point where a crash may have been asked for."""
+        if self.trap == point:
+            self.trap = None
+            self.crash_wanted = True
+
+    def fail_stop(self, why: str) -> None:
+        """The process must end: a write or a sync failed for good."""
+        self.note("fail stop", why)
+        sometimes("sync_failed")
+        self.crash_wanted = True
+
+    def crash(self) -> None:
+        """Kill the broker now; a random prefix of what was not synced survives."""
+        self.crash_wanted = False
+        process = self.up()
+        if process is None:
+            return
+        store = process.store
+        unsynced = store.unsynced
+        kind = self.random.random()
+        if kind < 0.4:
+            keep = 0
+        elif kind < 0.6:
+            keep = unsynced
+        else:
+            keep = int(self.random.random() * (unsynced + 1))
+        self.note("crash", unsynced, keep)
+        self.broker_high = self.latest()
+        self._note_crash(process, unsynced, keep)
+        self.store = process.crash(keep)
+        for client in self.clients:
+            client.broker_crashed(process)
+        if self.faults:
+            self._plan_restart()
+
+    def shut_down(self) -> None:
+        """Let the broker drain and exit, as on SIGTERM."""
+        process = self.up()
+        if process is None or process.store.full:
+            return
+        self.note("shut down")
+        self.broker_high = self.latest()
+        sometimes("clean_shutdown")
+        self.store = process.drain()
+        if self.faults:
+            self._plan_restart()
+
+    def _plan_restart(self) -> None:
+        """Decide how long the broker is down and what the clocks do meanwhile."""
+        random = self.random
+        low, high = self.profile.downtime_ms
+        downtime = low + int(random.random() * (high - low))
+        if self.chance(self.profile.long_downtime):
+            downtime += 4_000 + int(random.random() * 4_000)
+        if self.chance(self.profile.reboot) and self._wall_is_known():
+            # The wall clock may be set back over a reboot; forwards looks like time passed.
+            self.boots += 1
+            self.boot_id = f"boot-{self.boots}"
+            self.booted_at = self.now + int(random.random() * downtime)
+            if self.chance(0.5):
+                self.wall_offset -= int(random.random() * 10_000)
+        elif self.chance(0.3) and self._same_boot():
+            self.wall_offset += random.choice((-1, 1)) * int(random.random() * 20 * DAY_MS)
+            sometimes("wall_clock_jump")
+        self.note("down for", downtime, self.boot_id, self.wall_offset)
+        self.after(downtime, self.start_broker)
+
+    def _same_boot(self) -> bool:
+        heartbeat = read_heartbeat(self.store)
+        return heartbeat is not None and heartbeat.boot_id == self.boot_id
+
+    def _wall_is_known(self) -> bool:
+        """Would a reboot now find the wall clock as the heartbeat on disk knows it?
+
+        A jump within a boot that no heartbeat has seen looks, after a reboot, like time passed.
+        """
+        heartbeat = read_heartbeat(self.store)
+        if heartbeat is None or heartbeat.boot_id != self.boot_id:
+            return True
+        return heartbeat.wall_ms == heartbeat.boottime_ms + self.booted_at + self.wall_offset
+
+    def _note_crash(self, process: BrokerProcess, unsynced: int, keep: int) -> None:
+        if 0 < keep < unsynced:
+            sometimes("crash_kept_a_prefix")
+        if unsynced > 1 and keep == 0:
+            sometimes("crash_lost_everything_unsynced")
+        if process.syncing:
+            done = process.durable_serial == process.requested
+            sometimes("crash_after_sync_before_report" if done else "crash_mid_sync")
+        if process.tick_due:
+            sometimes("crash_between_receive_and_write")
+        if any(link.down for link in process.links):
+            sometimes("crash_with_bytes_on_the_wire")
+        store = process.store
+        for batch in store._log[store._durable :]:
+            if isinstance(batch, tuple):
+                continue
+            families = {change[0] for change in batch if change[2] is not None}
+            if "incoming" in families:
+                sometimes("crash_before_pubrec_sync")
+            if any(family.startswith("msg.") for family in families):
+                sometimes("crash_before_puback_sync")
+            if "sessions" in families:
+                sometimes("crash_with_pubrel_unsynced")
+
+    def after_tick(self, process: BrokerProcess) -> None:
+        """Look for rare states inside the engine after a tick."""
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        profile, random = self.profile, self.random
+
+        def sometime() -> int:
+            return int(random.random() * profile.fault_ms)
+
+        for _ in range(random.randint(*profile.crashes)):
+            self.after(sometime(), self._arm_crash)
+        for _ in range(random.randint(*profile.shutdowns)):
+            self.after(sometime(), self.shut_down)
+        if self.chance(profile.slow_disk):
+            for _ in range(random.randint(1, 4)):
+                self.after(sometime(), self._slow_disk)
+        if self.chance(profile.sync_failure):
+            self.after(sometime(), self._fail_next_sync)
+        if self.chance(profile.full_disk):
+            for _ in range(random.randint(1, 3)):
+                self.after(sometime(), self._full_disk)
+
+    def _arm_crash(self) -> None:
+        if not self.faults:
+            return
+        trap = self.random.choice(TRAPS)
+        if trap == "now":
+            self.crash()
+        else:
+            self.trap = trap
+
+    def _slow_disk(self) -> None:
+        self.slow_ms = self.random.choice((150, 600, 1_500, 3_000))
+        self.slow_until = self.now + 300 + int(self.random.random() * 1_500)
+
+    def _fail_next_sync(self) -> None:
+        self.next_sync_fails = True
+
+    def sync_fails(self) -> bool:
+        """Does the sync that ends now fail?"""
+        if self.next_sync_fails and self.faults:
+            self.next_sync_fails = False
+            return True
+        return False
+
+    def _full_disk(self) -> None:
+        process = self.up()
+        if not self.faults or process is None:
+            return
+        self.full_until = self.now + 200 + int(self.random.random() * 1_500)
+        self.note("disk full")
+        self.refusing_seen = True
+        if self.chance(0.5):
+            process.engine.refuse_writes(True)  # the low-water mark saw it coming
+            process.schedule_tick()
+        else:
+            process.store.full = True
+        self.after(self.full_until - self.now, self.space_returns)
+
+    def space_returns(self) -> None:
+        """The disk has room again."""
+        process = self.up()
+        if process is None or self.now < self.full_until:
+            return
+        self.note("space returned")
+        process.store.full = False
+        process.engine.refuse_writes(False)
+        process.schedule_tick()
