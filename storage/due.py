@@ -18,6 +18,11 @@ WILL: Final = 1
 SESSION: Final = 2
 RETAINED: Final = 3
 
+# How far `come` looks for the next entry. Entries that were removed cost a look-up as much as live
+# ones until the store has compacted them away, and most are: sessions are resumed long before they
+# expire. So it looks at one second of them at a time, once a second.
+LOOKAHEAD_MS: Final = 1000
+
 _TIME: Final = struct.Struct(">QB")
 
 
@@ -45,8 +50,9 @@ class Due:
     def __init__(self, store: Store) -> None:
         self._store: Final = store
         self._removed: set[bytes] = set()
-        # The earliest entry that may exist, in broker ms; None = none known.
+        # When to call `come` next, in broker ms; None = there was nothing at all.
         self.next_ms: int | None = None
+        self._floor_ms = 0  # nothing is due before
 
     def open(self) -> None:
         """Learn the earliest entry. Call once, before anything is added."""
@@ -60,6 +66,8 @@ class Due:
         batch.append((DUE, key, seal(value)))
         if self.next_ms is None or at_ms < self.next_ms:
             self.next_ms = at_ms
+        if at_ms < self._floor_ms:
+            self._floor_ms = at_ms
 
     def remove(self, batch: Batch, at_ms: int, kind: int, name: bytes) -> None:
         """Take an entry away; removing one that does not exist changes nothing."""
@@ -89,14 +97,17 @@ class Due:
         Also refreshes `next_ms`. The caller writes its batch first, removes what it works off, and
         asks again when it got `count`.
         """
-        rows = self._store.scan(DUE, b"", (now + 1).to_bytes(8, "big"), count=count)
+        past = (now + 1).to_bytes(8, "big")
+        rows = self._store.scan(DUE, self._floor_ms.to_bytes(8, "big"), past, count=count)
         entries = []
         for key, value in rows:
             at_ms, kind = _TIME.unpack_from(key)
             entries.append(Entry(key, at_ms, kind, key[_TIME.size :], unseal(value, "due entry")))
         if len(rows) == count:
             self.next_ms = now
-        else:
-            later = self._store.scan(DUE, (now + 1).to_bytes(8, "big"), count=1)
-            self.next_ms = _TIME.unpack_from(later[0][0])[0] if later else None
+            return entries
+        self._floor_ms = entries[0].at_ms if entries else now + 1
+        horizon = now + LOOKAHEAD_MS
+        later = self._store.scan(DUE, past, horizon.to_bytes(8, "big"), count=1)
+        self.next_ms = _TIME.unpack_from(later[0][0])[0] if later else horizon
         return entries
