@@ -24,6 +24,8 @@ from storage.errors import Recoverable, StorageError, WriteStalled
 from storage.rocks import RocksStore
 from storage.writer import FSYNC, Committer
 
+# A fast publisher fills in a tenth of a second what a look per second would notice too late.
+SPACE_WATCH_BYTES: Final = 1 << 20
 # After a bug in a timer's work, how long until the next try: it must not eat the processor.
 TIMEOUT_BUG_PAUSE_S: Final = 1.0
 
@@ -40,8 +42,13 @@ class Driver:
         clock: Callable[[], int],
         log: Log,
         fail: Callable[[BaseException], None],
+        watch_space: Callable[[], None] = lambda: None,
     ) -> None:
-        """`clock` gives broker time; `fail` is told, once, what must end the process."""
+        """`clock` gives broker time; `fail` is told, once, what must end the process.
+
+        `watch_space` looks at the disk; it is called whenever `SPACE_WATCH_BYTES` have come in and
+        when a write was refused, beside whatever calls it regularly.
+        """
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
         self.streams: set[ClientStream] = set()
@@ -53,6 +60,8 @@ class Driver:
         self._clock = clock
         self._log = log
         self._fail_port = fail
+        self._watch_space = watch_space
+        self._watched_bytes: int = 0  # of input, when the disk was last looked at
         self._counters = engine.counters
         self._committer: Committer | None = None
         self._requested: int = 0
@@ -95,6 +104,10 @@ class Driver:
             return
         if engine.refused_by is not self._refusal:
             self._note_refusal(engine.refused_by)
+        received = self._counters.bytes_received
+        if received - self._watched_bytes > SPACE_WATCH_BYTES:
+            self._watched_bytes = received
+            self._watch_space()
         written = engine.written
         if written != self._requested:
             self._requested = written
@@ -118,6 +131,7 @@ class Driver:
             self._counters.commit_failures += 1
             if self._refusal is None:
                 self._log.warning("write_refused", f"{refusal}; trying again")
+                self._watch_space()
         self._refusal = refusal
 
     def durable(self, serial: int) -> None:

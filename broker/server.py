@@ -47,8 +47,6 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
 HOUSEKEEPING_S: Final = 1.0
-# RocksDB needs room for what its log holds and a few small files to open again.
-REOPEN_SPARE_BYTES: Final = 1 << 20
 # Objects that survive a start are the broker's own; freezing them and collecting less often takes
 # full collections (30 ms for 100,000 sessions) out of the latency. Cycles are rare in our code.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -230,6 +228,7 @@ class Server:
             clock=self._clock,
             log=self._log,
             fail=self._die,
+            watch_space=self._watch_space,
         )
         committer = Committer(
             self._store,
@@ -303,7 +302,7 @@ class Server:
         loop.call_later(HOUSEKEEPING_S, self._keep_house)
         if watchdog_period_s() is not None:
             notify(WATCHDOG=1)
-        self._watch_space(driver)
+        self._watch_space()
         interval = self._config.settings.sys_interval_s
         if interval and loop.time() >= self._system_due:
             self._system_due = loop.time() + interval
@@ -316,8 +315,11 @@ class Server:
         stats["recovery_ms"] = int(self._status.recovery_seconds * 1000)
         self._system_topics.refresh(driver.now, stats, heap_bytes=resident_bytes())
 
-    def _watch_space(self, driver: Driver) -> None:
+    def _watch_space(self) -> None:
         """Refuse new state below the low-water mark; open the store again after a full disk."""
+        driver = self._driver
+        if driver is None:
+            return
         try:
             was_low = self._space.is_low
             is_low = self._space.check()
@@ -340,17 +342,15 @@ class Server:
             self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
 
     def _reopen(self) -> None:
-        """Give the ballast up and open the store again, once there is room for what that takes."""
+        """Give the ballast up and open the store again, if there is room for what that takes."""
         if not self._is_full:
             self._is_full = True
             self._log.error("disk_full", "the database found no space; waiting for some")
         self._space.release_ballast()
-        if self._space.free_bytes() < self._store.wal_bytes() + REOPEN_SPARE_BYTES:
-            return  # closing it now would take the reading away, too
         try:
             self._store.reopen()
         except Recoverable:
-            return
+            return  # what is there can still be read; the next look tries again
         self._is_full = False
         self._log.info("disk_full_ended", "the database is open for writing again")
 
