@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from broker import config as configuration
 from broker.cli import build_parser
 from broker.counters import Counters
@@ -62,8 +64,9 @@ def test_the_unit_starts_a_command_of_ours_and_waits_for_it() -> None:
     assert int(service["TimeoutStopSec"]) > drain_s
 
 
-def test_alerts_name_metrics_that_exist() -> None:
-    text = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+@pytest.mark.parametrize("file", ["prometheus/alerts.yml", "grafana/holdfast.json"])
+def test_alerts_and_dashboard_name_metrics_that_exist(file: str) -> None:
+    text = (DEPLOY / file).read_text()
     named = set(re.findall(rf"\b{PREFIX}\w+", text))
     assert len(named) >= 8
     assert named <= metric_names(), sorted(named - metric_names())
