@@ -227,6 +227,7 @@ class Sessions:
             if not group.is_stored:
                 self._hold(group.entry, group_holder(group.share_name), self._log.end)
                 self._groups.store(group)
+                self._routes.changed(group.entry)  # its messages are stored from now on
             group.stored_members += 1
             self._tick.dirty_groups[group] = None
         self._groups.join(group, connection, subscription)
