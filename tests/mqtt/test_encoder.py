@@ -276,3 +276,16 @@ def test_v4_will_and_subscriptions_drop_options() -> None:
     subscribe = Subscribe(1, [Subscription("a", 1, True, True, 2)], 7, USER)
     assert encode(subscribe, 4) == bytes.fromhex("82 06 0001 0001 61 01")
     assert encode(Unsubscribe(1, ["a"], USER), 4) == bytes.fromhex("a2 05 0001 0001 61")
+
+
+def test_fields_of_the_largest_size_can_be_sent() -> None:
+    longest = "x" * 65_535
+    publish = Publish(longest, b"", 1, packet_id=65_535)
+    subscribe = Subscribe(1, [Subscription(longest, 0)])
+    connect = Connect(
+        longest, 4, will=Will("t", bytes(65_535), 0, False), username="u", password=bytes(65_535)
+    )
+    for version in (4, 5):
+        raw = encode(publish, version) + encode(subscribe, version)
+        assert decoder_for("client", version).receive(raw) == [publish, subscribe]
+    assert Decoder("server", 0).receive(encode(connect, 4)) == [connect]
