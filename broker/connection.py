@@ -71,6 +71,7 @@ class Connection:
         "aliases_in",
         "aliases_out",
         "commits_owed",
+        "client_id",
         "cursor",
         "decoder",
         "early",
@@ -128,6 +129,7 @@ class Connection:
         self.remote: str = remote
         self.state: int = AWAITING_CONNECT
         self.version: int = 0
+        self.client_id: str = ""  # as in CONNECT or assigned; for whoever watches
         self.session: Session | None = None
         self.username: str = ""
         self.early: list[Packet] = []  # arrived before the CONNECT was judged

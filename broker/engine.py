@@ -27,7 +27,7 @@ from broker.delivery import Delivery
 from broker.groups import Groups
 from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
-from broker.lifecycle import Lifecycle
+from broker.lifecycle import Lifecycle, Observe
 from broker.ports import Authenticator, Policy, Transport
 from broker.publishing import Publishing
 from broker.quota import Quota
@@ -113,12 +113,15 @@ class Engine:
         new_client_id: Callable[[], str],
         counters: Counters,
         heartbeat: Callable[[int], bytes] | None = None,
+        observe: Observe | None = None,
     ) -> None:
         """Take the parts; nothing is opened before `start`.
 
         `heartbeat` returns the row that says when the broker was last alive (`storage.clock`), for
-        the broker time it is given; without one, broker time is taken for all clocks.
+        the broker time it is given; without one, broker time is taken for all clocks. `observe` is
+        told when a client connects, is refused or goes; it must not call back.
         """
+        self._observe: Final = observe or _unobserved
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self.settings: Final = settings
         self.counters: Final = counters
@@ -212,6 +215,7 @@ class Engine:
             self._new_client_id,
             self.settle,
             self._watch,
+            self._observe,
         )
         self._inbound = Inbound(
             tick,
@@ -721,3 +725,7 @@ class Engine:
 def _plain_heartbeat(now: int) -> bytes:
     """Return a heartbeat of a world whose only clock is broker time."""
     return Heartbeat(now, now, "", now).encode()
+
+
+def _unobserved(event: str, connection: Connection, detail: str) -> None:
+    """Tell nobody."""

@@ -9,7 +9,7 @@ batch; it runs only at the start of an event, so the store never holds half of o
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from broker.connection import ACTIVE, AUTHENTICATING, CLOSED, CLOSING, Connection
 from broker.counters import Counters
@@ -29,6 +29,9 @@ from session.will import ConnectionRecord, decode_connection, encode_connection
 from storage.due import SESSION, WILL, Due
 from storage.errors import CorruptRecord
 from storage.state import CONNECTIONS, seal, unseal
+
+# Told of what happens to a connection: event, connection, detail in words. Must not call back.
+Observe: TypeAlias = Callable[[str, Connection, str], None]
 
 WILL_RETRY_MS: Final = 1000  # a will that cannot be stored now is tried again this much later
 
@@ -61,6 +64,7 @@ class Lifecycle:
         new_client_id: Callable[[], str],
         settle: Callable[[], bool],
         watch: Callable[[Connection], None],
+        observe: Observe,
     ) -> None:
         self._tick: Final = tick
         self._due: Final = due
@@ -74,18 +78,20 @@ class Lifecycle:
         self._new_client_id: Final = new_client_id
         self._settle: Final = settle
         self._watch: Final = watch
+        self._observe: Final = observe
 
     # CONNECT
 
     def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
         """Judge a CONNECT; `decided` is called if the verdict comes later than this returns."""
         connection.version = packet.protocol_version
+        connection.client_id = packet.client_id
         refusal = self._refusal(packet)
         if refusal:
             self.refuse(connection, refusal)
             return
         if not packet.client_id:
-            packet.client_id = self._new_client_id()
+            packet.client_id = connection.client_id = self._new_client_id()
             assigned = packet.client_id
         else:
             assigned = None
@@ -133,6 +139,7 @@ class Lifecycle:
         """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
         result = CONNECT_RESULTS.get(reason_code, "other")
         self._counters.connects[result] += 1
+        self._observe("refused", connection, reasons.name(reason_code))
         if connection.version:
             packet = Connack(False, reason_code)
             self._counters.packets_sent[CONNACK] += 1
@@ -309,6 +316,8 @@ class Lifecycle:
             data = encode(connack, version)
         connection.state = ACTIVE
         self._counters.connects["accepted"] += 1
+        how = "session resumed" if session_present else "new session"
+        self._observe("connected", connection, how if session.is_stored else "clean session")
         self._counters.packets_sent[CONNACK] += 1
         if session.is_stored or self._tick.batch:
             connection.gated = True
@@ -334,6 +343,7 @@ class Lifecycle:
             session.expiry_interval_s = expiry if most is None else min(expiry, most)
         with_will = packet.reason_code != reasons.SUCCESS
         self._counters.disconnects["with_will" if with_will else "normal"] += 1
+        self._observe("disconnected", connection, "with will" if with_will else "normal")
         self._leave(connection, publish_will=with_will, ends_session=ends)
         connection.state = CLOSING
         # The end must be durable before the client sees it: the will is gone, the expiry set.
@@ -356,6 +366,8 @@ class Lifecycle:
             return
         was_active = connection.state == ACTIVE
         session = connection.session
+        if was_active:
+            self._observe("closed", connection, reasons.name(reason_code))
         if session is not None:
             if session.is_stored and (ends_session or not session.expiry_interval_s):
                 self._settle()
@@ -374,6 +386,7 @@ class Lifecycle:
             session = connection.session
             assert session is not None
             self._counters.disconnects["connection_lost"] += 1
+            self._observe("lost", connection, "connection closed without DISCONNECT")
             if session.is_stored and not session.expiry_interval_s:
                 self._settle()
             self._leave(connection, publish_will=True, ends_session=False)

@@ -23,6 +23,7 @@ from typing import Any, Final
 from broker import passwords
 from broker.auth import AllowAll, AllowAllPolicy, PasswordFile
 from broker.config import Config
+from broker.connection import Connection
 from broker.counters import Counters
 from broker.driver import Driver
 from broker.engine import Engine, Recovery
@@ -196,10 +197,17 @@ class Server:
             new_client_id=lambda: "auto-" + secrets.token_hex(12),
             counters=self._counters,
             heartbeat=self._heartbeat,
+            observe=self._observe,
         )
         self._recovery: Recovery = self._engine.start(start_ms)
         self._status.recovered_sessions = self._recovery.sessions
         self._started_ms = start_ms
+
+    def _observe(self, event: str, connection: Connection, detail: str) -> None:
+        """Log what happens to a client; a storm of them is cut to what a disk bears."""
+        self._log.info(
+            f"client_{event}", detail, client_id=connection.client_id, remote=connection.remote
+        )
 
     def _clock(self) -> int:
         """Return broker time now."""
