@@ -244,6 +244,7 @@ class Engine:
             counters,
             self.settle,
         )
+        self._sessions.parted = self._housekeeping.parted
 
     # Start
 
@@ -432,10 +433,7 @@ class Engine:
         self._tick.now = now
         if connection.state == CLOSED:
             return
-        lagged = connection.is_lagging or bool(connection.pending)
         self._lifecycle.lost(connection)
-        if lagged:
-            self._housekeeping.left_behind()
         self._connections.pop(connection, None)
 
     def pause_writing(self, connection: Connection) -> None:

@@ -192,13 +192,20 @@ class Housekeeping:
             sweep.after = rows[-1][0] + b"\0"
             return
         self._sweep = None
+        if self._is_pinned_in_memory(generation):
+            return  # by a session that was offline when the sweep began, or by what one left behind
         self._drop(generation)
         self._next_sweep_ms = now  # the next one may be free, too
 
-    def left_behind(self) -> None:
-        """A session went offline with a backlog: a sweep that has passed it must begin again."""
-        if self._sweep is not None:
-            self._sweep.after = b""
+    def parted(self, session: Session) -> None:
+        """A session goes offline: a sweep that has passed it must look at what it is owed."""
+        sweep = self._sweep
+        if sweep is None or not session.is_stored:
+            return
+        last = sweep.generation.last_offset
+        if session.position < last or _oldest_in_flight(session) <= last:
+            self._pin = session.client_id.encode()
+            sweep.after = b""
 
     def _is_pinned_by(self, key: bytes | None, generation: Generation) -> bool:
         if key is None:

@@ -6,6 +6,7 @@ engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of p
 `broker.lifecycle`.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.connection import Connection
@@ -72,6 +73,8 @@ class Sessions:
         self._groups: Final = groups
         self._counters: Final = counters
         self.live: dict[str, Connection] = {}  # client_id -> its connection
+        # Told of every session that has lost its connection; set while the parts are put together.
+        self.parted: Callable[[Session], None] | None = None
 
     def open(self) -> None:
         """Load the durable filters: all that offline sessions cost in memory."""
@@ -349,6 +352,8 @@ class Sessions:
         connection.resend.clear()
         connection.cursor = None
         self._tick.readers.pop(connection, None)
+        if self.parted is not None:
+            self.parted(session)
 
     def end(self, session: Session, connection: Connection | None) -> None:
         """End a session: all its rows go with this batch, its group messages go back.
