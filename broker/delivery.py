@@ -448,10 +448,12 @@ class Delivery:
         self._tick.mark(session)
 
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
+        # A plan counts every message of the backlog, so it is asked about every one.
+        is_dropped = connection.trim is not None and connection.trim.drops(message.offset)
         options = self.options(session, message)
         if options is None:
             return
-        if connection.trim is not None and connection.trim.drops(message.offset):
+        if is_dropped:
             self._counters.drop("session_limit")
             return
         now = self._tick.now

@@ -62,6 +62,8 @@ class Trimmer:
         count_max, bytes_max = settings.max_offline_messages, settings.max_offline_bytes
         if not count_max and not bytes_max:
             return None
+        if settings.on_limit == "reject":
+            return None  # decided when it was published: what was acknowledged then is delivered
         sizes = self._sizes(streams, position, with_bytes=bytes_max > 0)
         if settings.on_limit == "drop_new":
             kept = _fitting(sizes, count_max, bytes_max)

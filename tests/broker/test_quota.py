@@ -1,0 +1,233 @@
+"""Limits of what offline sessions may pin, per session and in total, and what gives at them."""
+
+import pytest
+
+from broker.settings import OnLimit
+from mqtt.packets import Puback, Publish, Pubrec
+from tests.broker.harness import Broker
+
+
+def publish(broker: Broker, *payloads: bytes, topic: str = "t") -> list[bytes]:
+    """Publish at QoS 1; return what was accepted."""
+    publisher = broker.connect("publisher")
+    accepted = []
+    for payload in payloads:
+        answer = publisher.publish(topic, payload, 1)
+        assert isinstance(answer, Puback)
+        if answer.reason_code < 0x80:
+            accepted.append(payload)
+        else:
+            assert answer.reason_code == 0x97
+    publisher.disconnect()
+    return accepted
+
+
+def numbers(count: int) -> list[bytes]:
+    """Return payloads of one byte each."""
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("on_limit", "kept"), [("drop_oldest", [b"3", b"4", b"5"]), ("drop_new", [b"0", b"1", b"2"])]
+)
+def test_a_backlog_over_the_number_is_trimmed_at_resume(
+    on_limit: OnLimit, kept: list[bytes]
+) -> None:
+    broker = Broker(max_offline_messages=3, on_limit=on_limit)
+    broker.durable("s", "t").drop()
+    assert publish(broker, *numbers(6)) == numbers(6)
+    session = broker.durable("s")
+    assert session.receive_all() == kept
+    assert broker.counters.dropped["session_limit"] == 3
+    publish(broker, b"later")
+    assert session.receive_all() == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("on_limit", "kept"), [("drop_oldest", [b"4", b"5"]), ("drop_new", [b"0", b"1"])]
+)
+def test_a_backlog_over_the_bytes_is_trimmed_at_resume(
+    on_limit: OnLimit, kept: list[bytes]
+) -> None:
+    broker = Broker(max_offline_bytes=5, on_limit=on_limit)  # a message counts 2: topic and payload
+    broker.durable("s", "t").drop()
+    publish(broker, *numbers(6))
+    assert broker.durable("s").receive_all() == kept
+
+
+def test_a_backlog_within_the_limits_is_delivered_whole() -> None:
+    broker = Broker(max_offline_messages=3, max_offline_bytes=100)
+    broker.durable("s", "t").drop()
+    publish(broker, *numbers(3))
+    assert broker.durable("s").receive_all() == numbers(3)
+
+
+def test_every_session_has_its_own_limit() -> None:
+    broker = Broker(max_offline_messages=2)
+    broker.durable("few", "a").drop()
+    broker.durable("many", "#").drop()
+    publish(broker, b"1", b"2", topic="a")
+    publish(broker, b"3", topic="b")
+    assert broker.durable("few").receive_all() == [b"1", b"2"]
+    assert broker.durable("many").receive_all() == [b"2", b"3"]
+
+
+def test_trimming_survives_another_disconnect_halfway() -> None:
+    broker = Broker(max_offline_messages=3)
+    broker.durable("s", "t").drop()
+    publish(broker, *numbers(6))
+    halfway = broker.durable("s", receive_maximum=1)
+    assert halfway.payloads() == [b"3"]
+    halfway.drop()
+    assert broker.durable("s").receive_all() == [b"3", b"4", b"5"]
+
+
+def test_the_own_messages_that_no_local_hides_do_not_use_up_the_plan() -> None:
+    broker = Broker(max_offline_messages=2, max_inflight=1)
+    session = broker.connect("s", expiry=100)
+    session.subscribe("t", qos=1, no_local=True)
+    publish(broker, b"fills the window")
+    session.stop_taking()
+    for payload in (b"own 1", b"own 2"):
+        session.publish("t", payload, 1)
+    publish(broker, b"1", b"2")
+    session.drop()
+    assert broker.connect("s", expiry=100).receive_all() == [b"fills the window", b"1", b"2"]
+
+
+def test_reject_refuses_the_publisher_once_a_session_is_full() -> None:
+    broker = Broker(max_offline_messages=2, on_limit="reject")
+    broker.durable("s", "t").drop()
+    for payload in numbers(4):
+        publish(broker, payload)
+        broker.advance(s=1)  # the verdict about a backlog is remembered for half a second
+    assert broker.durable("s").receive_all() == [b"0", b"1"]
+    assert broker.counters.dropped["storage_refused"] == 2
+
+
+def test_reject_never_drops_what_it_acknowledged() -> None:
+    broker = Broker(max_offline_messages=2, on_limit="reject")
+    broker.durable("s", "t").drop()
+    accepted = publish(broker, *numbers(6))
+    assert broker.durable("s").receive_all() == accepted
+
+
+def test_reject_takes_messages_again_once_the_session_has_drained() -> None:
+    broker = Broker(max_offline_messages=1, on_limit="reject")
+    broker.durable("s", "t").drop()
+    assert publish(broker, b"1") == [b"1"]
+    broker.advance(s=1)
+    assert publish(broker, b"2") == []
+    session = broker.durable("s")
+    assert session.receive_all() == [b"1"]
+    broker.advance(s=1)
+    assert publish(broker, b"3") == [b"3"]
+
+
+def test_reject_does_not_look_at_sessions_of_other_filters() -> None:
+    broker = Broker(max_offline_messages=1, on_limit="reject")
+    broker.durable("full", "t").drop()
+    broker.durable("empty", "u").drop()
+    publish(broker, b"1")
+    broker.advance(s=1)
+    assert publish(broker, b"2", topic="u") == [b"2"]
+
+
+def test_reject_answers_qos_2_with_pubrec_and_remembers_nothing() -> None:
+    broker = Broker(max_offline_messages=1, on_limit="reject")
+    broker.durable("s", "t").drop()
+    publish(broker, b"1")
+    broker.advance(s=1)
+    publisher = broker.connect("p")
+    assert publisher.start_publish("t", b"2", 2, packet_id=7) == Pubrec(7, 0x97)
+    assert broker.durable("s").receive_all() == [b"1"]
+    broker.advance(s=1)
+    assert publisher.start_publish("t", b"2", 2, packet_id=7) == Pubrec(7)
+
+
+def test_reject_closes_a_v4_publisher_without_an_answer() -> None:
+    broker = Broker(max_offline_messages=1, on_limit="reject")
+    broker.durable("s", "t").drop()
+    publish(broker, b"1")
+    broker.advance(s=1)
+    publisher = broker.connect("p", version=4)
+    publisher.start_publish("t", b"2", 1)
+    publisher.expect_closed()
+    assert broker.durable("s").receive_all() == [b"1"]
+
+
+def test_a_full_store_rejects_new_messages() -> None:
+    broker = Broker(total_bytes_max=150, on_limit="reject")
+    broker.durable("s", "t").drop()
+    accepted = publish(broker, *numbers(20))
+    assert 0 < len(accepted) < 20
+    assert broker.durable("s").receive_all() == accepted
+
+
+def test_a_full_store_drops_new_messages_and_still_delivers_live_ones() -> None:
+    broker = Broker(total_bytes_max=150, on_limit="drop_new")
+    broker.durable("s", "t").drop()
+    passing = broker.clean("c", "t", qos=1)
+    assert publish(broker, *numbers(20)) == numbers(20)
+    assert passing.receive_all() == numbers(20)
+    kept = broker.durable("s").receive_all()
+    assert 0 < len(kept) < 20 and kept == numbers(20)[: len(kept)]
+    assert broker.counters.dropped["total_limit"] == 20 - len(kept)
+
+
+def test_a_full_store_drops_its_oldest_generation() -> None:
+    broker = Broker(total_bytes_max=400, generation_size_bytes=200, on_limit="drop_oldest")
+    broker.durable("s", "t").drop()
+    for payload in numbers(30):
+        publish(broker, payload)
+        broker.advance(s=3)
+    kept = broker.durable("s").receive_all()
+    assert 0 < len(kept) < 30 and kept == numbers(30)[-len(kept) :]
+    assert broker.engine.stats()["log_bytes"] < 800
+    assert broker.counters.dropped["max_age"] >= 30 - len(kept)
+
+
+def test_messages_older_than_the_maximum_age_are_not_delivered() -> None:
+    broker = Broker(max_age_s=60)
+    broker.durable("s", "t").drop()
+    publish(broker, b"old")
+    broker.advance(s=40)
+    publish(broker, b"young")
+    broker.advance(s=30)
+    assert broker.durable("s").receive_all() == [b"young"]
+    assert broker.counters.dropped["max_age"] == 1
+
+
+def test_the_maximum_age_drops_whole_generations() -> None:
+    broker = Broker(max_age_s=60, generation_age_s=10)
+    broker.durable("s", "t").drop()
+    publish(broker, b"old")
+    broker.advance(s=11)
+    broker.advance(s=61)
+    assert broker.counters.generations_dropped == 1
+    publish(broker, b"young")
+    assert broker.durable("s").receive_all() == [b"young"]
+
+
+def test_a_message_in_flight_whose_generation_was_dropped_is_given_up() -> None:
+    broker = Broker(max_age_s=60, generation_age_s=10)
+    session = broker.durable("s", "t")
+    publish(broker, b"old")
+    assert session.message().packet_id == 1
+    session.drop()
+    broker.advance(s=11)
+    broker.advance(s=61)
+    session = broker.durable("s")
+    session.expect_nothing()
+    publish(broker, b"young")
+    assert session.messages() == [Publish("t", b"young", 1, packet_id=2)]
+
+
+def test_a_retained_message_over_the_number_is_refused_but_a_known_topic_is_not() -> None:
+    broker = Broker(retained_messages_max=1)
+    publisher = broker.connect("p")
+    assert publisher.publish("a", b"1", 1, retain=True) == Puback(1)
+    assert publisher.publish("b", b"1", 1, retain=True) == Puback(2, 0x97)
+    assert publisher.publish("a", b"2", 1, retain=True) == Puback(3)
+    publisher.publish("a", b"", 1, retain=True)
+    assert publisher.publish("b", b"1", 1, retain=True) == Puback(5)
