@@ -206,7 +206,7 @@ class Sessions:
             subscription.since = self._log.end
         held = old is not None and old.holds
         subscription.holds = session.is_stored and subscription.qos > 0
-        if held and not subscription.holds and connection.is_lagging:
+        if held and not subscription.holds and (connection.is_lagging or connection.pending):
             subscription.holds = True  # the backlog is owed still
         if subscription.holds and not held:
             subscription.since = self._log.end
