@@ -106,8 +106,12 @@ TOMBSTONES: Final = 2048
 WAL_SUFFIX: Final = ".log"
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # the name of a write-ahead log in an error's text
 
+# Opening again needs room for the contents of the logs as tables, and this much for all else.
+REOPEN_BYTES: Final = 4 * limits.MIB
+PROBE_BYTES: Final = 64 * 1024
+
 # rocksdict raises bare exceptions; the text is all there is to tell them apart.
-NO_SPACE: Final = "IO error: No space left"
+NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
 
@@ -240,6 +244,8 @@ class RocksStore:
         """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.BEFORE_WRITE)
+        if self._write_dead is not None or self._database is None:
+            raise self._closed_or_dead()
         writes = WriteBatch(raw_mode=True)
         put = writes.put
         delete = writes.delete
@@ -249,13 +255,10 @@ class RocksStore:
                 delete(key, handles[family])
             else:
                 put(key, value, handles[family])
-        database = self._open_database()
-        if self._write_dead is not None:
-            raise _again(self._write_dead)
         sequence = self._sequence + 1
         put(SEQUENCE_KEY, sequence.to_bytes(8, "big"))
         try:
-            database.write(writes, self._write_options)
+            self._database.write(writes, self._write_options)
         except Exception as error:
             raise self._write_failure("write", error) from None
         self._sequence = sequence
@@ -269,12 +272,11 @@ class RocksStore:
         the disk full; then `reopen` decides about what was not synced.
         """
         with self._lock:
-            database = self._open_database()
             if self._write_dead is not None:
                 raise _again(self._write_dead)
             sequence = self._sequence
             try:
-                database.flush_wal(True)
+                self._open_database().flush_wal(True)
             except Exception as error:
                 if PREVIOUS_ERROR in str(error) and self._space_error is not None:
                     self._write_dead = self._space_error
@@ -300,14 +302,12 @@ class RocksStore:
     def create_family(self, family: str) -> None:
         """Create an empty column family. Durable on return (a few ms, most of them synced I/O)."""
         assert family not in self._tables, f"column family {family!r} exists"
-        database = self._open_database()
         try:
-            table = database.create_column_family(family, self._family_options)
-            handle = database.get_column_family_handle(family)
+            table = self._open_database().create_column_family(family, self._family_options)
         except Exception as error:
             raise self._write_failure(f"creating column family {family!r}", error) from None
         self._tables[family] = table
-        self._handles[family] = handle
+        self._handles[family] = self._open_database().get_column_family_handle(family)
 
     def drop_family(self, family: str) -> None:
         """Drop a column family with all its rows, without tombstones. Durable on return."""
@@ -390,13 +390,14 @@ class RocksStore:
     def reopen(self) -> None:
         """Close and open again, to write again after a full disk. Keeps every write that returned.
 
-        Raises `Recoverable` while there is still no space (call it again), `Unrecoverable` when the
-        database has come back without a write that had returned: memory is then ahead of the disk
-        and only a restart can put that right.
+        Raises `Recoverable` while there is still no space (call it again; what is there can still
+        be read), `Unrecoverable` when the database has come back without a write that had returned:
+        memory is then ahead of the disk and only a restart can put that right.
         """
         with self._lock:
             if isinstance(self._write_dead, Unrecoverable):
                 raise _again(self._write_dead)
+            self._require_space()
             expected = self._sequence
             self._close()
             self._open()
@@ -416,11 +417,33 @@ class RocksStore:
 
     # --- inside ---
 
+    def _require_space(self) -> None:
+        """Raise `Recoverable` unless there is room to open again, before anything is closed.
+
+        Opening writes the logs' contents out as tables.
+        """
+        disk = os.statvfs(self.path)
+        free, needed = disk.f_bavail * disk.f_frsize, self.wal_bytes() + REOPEN_BYTES
+        if free < needed:
+            raise Recoverable(f"{NO_SPACE}: {free} bytes free, expected {needed} to open again")
+        probe = self.path / "probe"
+        try:  # a quota shows only in a write
+            probe.write_bytes(bytes(PROBE_BYTES))
+        except OSError as error:
+            raise self._failure("probing", error) from None
+        finally:
+            probe.unlink(missing_ok=True)
+
+    # No method that may raise keeps a rocksdict object in a local variable: an error that somebody
+    # keeps has a traceback, the traceback has the variables, and they keep the database open.
+
     def _open_database(self) -> Rdict:
-        database = self._database
-        if database is None:
-            raise _again(self._write_dead or Unrecoverable(f"{self.path} is closed"))
-        return database
+        if self._database is None:
+            raise self._closed_or_dead()
+        return self._database
+
+    def _closed_or_dead(self) -> StorageError:
+        return _again(self._write_dead or Unrecoverable(f"{self.path} is closed"))
 
     def _open(self) -> None:
         """Open the database with every family it has and every required one. Lock held."""
@@ -472,24 +495,15 @@ class RocksStore:
         return options, family_options
 
     def _close(self) -> None:
-        """Drop every rocksdict object, then the database. Lock held."""
-        database, self._database = self._database, None
-        if database is None:
-            return
+        """Drop every rocksdict object, the database last. Lock held.
+
+        Not by rocksdict's own `close`: that flushes every memtable first, which takes long, fails
+        after a failed write, and then leaves the database open.
+        """
         self._handles.clear()
-        for family in self._tables:
-            self._tables[family].close()
         self._tables.clear()
-        try:
-            database.close()
-        except Exception as error:
-            # After a failed append the log's writer reports its old error once more; by then all
-            # files are closed. Any other failure to close is news.
-            if self._write_dead is None:
-                raise self._failure("closing", error) from None
-        finally:
-            del database
-            gc.collect()  # an iterator or a batch in a cycle would keep the LOCK
+        self._database = None
+        gc.collect()  # an iterator or a batch in a cycle would keep the database and its LOCK
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
         """Return what to raise for a failed write, and remember when no later one can succeed."""
@@ -499,7 +513,7 @@ class RocksStore:
             failure = self._write_dead = self._space_error
         elif isinstance(failure, Unrecoverable):
             self._write_dead = failure
-        elif isinstance(failure, Recoverable) and text.startswith(NO_SPACE):
+        elif isinstance(failure, Recoverable) and NO_SPACE in text:
             self._space_error = failure
             if LOG_FILE.search(text):
                 self._write_dead = failure
@@ -507,6 +521,8 @@ class RocksStore:
 
     def _failure(self, doing: str, error: Exception) -> StorageError:
         """Return the storage error for one of rocksdict's: bare exceptions with a text."""
+        if isinstance(error, KeyError) and self._database is None:
+            return self._closed_or_dead()
         if isinstance(error, (StorageError, KeyError, TypeError)):
             raise error  # ours, or a mistake of the caller: an unknown family, a key not of bytes
         text = str(error)
@@ -517,7 +533,7 @@ class RocksStore:
             return StoreBusy(f"{self.path} is in use by another process")
         if text.startswith(WRITE_STALL):
             return WriteStalled(message)
-        if text.startswith(NO_SPACE):
+        if NO_SPACE in text:
             return Recoverable(message)
         return Unrecoverable(message)
 

@@ -82,6 +82,7 @@ class Committer:
         self._watermark: Final = watermark
         self._sequence: Final = durable_sequence
         self._marked_at = time.monotonic()
+        self._is_closing = False
         self._requests: Final[SimpleQueue[int]] = SimpleQueue()
         self._thread: Final = Thread(target=self._run, name="committer", daemon=True)
         self._thread.start()
@@ -106,6 +107,7 @@ class Committer:
         Returns when the thread has ended; the store may be closed then. With a full disk it gives
         up at once. Never raises: what failed has been told to `on_failure`.
         """
+        self._is_closing = True
         self._requests.put(STOP)
         self._thread.join()
 
@@ -136,9 +138,11 @@ class Committer:
             serial, stop = self._next_group(self._watermark_wait())
             if serial > 0:
                 serial = self._sync(serial)
+                if serial == 0:
+                    return
                 if failpoint.hook is not None:
                     failpoint.hook(failpoint.AFTER_SYNC_BEFORE_REPLY)
-                if serial > 0 and self.failure is None:
+                if self.failure is None:
                     self._on_durable(serial)
             self._mark(force=False)
 
@@ -150,8 +154,8 @@ class Committer:
             while not stop and (left := deadline - time.monotonic()) > 0:
                 later, stop = self._next_group(left)
                 serial = max(serial, later)
-            if serial > 0:
-                self._sync(serial)
+            if serial > 0 and self._sync(serial) == 0:
+                return
             self._mark(force=False)
 
     def _next_group(self, timeout: float | None) -> tuple[int, bool]:
@@ -172,7 +176,7 @@ class Committer:
     def _sync(self, serial: int) -> int:
         """Sync, as soon as that is possible; return the serial it covers, at least `serial`.
 
-        Returns 0 when the committer was closed while the disk was full.
+        Returns 0 when the thread is to end: closed while the disk was full, or told to `fail`.
         """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.AFTER_WRITE_BEFORE_SYNC)
@@ -182,11 +186,10 @@ class Committer:
                 self._store.sync()
             except Recoverable:
                 # What is requested meanwhile was written before the next try, which will cover it.
-                later, stop = self._next_group(RETRY_INTERVAL_S)
-                serial = max(serial, later)
-                if stop:
-                    self._requests.put(STOP)  # for the loop that called
+                if self._is_closing:
                     return 0
+                later, _ = self._next_group(RETRY_INTERVAL_S)
+                serial = max(serial, later)
             else:
                 self.sync_seconds_last = time.perf_counter() - began
                 self.sync_seconds += self.sync_seconds_last
