@@ -6,12 +6,16 @@ status, never a traceback: 1 = it could not be done, 2 = it was asked for in a w
 """
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from broker.version import VERSION
+
+if TYPE_CHECKING:
+    from broker.inventory import Inventory
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -90,11 +94,25 @@ def build_parser() -> argparse.ArgumentParser:
     init = actions.add_parser("init", help="print a configuration file with every default")
     init.set_defaults(run=run_config_init)
 
+    _add_session_commands(commands)
+
     health = commands.add_parser("health", help="ask a running broker whether it is well")
     health.add_argument("-c", "--config", metavar="FILE", help="the broker's configuration file")
     health.add_argument("--url", help="address of its metrics server, instead of a configuration")
     health.set_defaults(run=run_health)
     return parser
+
+
+def _add_session_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    session = commands.add_parser("session", help="look at the sessions of a data directory")
+    actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="print every stored session")
+    show = actions.add_parser("show", help="print one session with its subscriptions")
+    show.add_argument("client_id", metavar="CLIENT_ID")
+    for parser, run in ((listing, run_session_list), (show, run_session_show)):
+        _add_config_flags(parser)
+        parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+        parser.set_defaults(run=run)
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -212,6 +230,58 @@ def run_config_init(options: argparse.Namespace) -> int:
 
     print(configuration.template())
     return EXIT_OK
+
+
+def run_session_list(options: argparse.Namespace) -> int:
+    """Print the sessions of a data directory, whether its broker runs or not."""
+    from broker import sessions_report
+
+    with _inventory(options) as inventory:
+        reports = inventory.sessions()
+        if options.output == "json":
+            print(sessions_report.as_json(inventory, reports))
+        else:
+            for line in sessions_report.as_table(inventory, reports):
+                print(line)
+    return EXIT_OK
+
+
+def run_session_show(options: argparse.Namespace) -> int:
+    """Print one session of a data directory with its subscriptions."""
+    from broker import sessions_report
+
+    with _inventory(options) as inventory:
+        report = inventory.session(options.client_id)
+        if report is None:
+            raise CommandError(f"no session {options.client_id!r}")
+        if options.output == "json":
+            print(sessions_report.as_json(inventory, [report]))
+        else:
+            for line in sessions_report.as_page(inventory, report):
+                print(line)
+    return EXIT_OK
+
+
+@contextlib.contextmanager
+def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
+    """Open the configured data directory for reading."""
+    from broker import config as configuration
+    from broker.inventory import Inventory
+    from storage.errors import StorageError
+    from storage.rocks import RocksStore
+
+    try:
+        config = configuration.load(options.config, flags={"storage.data_dir": options.data_dir})
+    except configuration.ConfigError as problem:
+        raise CommandError(str(problem), EXIT_USAGE) from None
+    database = os.path.join(config.shell.data_dir, "db")
+    if not os.path.isdir(database):
+        raise CommandError(f"data directory {config.shell.data_dir}: no database in it")
+    try:
+        with contextlib.closing(RocksStore(database, read_only=True)) as store:
+            yield Inventory(store)
+    except StorageError as problem:
+        raise CommandError(str(problem)) from None
 
 
 def run_health(options: argparse.Namespace) -> int:

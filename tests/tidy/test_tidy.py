@@ -123,6 +123,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker.notify": "talks to systemd",
     "broker.passwords": "reads and writes the password file",
     "broker.server": "puts the process together",
+    "broker.sessions_report": "writes wall time for people",
     "broker.transport": "sockets",
     "storage.boottime": "reads clocks",
     "storage.directory": "locks the data directory",
