@@ -56,6 +56,7 @@ class Driver:
         self.is_due: bool = False  # is a tick scheduled?
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
+        self.bugs_logged: int = 0  # of `Counters.internal_errors`; the rest the engine counted
         self._store = store
         self._clock = clock
         self._log = log
@@ -268,6 +269,7 @@ class Driver:
     def count_bug(self, place: str, error: BaseException, *, remote: str = "") -> None:
         """Log and count an exception that is a bug of the broker."""
         self._counters.internal_errors += 1
+        self.bugs_logged += 1
         self._log.error(
             "internal_error",
             f"{place}: {type(error).__name__}: {error}",

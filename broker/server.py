@@ -101,6 +101,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._driver: Driver | None = None
         self._metrics_port = 0
+        self._damaged_logged = 0
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
 
     # Opening, before there is a loop.
@@ -311,6 +312,14 @@ class Server:
         if watchdog_period_s() is not None:
             notify(WATCHDOG=1)
         self._watch_space()
+        damaged = self._counters.internal_errors - driver.bugs_logged
+        if damaged > self._damaged_logged:
+            self._damaged_logged = damaged
+            self._log.error(
+                "record_damaged",
+                "a stored record does not decode; the client that needs it is refused",
+                count=damaged,
+            )
         interval = self._config.settings.sys_interval_s
         if interval and loop.time() >= self._system_due:
             self._system_due = loop.time() + interval

@@ -1,5 +1,6 @@
 """The process from start to end: what it says, what it refuses, and how it leaves."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 from broker import passwords
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
+from storage.rocks import RocksStore
+from storage.state import SESSIONS
 from storage.watermark import Watermark
 from tests.durability.process import ROOT, BrokerProcess, http_get
 from tests.durability.rawclient import Closed, RawClient
@@ -362,3 +366,24 @@ def test_more_connections_than_allowed_are_refused(start: Start) -> None:
         assert answer.reason_code in (reasons.SERVER_BUSY, reasons.QUOTA_EXCEEDED)
     except Closed:
         pytest.fail("closed without a reason")
+
+
+def test_a_damaged_session_record_refuses_its_client_and_is_logged(start: Start) -> None:
+    broker = start()
+    client, other = RawClient(broker.port, "boat"), RawClient(broker.port, "other")
+    client.durable()
+    client.disconnect()
+    assert broker.stop() == 0
+    with contextlib.closing(RocksStore(broker.data_dir / "db")) as store:
+        store.write([(SESSIONS, b"boat", b"damaged")])
+        store.sync()
+    broker.start()
+    client.connect(clean_start=False, reason=reasons.SERVER_UNAVAILABLE)
+    other.durable()
+    for _ in range(300):
+        if "record_damaged" in events(broker):
+            break
+        other.ping()
+        time.sleep(0.01)
+    assert events(broker)["record_damaged"]["count"] == 1
+    assert broker.metrics()["holdfast_internal_errors_total"] == 1

@@ -66,7 +66,11 @@ def test_numbers_come_from_counters_and_stats() -> None:
     tree.counters.drop("queue_full", 3)
     tree.counters.sessions_expired = 7
     values = tree.refresh(
-        sessions_online=3, sessions_offline=4, subscriptions_stored=9, retained_messages=6, heap_bytes=50
+        sessions_online=3,
+        sessions_offline=4,
+        subscriptions_stored=9,
+        retained_messages=6,
+        heap_bytes=50,
     )
     for name, text in {
         "messages/received": "7",
