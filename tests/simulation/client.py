@@ -14,6 +14,7 @@ from mqtt.encoder import encode
 from mqtt.packets import (
     CONNACK,
     DISCONNECT,
+    NAMES,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -40,6 +41,7 @@ from mqtt.packets import (
 )
 from mqtt.packets import Will as WillPacket
 from tests.simulation.network import Link
+from tests.simulation.observer import near_the_wrap, note_connect, note_resume
 from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
 from tests.simulation.presence import NEVER, Attempt, Presence, Will
 from tests.simulation.profiles import EXPIRY_NEVER
@@ -145,6 +147,7 @@ class Client:
             self.must_clean = True
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
+        note_connect(process, self.name)
         self.presence.connecting(attempt)
         self.receiver.receive_maximum = packet.receive_maximum
         self.send(packet)
@@ -194,7 +197,9 @@ class Client:
 
     def _arm_will(self, packet: WillPacket) -> Will:
         index = int(packet.payload[:-1])
-        will = self.oracle.wills[index] = Will(index, packet.qos, packet.delay_interval * 1000)
+        will = self.oracle.wills[index] = Will(
+            index, packet.qos, packet.delay_interval * 1000, self.world.starts
+        )
         return will
 
     def send(self, packet: Packet) -> None:
@@ -224,6 +229,8 @@ class Client:
             if handler is None:
                 raise Violation("protocol", f"{self.name} got {packet!r}")
             handler(packet)
+            if self.world.trap is not None:
+                self.world.passing("got " + NAMES[packet.kind])
             if link is not self.link:
                 return
         if decoder.error is not None:
@@ -248,6 +255,8 @@ class Client:
         self.link = None
         was = self.state
         self.state = OFFLINE
+        if was == LEAVING and link.engine_closed:
+            world.passing("got the end")
         self.held.clear()
         if self.expiry_ms == 0 and was != CONNECTING:
             self.oracle.end_view(self.name)
@@ -269,10 +278,11 @@ class Client:
 
     def broker_crashed(self, process: "BrokerProcess") -> None:
         """Note what a crash may have undone."""
-        durable = process.durable_ms - self.world.settings.progress_delay_ms - 50
-        self.receiver.crashed(durable)
-        if self.state == CONNECTING:
-            sometimes("crash_while_waiting_for_connack")
+        self.receiver.crashed(process.durable_ms)
+
+    def is_connecting(self) -> bool:
+        """Is CONNECT sent and not answered?"""
+        return self.state == CONNECTING
 
     def _on_pingresp(self, packet: Packet) -> None:
         pass
@@ -296,6 +306,7 @@ class Client:
             self.attempt = None
             return
         self.state = ONLINE
+        self._note_expiry(attempt, packet)
         self.presence.connected(attempt, packet.session_present, world.latest())
         self.must_clean = False
         if not packet.session_present or self.view is None:
@@ -312,8 +323,22 @@ class Client:
         self.sender.connected(packet)
         self._subscribe_missing(self.link)
 
+    def _note_expiry(self, attempt: Attempt, packet: Connack) -> None:
+        process = self.world.process
+        view = self.view
+        if packet.session_present or attempt.clean_start or view is None or not view.durable:
+            return
+        assert process is not None
+        ends = self.presence.latest_end()
+        sometimes(
+            "session_expired_while_down"
+            if ends < process.started_ms
+            else "session_expired_while_up"
+        )
+
     def _note_resume(self, packet: Connack) -> None:
         world, process = self.world, self.world.process
+        assert process is not None
         if packet.session_present:
             if self.last_process is not None and self.last_process is not process:
                 sometimes("resume_after_crash")
@@ -321,6 +346,9 @@ class Client:
                     sometimes("resume_after_reboot")
             if len(self.receiver.must) > self.receiver.receive_maximum:
                 sometimes("resume_with_smaller_receive_maximum")
+            note_resume(process, self.name)
+        elif world.wrap:
+            near_the_wrap(process, self.name)
         self.last_process = process
 
     def _holds(self, name: str) -> bool:
@@ -414,6 +442,7 @@ class Client:
         if packet.topic_alias:
             self._resolve_alias(packet)
         now = world.broker_now()
+        self.oracle.deliveries += 1
         index = -1
         sent: Sent | None = None
         if packet.payload:
@@ -461,6 +490,8 @@ class Client:
             if not will.fired:
                 will.first_fired_ms = now
                 sometimes("will_fired")
+                if will.starts != self.world.starts:
+                    sometimes("will_fired_after_restart")
             will.fired += 1
         if packet.retain and not sent.is_will:
             sometimes("retained_replayed")

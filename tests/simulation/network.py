@@ -9,6 +9,7 @@ simulated client on the other. Must never lose a byte of a connection that was n
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.presence import MAYBE, NO, YES, Attempt, Closing
+from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
     from broker.connection import Connection
@@ -157,6 +158,7 @@ class Link:
             self.world.after(self.world.latency(), self._deliver_down)
         if len(self.down) > HIGH_WATER and not self.paused:
             self.paused = True
+            sometimes("writing_paused")
             self.process.engine.pause_writing(self.connection)
 
     def close(self) -> None:
@@ -230,7 +232,10 @@ class Link:
         if self.disconnected_ms:
             lo = hi = self.disconnected_ms
         read = YES if self.disconnected_ms else NO
-        self.closing = Closing(lo, hi, read, self.process.next_serial())
+        # A close in answer to DISCONNECT says that its consequences are durable.
+        promised = self.engine_closed and self.disconnected_ms
+        serial = 0 if promised else self.process.next_serial()
+        self.closing = Closing(lo, hi, read, serial)
         self.process.closings.append(self.closing)
         if self.attempt is not None:
             self.attempt.closing = self.closing

@@ -8,6 +8,7 @@ Must never look inside the broker. Read next: `tests.simulation.view`, `tests.si
 
 from mqtt.packets import Publish
 from tests.simulation.presence import Presence, Will
+from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, SessionView, filter_matches
 
@@ -203,7 +204,6 @@ class Oracle:
         self, view: SessionView, sent: Sent, packet: Publish, step: int, now: int
     ) -> None:
         """Judge a PUBLISH that reached a client, before the client applies it."""
-        self.deliveries += 1
         if packet.topic != sent.topic:
             raise Violation("no_phantom", f"{view.client} got {sent} on topic {packet.topic!r}")
         if not sent.first_step and not sent.is_will:
@@ -213,7 +213,8 @@ class Oracle:
         if not sent.is_will:
             view.check_delivery(sent, packet, step)
             view.check_order(sent, packet)
-        view.owed.pop(sent.index, None)
+        if not packet.retain or not sent.retain or view.keeps_retain(sent.topic):
+            view.owed.pop(sent.index, None)  # a replay of a retained message is another copy
         least = view.owed_retained.get(sent.topic)
         if least is not None and sent.index >= least:
             del view.owed_retained[sent.topic]
@@ -221,9 +222,9 @@ class Oracle:
         if packet.retain and not sent.is_will:
             self._check_retained(view, sent)
         if self.groups:
-            for group in self.groups.values():
-                if view.client in group.held and filter_matches(group.stream, sent.topic):
-                    group.owed.pop(sent.index, None)
+            for item in view.matching(sent.topic):
+                if item.share is not None and (item.share, item.stream) in self.groups:
+                    self.groups[item.share, item.stream].owed.pop(sent.index, None)
 
     def applied(self, view: SessionView, sent: Sent, packet: Publish, subscribes: int) -> None:
         """A QoS 2 PUBLISH is applied by its receiver."""
@@ -271,6 +272,8 @@ class Oracle:
             )
 
     def _check_retained(self, view: SessionView, sent: Sent) -> None:
+        if view.keeps_retain(sent.topic):
+            return  # it may be a live copy that keeps its flag
         floors = [
             item.retained_floor[sent.topic]
             for item in view.matching(sent.topic)
@@ -338,6 +341,8 @@ class Oracle:
     def judge_losses(self) -> None:
         """Judge what is still owed after everybody drained."""
         for view in self.views.values():
+            if any(self.sent[i].expiry_s >= 0 and self.sent[i].acked_step for i in view.owed):
+                sometimes("message_expired_offline")
             for sent in view.losses(self.sent):
                 raise Violation(
                     "no_acknowledged_message_is_lost",

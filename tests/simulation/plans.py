@@ -76,7 +76,7 @@ def draw_clients(world: "World") -> "list[Client]":
     for number in range(random.randint(*profile.subscribers)):
         plan = _draw_common(f"s{number}", random, profile)
         pool = list(FILTERS) + list(RETAINED_FILTERS) * (2 if profile.retained > 0.3 else 1)
-        plan.filters = tuple(random.sample(pool, random.randint(2, 5)))
+        plan.filters = tuple(dict.fromkeys(random.sample(pool, random.randint(2, 5))))
         plan.first_filters = plan.filters[: random.randint(1, 2)]
         plans.append(plan)
     for number in range(random.randint(*profile.shared_members)):

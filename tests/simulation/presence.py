@@ -7,6 +7,7 @@ lies outside every window. Read next: `tests.simulation.oracle`.
 
 from typing import Final
 
+from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
 NEVER: Final = 1 << 60
@@ -77,9 +78,10 @@ class Attempt:
 class Will:
     """One will and what must become of it."""
 
-    __slots__ = ("delay_ms", "fired", "first_fired_ms", "index", "qos")
+    __slots__ = ("delay_ms", "fired", "first_fired_ms", "index", "qos", "starts")
 
-    def __init__(self, index: int, qos: int, delay_ms: int) -> None:
+    def __init__(self, index: int, qos: int, delay_ms: int, starts: int) -> None:
+        self.starts = starts  # how often the broker had been started when it was armed
         self.index = index
         self.qos = qos
         self.delay_ms = delay_ms
@@ -149,6 +151,10 @@ class Presence:
             end = min(end, attempt.end()[0])
         return False
 
+    def latest_end(self) -> int:
+        """Return when the session before the present CONNECT ended at the latest."""
+        return max((attempt.end()[1] for attempt in self.relevant[:-1]), default=0)
+
     # Wills
 
     def judge_wills(self, *, times: bool) -> None:
@@ -166,6 +172,8 @@ class Presence:
                     f"will {will.index} of {self.client} fired {will.fired} times",
                 )
             verdict, why = self.fate(position)
+            if verdict == NO and "resumed" in why:
+                sometimes("will_cancelled_by_resume")
             if verdict == YES and not will.fired:
                 raise Violation(
                     "will_fires_once_or_never",

@@ -14,6 +14,7 @@ from storage.clock import HEARTBEAT_KEY, Heartbeat, resume
 from storage.errors import Unrecoverable
 from storage.memory import MemoryStore
 from tests.simulation.network import Link
+from tests.simulation.observer import note_tick
 from tests.simulation.presence import MAYBE, YES, Closing
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class BrokerProcess:
         self.world = world
         self.store = store
         self.offset = broker_ms - world.now  # broker time minus the world's time
+        self.started_ms = broker_ms
         self.dead = False
         self.links: list[Link] = []
         self.closings: list[Closing] = []  # those that a crash may undo
@@ -40,6 +42,8 @@ class BrokerProcess:
         self.durable_serial = 0
         self.written_ms = broker_ms  # broker time of the last tick that wrote
         self.durable_ms = broker_ms  # the same, of the last one known to be synced
+        self.lagging: set[str] = set()  # for tests.simulation.observer
+        self.generations = (0, 0)
         self.counters = Counters()
         self.engine = Engine(
             store,
@@ -121,7 +125,7 @@ class BrokerProcess:
             self.schedule_tick()
         self.sync()
         self.arm_timer()
-        world.after_tick(self)
+        note_tick(self)
 
     def arm_timer(self) -> None:
         """Ask the engine when it wants to be called."""
@@ -215,6 +219,8 @@ class BrokerProcess:
         hi = self.broker_now()
         lo = min(self.durable_ms, hi) - self.world.settings.heartbeat_ms - HEARTBEAT_SLACK_MS
         for closing in self.closings:
+            if not closing.serial:
+                continue
             closing.lo = min(closing.lo, lo)
             if closing.disconnected == YES:
                 closing.disconnected = MAYBE

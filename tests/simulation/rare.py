@@ -17,7 +17,7 @@ RARE: Final[dict[str, str]] = {
     "crash_between_receive_and_write": "crash with a tick's changes only in memory",
     "crash_with_bytes_on_the_wire": "crash with replies written but not arrived",
     "crash_while_waiting_for_connack": "crash while a client waited for CONNACK",
-    "crash_with_pubrel_unsynced": "crash with a session record written but not synced",
+    "crash_with_session_unsynced": "crash with a session record written but not synced",
     "resume_with_unsynced_state": "session resumed while its last change was not synced",
     "resume_owes_pubrel": "resume that re-sent a PUBREL",
     "resume_owes_publish": "resume that re-sent a PUBLISH",

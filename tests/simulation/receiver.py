@@ -6,6 +6,7 @@ everything it has in flight. Must never send: `tests.simulation.client` does. Re
 """
 
 from mqtt.packets import Publish
+from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
 
@@ -42,6 +43,7 @@ class Receiver:
     """What a client has in flight towards it, over the connections of one session."""
 
     __slots__ = (
+        "_last_id",
         "_number",
         "_order",
         "_outstanding",
@@ -64,6 +66,7 @@ class Receiver:
         self.must: dict[int, Arrival] = {}  # what a resume has to re-send before anything new
         self.resending = False
         self._number = 0
+        self._last_id = 0
         self._order = 0  # number of the last re-sent PUBLISH
         self._outstanding: set[int] = set()  # not acknowledged on this connection
         self._seen: dict[tuple[int, bool], int] = {}  # copies on this connection
@@ -106,6 +109,9 @@ class Receiver:
         if arrival is None or arrival.index != index or not packet.dup or arrival.released:
             if arrival is not None:
                 del self.arrivals[packet_id]  # to the end of the order
+            if packet_id < 100 and self._last_id > 65_400:
+                sometimes("packet_id_wrap")
+            self._last_id = packet_id
             self._number += 1
             self.arrivals[packet_id] = Arrival(
                 self._number, packet_id, index, packet.qos, now, shared

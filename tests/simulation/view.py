@@ -113,6 +113,10 @@ class SessionView:
             self._by_topic[topic] = found
         return found
 
+    def keeps_retain(self, topic: str) -> bool:
+        """May a live copy on this topic have RETAIN 1?"""
+        return any(option.rap for item in self.matching(topic) for option in item.options)
+
     # Subscriptions
 
     def subscribing(

@@ -21,6 +21,7 @@ from storage.memory import MemoryStore
 from storage.state import FAMILIES
 from tests.simulation.client import Client
 from tests.simulation.heal import heal_and_judge
+from tests.simulation.observer import note_crash
 from tests.simulation.oracle import Oracle
 from tests.simulation.plans import Plan, draw_clients
 from tests.simulation.process import BrokerProcess, read_heartbeat, restart_time
@@ -43,6 +44,16 @@ TRAPS: Final = (
     "sync_running",
     "after_sync",
     "after_committed",
+    # Right after a client got such a packet, or its connection's end after its DISCONNECT.
+    "got CONNACK",
+    "got PUBLISH",
+    "got PUBACK",
+    "got PUBREC",
+    "got PUBREL",
+    "got PUBCOMP",
+    "got SUBACK",
+    "got UNSUBACK",
+    "got the end",
 )
 
 
@@ -293,7 +304,7 @@ class World:
             keep = int(self.random.random() * (unsynced + 1))
         self.note("crash", unsynced, keep)
         self.broker_high = self.latest()
-        self._note_crash(process, unsynced, keep)
+        note_crash(self, process, unsynced, keep)
         self.store = process.crash(keep)
         for client in self.clients:
             client.broker_crashed(process)
@@ -346,33 +357,6 @@ class World:
             return True
         return heartbeat.wall_ms == heartbeat.boottime_ms + self.booted_at + self.wall_offset
 
-    def _note_crash(self, process: BrokerProcess, unsynced: int, keep: int) -> None:
-        if 0 < keep < unsynced:
-            sometimes("crash_kept_a_prefix")
-        if unsynced > 1 and keep == 0:
-            sometimes("crash_lost_everything_unsynced")
-        if process.syncing:
-            done = process.durable_serial == process.requested
-            sometimes("crash_after_sync_before_report" if done else "crash_mid_sync")
-        if process.tick_due:
-            sometimes("crash_between_receive_and_write")
-        if any(link.down for link in process.links):
-            sometimes("crash_with_bytes_on_the_wire")
-        store = process.store
-        for batch in store._log[store._durable :]:
-            if isinstance(batch, tuple):
-                continue
-            families = {change[0] for change in batch if change[2] is not None}
-            if "incoming" in families:
-                sometimes("crash_before_pubrec_sync")
-            if any(family.startswith("msg.") for family in families):
-                sometimes("crash_before_puback_sync")
-            if "sessions" in families:
-                sometimes("crash_with_pubrel_unsynced")
-
-    def after_tick(self, process: BrokerProcess) -> None:
-        """Look for rare states inside the engine after a tick."""
-
     # Faults
 
     def _plan_faults(self) -> None:
@@ -402,6 +386,13 @@ class World:
             self.crash()
         else:
             self.trap = trap
+            self.after(1_500, self._spring, trap)
+
+    def _spring(self, trap: str) -> None:
+        """What the crash waits for does not happen: crash all the same."""
+        if self.faults and self.trap == trap:
+            self.trap = None
+            self.crash()
 
     def _slow_disk(self) -> None:
         self.slow_ms = self.random.choice((150, 600, 1_500, 3_000))
@@ -424,6 +415,8 @@ class World:
         self.full_until = self.now + 200 + int(self.random.random() * 1_500)
         self.note("disk full")
         self.refusing_seen = True
+        if any(client.sender.flights for client in self.clients):
+            sometimes("disk_full_with_publish_in_flight")
         if self.chance(0.5):
             process.engine.refuse_writes(True)  # the low-water mark saw it coming
             process.schedule_tick()

@@ -1,0 +1,792 @@
+"""Planted bugs: small patches of the real engine that the oracle must notice.
+
+A mutant is the proof that a property is really judged and that worlds reach the state where it can
+break. Each names its danger, the kind of world that finds it and how many seeds that may take.
+Patches are applied to classes for the time of a run and taken back after it. Read next:
+`tests/simulation/test_mutants.py`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import broker.delivery
+import session.records
+from broker.connection import CLOSED, CLOSING, Connection
+from broker.delivery import Delivery
+from broker.engine import Engine
+from broker.groups import Group, Groups
+from broker.housekeeping import Housekeeping
+from broker.inbound import Inbound
+from broker.lifecycle import Lifecycle
+from broker.publishing import CHANGED, Publishing
+from broker.retained import Retained
+from broker.sessions import Sessions
+from broker.tick import Tick
+from session.in_flight import QOS_MASK, RELEASED
+from session.session import Session
+from storage.due import SESSION, WILL, Due
+from storage.errors import Recoverable
+from storage.state import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
+from tests.simulation.world import World
+
+
+class Patcher:
+    """Replaces attributes and puts them back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace one attribute."""
+        self._before.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Replace a function by `around(original, *arguments)`."""
+        original = owner.__dict__[name]
+
+        def patched(*arguments: Any, **named: Any) -> Any:
+            return around(original, *arguments, **named)
+
+        self.set(owner, name, patched)
+
+    def undo(self) -> None:
+        """Put everything back, last first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            setattr(owner, name, value)
+
+
+class Mutant:
+    """One planted bug."""
+
+    def __init__(
+        self, patch: Callable[[Patcher], None], profile: str | None, seeds: int, slow: bool
+    ) -> None:
+        self.name = patch.__name__
+        self.danger = (patch.__doc__ or "").strip()
+        self.profile = profile
+        self.seeds = seeds  # worlds within which it must be noticed
+        self.slow = slow
+        self.patch = patch
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the bug for a while."""
+        patcher = Patcher()
+        self.patch(patcher)
+        try:
+            yield
+        finally:
+            patcher.undo()
+
+    def hunt(self, start: int = 0) -> tuple[int, str] | None:
+        """Run worlds until one notices; returns (seed, what it said), None if none did."""
+        with self.planted():
+            for seed in range(start, start + self.seeds):
+                try:
+                    World(seed, self.profile).run()
+                except Exception as error:  # any exception is a kill
+                    return seed, f"{type(error).__name__}: {error}"
+        return None
+
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(
+    profile: str | None = None, *, seeds: int = 60, slow: bool = False
+) -> Callable[[Callable[[Patcher], None]], Callable[[Patcher], None]]:
+    """Register a planted bug."""
+
+    def register(patch: Callable[[Patcher], None]) -> Callable[[Patcher], None]:
+        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow)
+        return patch
+
+    return register
+
+
+# Replies that leave before their commit
+
+_hold = Tick.hold
+
+
+def _leak(self: Tick, connection: Connection, data: bytes) -> None:
+    """Send at once what should wait for the commit (unless even CONNACK has not left)."""
+    if connection.gated:
+        _hold(self, connection, data)
+        return
+    connection.inbound_open -= connection.held_acks
+    connection.held_acks = 0
+    connection.out.append(data)
+    if not connection.touched:
+        connection.touched = True
+        self.touched.append(connection)
+
+
+def _leaking(patcher: Patcher, owner: Any, name: str, when: Callable[..., bool]) -> None:
+    """Let everything that `name` holds back leave at once."""
+
+    def around(original: Any, *arguments: Any, **named: Any) -> Any:
+        if not when(*arguments):
+            return original(*arguments, **named)
+        Tick.hold = _leak  # type: ignore[method-assign]
+        try:
+            return original(*arguments, **named)
+        finally:
+            Tick.hold = _hold  # type: ignore[method-assign]
+
+    patcher.wrap(owner, name, around)
+
+
+def _always(*arguments: Any) -> bool:
+    return True
+
+
+@mutant()
+def puback_before_sync(patcher: Patcher) -> None:
+    """PUBACK leaves before the message is durable."""
+    _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 1)
+
+
+@mutant("qos2")
+def pubrec_before_sync(patcher: Patcher) -> None:
+    """PUBREC leaves before the message and its packet id are durable."""
+    _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 2)
+
+
+@mutant("qos2", seeds=200)
+def pubrel_before_released_is_durable(patcher: Patcher) -> None:
+    """PUBREL leaves before the phase is durable: after a crash the PUBLISH is sent again."""
+    _leaking(patcher, Inbound, "pubrec", _always)
+
+
+@mutant("qos2", seeds=300)
+def pubcomp_before_deletion_is_durable(patcher: Patcher) -> None:
+    """PUBCOMP leaves before the id is forgotten: the next message with it is swallowed."""
+    _leaking(patcher, Inbound, "pubrel", _always)
+
+
+@mutant("qos2", seeds=200)
+def publish_before_binding_is_durable(patcher: Patcher) -> None:
+    """A QoS 2 PUBLISH leaves before its packet id is durable."""
+    _leaking(patcher, Delivery, "publish", _always)
+    _leaking(patcher, Delivery, "send_bound", _always)
+
+
+@mutant("sessions", seeds=300)
+def suback_before_durable(patcher: Patcher) -> None:
+    """SUBACK leaves before the subscription is durable."""
+    _leaking(patcher, Inbound, "subscribe", _always)
+
+
+@mutant("sessions", seeds=600, slow=True)
+def unsuback_before_durable(patcher: Patcher) -> None:
+    """UNSUBACK leaves before the subscription is gone for good."""
+    _leaking(patcher, Inbound, "unsubscribe", _always)
+
+
+def _answer_at_once(patcher: Patcher, present: bool) -> None:
+    def around(
+        original: Any,
+        self: Lifecycle,
+        connection: Connection,
+        session: Any,
+        packet: Any,
+        session_present: bool,
+        *rest: Any,
+    ) -> None:
+        if session_present is not present:
+            original(self, connection, session, packet, session_present, *rest)
+            return
+        Tick.hold = _leak  # type: ignore[method-assign]
+        try:
+            original(self, connection, session, packet, session_present, *rest)
+        finally:
+            Tick.hold = _hold  # type: ignore[method-assign]
+        if connection.gated:
+            connection.gated = False
+            held, connection.held = connection.held, []
+            for data in held:
+                _leak(self._tick, connection, data)
+
+    patcher.wrap(Lifecycle, "_answer", around)
+
+
+@mutant("sessions", seeds=200)
+def connack_before_record_is_durable(patcher: Patcher) -> None:
+    """CONNACK of a new session leaves before the session is durable."""
+    _answer_at_once(patcher, present=False)
+
+
+@mutant("qos2", seeds=3_000, slow=True)
+def resume_from_unsynced_memory(patcher: Patcher) -> None:
+    """A resumed session is sent what a crash can still take back."""
+    _answer_at_once(patcher, present=True)
+    _leaking(patcher, Delivery, "resume", _always)
+
+
+@mutant("sessions", seeds=300)
+def close_before_disconnect_is_durable(patcher: Patcher) -> None:
+    """The client sees its DISCONNECT answered before the will is gone for good."""
+
+    def around(original: Any, self: Lifecycle, connection: Connection, packet: Any) -> Any:
+        result = original(self, connection, packet)
+        if connection.state == CLOSING:
+            self._tick.close(connection)
+        return result
+
+    patcher.wrap(Lifecycle, "disconnect", around)
+
+
+# Changes that miss the batch
+
+
+def _without(patcher: Patcher, owner: Any, name: str, family: str, sets: bool) -> None:
+    """Drop the rows of a family that `name` sets (or deletes) from the batch."""
+
+    def around(original: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+        batch = self._tick.batch
+        before = len(batch)
+        result = original(self, *arguments, **named)
+        added = batch[before:]
+        del batch[before:]
+        batch.extend(
+            change for change in added if change[0] != family or (change[2] is None) is sets
+        )
+        return result
+
+    patcher.wrap(owner, name, around)
+
+
+@mutant("qos2")
+def packet_id_not_in_the_batch(patcher: Patcher) -> None:
+    """The message is durable, its inbound QoS 2 packet id is not (CVE-2026-8741)."""
+    _without(patcher, Sessions, "receive_begun", INCOMING, True)
+
+
+@mutant("qos2", seeds=100)
+def incoming_ids_not_loaded(patcher: Patcher) -> None:
+    """A resumed session does not know which inbound QoS 2 ids wait."""
+
+    def around(original: Any, self: Sessions, loaded: Session) -> None:
+        original(self, loaded)
+        loaded.incoming.clear()
+
+    patcher.wrap(Sessions, "load_rest", around)
+
+
+@mutant("qos2", seeds=100)
+def incoming_id_never_deleted(patcher: Patcher) -> None:
+    """An inbound id is forgotten in memory only."""
+    _without(patcher, Sessions, "receive_ended", INCOMING, False)
+
+
+@mutant("retained")
+def retained_row_not_in_the_batch(patcher: Patcher) -> None:
+    """A retained message is acknowledged and never written."""
+    _without(patcher, Retained, "keep", RETAINED, True)
+
+
+@mutant("retained")
+def retained_is_not_cleared(patcher: Patcher) -> None:
+    """An empty retained message clears nothing."""
+
+    def around(original: Any, self: Retained, message: Any) -> Any:
+        return original(self, message) if message.payload else False
+
+    patcher.wrap(Retained, "keep", around)
+
+
+@mutant("retained", seeds=200)
+def mailbox_is_lost(patcher: Patcher) -> None:
+    """A retained message under way to a session is kept in memory only."""
+    _without(patcher, Delivery, "send_retained", MAILBOX, True)
+
+
+@mutant("retained")
+def replays_are_not_stored(patcher: Patcher) -> None:
+    """What a SUBSCRIBE still owes of retained messages is not in the record."""
+
+    def around(original: Any, record: Session) -> bytes:
+        replays, record.replays = record.replays, []
+        try:
+            return original(record)  # type: ignore[no-any-return]
+        finally:
+            record.replays = replays
+
+    import broker.sessions
+
+    patcher.wrap(broker.sessions, "encode_session", around)
+
+
+@mutant("sessions", seeds=100)
+def unsubscribed_filter_is_resurrected(patcher: Patcher) -> None:
+    """UNSUBSCRIBE leaves the subscription's row."""
+
+    def around(original: Any, self: Sessions, connection: Any, topic_filter: str) -> Any:
+        batch = self._tick.batch
+        before = len(batch)
+        result = original(self, connection, topic_filter)
+        added = [c for c in batch[before:] if c[0] != SUBSCRIPTIONS]
+        batch[before:] = added
+        return result
+
+    patcher.wrap(Sessions, "unsubscribe", around)
+
+
+@mutant("sessions")
+def clean_start_leaves_subscriptions(patcher: Patcher) -> None:
+    """Ending a session leaves its subscriptions' rows: the next session of that name has them."""
+    _without(patcher, Sessions, "end", SUBSCRIPTIONS, False)
+
+
+@mutant("sessions")
+def session_row_is_left(patcher: Patcher) -> None:
+    """Ending a session leaves its record."""
+    _without(patcher, Sessions, "end", SESSIONS, False)
+
+
+@mutant("retained", seeds=200)
+def clean_start_leaves_the_mailbox(patcher: Patcher) -> None:
+    """Ending a session leaves the retained messages that were under way to it."""
+    patcher.set(Delivery, "drop_mailbox", lambda self, client_id: None)
+
+
+@mutant("sessions", seeds=200)
+def clean_start_leaves_in_flight(patcher: Patcher) -> None:
+    """Clean Start begins with what the old session had in flight."""
+    left: dict[str, dict[int, int]] = {}
+
+    def inherit(original: Any, self: Lifecycle, old: Session | None, *rest: Any) -> Any:
+        in_flight = dict(old.in_flight) if old is not None else {}
+        result = original(self, old, *rest)
+        if result is None and old is not None and not old.leases:
+            left[old.client_id] = in_flight
+        return result
+
+    def begin(original: Any, self: Lifecycle, connection: Any, new: Session, packet: Any) -> Any:
+        kept = left.pop(new.client_id, None)
+        if kept and not new.in_flight:
+            new.in_flight.update(kept)
+        return original(self, connection, new, packet)
+
+    def attach(original: Any, self: Sessions, connection: Connection) -> None:
+        original(self, connection)
+        assert connection.session is not None
+        if connection.session.in_flight and not connection.resend and connection.gated:
+            for packet_id, entry in connection.session.in_flight.items():
+                if not entry & RELEASED:
+                    connection.resend.append(packet_id)
+
+    patcher.wrap(Lifecycle, "_inherit", inherit)
+    patcher.wrap(Lifecycle, "_begin", begin)
+    patcher.wrap(Sessions, "attach", attach)
+
+
+# Wills
+
+
+def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> None:
+    def around(original: Any, self: Engine) -> bool:
+        done: bool = original(self)
+        if done and postponed:
+            actions = list(postponed)
+            postponed.clear()
+            for action in actions:
+                action()
+        return done
+
+    patcher.wrap(Engine, "_write", around)
+    patcher.wrap(
+        Engine, "start", lambda original, *a, **n: (postponed.clear(), original(*a, **n))[1]
+    )
+
+
+@mutant("sessions", seeds=600, slow=True)
+def will_deleted_after_its_publication(patcher: Patcher) -> None:
+    """A due will is published in one batch and its row deleted in the next."""
+    postponed: list[Callable[[], None]] = []
+    _after_the_write(patcher, postponed)
+
+    def remove(original: Any, self: Due, batch: Any, at_ms: int, kind: int, name: bytes) -> None:
+        if kind != WILL:
+            original(self, batch, at_ms, kind, name)
+            return
+        from storage.due import due_key
+
+        key = due_key(at_ms, kind, name)
+        self._removed.add(key)
+        tick = ticks[-1]
+
+        def later() -> None:
+            self._removed.add(key)
+            tick.batch.append(("due", key, None))
+
+        postponed.append(later)
+
+    ticks: list[Tick] = []
+
+    def build(original: Any, self: Tick, *arguments: Any) -> None:
+        original(self, *arguments)
+        ticks[:] = [self]
+
+    patcher.wrap(Tick, "__init__", build)
+    patcher.wrap(Due, "remove", remove)
+
+
+@mutant("sessions", seeds=600, slow=True)
+def will_published_after_its_deletion(patcher: Patcher) -> None:
+    """A due will's row is deleted in one batch and the will published in the next."""
+    postponed: list[Callable[[], None]] = []
+    _after_the_write(patcher, postponed)
+
+    def around(original: Any, self: Lifecycle, name: bytes, value: bytes) -> None:
+        postponed.append(lambda: original(self, name, value))
+
+    patcher.wrap(Lifecycle, "will_is_due", around)
+
+
+@mutant("sessions")
+def will_is_not_stored_at_connect(patcher: Patcher) -> None:
+    """The will of a connected client is in memory only."""
+    import broker.lifecycle
+
+    def around(original: Any, identity: str, stored: bool, at: int, expiry: int, will: Any) -> Any:
+        return original(identity, stored, at, expiry, None if at else will)
+
+    patcher.wrap(broker.lifecycle, "ConnectionRecord", around)
+
+
+@mutant("sessions")
+def disconnect_does_not_cancel_the_will(patcher: Patcher) -> None:
+    """DISCONNECT publishes the will."""
+
+    def around(original: Any, self: Lifecycle, connection: Any, **named: Any) -> None:
+        named["publish_will"] = True
+        original(self, connection, **named)
+
+    patcher.wrap(Lifecycle, "_leave", around)
+
+
+@mutant("sessions", seeds=100)
+def resume_does_not_cancel_the_will(patcher: Patcher) -> None:
+    """A delayed will fires although its session was resumed."""
+
+    def around(original: Any, self: Lifecycle, revived: Session) -> None:
+        revived.will_due_ms = 0
+        original(self, revived)
+
+    patcher.wrap(Lifecycle, "_revive", around)
+
+
+@mutant("sessions")
+def will_delay_is_ignored(patcher: Patcher) -> None:
+    """A delayed will fires at once."""
+
+    def around(original: Any, self: Lifecycle, owner: Session, will: Any, closed_at: int) -> None:
+        self.fire(owner.client_id, owner.identity, will)
+
+    patcher.wrap(Lifecycle, "_arm", around)
+
+
+@mutant("sessions")
+def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
+    """Nobody notices that a crash ended connections: no wills, no expiry."""
+    patcher.set(Lifecycle, "recover", lambda self, *arguments: None)
+
+
+# Sending again
+
+
+@mutant("qos2")
+def dup_is_not_set(patcher: Patcher) -> None:
+    """What is sent again does not say so."""
+
+    def around(
+        original: Any, version: int, message: Any, qos: int, retain: bool, dup: bool, *rest: Any
+    ) -> Any:
+        return original(version, message, qos, retain, False, *rest)
+
+    patcher.wrap(broker.delivery, "encode_delivery", around)
+
+
+@mutant("qos2", seeds=100)
+def packet_id_is_reused_in_flight(patcher: Patcher) -> None:
+    """The next packet id is taken without looking at those in flight."""
+
+    def take(self: Session) -> int:
+        packet_id = self.next_packet_id
+        self.next_packet_id = packet_id % 4 + 1
+        return packet_id
+
+    patcher.set(Session, "take_packet_id", take)
+
+
+@mutant("qos2")
+def order_is_reversed_on_resume(patcher: Patcher) -> None:
+    """What is in flight is sent again last first."""
+
+    def around(original: Any, self: Delivery, connection: Connection) -> None:
+        resumed = connection.session
+        assert resumed is not None
+        resumed.in_flight = dict(reversed(resumed.in_flight.items()))
+        original(self, connection)
+
+    patcher.wrap(Delivery, "resume", around)
+
+
+@mutant("backlog", seeds=100)
+def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
+    """A resumed session sends as much as it likes."""
+
+    def around(original: Any, self: Session, send_quota: int) -> None:
+        original(self, 1_000 if self.in_flight else send_quota)
+
+    patcher.wrap(Session, "begin_connection", around)
+
+
+@mutant("qos2")
+def released_phase_is_not_stored(patcher: Patcher) -> None:
+    """The record does not say that PUBREC came."""
+    patcher.set(session.records, "STORED_MASK", session.records.STORED_MASK & ~RELEASED)
+
+
+@mutant("qos2")
+def in_flight_is_not_stored(patcher: Patcher) -> None:
+    """What is in flight at QoS 2 is not in the record, but the position is past it."""
+    import broker.sessions
+
+    def around(original: Any, record: Session) -> bytes:
+        before = record.in_flight
+        record.in_flight = {i: e for i, e in before.items() if e & QOS_MASK != 2}
+        try:
+            return original(record)  # type: ignore[no-any-return]
+        finally:
+            record.in_flight = before
+
+    patcher.wrap(broker.sessions, "encode_session", around)
+
+
+# Positions
+
+
+@mutant("backlog")
+def position_ahead_of_what_was_sent(patcher: Patcher) -> None:
+    """A session that leaves with a backlog counts as caught up."""
+
+    def around(original: Any, self: Sessions, connection: Connection) -> None:
+        original(self, connection)
+        assert connection.session is not None
+        connection.session.position = self._log.end
+
+    patcher.wrap(Sessions, "detach", around)
+
+
+@mutant("qos2")
+def position_is_not_stored(patcher: Patcher) -> None:
+    """A loaded session reads its streams from their beginning."""
+
+    def around(original: Any, self: Sessions, client_id: str) -> Any:
+        loaded = original(self, client_id)
+        if loaded is not None:
+            loaded.position = 0
+        return loaded
+
+    patcher.wrap(Sessions, "load", around)
+
+
+@mutant(seeds=100)
+def late_progress_is_never_written(patcher: Patcher) -> None:
+    """QoS 1 acknowledgements reach the record only by accident."""
+    patcher.set(Tick, "mark_late", lambda self, owner: None)
+
+
+@mutant("backlog", seeds=100)
+def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
+    """When a queue overflows, what was in it is forgotten."""
+
+    def around(original: Any, self: Delivery, connection: Connection) -> None:
+        assert connection.session is not None
+        connection.session.position = self._log.end
+        original(self, connection)
+
+    patcher.wrap(Delivery, "lag", around)
+
+
+@mutant("sessions", seeds=300)
+def since_offset_is_ignored(patcher: Patcher) -> None:
+    """A new subscription gets what its session's other streams hold from before it."""
+
+    def around(original: Any, self: Sessions, connection: Any, subscription: Any) -> Any:
+        result = original(self, connection, subscription)
+        subscription.since = 0
+        return result
+
+    patcher.wrap(Sessions, "subscribe", around)
+
+
+@mutant("backlog", seeds=100)
+def generation_is_dropped_too_early(patcher: Patcher) -> None:
+    """A generation goes although offline sessions are owed messages in it."""
+    patcher.set(Housekeeping, "_pins", lambda self, *arguments: False)
+
+
+# Expiry
+
+
+@mutant("sessions")
+def expired_session_is_resumed(patcher: Patcher) -> None:
+    """A session past its time is resumed if nobody has collected it yet."""
+    patcher.set(Session, "is_expired", lambda self, now: False)
+    patcher.set(Lifecycle, "expire", lambda self, client_id, due_ms: None)
+
+
+@mutant("sessions", seeds=200)
+def expiry_clock_restarts_with_the_broker(patcher: Patcher) -> None:
+    """Every offline session gets its whole interval again when the broker starts."""
+
+    def around(original: Any, self: Engine, now: int, **named: Any) -> Any:
+        result = original(self, now, **named)
+        for entry in self._due.come(now + (1 << 40), 10_000):
+            if entry.kind != SESSION or self._due.is_removed(entry.key):
+                continue
+            loaded = self._sessions.load(entry.name.decode())
+            if loaded is None:
+                continue
+            self._due.remove(self._tick.batch, entry.at_ms, SESSION, entry.name)
+            loaded.expiry_due_ms = loaded.expires_at(now)
+            self._due.add(self._tick.batch, loaded.expiry_due_ms, SESSION, entry.name)
+            self._sessions.write(loaded)
+        self._write()
+        self._due.open()
+        return result
+
+    patcher.wrap(Engine, "start", around)
+
+
+@mutant("sessions")
+def session_expires_early(patcher: Patcher) -> None:
+    """Intervals are half a second short."""
+
+    def around(original: Any, self: Session, disconnected_at_ms: int) -> int:
+        return original(self, disconnected_at_ms - 500)  # type: ignore[no-any-return]
+
+    patcher.wrap(Session, "expires_at", around)
+
+
+@mutant("sessions", seeds=200)
+def heart_does_not_beat(patcher: Patcher) -> None:
+    """A crash counts as having happened when the broker was started."""
+    patcher.set(Engine, "_beat", lambda self, now: None)
+
+
+# Shared subscriptions
+
+
+@mutant("shared", seeds=300)
+def redistribution_drops_messages(patcher: Patcher) -> None:
+    """What a leaving member had not acknowledged is gone."""
+
+    def around(original: Any, self: Groups, ended: Session, connection: Any) -> None:
+        for packet_id, key in ended.leases.items():
+            group = self.find(key)
+            if group is not None:
+                group.leased.pop(ended.in_flight[packet_id] >> 8, None)
+                self._tick.dirty_groups[group] = None
+        ended.leases.clear()
+
+    patcher.wrap(Groups, "session_ended", around)
+
+
+@mutant("shared", seeds=100)
+def group_position_is_not_stored(patcher: Patcher) -> None:
+    """After a restart a group begins again."""
+
+    def around(original: Any, self: Group) -> Any:
+        record = original(self)
+        record.position = record.since
+        return record
+
+    patcher.wrap(Group, "record", around)
+
+
+@mutant("shared", seeds=100)
+def message_goes_to_every_member(patcher: Patcher) -> None:
+    """A shared message is handed to two members."""
+
+    def around(original: Any, self: Groups, group: Group, connection: Any, message: Any) -> None:
+        original(self, group, connection, message)
+        other = self._pick(group)
+        if other is not None and other is not connection:
+            original(self, group, other, message)
+
+    patcher.wrap(Groups, "_hand_out", around)
+
+
+# Options and refusals
+
+
+@mutant()
+def qos_is_upgraded(patcher: Patcher) -> None:
+    """Stored messages are delivered at the granted QoS, whatever they were published with."""
+
+    def around(original: Any, self: Delivery, owner: Session, message: Any) -> Any:
+        found = original(self, owner, message)
+        return None if found is None else (2, *found[1:])
+
+    patcher.wrap(Delivery, "options", around)
+
+
+@mutant("retained")
+def live_message_keeps_its_retain_flag(patcher: Patcher) -> None:
+    """RETAIN is forwarded to everybody."""
+    from broker.routes import Target
+
+    def around(original: Any, self: Target, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.retain_as_published = True
+
+    patcher.wrap(Target, "__init__", around)
+
+
+@mutant("disk", seeds=100)
+def refused_message_is_acknowledged(patcher: Patcher) -> None:
+    """With a full disk a message is acknowledged and not stored."""
+
+    def around(original: Any, self: Publishing, message: Any, *rest: Any) -> Any:
+        accepted = original(self, message, *rest)
+        return CHANGED if accepted.reason_code >= 0x80 else accepted
+
+    patcher.wrap(Publishing, "accept", around)
+
+
+@mutant("disk", seeds=200)
+def refused_batch_is_dropped(patcher: Patcher) -> None:
+    """A batch that the store refused is not tried again."""
+    from storage.memory import MemoryStore
+
+    def around(original: Any, self: MemoryStore, batch: Any) -> None:
+        try:
+            original(self, batch)
+        except Recoverable:
+            batch.clear()
+            raise
+
+    patcher.wrap(MemoryStore, "write", around)
+
+
+@mutant(seeds=100)
+def takeover_forgets_the_old_connection(patcher: Patcher) -> None:
+    """The old connection of a client stays in the routes after a takeover."""
+
+    def around(
+        original: Any, self: Lifecycle, connection: Connection, *rest: Any, **named: Any
+    ) -> None:
+        if rest and rest[0] == 0x8E:
+            connection.state = CLOSED
+            return
+        original(self, connection, *rest, **named)
+
+    patcher.wrap(Lifecycle, "end", around)

@@ -1,0 +1,113 @@
+"""Looks for rare states inside the engine and the disk, to count that worlds reach them.
+
+It reads private parts on purpose: what it sees decides nothing and judges nothing. Read next:
+`tests.simulation.rare` (the names).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from storage.api import Change
+from storage.due import WILL
+from storage.state import DUE, INCOMING, SESSIONS
+from tests.simulation.rare import sometimes
+
+if TYPE_CHECKING:
+    from tests.simulation.process import BrokerProcess
+    from tests.simulation.world import World
+
+
+def unsynced_batches(process: "BrokerProcess") -> Iterator[list[Change]]:
+    """Yield the batches that a crash now may forget."""
+    store = process.store
+    for entry in store._log[store._durable :]:
+        if isinstance(entry, list):
+            yield entry
+
+
+def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: int) -> None:
+    """Count what the crash that is about to happen is an example of."""
+    if 0 < keep < unsynced:
+        sometimes("crash_kept_a_prefix")
+    if unsynced > 1 and keep == 0:
+        sometimes("crash_lost_everything_unsynced")
+    if process.syncing:
+        done = process.durable_serial == process.requested
+        sometimes("crash_after_sync_before_report" if done else "crash_mid_sync")
+    if process.tick_due:
+        sometimes("crash_between_receive_and_write")
+    if any(link.down for link in process.links):
+        sometimes("crash_with_bytes_on_the_wire")
+    for batch in unsynced_batches(process):
+        families = {change[0] for change in batch if change[2] is not None}
+        if INCOMING in families:
+            sometimes("crash_before_pubrec_sync")
+        if any(family.startswith("msg.") for family in families):
+            sometimes("crash_before_puback_sync")
+        if SESSIONS in families:
+            sometimes("crash_with_session_unsynced")
+    _note_clients(world)
+    if any(key[8] == WILL for key in process.store._families[DUE].keys):
+        sometimes("will_pending_at_crash")
+
+
+def _note_clients(world: "World") -> None:
+    members = [client for client in world.clients if client.plan.shared]
+    if members and all(client.link is None for client in members):
+        sometimes("group_offline_over_crash")
+    for client in world.clients:
+        if client.is_connecting():
+            sometimes("crash_while_waiting_for_connack")
+        attempt = client.link.attempt if client.link is not None else None
+        if attempt is not None and attempt.will is not None and attempt.acked_ms:
+            sometimes("connected_with_will_at_crash")
+
+
+def note_tick(process: "BrokerProcess") -> None:
+    """Count what a tick has just done."""
+    engine = process.engine
+    lagging = process.lagging
+    for client_id, connection in engine._sessions.live.items():
+        if connection.is_lagging:
+            lagging.add(client_id)
+        elif lagging and client_id in lagging:
+            lagging.discard(client_id)
+            sometimes("session_lagged_then_live")
+    counters = process.counters
+    generations = counters.generations_added, counters.generations_dropped
+    if generations != process.generations:
+        added, dropped = process.generations
+        process.generations = generations
+        if generations[0] != added:
+            sometimes("generation_rotated")
+            if any(connection.is_lagging for connection in engine._sessions.live.values()):
+                sometimes("generation_rotated_during_lag")
+        if generations[1] != dropped:
+            sometimes("generation_dropped")
+    if process.world.profile.shared_members[1]:
+        for group in engine._groups.all():
+            if group.owed:
+                sometimes("group_took_message_back")
+
+
+def note_connect(process: "BrokerProcess", client_id: str) -> None:
+    """Count a CONNECT to a session with un-synced changes."""
+    key = client_id.encode()
+    for batch in unsynced_batches(process):
+        if any(change[0] == SESSIONS and change[1] == key for change in batch):
+            sometimes("resume_with_unsynced_state")
+            return
+
+
+def note_resume(process: "BrokerProcess", client_id: str) -> None:
+    """Count a session that was resumed with a backlog."""
+    connection = process.engine._sessions.live.get(client_id)
+    if connection is not None and connection.is_lagging:
+        sometimes("catch_up_from_disk")
+
+
+def near_the_wrap(process: "BrokerProcess", client_id: str) -> None:
+    """Let a new session's packet ids start shortly before 65,535."""
+    connection = process.engine._sessions.live.get(client_id)
+    if connection is not None and connection.session is not None:
+        connection.session.next_packet_id = 65_533
