@@ -93,6 +93,9 @@ class Delivery:
             if target.no_local and message.publisher == session.client_id:
                 options = self.options(session, message)
                 if options is None:
+                    # Done with, whatever the subscription's options are when it reads again.
+                    if not connection.is_lagging and not connection.pending:
+                        self._pass_over(session, offset)
                     continue
                 effective, retain, identifiers = options
             if effective == 0:
