@@ -9,6 +9,7 @@ import pytest
 from tests.clients.conversation import MISSED, PATIENCE_SECONDS, expect_own, publish_missed
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
+from tests.durability.scene import PROGRESS_SECONDS
 
 
 class _Conversation:
@@ -51,6 +52,7 @@ def test_gmqtt_resumes(broker: BrokerProcess, other: RawClient, name: str, versi
         client.publish(f"{name}/out", b"first", qos=1)
         client.publish(f"{name}/in", b"live", qos=1)
         await session.expect("live")
+        await asyncio.sleep(PROGRESS_SECONDS)  # a crash before that would bring "live" again
         await asyncio.to_thread(broker.kill)
         await session.expect("disconnected")
         await asyncio.to_thread(broker.start)

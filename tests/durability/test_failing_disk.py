@@ -252,23 +252,72 @@ def _publish_until_refused(publisher: RawClient, first: int, limit: int) -> int:
     raise AssertionError(f"{limit} messages taken, none refused")
 
 
-@pytest.mark.parametrize("low_water", ["8MiB", "0"], ids=["low-water", "enospc"])
-def test_a_full_disk_refuses_and_recovers(tmp_path: Path, low_water: str) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB; a broker's data directory is to be `data` in it."""
+    with _tmpfs(tmp_path / "disk", "64m") as disk:
+        yield disk
+
+
+@contextlib.contextmanager
+def _broker_on(disk: Path, directory: Path, **env: str) -> Iterator[BrokerProcess]:
+    broker = holdfast(directory / "broker", env={"HOLDFAST__STORAGE__BALLAST": "2MiB", **env})
+    broker.data_dir = disk / "data"
+    try:
+        yield broker.start()
+    finally:
+        broker.close()
+
+
+def test_a_full_disk_refuses_and_recovers(small_disk: Path, tmp_path: Path) -> None:
     """v5 hears 0x97, v3.1.1 is closed without an answer, sessions drain, and writing goes on when
     there is room again: in the same process, and without a loss of anything acknowledged."""
-    with _tmpfs(tmp_path / "disk", "64m") as disk:
-        broker = holdfast(
-            tmp_path / "broker",
-            env={
-                "HOLDFAST__STORAGE__LOW_WATER": low_water,
-                "HOLDFAST__STORAGE__BALLAST": "2MiB",
-            },
-        )
-        broker.data_dir = disk / "data"
+    with _broker_on(small_disk, tmp_path, HOLDFAST__STORAGE__LOW_WATER="8MiB") as broker:
+        _full_disk(broker, small_disk)
+
+
+def test_a_disk_that_was_filled_by_somebody_else(small_disk: Path, tmp_path: Path) -> None:
+    """The database itself finds no space: what it was given waits, what is new is refused, and the
+    database is opened again in the same process."""
+    with _broker_on(small_disk, tmp_path, HOLDFAST__STORAGE__LOW_WATER="0") as broker:
+        _no_space(broker, small_disk)
+
+
+def _no_space(broker: BrokerProcess, disk: Path) -> None:
+    subscriber = _subscribed_offline(broker)
+    publisher, other = _connected(broker, "publisher"), _connected(broker, "other")
+    old = _connected(broker, "old", version=4)
+    _fill(disk / "filler", leave_bytes=3 << 20)
+    number = 0
+    while True:
+        publisher.publish_begin("disk/t", b"%d " % number + PAYLOAD)
         try:
-            _full_disk(broker.start(), disk)
-        finally:
-            broker.close()
+            answer = publisher.expect(Puback, timeout=3.0)
+        except Silence:
+            break  # taken, and not on disk: neither a yes nor a no would be true
+        assert answer.reason_code == 0
+        number += 1
+        assert number < 2000, "the disk does not fill"
+    assert number > 10
+    other.publish_begin("disk/t", b"refused")
+    assert other.expect(Puback).reason_code == 0x97
+    old.publish_begin("disk/t", b"refused")
+    old.expect_closed()
+    assert not [packet for packet in old.inbox if isinstance(packet, Puback)]
+    for client in (publisher, other):
+        client.ping()
+
+    pid = broker.pid
+    (disk / "filler").unlink()
+    assert publisher.expect(Puback, timeout=RESUME_SECONDS).reason_code == 0
+    other.publish("disk/t", b"%d " % (number + 1))
+    assert broker.pid == pid and broker.is_running()
+    broker.crash()
+    subscriber.resume()
+    received = [_number(publish) for publish in subscriber.take(number + 2)]
+    assert received == list(range(number + 2))
+    for client in (publisher, other, old, subscriber):
+        client.drop()
 
 
 def _full_disk(broker: BrokerProcess, disk: Path) -> None:
