@@ -47,9 +47,10 @@ class Shell:
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
         # Free space below which new durable state is refused (None = what `storage.space` finds
-        # right for the disk), and the file given up to survive a disk that ran full all the same.
+        # right for the disk), and the file given up to survive a disk that ran full all the same:
+        # opening again takes the size of the write-ahead logs (64 MiB) and a little.
         self.low_water_bytes: int | None = None
-        self.ballast_bytes: int = 64 << 20
+        self.ballast_bytes: int = 80 << 20
         self.accept_data_loss: bool = False  # a flag only: nobody should leave it in a file
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
