@@ -84,6 +84,7 @@ class Connection:
         "held_messages",
         "inbound_open",
         "is_lagging",
+        "is_over",
         "is_reading",
         "keep_alive_ms",
         "last_received_ms",
@@ -145,6 +146,7 @@ class Connection:
         self.commits_owed: int = 0  # commits which earlier held replies still wait for
         self.last_waiting: Waiting | None = None  # the newest of those replies
         self.gated: bool = False
+        self.is_over: bool = False  # we have said the last word: nothing follows our DISCONNECT
         self.writable: bool = True
         self.reading_paused: bool = False
 

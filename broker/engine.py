@@ -554,8 +554,8 @@ class Engine:
         connection = item.connection
         connection.held_bytes -= item.size
         connection.messages_behind -= item.messages
-        if connection.state == CLOSED:
-            return
+        if connection.state == CLOSED or connection.is_over:
+            return  # [MQTT-3.14.4-1]
         connection.gated = False
         if item.acks:
             connection.inbound_open -= item.acks

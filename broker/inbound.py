@@ -320,6 +320,7 @@ class Inbound:
         """Add subscriptions, each judged on its own; SUBACK waits for their commit."""
         session = connection.session
         assert session is not None
+        self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
         codes: list[int] = []
         granted: list[tuple[Subscription, bool]] = []
         for request in packet.subscriptions:
@@ -403,6 +404,7 @@ class Inbound:
         """Remove subscriptions; UNSUBACK waits for the commit."""
         session = connection.session
         assert session is not None
+        self._check_fits(connection, Unsuback(packet.packet_id, [0] * len(packet.topic_filters)))
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
             existed = self._sessions.unsubscribe(connection, topic_filter)
@@ -415,6 +417,15 @@ class Inbound:
             self._tick.hold(connection, data)
         else:
             self._tick.follow(connection, data)
+
+    def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:
+        """Refuse a request whose answer the client would not take [MQTT-3.1.2-24]."""
+        limit = connection.maximum_packet_size
+        if limit and len(encode(answer, connection.version)) > limit:
+            raise ProtocolError(
+                f"the answer exceeds {limit} bytes, expected fewer topic filters",
+                reasons.PACKET_TOO_LARGE,
+            )
 
     def ping(self, connection: Connection) -> None:
         """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""

@@ -8,6 +8,7 @@ batch; it runs only at the start of an event, so the store never holds half of o
 `broker.sessions`.
 """
 
+import struct
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -79,12 +80,14 @@ class Lifecycle:
         self._settle: Final = settle
         self._watch: Final = watch
         self._observe: Final = observe
+        self._wills_refused = 0
 
     # CONNECT
 
     def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
         """Judge a CONNECT; `decided` is called if the verdict comes later than this returns."""
         connection.version = packet.protocol_version
+        connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
         refusal = self._refusal(packet)
         if refusal:
@@ -140,10 +143,14 @@ class Lifecycle:
         result = CONNECT_RESULTS.get(reason_code, "other")
         self._counters.connects[result] += 1
         self._observe("refused", connection, reasons.name(reason_code))
-        if connection.version:
-            packet = Connack(False, reason_code)
-            self._counters.packets_sent[CONNACK] += 1
-            self._tick.send(connection, encode(packet, connection.version))
+        version = connection.version
+        # v3.1.1 has no code for some reasons: then a close says it [MQTT-3.2.2-6].
+        if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
+            data = encode(Connack(False, reason_code), version)
+            limit = connection.maximum_packet_size
+            if not limit or len(data) <= limit:
+                self._counters.packets_sent[CONNACK] += 1
+                self._tick.send(connection, data)
         connection.state = CLOSING
         self._tick.close(connection)
 
@@ -151,16 +158,19 @@ class Lifecycle:
         self, connection: Connection, packet: Connect, identity: str, assigned: str | None
     ) -> None:
         """The client is who it says: find, take over or make its session, and answer."""
-        if not self._settle():
+        if not self._settle() and not self._needs_no_store(packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
+        changes = len(self._tick.batch)
         client_id = packet.client_id
         old = self._sessions.live.get(client_id)
         try:
             session = old.session if old is not None else self._sessions.load(client_id)
             if session is not None and session.identity != identity:
-                self.refuse(connection, reasons.NOT_AUTHORIZED)
-                return
+                if old is not None or not session.is_expired(self._tick.now):
+                    self.refuse(connection, reasons.NOT_AUTHORIZED)
+                    return
+                # Past its time: it is gone, only nobody has cleaned up yet.
             if session is not None and old is None:
                 self._sessions.load_rest(session)
         except CorruptRecord:
@@ -168,9 +178,18 @@ class Lifecycle:
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
         expiry_interval_s = self._expiry_of(packet)
-        starts_new = session is None or packet.clean_start or not session.expiry_interval_s
+        starts_new = (
+            session is None
+            or packet.clean_start
+            or not session.expiry_interval_s
+            or (old is None and session.is_expired(self._tick.now))
+        )
         if self._publishing.refuses_writes and (expiry_interval_s or packet.will) and starts_new:
             self.refuse(connection, reasons.QUOTA_EXCEEDED)
+            return
+        connack = self._connack(packet, expiry_interval_s, assigned)
+        if connack is None:
+            self.refuse(connection, reasons.PACKET_TOO_LARGE)
             return
         session = self._inherit(session, old, packet)
         session_present = session is not None
@@ -183,10 +202,28 @@ class Lifecycle:
         if expiry_interval_s and not session.is_stored:
             self._sessions.create(session)
         self._begin(connection, session, packet)
-        self._answer(connection, session, packet, session_present, assigned)
+        connack.session_present = session_present
+        is_changed = session.is_stored or len(self._tick.batch) > changes
+        self._answer(connection, session, connack, is_changed)
         self._sessions.attach(connection)
         if session_present:
             self._delivery.resume(connection)
+
+    def _needs_no_store(self, packet: Connect) -> bool:
+        """Can this client be served while the store takes no writes?
+
+        It asks for nothing durable, and has no session there that would have to end.
+        """
+        if self._expiry_of(packet) or packet.will is not None:
+            return False
+        return self._sessions.is_unknown(packet.client_id)
+
+    def _keep_alive_of(self, packet: Connect) -> int:
+        """Return the Keep Alive in force, seconds. A v3.1.1 client cannot be told another one."""
+        most = self._settings.keep_alive_max_s
+        if packet.protocol_version < 5 or not most or 0 < packet.keep_alive <= most:
+            return packet.keep_alive
+        return most
 
     def _expiry_of(self, packet: Connect) -> int:
         """Return the Session Expiry Interval in force, seconds."""
@@ -259,17 +296,14 @@ class Lifecycle:
         connection.session = session
         connection.username = packet.username or ""
         connection.receive_maximum = packet.receive_maximum
-        connection.maximum_packet_size = packet.maximum_packet_size
         connection.problem_information = packet.request_problem_information
         connection.alias_out_max = min(
             packet.topic_alias_maximum, settings.outbound_topic_alias_maximum
         )
         connection.will = packet.will
         connection.expiry_interval_s = session.expiry_interval_s
-        keep_alive = packet.keep_alive
-        if settings.keep_alive_max_s and not 0 < keep_alive <= settings.keep_alive_max_s:
-            keep_alive = settings.keep_alive_max_s
-        connection.keep_alive_ms = keep_alive * 1500  # [MQTT-3.1.2-22]: one and a half times
+        # [MQTT-3.1.2-22]: one and a half times
+        connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
         self._watch(connection)
         self._tick.mark(session)
         if session.is_stored or packet.will is not None:
@@ -285,41 +319,47 @@ class Lifecycle:
         if packet.will is not None:
             self._counters.wills["armed"] += 1
 
-    def _answer(
-        self,
-        connection: Connection,
-        session: Session,
-        packet: Connect,
-        session_present: bool,
-        assigned: str | None,
-    ) -> None:
-        """Send CONNACK 0, behind the commit if there is anything to commit."""
+    def _connack(
+        self, packet: Connect, expiry_interval_s: int, assigned: str | None
+    ) -> Connack | None:
+        """Return what accepts a CONNECT, None if it is larger than the client takes."""
+        connack = Connack(False)
+        if packet.protocol_version < 5:
+            return connack
         settings = self._settings
-        version = packet.protocol_version
-        connack = Connack(session_present)
-        if version >= 5:
-            if session.expiry_interval_s != packet.session_expiry_interval:
-                connack.session_expiry_interval = session.expiry_interval_s
-            connack.receive_maximum = settings.receive_maximum
-            connack.maximum_qos = settings.maximum_qos
-            connack.retain_available = settings.retain_available
-            connack.maximum_packet_size = settings.maximum_packet_size
-            connack.topic_alias_maximum = settings.topic_alias_maximum
-            connack.assigned_client_id = assigned
-            connack.user_properties = settings.user_properties
-            if connection.keep_alive_ms != packet.keep_alive * 1500:
-                connack.server_keep_alive = connection.keep_alive_ms // 1500
-        data = encode(connack, version)
+        if expiry_interval_s != packet.session_expiry_interval:
+            connack.session_expiry_interval = expiry_interval_s
+        connack.receive_maximum = settings.receive_maximum
+        connack.maximum_qos = settings.maximum_qos
+        connack.retain_available = settings.retain_available
+        connack.maximum_packet_size = settings.maximum_packet_size
+        connack.topic_alias_maximum = settings.topic_alias_maximum
+        connack.assigned_client_id = assigned
+        keep_alive = self._keep_alive_of(packet)
+        if keep_alive != packet.keep_alive:
+            connack.server_keep_alive = keep_alive
         limit = packet.maximum_packet_size
-        if limit and len(data) > limit and connack.user_properties:
+        if not limit:
+            connack.user_properties = settings.user_properties
+            return connack
+        if len(encode(connack, 5)) > limit:  # [MQTT-3.1.2-24]
+            return None
+        connack.user_properties = settings.user_properties
+        if len(encode(connack, 5)) > limit:  # [MQTT-3.2.2-20]
             connack.user_properties = ()
-            data = encode(connack, version)
+        return connack
+
+    def _answer(
+        self, connection: Connection, session: Session, connack: Connack, is_changed: bool
+    ) -> None:
+        """Send CONNACK 0, behind the commit if it has anything to commit."""
+        data = encode(connack, connection.version)
         connection.state = ACTIVE
         self._counters.connects["accepted"] += 1
-        how = "session resumed" if session_present else "new session"
+        how = "session resumed" if connack.session_present else "new session"
         self._observe("connected", connection, how if session.is_stored else "clean session")
         self._counters.packets_sent[CONNACK] += 1
-        if session.is_stored or self._tick.batch:
+        if is_changed:
             connection.gated = True
             self._tick.hold(connection, data)
         else:
@@ -377,6 +417,7 @@ class Lifecycle:
             self._counters.packets_sent[DISCONNECT] += 1
             self._tick.send(connection, encode(packet, 5))
         connection.state = CLOSING
+        connection.is_over = True
         connection.held.clear()
         self._tick.close(connection)
 
@@ -461,7 +502,9 @@ class Lifecycle:
             return
         record = ConnectionRecord(identity, False, 0, 0, will)
         at_ms = now + WILL_RETRY_MS
-        name = client_id.encode() + b"\0" + now.to_bytes(8, "big")  # not the session's own will
+        # Not the session's own will, and no other one either: a client may leave several behind.
+        self._wills_refused += 1
+        name = client_id.encode() + b"\0" + struct.pack(">QI", now, self._wills_refused)
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
 
     # Sessions without a connection

@@ -99,6 +99,19 @@ class Sessions:
         except ValueError as error:
             raise CorruptRecord(str(error)) from error
 
+    def is_unknown(self, client_id: str) -> bool:
+        """Has this client no stored session, neither in the store nor in the unwritten batch?
+
+        Costs a look at the whole batch: for when the store refuses it.
+        """
+        key = client_id.encode()
+        if self._store.get(SESSIONS, key) is not None:
+            return False
+        live = self.live.get(client_id)
+        if live is not None and live.session is not None and live.session.is_stored:
+            return False
+        return all(change[1] != key or change[0] != SESSIONS for change in self._tick.batch)
+
     def load_rest(self, session: Session) -> None:
         """Load a session's subscriptions and the inbound QoS 2 ids it waits with."""
         prefix = client_prefix(session.client_id)
