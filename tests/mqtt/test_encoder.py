@@ -289,3 +289,23 @@ def test_fields_of_the_largest_size_can_be_sent() -> None:
         raw = encode(publish, version) + encode(subscribe, version)
         assert decoder_for("client", version).receive(raw) == [publish, subscribe]
     assert Decoder("server", 0).receive(encode(connect, 4)) == [connect]
+
+
+@pytest.mark.parametrize("length", [126, 127, 128, 129, 16_382, 16_383, 16_384, 16_385, 2_097_152])
+def test_remaining_lengths_at_the_edges_of_their_size(length: int) -> None:
+    publish = Publish("t", bytes(length - 3))
+    raw = encode(publish, 4)
+    assert len(raw) == 1 + length + (1 if length < 128 else 2 if length < 16_384 else 3) + (
+        1 if length >= 2_097_152 else 0
+    )
+    assert decoder_for("client", 4).receive(raw) == [publish]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_first_byte_of_a_body_is_not_taken_for_length(version: int) -> None:
+    """Remaining length 127 is the last of one byte; here a packet id with a high byte follows."""
+    size = 127 - 2 - 2 - 1 - (version - 4)
+    subscribe = Subscribe(0x0101, [Subscription("x" * size, 1)])
+    raw = encode(subscribe, version)
+    assert raw[:4] == b"\x82\x7f\x01\x01"
+    assert decoder_for("client", version).receive(raw + raw) == [subscribe, subscribe]
