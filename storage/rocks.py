@@ -91,10 +91,12 @@ OPTIONS: Final = f"""\
   cache_index_and_filter_blocks=true
   pin_l0_filter_and_index_blocks_in_cache=true
 """
-# For an operator who accepts a loss: keep what is before the damage, ask for nothing after it.
+# For an operator who accepts a loss: keep what is before the damage. Only where that is a state the
+# broker has been in: a log that is missing or short before the live one is still refused, because
+# newer batches are in tables already, and there would be a hole before them.
 SALVAGE_OPTIONS: Final = OPTIONS.replace(
     "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
-).replace("track_and_verify_wals_in_manifest=true", "track_and_verify_wals_in_manifest=false")
+)
 # Without this file beside it rocksdict would load the options in pickling mode.
 RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
 
@@ -135,8 +137,9 @@ class RocksStore:
         """Open `path`, creating it and the required `families` if need be.
 
         `read_only` is for tools: it takes no LOCK and writes nothing into `path`.
-        `accept_data_loss` opens a database with a damaged log at the last batch before the damage;
-        it is an operator's decision, and the watermark tells what it costs.
+        `accept_data_loss` opens a database with a damaged log at the last batch before the damage,
+        if no newer batch is in a table already; it is an operator's decision, and the watermark
+        tells what it costs.
         """
         self.path: Final = Path(path)
         self.read_only: Final = read_only
@@ -411,7 +414,11 @@ class RocksStore:
             self._space_error = None
 
     def close(self) -> None:
-        """Release every handle and the LOCK. Idempotent. Syncs nothing: the committer does."""
+        """Release every handle and the LOCK. Idempotent.
+
+        RocksDB writes its memtables out as tables on the way, if it can, so that the next opening
+        is quick. It does not say whether it could: what must be durable is synced before.
+        """
         with self._lock:
             self._close()
 
@@ -497,8 +504,8 @@ class RocksStore:
     def _close(self) -> None:
         """Drop every rocksdict object, the database last. Lock held.
 
-        Not by rocksdict's own `close`: that flushes every memtable first, which takes long, fails
-        after a failed write, and then leaves the database open.
+        Not by rocksdict's own `close`: that fails after a failed write and then leaves the database
+        open. Dropping does the same work and closes in any case.
         """
         self._handles.clear()
         self._tables.clear()
