@@ -22,6 +22,7 @@ STOP_SECONDS_MAX: Final = 15.0
 # The kinds of broker there are.
 MOSQUITTO: Final = "mosquitto"
 HOLDFAST: Final = "holdfast"
+COMPILED: Final = "holdfast compiled"  # the same with its core compiled, see scripts/compile
 
 
 class BenchError(Exception):
@@ -69,15 +70,18 @@ class Broker:
         data = self.directory / "data"
         command = (
             [python(), "-m", "broker", "serve", "-p", str(self.port), "--data-dir", str(data)]
-            if kind == HOLDFAST
+            if kind != MOSQUITTO
             else [mosquitto_path(), "-p", str(self.port)]
         )
+        tree = compiled_tree() if kind == COMPILED else ROOT
+        if kind != MOSQUITTO:
+            variables["PYTHONPATH"] = str(tree)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
+            cwd=tree,
             env={**os.environ, **variables},
         )
         self.pid: int = self._process.pid
@@ -123,6 +127,13 @@ def mosquitto_path() -> str:
     return found
 
 
+def compiled_tree() -> Path:
+    """Return the tree with the compiled core; it has to be of these sources."""
+    if subprocess.run([ROOT / "scripts" / "compile", "--current"]).returncode:
+        raise BenchError("the compiled build is missing or old: scripts/compile")
+    return ROOT / "build" / "compiled"
+
+
 def version_of(kind: str) -> str:
     """Return the version a broker states of itself."""
     if kind == MOSQUITTO:
@@ -131,7 +142,7 @@ def version_of(kind: str) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
-    return f"holdfast {commit or 'of unknown commit'}"
+    return f"{kind} {commit or 'of unknown commit'}"
 
 
 def build_generator(directory: Path) -> Path:

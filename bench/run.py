@@ -26,6 +26,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.brokers import (
+    COMPILED,
     HOLDFAST,
     MOSQUITTO,
     ROOT,
@@ -46,7 +47,7 @@ Line = dict[str, Any]  # what the generator printed about one run
 
 def load(generator: Path, broker: Broker, *, qos: int, pairs: int, seconds: float) -> Line:
     """Run one cell: `pairs` publishers, each with a subscriber of its own, for `seconds`."""
-    durable = broker.kind == HOLDFAST
+    durable = broker.kind != MOSQUITTO
     command = [
         str(generator),
         "pubsub",
@@ -87,7 +88,7 @@ def measure(generator: Path, arguments: argparse.Namespace) -> list[Line]:
                     lines.append(line)
                     say(
                         f"round {number + 1}/{arguments.rounds} qos {qos} pairs {pairs:>3} "
-                        f"{kind:<9} {line['delivered_per_s']:>9,.0f} msg/s "
+                        f"{kind:<17} {line['delivered_per_s']:>9,.0f} msg/s "
                         f"broker {cpu_share(line):4.0%} generator {generator_share(line):4.0%}"
                         + ("" if line["ok"] else "  NOT OK: " + trouble(line))
                     )
@@ -155,7 +156,7 @@ def table(lines: list[Line], arguments: argparse.Namespace) -> list[str]:
     for qos in arguments.qos:
         for pairs in arguments.pairs:
             base = cell(lines, MOSQUITTO, qos, pairs)
-            for kind in (MOSQUITTO, HOLDFAST):
+            for kind in (MOSQUITTO, HOLDFAST, COMPILED):
                 entry = cell(lines, kind, qos, pairs)
                 if entry is None:
                     continue
@@ -234,7 +235,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--qos", type=int, nargs="+", default=[0, 1, 2], choices=[0, 1, 2])
     parser.add_argument("--pairs", type=int, nargs="+", default=[50, 100])
-    parser.add_argument("--brokers", nargs="+", default=[MOSQUITTO, HOLDFAST])
+    parser.add_argument("--brokers", nargs="+", default=[MOSQUITTO, HOLDFAST, COMPILED])
     parser.add_argument("--durability", default="fsync", help="fsync, os or interval:MS")
     parser.add_argument("--disk", type=Path, help="directory on the disk to measure")
     parser.add_argument("--slow-disk", action="store_true", help="only the slow-disk check")
