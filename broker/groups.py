@@ -233,7 +233,7 @@ class Groups:
                 self._hand_out(group, connection, message)
                 return
         group.is_lagging = True
-        if group.cursor is None and self._pick(group) is not None:
+        if group.cursor is None and any(member.has_room() for member in group.members):
             self._tick.group_readers[group] = None
 
     def _publish_in_memory(self, group: Group, message: Message) -> None:
@@ -244,16 +244,33 @@ class Groups:
             group.pending.append(message)
         else:
             self._counters.drop("queue_full")
+            if self._settings.on_limit == "drop_oldest" and group.pending:
+                group.pending.popleft()
+                group.pending.append(message)
 
-    def _pick(self, group: Group) -> Connection | None:
-        """Return the next member in turn whose window has room, or None."""
+    def _pick(
+        self, group: Group, *, in_memory: bool = False, may_receive: str | None = None
+    ) -> Connection | None:
+        """Return the next member in turn whose window has room, or None.
+
+        Only one whose session is `in_memory`, or one that `may_receive` this topic, if told so.
+        """
         members = list(group.members)
         count = len(members)
         for step in range(count):
             connection = members[(group.rotor + step) % count]
-            if connection.has_room():
-                group.rotor = (group.rotor + step + 1) % count
-                return connection
+            if not connection.has_room():
+                continue
+            session = connection.session
+            assert session is not None
+            if in_memory and session.is_stored:
+                continue
+            if may_receive is not None and not self._policy.may_receive(
+                session.identity, session.client_id, may_receive
+            ):
+                continue
+            group.rotor = (group.rotor + step + 1) % count
+            return connection
         return None
 
     def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
@@ -279,7 +296,7 @@ class Groups:
         if not packet_id:
             return
         session.leases[packet_id] = group.key()
-        if not message.offset:
+        if not group.is_stored or not message.offset:
             group.borrowed[connection, packet_id] = message
         elif not session.is_stored and qos == 1:
             group.leased[message.offset] = None
@@ -307,36 +324,43 @@ class Groups:
                 continue
             goes_on = entry & QOS_MASK == 1 and not entry & RELEASED
             offset = entry >> REFERENCE_SHIFT
-            if offset:
+            message = None
+            if connection is not None:
+                message = group.borrowed.pop((connection, packet_id), None)
+            if message is not None:
+                if goes_on:
+                    group.pending.appendleft(message)
+            elif offset:
                 group.leased.pop(offset, None)
                 if goes_on:
                     group.owed.append(offset)
                 self._tick.dirty_groups[group] = None
-            elif connection is not None:
-                message = group.borrowed.pop((connection, packet_id), None)
-                if goes_on and message is not None:
-                    group.pending.appendleft(message)
             self.move(group)
         session.leases.clear()
 
     def move(self, group: Group) -> None:
         """Something of the group may be waiting: hand it out if a member has room."""
+        if group.pending:
+            self._move_pending(group)
+        if (group.owed or group.is_lagging) and group.members:
+            self._tick.group_readers[group] = None
+
+    def _move_pending(self, group: Group) -> None:
         while group.pending:
-            connection = self._pick(group)
-            if connection is None:
+            message = group.pending[0]
+            # What was accepted before the group became a stored one is nowhere on disk. It stays
+            # with the members that live in memory, as long as there are any.
+            in_memory = group.is_stored and not message.offset
+            connection = self._pick(group, in_memory=in_memory)
+            if connection is None and not (in_memory and _all_stored(group)):
                 return
-            session = connection.session
-            assert session is not None
-            message = group.pending.popleft()
+            group.pending.popleft()
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
                 self._counters.expired_messages += 1
-            elif session.is_stored and not message.offset:
-                # Only while a group in memory becomes a stored one: nothing of it is on disk.
+            elif connection is None:
                 self._counters.drop("storage_refused")
             else:
                 self._hand_out(group, connection, message)
-        if (group.owed or group.is_lagging) and group.members:
-            self._tick.group_readers[group] = None
 
     def want_room(self, connection: Connection) -> None:
         """A member may have room again."""
@@ -354,8 +378,7 @@ class Groups:
 
     def _read_group(self, group: Group) -> bool:
         for _ in range(READ_MAX):
-            connection = self._pick(group)
-            if connection is None:
+            if not any(member.has_room() for member in group.members):
                 return False  # woken when a member has room
             message = self._next(group)
             if message is None:
@@ -364,13 +387,25 @@ class Groups:
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
                 continue
-            session = connection.session
-            assert session is not None
-            if not self._policy.may_receive(session.identity, session.client_id, message.topic):
+            connection = self._pick(group, may_receive=message.topic)
+            if connection is None:
+                if self._may_somebody_receive(group, message.topic):
+                    group.owed.appendleft(message.offset)
+                    return False
                 self._counters.drop("not_authorized")
                 continue
             self._hand_out(group, connection, message)
         return True
+
+    def _may_somebody_receive(self, group: Group, topic: str) -> bool:
+        """May a connected member receive the topic, if it has room one day?"""
+        for connection in group.members:
+            session = connection.session
+            if session is not None and self._policy.may_receive(
+                session.identity, session.client_id, topic
+            ):
+                return True
+        return False
 
     def _next(self, group: Group) -> Message | None:
         """Take the next message that the group owes, or None at the tail."""
@@ -414,3 +449,12 @@ class Groups:
             for offset in group.owed:
                 if offset > group.position:
                     yield f"group {key}: owes offset {offset} above its position {group.position}"
+
+
+def _all_stored(group: Group) -> bool:
+    """Does no connected member live in memory?"""
+    for connection in group.members:
+        session = connection.session
+        if session is not None and not session.is_stored:
+            return False
+    return True
