@@ -88,9 +88,11 @@ class PahoPublisher:
         self.violations: list[str] = []
         self._port = port
         self._topic = UNORDERED + name  # what it publishes while a connection dies may come late
-        self._sent: list[paho.MQTTMessageInfo] = []  # number n is at n - 1
+        self._sent: list[int] = []  # the packet id of number n is at n - 1
+        self._answered: set[int] = set()  # packet ids
         self._finish = threading.Event()
         self._client = durable_client(name, protocol)
+        self._client.on_publish = self._on_publish
         self._thread = threading.Thread(target=self._publish, name=name, daemon=True)
 
     @property
@@ -98,8 +100,8 @@ class PahoPublisher:
         """The messages whose PUBACK has come."""
         return [
             (self._topic, number)
-            for number, info in enumerate(list(self._sent), 1)
-            if info.rc == 0 and info.is_published()
+            for number, packet_id in enumerate(list(self._sent), 1)
+            if packet_id in self._answered
         ]
 
     def start(self) -> None:
@@ -121,11 +123,16 @@ class PahoPublisher:
         """Tell whether something is still not acknowledged."""
         return self._thread.is_alive()
 
+    def _on_publish(self, client: paho.Client, _: Any, mid: int, reason: Any, __: Any) -> None:
+        if reason.is_failure:
+            self.violations.append(f"{self.name}: refused: {reason}")
+        self._answered.add(mid)
+
     def _publish(self) -> None:
         while not self._finish.is_set() or len(self.acknowledged) < len(self._sent):
             # Only while connected and with few open: paho queues without limit otherwise.
             if self._client.is_connected() and not self._finish.is_set():
                 if len(self._sent) - len(self.acknowledged) < OPEN_MAX:
                     payload = b"%d" % (len(self._sent) + 1)
-                    self._sent.append(self._client.publish(self._topic, payload, 1))
+                    self._sent.append(self._client.publish(self._topic, payload, 1).mid)
             time.sleep(PUBLISH_PAUSE_SECONDS)

@@ -128,7 +128,7 @@ def test_nothing_acknowledged_is_lost_when_killed_inside_a_commit(
         time.sleep(0.2)
         broker.kill()
         broker.env["HOLDFAST_FAILPOINT"] = f"{failpoint}:{rng.randrange(20, 120)}"
-        broker.start()
+        broker.launch()  # it may be killed before anybody sees it ready
         assert broker.wait_exit(20.0) == -9
         del broker.env["HOLDFAST_FAILPOINT"]
         broker.start()
