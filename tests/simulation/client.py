@@ -205,7 +205,7 @@ class Client:
     def send(self, packet: Packet) -> None:
         """Send a packet on the present connection."""
         link = self.link
-        if link is None:
+        if link is None or self.state == LEAVING:  # nothing follows a DISCONNECT
             return
         self.world.note(self.name, ">", packet.kind, getattr(packet, "packet_id", 0))
         link.send(encode(packet, self.plan.version))
@@ -279,6 +279,10 @@ class Client:
     def broker_crashed(self, process: "BrokerProcess") -> None:
         """Note what a crash may have undone."""
         self.receiver.crashed(process.durable_ms)
+
+    def is_online(self) -> bool:
+        """May packets be sent?"""
+        return self.state == ONLINE
 
     def is_connecting(self) -> bool:
         """Is CONNECT sent and not answered?"""
@@ -516,6 +520,8 @@ class Client:
 
     def _acknowledge(self, kind: int, packet_id: int) -> None:
         world = self.world
+        if self.state != ONLINE:
+            return  # after DISCONNECT: it will come again
         if not world.faults or self.plan.ack_mode == ACK_NOW:
             self._send_ack(kind, packet_id)
             return
@@ -662,7 +668,7 @@ class Client:
     def heal(self) -> None:
         """Faults are over: come back, acknowledge everything, finish."""
         if self.link is not None:
-            self.link.stalled_until = 0
+            self.link.read_on()
             self._flush_acks(self.link)
         self.connect()
 
@@ -670,6 +676,9 @@ class Client:
         """Is nothing owed in either direction as far as this client knows?"""
         return (
             self.state == ONLINE
+            and self.link is not None
+            and not self.link.down
+            and not self.link.up
             and not self.requests
             and not self.held
             and self.sender.is_idle()

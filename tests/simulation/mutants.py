@@ -144,44 +144,44 @@ def _always(*arguments: Any) -> bool:
     return True
 
 
-@mutant()
+@mutant("gates", seeds=200)
 def puback_before_sync(patcher: Patcher) -> None:
     """PUBACK leaves before the message is durable."""
     _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 1)
 
 
-@mutant("qos2")
+@mutant("gates", seeds=200)
 def pubrec_before_sync(patcher: Patcher) -> None:
     """PUBREC leaves before the message and its packet id are durable."""
     _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 2)
 
 
-@mutant("qos2", seeds=200)
+@mutant("gates", seeds=200)
 def pubrel_before_released_is_durable(patcher: Patcher) -> None:
     """PUBREL leaves before the phase is durable: after a crash the PUBLISH is sent again."""
     _leaking(patcher, Inbound, "pubrec", _always)
 
 
-@mutant("qos2", seeds=300)
+@mutant("gates", seeds=200)
 def pubcomp_before_deletion_is_durable(patcher: Patcher) -> None:
     """PUBCOMP leaves before the id is forgotten: the next message with it is swallowed."""
     _leaking(patcher, Inbound, "pubrel", _always)
 
 
-@mutant("qos2", seeds=200)
+@mutant("gates", seeds=200)
 def publish_before_binding_is_durable(patcher: Patcher) -> None:
     """A QoS 2 PUBLISH leaves before its packet id is durable."""
     _leaking(patcher, Delivery, "publish", _always)
     _leaking(patcher, Delivery, "send_bound", _always)
 
 
-@mutant("sessions", seeds=300)
+@mutant("gates", seeds=200)
 def suback_before_durable(patcher: Patcher) -> None:
     """SUBACK leaves before the subscription is durable."""
     _leaking(patcher, Inbound, "subscribe", _always)
 
 
-@mutant("sessions", seeds=600, slow=True)
+@mutant("gates", seeds=200)
 def unsuback_before_durable(patcher: Patcher) -> None:
     """UNSUBACK leaves before the subscription is gone for good."""
     _leaking(patcher, Inbound, "unsubscribe", _always)
@@ -214,20 +214,20 @@ def _answer_at_once(patcher: Patcher, present: bool) -> None:
     patcher.wrap(Lifecycle, "_answer", around)
 
 
-@mutant("sessions", seeds=200)
+@mutant("gates", seeds=200)
 def connack_before_record_is_durable(patcher: Patcher) -> None:
     """CONNACK of a new session leaves before the session is durable."""
     _answer_at_once(patcher, present=False)
 
 
-@mutant("qos2", seeds=3_000, slow=True)
+@mutant("gates", seeds=200)
 def resume_from_unsynced_memory(patcher: Patcher) -> None:
     """A resumed session is sent what a crash can still take back."""
     _answer_at_once(patcher, present=True)
     _leaking(patcher, Delivery, "resume", _always)
 
 
-@mutant("sessions", seeds=300)
+@mutant("gates", seeds=200)
 def close_before_disconnect_is_durable(patcher: Patcher) -> None:
     """The client sees its DISCONNECT answered before the will is gone for good."""
 

@@ -110,6 +110,12 @@ class Link:
         if self.engine_closed or not self.lost:
             world.after(notice_ms, self._broker_notices)
 
+    def read_on(self) -> None:
+        """The client reads again at once."""
+        if self.stalled_until > self.world.now:
+            self.stalled_until = 0
+            self.world.after(1, self._deliver_down)
+
     def close_softly(self) -> None:
         """The client closes its socket: everything it sent arrives, then the end."""
         if self.client_gone:
@@ -129,7 +135,7 @@ class Link:
         data = bytes(self.up[:count])
         del self.up[:count]
         self.delivered += count
-        if self.disconnect_ends and self.delivered >= self.disconnect_ends:
+        if 0 < self.disconnect_ends <= self.delivered and not self.disconnected_ms:
             self.disconnected_ms = self.process.broker_now()
         self.process.receive(self, data)
 

@@ -219,7 +219,7 @@ class Oracle:
         if least is not None and sent.index >= least:
             del view.owed_retained[sent.topic]
         self._check_expiry(view, sent, packet, now)
-        if packet.retain and not sent.is_will:
+        if packet.retain and not packet.dup and not sent.is_will:
             self._check_retained(view, sent)
         if self.groups:
             for item in view.matching(sent.topic):

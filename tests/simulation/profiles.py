@@ -19,6 +19,32 @@ SHARED_TOPICS: Final = ("s/0", "s/1")
 SHARED_FILTERS: Final = ("$share/g/s/#", "$share/g/s/+", "$share/h/s/0")
 
 
+# A crash happens right after a client got such a packet, or its connection's end after DISCONNECT.
+REPLIES: Final = (
+    "got CONNACK",
+    "got PUBLISH",
+    "got PUBACK",
+    "got PUBREC",
+    "got PUBREL",
+    "got PUBCOMP",
+    "got SUBACK",
+    "got UNSUBACK",
+    "got the end",
+)
+# Or right after the next time the process passes there.
+TRAPS: Final = (
+    "now",
+    "now",
+    "after_receive",
+    "after_write",
+    "after_write",
+    "sync_running",
+    "after_sync",
+    "after_committed",
+    *REPLIES,
+)
+
+
 class Profile:
     """Weights and ranges of one kind of world. Times in ms, rates as a share of actions."""
 
@@ -34,6 +60,8 @@ class Profile:
         self.reboot = 0.15  # share of restarts that are reboots
         self.downtime_ms = (20, 1_500)
         self.long_downtime = 0.1  # share of down times beyond most expiry intervals
+        self.sync_ms = 8  # the longest a sync of a good disk takes
+        self.traps = TRAPS  # where crashes are asked to happen
         self.slow_disk = 0.3  # share of worlds with phases of slow syncs
         self.sync_failure = 0.15
         self.full_disk = 0.0
@@ -153,6 +181,27 @@ def _backlog() -> Profile:
     return profile
 
 
+def _gates() -> Profile:
+    """Replies are quick, syncs are slow, and crashes come right after a reply."""
+    profile = Profile("gates")
+    profile.traps = REPLIES
+    profile.sync_ms = 150
+    profile.slow_disk = 0.0
+    profile.sync_failure = 0.0
+    profile.crashes = (5, 8)
+    profile.downtime_ms = (5, 100)
+    profile.long_downtime = 0.0
+    profile.resubscribe = 2.0
+    profile.unsubscribe = 2.0
+    profile.disconnect = 1.5
+    profile.clean_start = 0.15
+    profile.clean_client = 0.0
+    profile.short_expiry = 0.1
+    profile.step_ms = (20, 400)
+    profile.fault_ms = 7_000
+    return profile
+
+
 def _disk() -> Profile:
     profile = Profile("disk")
     profile.full_disk = 1.0
@@ -163,7 +212,16 @@ def _disk() -> Profile:
 
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
-    for profile in (_mixed(), _qos2(), _sessions(), _retained(), _shared(), _backlog(), _disk())
+    for profile in (
+        _mixed(),
+        _qos2(),
+        _sessions(),
+        _retained(),
+        _shared(),
+        _backlog(),
+        _disk(),
+        _gates(),
+    )
 }
 # How often each is drawn.
 WEIGHTS: Final = {
@@ -174,4 +232,5 @@ WEIGHTS: Final = {
     "shared": 3,
     "backlog": 2,
     "disk": 2,
+    "gates": 2,
 }

@@ -119,6 +119,7 @@ class Receiver:
         else:
             arrival.acked = False
             arrival.loose = False
+            arrival.qos = packet.qos  # bound anew after a crash, the grant may have changed
         if packet.qos == 1:
             return True
         if packet_id in self.ids:

@@ -94,6 +94,8 @@ class Sender:
 
     def pump(self) -> None:
         """Send what the window allows, in order."""
+        if not self.client.is_online():
+            return
         queue, flights = self.queue, self.flights
         while queue and not any(not f.transmitted for f in flights.values()):
             if queue[0].qos and len(flights) >= self.window:
@@ -166,6 +168,8 @@ class Sender:
 
     def _resend(self) -> None:
         """Send again in order: PUBLISH with DUP, or PUBREL; as far as the window allows."""
+        if not self.client.is_online():
+            return
         transmitted = sum(f.transmitted for f in self.flights.values())
         for flight in list(self.flights.values()):
             if flight.transmitted:

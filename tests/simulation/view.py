@@ -240,6 +240,7 @@ class SessionView:
     def check_order(self, sent: "Sent", packet: Publish) -> None:
         """Judge the order of first deliveries of one publisher, topic and pair of QoS."""
         if sent.index in self.first or packet.retain:
+            self.first.add(sent.index)
             return
         matching = self.matching(sent.topic)
         if any(item.share is not None for item in matching):

@@ -34,28 +34,6 @@ DAY_MS: Final = 86_400_000
 TRACE_TAIL: Final = 60  # events of the trace that a failure prints
 EVENTS_MAX: Final = 200_000  # a world that needs more runs in circles
 
-# Where a crash may be asked to happen: right after the next time the process passes there.
-TRAPS: Final = (
-    "now",
-    "now",
-    "after_receive",
-    "after_write",
-    "after_write",
-    "sync_running",
-    "after_sync",
-    "after_committed",
-    # Right after a client got such a packet, or its connection's end after its DISCONNECT.
-    "got CONNACK",
-    "got PUBLISH",
-    "got PUBACK",
-    "got PUBREC",
-    "got PUBREL",
-    "got PUBCOMP",
-    "got SUBACK",
-    "got UNSUBACK",
-    "got the end",
-)
-
 
 class AnyClient:
     """The authenticator: everybody is anonymous."""
@@ -151,7 +129,7 @@ class World:
         if self.faults and self.now < self.slow_until:
             sometimes("slow_sync")
             return self.slow_ms
-        return int(self.random.random() * 8)
+        return int(self.random.random() * (self.profile.sync_ms if self.faults else 8))
 
     def report_delay(self) -> int:
         """Return how long the engine waits to hear of a finished sync, ms."""
@@ -381,7 +359,7 @@ class World:
     def _arm_crash(self) -> None:
         if not self.faults:
             return
-        trap = self.random.choice(TRAPS)
+        trap = self.random.choice(self.profile.traps)
         if trap == "now":
             self.crash()
         else:
