@@ -228,5 +228,14 @@ def test_the_fake_disk_answers_as_rocksdb_does_for_long(steps: list[tuple[object
 def test_a_closed_rocks_store_says_so(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db", families=FAMILIES)
     store.close()
-    with pytest.raises(StorageError, match="is closed"):
-        store.write([])
+    for call in (
+        lambda: store.write([]),
+        lambda: store.get("a", b""),
+        lambda: store.get_many("a", [b""]),
+        lambda: store.scan("a", b"", count=1),
+        lambda: store.last("a", b"", b"1"),
+        lambda: store.create_family("c"),
+        store.sync,
+    ):
+        with pytest.raises(StorageError, match="is closed"):
+            call()
