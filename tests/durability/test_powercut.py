@@ -158,3 +158,37 @@ os.kill(os.getpid(), signal.SIGKILL)
     store = RocksStore(directory)
     assert store.get("a", b"key") == b"value"
     store.close()
+
+
+def test_families_are_durable_at_once_and_the_batches_before_them_are_not(
+    shim: Path, tmp_path: Path
+) -> None:
+    """Does RocksDB do what `storage.memory` says of a crash after creating or dropping a family?"""
+    directory, side = tmp_path / "db", tmp_path / "side"
+    faults = Faults(shim, tmp_path / "rules", side=side)
+    side.touch()
+    script = """
+import os, signal, sys
+from storage.rocks import RocksStore
+store = RocksStore(sys.argv[1], families=["a", "b"])
+store.write([("a", b"synced", b"")])
+store.sync()
+store.write([("a", b"lost", b"")])
+store.create_family("c")
+store.drop_family("b")
+store.write([("c", b"lost", b"")])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(directory)],
+        env=faults.environment() | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert run.returncode == -9
+    apply_power_cut(directory, side)
+    store = RocksStore(directory)
+    assert store.families() == ["a", "c"]
+    assert store.scan("a", b"", count=9) == [(b"synced", b"")]
+    assert store.scan("c", b"", count=9) == []
+    assert store.sequence() == 1
+    store.close()
