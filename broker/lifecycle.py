@@ -292,7 +292,7 @@ class Lifecycle:
         settings = self._settings
         session.connected_at_ms = self._tick.now
         session.protocol_version = packet.protocol_version
-        session.begin_connection(min(packet.receive_maximum, settings.max_inflight))
+        session.begin_connection(packet.receive_maximum, settings.max_inflight)
         connection.session = session
         connection.username = packet.username or ""
         connection.receive_maximum = packet.receive_maximum

@@ -48,13 +48,16 @@ class Session:
         "expiry_interval_s",
         "identity",
         "in_flight",
+        "in_flight_max",
         "incoming",
         "is_stored",
         "leases",
         "next_mailbox",
         "next_packet_id",
+        "owed_releases",
         "position",
         "protocol_version",
+        "receive_maximum",
         "replays",
         "send_quota",
         "send_quota_max",
@@ -82,21 +85,33 @@ class Session:
         self.next_packet_id: int = 1
         self.next_mailbox: int = 1
         self.replays: list[Replay] = []
+        self.receive_maximum: int = 0
+        self.in_flight_max: int = PACKET_ID_MAX
+        self.owed_releases: int = 0  # PUBRELs of earlier connections that wait for PUBCOMP
         self.send_quota: int = 0
         self.send_quota_max: int = 0
 
     # Packet ids and windows, sender side
 
-    def begin_connection(self, send_quota: int) -> None:
+    def begin_connection(self, receive_maximum: int, in_flight_max: int = PACKET_ID_MAX) -> None:
         """Start the send quota afresh: it belongs to a connection [MQTT-4.9.0-1].
 
-        `send_quota` is the client's Receive Maximum or our own limit, whichever is less.
+        It is the client's Receive Maximum, or what is left of our own limit `in_flight_max`
+        beside the PUBRELs that earlier connections owe: these take no quota, but a client that
+        never completes them must not gather more and more.
         """
-        assert send_quota >= 1
-        self.send_quota = self.send_quota_max = send_quota
+        assert receive_maximum >= 1
+        self.receive_maximum = receive_maximum
+        self.in_flight_max = in_flight_max
+        self.owed_releases = 0
         for packet_id, entry in self.in_flight.items():
             if entry & TOOK_QUOTA:
                 self.in_flight[packet_id] = entry & ~TOOK_QUOTA
+            self.owed_releases += bool(entry & RELEASED)
+        self.send_quota = self.send_quota_max = self._quota_max()
+
+    def _quota_max(self) -> int:
+        return min(self.receive_maximum, max(0, self.in_flight_max - self.owed_releases))
 
     def take_packet_id(self) -> int:
         """Return a packet id that is not in flight [MQTT-2.2.1-4]; it is not taken yet."""
@@ -129,6 +144,8 @@ class Session:
         entry = self.in_flight.get(packet_id)
         if entry is None or entry & QOS_MASK != 2:
             return False
+        if not entry & (TOOK_QUOTA | RELEASED):
+            self.owed_releases += 1  # an answer to an earlier connection's PUBLISH
         self.in_flight[packet_id] = entry | RELEASED
         return True
 
@@ -144,8 +161,14 @@ class Session:
         if bool(entry & RELEASED) is not released:
             return -1
         del self.in_flight[packet_id]
-        if entry & TOOK_QUOTA and self.send_quota < self.send_quota_max:
-            self.send_quota += 1
+        if entry & TOOK_QUOTA:
+            if self.send_quota < self.send_quota_max:
+                self.send_quota += 1
+        elif self.owed_releases and entry & RELEASED:
+            self.owed_releases -= 1
+            more = max(0, self._quota_max() - self.send_quota_max)
+            self.send_quota_max += more
+            self.send_quota += more
         return entry
 
     def drop_in_flight(self, packet_id: int) -> int:
