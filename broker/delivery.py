@@ -71,6 +71,7 @@ class Delivery:
         self._policy: Final = policy
         self._counters: Final = counters
         self._trimmer: Final = Trimmer(log, settings)
+        self._held_max: Final = settings.held_bytes_max
 
     # Live
 
@@ -196,6 +197,9 @@ class Delivery:
             self.lag(connection)
         else:
             self._counters.drop("queue_full")
+            if self._settings.on_limit == "drop_oldest" and limit:
+                connection.pending.popleft()
+                connection.pending.append(item)
 
     def lag(self, connection: Connection) -> None:
         """From now on the session reads its streams from the store."""
@@ -213,6 +217,10 @@ class Delivery:
     ) -> None:
         """Send at QoS 0, or drop and count it if the client does not take what it has already."""
         if not connection.writable or connection.state != ACTIVE:
+            self._counters.drop("slow_consumer")
+            return
+        if connection.held_bytes > self._held_max:
+            # What it waits behind has not been committed for long.
             self._counters.drop("slow_consumer")
             return
         parts = self._parts(connection, message, 0, retain, identifiers, variants, True)
@@ -272,7 +280,7 @@ class Delivery:
         retain: bool,
         identifiers: tuple[int, ...],
     ) -> Parts:
-        """Encode with a topic alias; a packet that is too large to go out sets none."""
+        """Encode with a topic alias; a packet that would be too large with one sets none."""
         topic = message.topic
         alias = connection.aliases_out.get(topic, 0)
         now = self._tick.now
@@ -289,8 +297,11 @@ class Delivery:
             connection.version, message, qos, retain, False, identifiers, now, alias, False
         )
         limit = connection.maximum_packet_size
-        if not limit or len(parts[0]) + len(parts[1]) + (2 if qos else 0) <= limit:
-            connection.aliases_out[topic] = alias
+        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now
+            )
+        connection.aliases_out[topic] = alias
         return parts
 
     def options(
@@ -403,6 +414,8 @@ class Delivery:
             session = connection.session
             if session is None or not connection.has_room():
                 continue
+            if connection.held_bytes > self._held_max:
+                continue  # woken when some of it is released
             if session.replays:
                 self._replay(connection, session)
             if connection.is_lagging and connection.has_room():

@@ -76,6 +76,7 @@ RETRY_MS: Final = 100  # how long after a refused write the same batch is tried 
 STALL_RETRY_MS: Final = 10
 # Changes an unwritten batch may have before whoever adds to it is not read from any more.
 STALLED_CHANGES_MAX: Final = 4096
+WATCHED_SPARE: Final = 1024  # entries of closed connections that are not worth a clean-up
 RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
 
 _DISCONNECTS: Final = {
@@ -565,6 +566,9 @@ class Engine:
             self._tick.touched.append(connection)
         if connection.state == CLOSING and not connection.commits_owed and not connection.held:
             self._tick.close(connection)
+        session = connection.session
+        if connection.is_lagging or (session is not None and session.replays):
+            self._delivery.want_room(connection)  # reading stops when too much is held
         if connection.reading_paused and connection.held_bytes <= self.settings.held_bytes_max // 2:
             connection.reading_paused = False
             self._resume_reading(connection)
@@ -592,9 +596,15 @@ class Engine:
         self._watch_until(connection, self._silence_ends(connection))
 
     def _watch_until(self, connection: Connection, deadline: int) -> None:
-        if deadline:
-            self._watch_count += 1
-            heapq.heappush(self._watched, (deadline, self._watch_count, connection))
+        if not deadline:
+            return
+        self._watch_count += 1
+        watched = self._watched
+        if len(watched) > 2 * len(self._connections) + WATCHED_SPARE:
+            # Most of them are closed: a Keep Alive of 18 hours must not keep them in memory.
+            watched[:] = [item for item in watched if item[2].state < CLOSING]
+            heapq.heapify(watched)
+        heapq.heappush(watched, (deadline, self._watch_count, connection))
 
     def _silence_ends(self, connection: Connection) -> int:
         """Return when this connection has been silent for too long, broker ms; 0 = never."""
@@ -608,10 +618,12 @@ class Engine:
         """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
         times = [self._watched[0][0]] if self._watched else []
         times.append(self._heartbeat_ms + self.settings.heartbeat_ms)
+        if self._retry_ms is not None:
+            times.append(self._retry_ms)  # all else waits until the store takes writes again
+            return min(times)
         times.append(self._housekeeping.next_deadline())
-        for time in (self._tick.late_due_ms, self._retry_ms):
-            if time is not None:
-                times.append(time)
+        if self._tick.late_due_ms is not None:
+            times.append(self._tick.late_due_ms)
         return min(times)
 
     def handle_timeout(self, now: int) -> None:
@@ -637,6 +649,10 @@ class Engine:
             return
         if deadline > now:
             self._watch_until(connection, deadline)
+        elif connection.reading_paused or connection in self._stalled:
+            # It is us who do not listen: the client's silence says nothing.
+            connection.last_received_ms = now
+            self._watch(connection)
         elif connection.state == AWAITING_CONNECT:
             self.counters.connects["timeout"] += 1
             connection.state = CLOSING

@@ -3,6 +3,7 @@
 import pytest
 
 from mqtt import reasons
+from mqtt.packets import Publish
 from tests.broker.harness import Broker
 
 
@@ -62,3 +63,65 @@ def test_a_v4_client_keeps_its_own_keep_alive_because_it_cannot_be_told() -> Non
     client.ping()
     broker.advance(s=900)
     client.expect_closed()
+
+
+def test_a_client_we_do_not_read_from_is_not_silent() -> None:
+    broker = Broker(held_bytes_max=100)
+    broker.durable("other", "t").drop()
+    client = broker.connect("c", keep_alive=10)
+    broker.hold_commits()
+    for packet_id in range(1, 51):
+        client.send(Publish("t", b"", 1, packet_id=packet_id))
+    assert not client.stream.is_read
+    broker.advance(s=100)
+    assert not client.is_closed
+    broker.commit()
+    assert client.stream.is_read
+    broker.advance(s=16)
+    assert client.is_closed
+
+
+def test_closed_connections_are_not_kept_for_the_rest_of_their_keep_alive() -> None:
+    broker = Broker()
+    stays = broker.connect("stays", keep_alive=10)
+    for number in range(3000):
+        broker.connect(f"c{number}", keep_alive=65_535).drop()
+    assert len(broker.engine._watched) < 2000
+    broker.advance(s=15)
+    stays.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
+
+
+def test_a_socket_without_connect_is_closed_in_time() -> None:
+    broker = Broker(connect_timeout_ms=5000)
+    silent = broker.open()
+    halfway = broker.open()
+    halfway.send_bytes(b"\x10\x20\x00\x04MQTT")
+    broker.advance(ms=4999)
+    assert not silent.is_closed and not halfway.is_closed
+    broker.advance(ms=1)
+    silent.expect_closed()
+    halfway.expect_closed()
+    assert broker.counters.connects["timeout"] == 2
+
+
+def test_a_client_that_connected_in_time_stays() -> None:
+    broker = Broker(connect_timeout_ms=5000)
+    client = broker.connect("c")
+    broker.advance(s=60)
+    client.ping()
+
+
+def test_what_is_due_waits_for_the_store_and_does_not_spin() -> None:
+    broker = Broker()
+    broker.durable("expires", "t", expiry=1).drop()
+    other = broker.durable("other", "t")
+    broker.store.full = True
+    broker.hold_commits()
+    other.unsubscribe("t")
+    broker.advance(s=2)  # fails if a deadline never passes
+    deadline = broker.engine.next_deadline()
+    assert deadline is not None and deadline > broker.now
+    broker.store.full = False
+    broker.advance(s=1)
+    broker.commit()
+    assert [key for key, _ in broker.rows("sessions")] == [b"other"]
