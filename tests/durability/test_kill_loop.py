@@ -26,6 +26,7 @@ from tests.durability.load import (
 from tests.durability.process import BrokerProcess, holdfast
 
 CYCLES: Final = int(os.environ.get("HOLDFAST_KILL_CYCLES", "20"))
+EDGE_CYCLES: Final = max(5, CYCLES // 4)
 SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
 DRAIN_SECONDS: Final = 60.0
 RATE: Final = 250  # messages a second of each publisher
@@ -100,21 +101,46 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     broker.close()
 
 
-def test_nothing_acknowledged_is_lost_over_many_kills(broker: BrokerProcess) -> None:
+def _kill_in_a_loop(broker: BrokerProcess, cycles: int) -> None:
     rng = random.Random(SEED)
     load = Load(broker.port, SEED)
     load.start()
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         time.sleep(rng.uniform(0.05, 0.9))
         broker.crash()
     faults = load.finish()
     assert not faults, "\n".join(faults)
     # The loop must have meant something: a load that never got going proves nothing.
-    assert load.acknowledged() > CYCLES * 50
+    assert load.acknowledged() > cycles * 50
     for publisher in load.foreign_publishers:
-        assert len(publisher.acknowledged) > CYCLES * 5
+        assert len(publisher.acknowledged) > cycles * 5
     for subscriber in load.foreign_subscribers:
-        assert sum(1 for *_, qos in subscriber.received if qos == 2) > CYCLES * 10
+        assert sum(1 for *_, qos in subscriber.received if qos == 2) > cycles * 10
+
+
+def test_nothing_acknowledged_is_lost_over_many_kills(broker: BrokerProcess) -> None:
+    _kill_in_a_loop(broker, CYCLES)
+
+
+@pytest.mark.parametrize("layout", ["filters", "timeline"])
+def test_nothing_acknowledged_is_lost_at_the_edges(tmp_path: Path, layout: str) -> None:
+    """The same where everything is small: generations come and go, and sessions always lag."""
+    small = {
+        "HOLDFAST__STORAGE__LAYOUT": layout,
+        "HOLDFAST__STORAGE__GENERATION_SIZE": "64KiB",
+        "HOLDFAST__STORAGE__GENERATION_AGE": "1s",
+        "HOLDFAST__SESSION__PENDING_MESSAGES": "4",
+        "HOLDFAST__SESSION__MAX_INFLIGHT": "6",
+        "HOLDFAST__LIMITS__EXPIRY_SLICE": "3",
+        "HOLDFAST__LIMITS__OUT_BUFFER": "2KiB",
+    }
+    broker = holdfast(tmp_path / "broker", env=small)
+    broker.start()
+    try:
+        _kill_in_a_loop(broker, EDGE_CYCLES)
+        assert broker.metrics()["holdfast_generations"] < 10, "old generations are not dropped"
+    finally:
+        broker.close()
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
