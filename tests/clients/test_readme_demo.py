@@ -39,7 +39,7 @@ def prepare(directory: Path) -> dict[str, str]:
     options = directory / "options"  # where mosquitto's clients look for defaults
     options.mkdir()
     for program in ("mosquitto_sub", "mosquitto_pub"):
-        (options / program).write_text(f"-p {port}\n")
+        (options / program).write_text(f"-h 127.0.0.1\n-p {port}\n")
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
