@@ -208,6 +208,7 @@ class Lifecycle:
         self._sessions.attach(connection)
         if session_present:
             self._delivery.resume(connection)
+        self._sessions.join_groups(connection)
 
     def _needs_no_store(self, packet: Connect) -> bool:
         """Can this client be served while the store takes no writes?

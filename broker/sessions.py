@@ -339,7 +339,13 @@ class Sessions:
                 entry = self._routes.ensure(subscription.stream_filter)
                 entry.live[connection] = subscription
                 self._routes.changed(entry)
-            else:
+
+    def join_groups(self, connection: Connection) -> None:
+        """The session takes its share from here on: after a resume, nothing new before that."""
+        session = connection.session
+        assert session is not None
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is not None:
                 group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
                 self._groups.join(group, connection, subscription)
 
