@@ -124,6 +124,27 @@ def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives(
     client.resume()
 
 
+def test_a_session_may_change_its_protocol_version(scene: Scene) -> None:
+    """The texts do not cover it; here state, subscriptions and packet ids are kept both ways."""
+    v5 = scene.client("s", version=5)
+    v5.durable()
+    v5.subscribe(scene.topic(), qos=2, identifier=9)
+    publisher = scene.online("p")
+    publisher.publish(scene.topic(), b"1", qos=2, properties=b"\x26\x00\x01k\x00\x01v")
+    first = v5.expect_publish(b"1", acknowledge=False)
+    scene.broker.crash()
+    v4 = scene.client("s", version=4)
+    v4.resume()
+    v4.expect_publish(b"1", dup=True, packet_id=first.packet_id)
+    v4.disconnect()
+    publisher = scene.online("p")
+    publisher.publish(scene.topic(), b"2", qos=2)
+    scene.broker.crash()
+    v5.resume()
+    v5.expect_publish(b"2", subscription_identifiers=(9,))
+    v5.expect_nothing()
+
+
 # Lifetimes
 
 
@@ -317,6 +338,44 @@ def test_sigterm_under_load_acknowledges_only_what_it_keeps(scene: Scene) -> Non
     received = [int(publish.payload) for publish in subscriber.take_all(idle=0.5)]
     assert received == list(range(len(received)))
     assert len(received) >= acknowledged
+
+
+def test_a_kill_while_draining_loses_nothing(scene: Scene) -> None:
+    """A supervisor that loses patience with SIGTERM: what it cuts short is a crash, no more."""
+    subscriber = scene.durable("s", "t", qos=2)
+    publisher = scene.online("p")
+    messages = [(scene.topic(), b"%d" % number) for number in range(100)]
+    for delay in (0.0, 0.002, 0.02):
+        publisher.connect()
+        publisher.publish_all(messages, qos=2)
+        scene.broker.signal(signal.SIGTERM)
+        time.sleep(delay)
+        scene.broker.kill()
+        scene.broker.start()
+        subscriber.resume()
+        assert [(p.topic, p.payload) for p in subscriber.take(100)] == messages
+        subscriber.expect_nothing()
+        scene.settle()
+
+
+def test_a_crash_while_starting_loses_nothing(scene: Scene) -> None:
+    """Recovery itself may be cut off anywhere, again and again: all is there, wills come once."""
+    subscriber = scene.offline("s", "t", "will", qos=2)
+    mortal = scene.client("mortal")
+    mortal.durable(will=Will(scene.topic("will"), b"w", 2, False))
+    publisher = scene.online("p")
+    messages = [(scene.topic(), b"%d" % number) for number in range(100)]
+    publisher.publish_all(messages, qos=2)
+    scene.broker.kill()
+    for step in range(12):
+        scene.broker.launch()
+        time.sleep(0.15 + 0.025 * step)  # ready after about 0.4 s
+        scene.broker.kill()
+    scene.broker.start()
+    subscriber.resume()
+    received = [(publish.topic, publish.payload) for publish in subscriber.take(101)]
+    assert received == [*messages, (scene.topic("will"), b"w")]
+    subscriber.expect_nothing()
 
 
 def test_a_frozen_broker_goes_on_where_it_was(scene: Scene) -> None:
