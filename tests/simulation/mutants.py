@@ -189,23 +189,10 @@ def unsuback_before_durable(patcher: Patcher) -> None:
 
 def _answer_at_once(patcher: Patcher, present: bool) -> None:
     def around(
-        original: Any,
-        self: Lifecycle,
-        connection: Connection,
-        session: Any,
-        packet: Any,
-        session_present: bool,
-        *rest: Any,
+        original: Any, self: Lifecycle, connection: Connection, owner: Any, connack: Any, *rest: Any
     ) -> None:
-        if session_present is not present:
-            original(self, connection, session, packet, session_present, *rest)
-            return
-        Tick.hold = _leak  # type: ignore[method-assign]
-        try:
-            original(self, connection, session, packet, session_present, *rest)
-        finally:
-            Tick.hold = _hold  # type: ignore[method-assign]
-        if connection.gated:
+        original(self, connection, owner, connack, *rest)
+        if connack.session_present is present and connection.gated:
             connection.gated = False
             held, connection.held = connection.held, []
             for data in held:
@@ -305,7 +292,7 @@ def mailbox_is_lost(patcher: Patcher) -> None:
     _without(patcher, Delivery, "send_retained", MAILBOX, True)
 
 
-@mutant("retained")
+@mutant("gates", seeds=120)
 def replays_are_not_stored(patcher: Patcher) -> None:
     """What a SUBSCRIBE still owes of retained messages is not in the record."""
 
@@ -348,7 +335,7 @@ def session_row_is_left(patcher: Patcher) -> None:
     _without(patcher, Sessions, "end", SESSIONS, False)
 
 
-@mutant("retained", seeds=200)
+@mutant("gates", seeds=200)
 def clean_start_leaves_the_mailbox(patcher: Patcher) -> None:
     """Ending a session leaves the retained messages that were under way to it."""
     patcher.set(Delivery, "drop_mailbox", lambda self, client_id: None)
@@ -404,7 +391,7 @@ def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> N
     )
 
 
-@mutant("sessions", seeds=600, slow=True)
+@mutant("gates", seeds=400, slow=True)
 def will_deleted_after_its_publication(patcher: Patcher) -> None:
     """A due will is published in one batch and its row deleted in the next."""
     postponed: list[Callable[[], None]] = []
@@ -436,7 +423,7 @@ def will_deleted_after_its_publication(patcher: Patcher) -> None:
     patcher.wrap(Due, "remove", remove)
 
 
-@mutant("sessions", seeds=600, slow=True)
+@mutant("gates", seeds=400, slow=True)
 def will_published_after_its_deletion(patcher: Patcher) -> None:
     """A due will's row is deleted in one batch and the will published in the next."""
     postponed: list[Callable[[], None]] = []
@@ -615,7 +602,7 @@ def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
     patcher.wrap(Delivery, "lag", around)
 
 
-@mutant("sessions", seeds=300)
+@mutant("mixed", seeds=60)
 def since_offset_is_ignored(patcher: Patcher) -> None:
     """A new subscription gets what its session's other streams hold from before it."""
 

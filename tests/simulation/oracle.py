@@ -21,6 +21,7 @@ class Sent:
         "acked_step",
         "attempts",
         "clears",
+        "doubtful",
         "expiry_s",
         "first_ms",
         "first_step",
@@ -46,6 +47,7 @@ class Sent:
         self.expiry_s = expiry_s  # -1 = none
         self.clears = False  # an empty retained payload
         self.is_will = False
+        self.doubtful = False  # sent again, and the first time it may have been refused
         self.first_step = 0
         self.first_ms = 0  # broker time, as all times here
         self.last_ms = 0  # of the last transmission
@@ -62,7 +64,7 @@ class Sent:
 class Group:
     """One shared subscription."""
 
-    __slots__ = ("applied", "held", "owed", "share", "stream")
+    __slots__ = ("applied", "held", "in_memory", "owed", "share", "stream")
 
     def __init__(self, share: str, stream: str) -> None:
         self.share = share
@@ -70,6 +72,7 @@ class Group:
         self.held: dict[str, bool] = {}  # client -> is its session durable; certain members only
         self.owed: dict[int, set[str]] = {}  # index -> durable members since before it was sent
         self.applied: dict[int, int] = {}  # index -> QoS 2 applications over all members
+        self.in_memory: set[int] = set()  # applied by a session that does not outlive a crash
 
 
 class Oracle:
@@ -198,6 +201,14 @@ class Oracle:
                 for index in [i for i in group.owed if self.sent[i].qos == 2]:
                     del group.owed[index]
 
+    def broker_crashed(self) -> None:
+        """What was not acknowledged and went to a session in memory never happened."""
+        for group in self.groups.values():
+            for index in group.in_memory:
+                if not self.sent[index].acked_step:
+                    group.applied[index] -= 1
+            group.in_memory.clear()
+
     # Receivers
 
     def delivered(
@@ -236,6 +247,8 @@ class Oracle:
             if group is None:
                 continue
             count = group.applied[sent.index] = group.applied.get(sent.index, 0) + 1
+            if not view.durable:
+                group.in_memory.add(sent.index)
             if sent.qos == 2 and count > sent.attempts:
                 raise Violation(
                     "shared_message_goes_to_one_member",
@@ -272,7 +285,7 @@ class Oracle:
             )
 
     def _check_retained(self, view: SessionView, sent: Sent) -> None:
-        if view.keeps_retain(sent.topic):
+        if sent.doubtful or view.keeps_retain(sent.topic):
             return  # it may be a live copy that keeps its flag
         floors = [
             item.retained_floor[sent.topic]
@@ -301,7 +314,7 @@ class Oracle:
         candidates = {-1 if last < 0 or self.sent[last].clears else last}
         for index in self.retained.get(topic, []):
             sent = self.sent[index]
-            if index > last and not sent.rejected:
+            if (index > last or sent.doubtful) and not sent.rejected:
                 candidates.add(-1 if sent.clears else index)
                 if sent.qos == 0:
                     candidates.add(-1)
@@ -328,6 +341,7 @@ class Oracle:
             if (
                 last.acked_step
                 and last.acked_step < asked_step
+                and not any(self.sent[index].doubtful for index in indices)
                 and not last.rejected
                 and not last.clears
                 and last.qos > 0

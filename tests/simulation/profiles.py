@@ -186,6 +186,7 @@ def _gates() -> Profile:
     profile = Profile("gates")
     profile.traps = REPLIES
     profile.sync_ms = 150
+    profile.will = 0.8
     profile.slow_disk = 0.0
     profile.sync_failure = 0.0
     profile.crashes = (5, 8)

@@ -184,6 +184,7 @@ class Sender:
             else:
                 if flight.sent.qos == 2:
                     sometimes("duplicate_qos2_publish")
+                flight.sent.doubtful = self.client.world.refusing_seen
                 self._transmit(flight.sent, flight.packet_id, dup=True)
 
     # Acknowledgements

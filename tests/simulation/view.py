@@ -250,9 +250,8 @@ class SessionView:
         self.first.add(sent.index)
         key = (sent.publisher, sent.topic, sent.qos, packet.qos)
         before = self.order.get(key, -1)
-        if sent.index < before and (
-            sent.attempts > 1 or (sent.qos == 1 and sent.transmissions > 1)
-        ):
+        repeated = sent.attempts > 1 or (sent.qos == 1 and sent.transmissions > 1)
+        if sent.index < before and (repeated or sent.doubtful):
             return  # its second copy, and the first one was before this session or subscription
         if sent.index < before:
             raise Violation(

@@ -284,6 +284,7 @@ class World:
         self.broker_high = self.latest()
         note_crash(self, process, unsynced, keep)
         self.store = process.crash(keep)
+        self.oracle.broker_crashed()
         for client in self.clients:
             client.broker_crashed(process)
         if self.faults:
