@@ -238,15 +238,18 @@ def finish(
     time.sleep(SLICE_SECONDS)  # for what comes and should not
     for subscriber in subscribers:
         subscriber.finish()
-    for thread in (*publishers, *subscribers):
-        thread.join(10.0)
+    for publisher in publishers:
+        publisher.join(10.0)
+    for subscriber in subscribers:
+        subscriber.join(10.0)
 
 
 def verdict(
     publishers: Sequence[PublisherBooks], subscribers: Sequence[SubscriberBooks]
 ) -> list[str]:
     """Return every way in which the books say that the broker broke its word."""
-    faults = [fault for client in (*publishers, *subscribers) for fault in client.violations]
+    faults = [fault for publisher in publishers for fault in publisher.violations]
+    faults += [fault for subscriber in subscribers for fault in subscriber.violations]
     faults += [f"{client.name}: did not finish" for client in publishers if client.is_alive()]
     for name, missing in _missing(publishers, subscribers).items():
         if missing:

@@ -227,7 +227,7 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
     if not subscriber.durable().session_present:
         subscriber.drop()
         return Verdict(False, "never, session gone")
-    arrivals = []
+    arrivals: list[float] = []
     while (left := closed + pace.will_delay + 4.0 - time.monotonic()) > 0:
         try:
             packet = subscriber.receive(left if not arrivals else 1.0)
