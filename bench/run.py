@@ -33,6 +33,7 @@ from bench.brokers import (
     BenchError,
     Broker,
     build_generator,
+    compile_holdfast,
     version_of,
 )
 from bench.slow_disk import measure as measure_slow_disk
@@ -259,13 +260,18 @@ def main() -> int:
         "arguments": {**vars(arguments), "disk": str(arguments.disk) if arguments.disk else None},
     }
     try:
+        if COMPILED in arguments.brokers:
+            compile_holdfast()
         about["versions"] = [version_of(kind) for kind in arguments.brokers]
         with tempfile.TemporaryDirectory() as directory:
             generator = build_generator(Path(directory))
             lines = [] if arguments.slow_disk else measure(generator, arguments)
             slow = None
-            if HOLDFAST in arguments.brokers and not arguments.no_slow_disk:
-                slow = measure_slow_disk(generator, Path(directory), disk=arguments.disk)
+            ours = [kind for kind in arguments.brokers if kind != MOSQUITTO]
+            if ours and not arguments.no_slow_disk:
+                slow = measure_slow_disk(
+                    generator, Path(directory), kind=ours[-1], disk=arguments.disk
+                )
     except BenchError as problem:
         say(f"bench: {problem}")
         return 2

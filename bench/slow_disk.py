@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench.brokers import HOLDFAST, ROOT, BenchError, Broker
+from bench.brokers import ROOT, BenchError, Broker
 
 SYNC_DELAY_MS: Final = 2000
 P99_MS_MAX: Final = 50.0  # the promise
@@ -29,12 +29,14 @@ PINGS_PER_SECOND: Final = 100
 Line = dict[str, Any]
 
 
-def measure(generator: Path, scratch: Path, *, disk: Path | None) -> Line:
+def measure(generator: Path, scratch: Path, *, kind: str, disk: Path | None) -> Line:
     """Return the latencies with the disk as it is and with every sync 2 s slower."""
     shim = _build_shim(scratch)
-    result: Line = {"normal": _latencies(generator, scratch, shim, delay_ms=0, disk=disk)}
-    slow = _latencies(generator, scratch, shim, delay_ms=SYNC_DELAY_MS, disk=disk)
-    result["slow"] = slow
+    normal, slow = (
+        _latencies(generator, scratch, shim, kind=kind, delay_ms=delay_ms, disk=disk)
+        for delay_ms in (0, SYNC_DELAY_MS)
+    )
+    result: Line = {"broker_kind": kind, "normal": normal, "slow": slow}
     result["disk_was_slow"] = slow["qos1_ack_ms"]["p50"] >= SYNC_DELAY_MS / 2
     result["ok"] = bool(
         result["disk_was_slow"]
@@ -47,7 +49,7 @@ def measure(generator: Path, scratch: Path, *, disk: Path | None) -> Line:
 def rows(result: Line) -> list[str]:
     """Return the outcome as markdown lines."""
     text = [
-        f"## A disk that takes {SYNC_DELAY_MS / 1000:g} s to sync",
+        f"## A disk that takes {SYNC_DELAY_MS / 1000:g} s to sync ({result['broker_kind']})",
         "",
         "| | p50 ms | p99 ms | max ms |",
         "| --- | --- | --- | --- |",
@@ -79,13 +81,13 @@ def _build_shim(directory: Path) -> Path:
 
 
 def _latencies(
-    generator: Path, scratch: Path, shim: Path, *, delay_ms: int, disk: Path | None
+    generator: Path, scratch: Path, shim: Path, *, kind: str, delay_ms: int, disk: Path | None
 ) -> Line:
     """Run writers, QoS 0 pairs and a pinging client together and return their latencies."""
     control = scratch / "iofault.rules"
     control.unlink(missing_ok=True)
     environment = {"LD_PRELOAD": str(shim), "HOLDFAST_IOFAULT_CONTROL": str(control)}
-    with Broker(HOLDFAST, environment=environment, directory=disk) as broker:
+    with Broker(kind, environment=environment, directory=disk) as broker:
         try:
             if delay_ms:
                 control.write_text(f"mode=delay ops=fsync,fdatasync ms={delay_ms}\n")
