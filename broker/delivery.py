@@ -25,7 +25,7 @@ from broker.tick import Tick
 from mqtt.encoder import PACKET_ID, pubrel
 from mqtt.message import Message
 from mqtt.packets import PUBREL
-from mqtt.topics import SHARE_PREFIX
+from mqtt.topics import SHARE_PREFIX, matches
 from session.in_flight import (
     FROM_GROUP,
     FROM_LOG,
@@ -39,13 +39,17 @@ from session.session import Session
 from storage.api import Store
 from storage.log import Cursor, MessageLog, Stream
 from storage.records import decode_message, encode_message
-from storage.state import MAILBOX, client_prefix, mailbox_key, scan_prefix
+from storage.state import MAILBOX, mailbox_key
 
 # Messages one session may read from the store in one tick. It bounds the work between two looks at
 # the sockets; a deeper backlog simply takes more ticks.
 READ_MAX: Final = 64
-# Sessions and groups that read in one tick.
+# Rows a reader may look at in vain in one tick, where the layout has no index; about 2 ms.
+SCAN_MAX: Final = 2048
+# Sessions that read in one tick.
 READERS_MAX: Final = 32
+# Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
+OVERTAKEN_MAX: Final = 10_000
 
 
 class Delivery:
@@ -445,11 +449,11 @@ class Delivery:
 
     def _catch_up(self, connection: Connection, session: Session) -> None:
         cursor = self._cursor(connection, session)
-        missing = cursor.missing
-        messages = cursor.next(min(READ_MAX, session.send_quota))
+        missing, before = cursor.missing, cursor.position
+        messages = cursor.next(min(READ_MAX, session.send_quota), SCAN_MAX)
         if cursor.missing > missing:
             self._counters.drop("max_age", cursor.missing - missing)
-        if not messages:
+        if not messages and cursor.position == before:
             # The tail: everything up to the end of the log was handed out. Live again.
             connection.is_lagging = False
             connection.cursor = None
@@ -460,7 +464,7 @@ class Delivery:
             return
         for message in messages:
             self._deliver_stored(connection, session, message)
-        session.position = max(session.position, messages[-1].offset)
+        session.position = max(session.position, cursor.position)
         self._tick.mark(session)
 
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
@@ -509,10 +513,24 @@ class Delivery:
             replay.topic_filter, replay.start, min(READ_MAX, session.send_quota)
         )
         for message in found:
-            self.send_retained(connection, session, message, replay.qos, replay.identifier)
+            if message.topic not in replay.overtaken:
+                self.send_retained(connection, session, message, replay.qos, replay.identifier)
         if not replay.start:
             session.replays.pop(0)
         self._tick.mark(session)
+
+    def retained_again(self, topic: str, targets: list[Target]) -> None:
+        """A retained message was replaced: who gets the new one live does not get it twice.
+
+        Without this a SUBSCRIBE that is still being answered would find a message that was
+        published after it, at QoS 2 too.
+        """
+        for target in targets:
+            session = target.connection.session
+            assert session is not None
+            for replay in session.replays:
+                if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
+                    replay.overtaken.add(topic)
 
     def send_retained(
         self,
@@ -645,10 +663,10 @@ class Delivery:
             key = mailbox_key(session.client_id, entry >> REFERENCE_SHIFT)
             self._tick.batch.append((MAILBOX, key, None))
 
-    def drop_mailbox(self, client_id: str) -> None:
-        """Remove all mailbox rows of a session that ends. The batch was written before."""
-        for key, _ in scan_prefix(self._store, MAILBOX, client_prefix(client_id)):
-            self._tick.batch.append((MAILBOX, key, None))
+    def drop_mailbox(self, session: Session) -> None:
+        """Remove all mailbox rows of a stored session that ends: each is in flight."""
+        for entry in session.in_flight.values():
+            self.finished(session, entry)
 
     def invariants(self, connection: Connection) -> Iterator[str]:
         """Yield what must hold of a connection's deliveries and does not."""

@@ -501,6 +501,11 @@ class Lifecycle:
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1
             return
+        if not self._publishing.refuses_writes:
+            # A limit refuses it, not the disk. That may last for ever, and there is no publisher
+            # to be told.
+            self._counters.wills["refused"] += 1
+            return
         record = ConnectionRecord(identity, False, 0, 0, will)
         at_ms = now + WILL_RETRY_MS
         # Not the session's own will, and no other one either: a client may leave several behind.
@@ -533,10 +538,14 @@ class Lifecycle:
         """End a session if it is still disconnected and this is still its time."""
         if client_id in self._sessions.live:
             return
-        session = self._sessions.load(client_id)
-        if session is None or session.expiry_due_ms != due_ms:
+        try:
+            session = self._sessions.load(client_id)
+            if session is None or session.expiry_due_ms != due_ms:
+                return
+            self._sessions.load_rest(session)
+        except CorruptRecord:
+            self._counters.internal_errors += 1  # its rows stay for an operator to look at
             return
-        self._sessions.load_rest(session)
         self._counters.sessions_expired += 1
         self.end_stored(session)
 
@@ -548,7 +557,12 @@ class Lifecycle:
         # last heartbeat: nothing has ended in the future.
         closed_at_ms = min(max(crashed_at_ms, record.connected_at_ms), tick.now)
         tick.batch.append((CONNECTIONS, client_id.encode(), None))
-        session = self._sessions.load(client_id) if record.is_stored else None
+        session = None
+        if record.is_stored:
+            try:
+                session = self._sessions.load(client_id)
+            except CorruptRecord:
+                self._counters.internal_errors += 1  # refused when its client comes
         if session is not None:
             session.disconnected_at_ms = closed_at_ms
             session.expiry_due_ms = session.expires_at(closed_at_ms)

@@ -82,8 +82,13 @@ class Publishing:
                 self._counters.drop("storage_refused")
                 return REFUSED
             if message.retain:
-                changed = self._retained.keep(message)
-            if to_store and not (self._is_limited and self._drops_new()):
+                self._retained.keep(message)
+                # Also if there was nothing to clear: perhaps only because it was cleared just now,
+                # and that is not durable yet.
+                changed = True
+                if route.targets:
+                    self._delivery.retained_again(message.topic, route.targets)
+            if to_store and not (self._is_limited and self._drops_new(message)):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
                 changed = True
@@ -102,9 +107,12 @@ class Publishing:
         """Return who gets a topic now."""
         return self._routes.match(topic)
 
-    def _drops_new(self) -> bool:
-        if self._settings.on_limit != "drop_new" or not self._quota.is_total_full():
+    def _drops_new(self, message: Message) -> bool:
+        on_limit = self._settings.on_limit
+        if on_limit == "drop_oldest" or not self._quota.is_total_full():
             return False
+        if on_limit == "reject" and message.qos:
+            return False  # judged before
         self._counters.drop("total_limit")
         return True
 

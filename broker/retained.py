@@ -19,7 +19,9 @@ from storage.state import RETAINED, Totals, retained_key
 
 # Rows one slice of a look-up may touch; about 200 microseconds.
 EXAMINE_MAX: Final = 512
-PAGE: Final = 64
+# Rows of a page: few after a jump, because the next jump may be near, more while all of them match.
+PAGE_FIRST: Final = 4
+PAGE_MAX: Final = 64
 SYSTEM_PREFIX: Final = "$SYS/"
 
 
@@ -50,17 +52,17 @@ class Retained:
             return False
         return not self.exists(retained_key(topic))
 
-    def keep(self, message: Message) -> bool:
+    def keep(self, message: Message) -> None:
         """Set or clear the retained message of a topic in this batch [MQTT-3.3.1-5].
 
-        An empty payload clears [MQTT-3.3.1-6]. True if the batch changed.
+        An empty payload clears [MQTT-3.3.1-6].
         """
         key = retained_key(message.topic)
         existed = self.exists(key)
         tick = self._tick
         if not message.payload:
             if not existed:
-                return False
+                return
             tick.batch.append((RETAINED, key, None))
             self._totals.retained -= 1
             self._unwritten[key] = False
@@ -73,7 +75,6 @@ class Retained:
                 self._due.add(tick.batch, message.expires_at_ms, DUE_RETAINED, key)
         if bool(message.payload) is not existed:
             tick.totals_changed = True
-        return True
 
     def written(self) -> None:
         """Take note that the batch was written."""
@@ -117,13 +118,15 @@ class Retained:
         start = start or _first_key(pattern)
         found: list[Message] = []
         examined = 0
+        page = PAGE_FIRST
         while examined < EXAMINE_MAX:
-            rows = self._store.scan(RETAINED, start, count=PAGE)
+            rows = self._store.scan(RETAINED, start, count=page)
             if not rows:
                 return found, b""
+            examined += len(rows)
+            page = min(4 * page, PAGE_MAX)
             following: bytes | None = None
             for key, value in rows:
-                examined += 1
                 following = _seek(pattern, key)
                 if following is None:
                     return found, b""
@@ -133,6 +136,7 @@ class Retained:
                         return found, key + b"\0"
                     following = key + b"\0"
                 if following > key + b"\0":
+                    page = PAGE_FIRST
                     break
             assert following is not None
             start = following

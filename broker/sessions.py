@@ -92,8 +92,10 @@ class Sessions:
         Raises `CorruptRecord` if it cannot be read; the row stays for an operator to look at.
         """
         value = self._store.get(SESSIONS, client_id.encode())
-        if value is None:
-            return None
+        return None if value is None else self.decode(client_id, value)
+
+    def decode(self, client_id: str, value: bytes) -> Session:
+        """Return the session of a row without its subscriptions; raises `CorruptRecord`."""
         try:
             return decode_session(client_id, unseal(value, f"session {client_id!r}"))
         except ValueError as error:
@@ -393,7 +395,7 @@ class Sessions:
         batch.append((SESSIONS, client_id.encode(), None))
         for packet_id in session.incoming:
             batch.append((INCOMING, incoming_key(client_id, packet_id), None))
-        self._delivery.drop_mailbox(client_id)
+        self._delivery.drop_mailbox(session)
         if session.expiry_due_ms:
             self._due.remove(batch, session.expiry_due_ms, SESSION, client_id.encode())
         self._totals.sessions -= 1

@@ -27,13 +27,15 @@ PACKET_ID_MAX: Final = 65535
 class Replay:
     """Retained messages that a SUBSCRIBE still owes: those that match, with keys from `start`."""
 
-    __slots__ = ("identifier", "qos", "start", "topic_filter")
+    __slots__ = ("identifier", "overtaken", "qos", "start", "topic_filter")
 
     def __init__(self, topic_filter: str, qos: int, identifier: int, start: bytes) -> None:
         self.topic_filter: str = topic_filter
         self.qos: int = qos
         self.identifier: int = identifier
         self.start: bytes = start  # b"" = from the first
+        # Topics that got a new retained message since, which was delivered live. Not stored.
+        self.overtaken: set[str] = set()
 
 
 class Session:
