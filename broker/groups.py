@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.connection import ACTIVE, Connection
 from broker.counters import Counters
-from broker.delivery import READ_MAX, Delivery
+from broker.delivery import READ_MAX, SCAN_MAX, Delivery
 from broker.ports import Policy
 from broker.routes import Entry, Routes
 from broker.settings import Settings
@@ -382,7 +382,7 @@ class Groups:
                 return False  # woken when a member has room
             message = self._next(group)
             if message is None:
-                return False
+                return group.is_lagging  # the search goes on, or it is the tail
             now = self._tick.now
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
@@ -421,10 +421,14 @@ class Groups:
             entry = group.entry
             stream = Stream(entry.filter_id, entry.topic_filter, group.since)
             group.cursor = self._log.cursor([stream], group.position)
-        found = group.cursor.next(1)
+        before = group.cursor.position
+        found = group.cursor.next(1, SCAN_MAX)
         if found:
             group.position = found[0].offset
             return found[0]
+        if group.cursor.position > before:
+            group.position = group.cursor.position
+            return None
         group.is_lagging = False
         group.cursor = None
         group.position = self._log.end

@@ -19,13 +19,12 @@ from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.tick import Tick
 from session.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
-from session.records import decode_session
 from session.session import Session
 from storage.api import Store
 from storage.due import RETAINED, SESSION, WILL, Due
-from storage.errors import Recoverable
+from storage.errors import CorruptRecord, Recoverable
 from storage.log import Generation, MessageLog, Stream, report_generations
-from storage.state import SESSIONS, unseal
+from storage.state import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
 SWEEP_SLICE: Final = 64  # sessions a step of the sweep loads; about 2 ms
@@ -250,12 +249,16 @@ class Housekeeping:
         client_id = key.decode()
         if client_id in self._sessions.live:
             return False  # looked at in memory
-        session = decode_session(client_id, unseal(value, f"session {client_id!r}"))
-        if _oldest_in_flight(session) <= generation.last_offset:
-            return True
-        if session.position >= generation.last_offset:
-            return False
-        self._sessions.load_rest(session)
+        try:
+            session = self._sessions.decode(client_id, value)
+            if _oldest_in_flight(session) <= generation.last_offset:
+                return True
+            if session.position >= generation.last_offset:
+                return False
+            self._sessions.load_rest(session)
+        except CorruptRecord:
+            self._counters.internal_errors += 1
+            return True  # nobody knows what it is owed
         return self._owes(self._delivery.streams(session), session.position, generation)
 
     def _owes(self, streams: list[Stream], position: int, generation: Generation) -> bool:

@@ -16,6 +16,7 @@ from broker.settings import Settings
 from mqtt.message import Message
 from session.records import decode_session
 from storage.api import Store
+from storage.errors import CorruptRecord
 from storage.log import MessageLog, Stream
 from storage.state import HOLDERS, SESSIONS, holder_key, scan_prefix, unseal
 
@@ -155,7 +156,10 @@ class Quota:
         value = self._store.get(SESSIONS, holder[1:])
         if value is None:
             return False
-        session = decode_session(holder[1:].decode(), unseal(value, "session"))
+        try:
+            session = decode_session(holder[1:].decode(), unseal(value, "session"))
+        except (CorruptRecord, ValueError):
+            return False  # it cannot be resumed, so nobody is owed anything
         if not session.disconnected_at_ms:
             return False  # connected: its window and queue are its limits
         stream = Stream(entry.filter_id, entry.topic_filter, since)
