@@ -144,7 +144,7 @@ class RocksStore:
         self.path: Final = Path(path)
         self.read_only: Final = read_only
         self._options_text: Final = SALVAGE_OPTIONS if accept_data_loss else OPTIONS
-        self._required: Final = tuple(families)
+        self._required = set(families)
         self._cache: Final = Cache(limits.CACHE_BYTES)
         self._write_options: Final = WriteOptions()
         self._write_options.no_slowdown = True
@@ -473,6 +473,7 @@ class RocksStore:
                 self._write_dead = failure
             raise failure from None
         names.discard(DEFAULT)
+        self._required = set()  # opening again must not bring back what was dropped since
         self._database = database
         self._tables = {name: database.get_column_family(name) for name in sorted(names)}
         self._handles = {name: database.get_column_family_handle(name) for name in names}

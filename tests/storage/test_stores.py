@@ -218,8 +218,16 @@ def test_the_fake_disk_answers_as_rocksdb_does(steps: list[tuple[object, ...]]) 
     _compare(steps)
 
 
+def test_reopening_does_not_bring_back_a_dropped_family(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db", families=FAMILIES)
+    store.drop_family("a")
+    store.reopen()
+    assert store.families() == ["b"]
+    store.close()
+
+
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=60))
 def test_the_fake_disk_answers_as_rocksdb_does_for_long(steps: list[tuple[object, ...]]) -> None:
     _compare(steps)
