@@ -475,6 +475,9 @@ class Engine:
         tick.batch = []
         self.written += 1
         self.counters.batch_records.add(len(batch))
+        if tick.ending:
+            tick.ended.update(dict.fromkeys(tick.ending, self.written))
+            tick.ending.clear()
         if self._retry_ms is not None:
             self._retry_ms = None
             self.refused_by = None
@@ -542,6 +545,9 @@ class Engine:
         if serial <= self.durable:
             return
         self.durable = serial
+        ended = self._tick.ended
+        if ended:
+            self._tick.ended = {name: at for name, at in ended.items() if at > serial}
         waiting = self._waiting
         while waiting and waiting[0].serial <= serial:
             item = waiting.popleft()

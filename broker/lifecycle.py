@@ -203,7 +203,9 @@ class Lifecycle:
             self._sessions.create(session)
         self._begin(connection, session, packet)
         connack.session_present = session_present
-        is_changed = session.is_stored or len(self._tick.batch) > changes
+        is_changed = (
+            session.is_stored or len(self._tick.batch) > changes or client_id in self._tick.ended
+        )
         self._answer(connection, session, connack, is_changed)
         self._sessions.attach(connection)
         if session_present:

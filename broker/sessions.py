@@ -393,6 +393,7 @@ class Sessions:
         batch = self._tick.batch
         client_id = session.client_id
         batch.append((SESSIONS, client_id.encode(), None))
+        self._tick.ending.append(client_id)
         for packet_id in session.incoming:
             batch.append((INCOMING, incoming_key(client_id, packet_id), None))
         self._delivery.drop_mailbox(session)

@@ -28,6 +28,10 @@ class Tick:
         self.late: dict[Session, None] = {}
         self.late_due_ms: int | None = None
         self.dirty_groups: dict[Group, None] = {}
+        # Stored sessions that ended: in this batch, and in batches that are not durable yet (by the
+        # batch's serial). A crash would bring them back, so nobody may be told that they are gone.
+        self.ending: list[str] = []
+        self.ended: dict[str, int] = {}
         self.totals_changed: bool = False
         self.touched: list[Connection] = []
         self.holding: list[Connection] = []

@@ -651,3 +651,18 @@ def test_a_damaged_session_is_refused_and_left_alone() -> None:
     client.expect(Connack(False, reasons.SERVER_UNAVAILABLE))
     assert broker.rows("sessions") == [(key, value[:-1] + b"?")]
     assert broker.counters.internal_errors == 1
+
+
+def test_a_clean_start_is_not_confirmed_before_the_end_of_the_old_session_is_durable() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    broker.hold_commits()
+    first = broker.request("c", clean_start=True)
+    first.expect_nothing()
+    first.drop()
+    second = broker.request("c", clean_start=True)
+    second.expect_nothing()  # a crash now would bring the session back
+    broker.commit()
+    assert isinstance(second.take()[0], Connack)
+    broker.hold_commits()
+    assert isinstance(broker.request("other").take()[0], Connack)
