@@ -304,7 +304,7 @@ class Client:
         if packet.reason_code:
             if packet.session_present:
                 raise Violation("session_present_tells_the_truth", f"{packet!r}")
-            if not world.refusing_seen:
+            if not (world.refusing_seen or world.unavailable_seen):
                 raise Violation("protocol", f"{self.name} was refused: {packet!r}")
             self.presence.refused(attempt)
             self.attempt = None
@@ -321,6 +321,8 @@ class Client:
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
+        if world.lossy:
+            self.receiver.must.clear()
         self._note_resume(packet)
         if self.plan.keep_alive_s:
             self._ping(self.link)
@@ -683,5 +685,5 @@ class Client:
             and not self.held
             and self.sender.is_idle()
             and not self.receiver.must
-            and not self.receiver.ids
+            and (not self.receiver.ids or self.world.lossy)
         )

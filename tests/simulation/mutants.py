@@ -162,7 +162,7 @@ def pubrel_before_released_is_durable(patcher: Patcher) -> None:
     _leaking(patcher, Inbound, "pubrec", _always)
 
 
-@mutant("gates", seeds=200)
+@mutant("gates", seeds=300)
 def pubcomp_before_deletion_is_durable(patcher: Patcher) -> None:
     """PUBCOMP leaves before the id is forgotten: the next message with it is swallowed."""
     _leaking(patcher, Inbound, "pubrel", _always)
@@ -181,7 +181,7 @@ def suback_before_durable(patcher: Patcher) -> None:
     _leaking(patcher, Inbound, "subscribe", _always)
 
 
-@mutant("gates", seeds=200)
+@mutant("gates", seeds=400)
 def unsuback_before_durable(patcher: Patcher) -> None:
     """UNSUBACK leaves before the subscription is gone for good."""
     _leaking(patcher, Inbound, "unsubscribe", _always)
@@ -292,7 +292,7 @@ def mailbox_is_lost(patcher: Patcher) -> None:
     _without(patcher, Delivery, "send_retained", MAILBOX, True)
 
 
-@mutant("gates", seeds=120)
+@mutant("gates", seeds=300)
 def replays_are_not_stored(patcher: Patcher) -> None:
     """What a SUBSCRIBE still owes of retained messages is not in the record."""
 
@@ -335,7 +335,7 @@ def session_row_is_left(patcher: Patcher) -> None:
     _without(patcher, Sessions, "end", SESSIONS, False)
 
 
-@mutant("gates", seeds=200)
+@mutant("gates", seeds=300)
 def clean_start_leaves_the_mailbox(patcher: Patcher) -> None:
     """Ending a session leaves the retained messages that were under way to it."""
     patcher.set(Delivery, "drop_mailbox", lambda self, client_id: None)
@@ -391,7 +391,7 @@ def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> N
     )
 
 
-@mutant("gates", seeds=400, slow=True)
+@mutant("gates", seeds=800, slow=True)
 def will_deleted_after_its_publication(patcher: Patcher) -> None:
     """A due will is published in one batch and its row deleted in the next."""
     postponed: list[Callable[[], None]] = []
@@ -423,7 +423,7 @@ def will_deleted_after_its_publication(patcher: Patcher) -> None:
     patcher.wrap(Due, "remove", remove)
 
 
-@mutant("gates", seeds=400, slow=True)
+@mutant("gates", seeds=1500, slow=True)
 def will_published_after_its_deletion(patcher: Patcher) -> None:
     """A due will's row is deleted in one batch and the will published in the next."""
     postponed: list[Callable[[], None]] = []
@@ -602,7 +602,7 @@ def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
     patcher.wrap(Delivery, "lag", around)
 
 
-@mutant("mixed", seeds=60)
+@mutant("mixed", seeds=200)
 def since_offset_is_ignored(patcher: Patcher) -> None:
     """A new subscription gets what its session's other streams hold from before it."""
 

@@ -86,6 +86,8 @@ class Oracle:
         self.wills: dict[int, Will] = {}
         self.retained: dict[str, list[int]] = {}  # topic -> indices in the order of first sending
         self.deliveries = 0
+        # With limits a QoS 0 message may be stored or not, and what is not overtakes what is.
+        self.has_limits = False
         self.view_count = 0
 
     # Publishers
@@ -223,7 +225,8 @@ class Oracle:
             raise Violation("refusals_are_honest", f"{view.client} got {sent}, which was refused")
         if not sent.is_will:
             view.check_delivery(sent, packet, step)
-            view.check_order(sent, packet)
+            if packet.qos or not self.has_limits:
+                view.check_order(sent, packet)
         if not packet.retain or not sent.retain or view.keeps_retain(sent.topic):
             view.owed.pop(sent.index, None)  # a replay of a retained message is another copy
         least = view.owed_retained.get(sent.topic)
@@ -377,10 +380,17 @@ class Oracle:
                         f"no member of group {group.share!r} got {sent} on {sent.topic!r}",
                     )
 
-    def judge_wills(self, *, times: bool) -> None:
+    def count_losses(self) -> int:
+        """Return how many deliveries are owed still."""
+        lost = 0
+        for view in self.views.values():
+            lost += sum(1 for _ in view.losses(self.sent))
+        return lost
+
+    def judge_wills(self, *, times: bool, lossy: bool) -> None:
         """Judge every will of every client."""
         for presence in self.presences.values():
-            presence.judge_wills(times=times)
+            presence.judge_wills(times=times, lossy=lossy)
 
     def judge_retained(self, found: dict[str, int]) -> None:
         """Judge what a new subscriber got: topic -> index."""

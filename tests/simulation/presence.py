@@ -157,10 +157,11 @@ class Presence:
 
     # Wills
 
-    def judge_wills(self, *, times: bool) -> None:
+    def judge_wills(self, *, times: bool, lossy: bool) -> None:
         """Judge every will, at the end of the world: all of them had the time to fire.
 
-        `times`: has broker time never gone back, so that moments can be compared?
+        `times`: has broker time never gone back, so that moments can be compared? `lossy`: may
+        limits have dropped a will?
         """
         for position, attempt in enumerate(self.attempts):
             will = attempt.will
@@ -174,7 +175,7 @@ class Presence:
             verdict, why = self.fate(position)
             if verdict == NO and "resumed" in why:
                 sometimes("will_cancelled_by_resume")
-            if verdict == YES and not will.fired:
+            if verdict == YES and not will.fired and not lossy:
                 raise Violation(
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} never fired: {why}",

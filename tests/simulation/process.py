@@ -33,6 +33,7 @@ class BrokerProcess:
         self.offset = broker_ms - world.now  # broker time minus the world's time
         self.started_ms = broker_ms
         self.dead = False
+        self.failed = False  # it will exit at the end of this event: nothing is done any more
         self.links: list[Link] = []
         self.closings: list[Closing] = []  # those that a crash may undo
         self.syncing = False
@@ -74,25 +75,37 @@ class BrokerProcess:
 
     def receive(self, link: Link, data: bytes) -> None:
         """Bytes arrived."""
-        if self.dead:
+        if self.dead or self.failed:
             return
-        self.engine.receive(link.connection, data, self.broker_now())
+        try:
+            self.engine.receive(link.connection, data, self.broker_now())
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
         self.schedule_tick()
         self.world.passing("after_receive")
 
     def transport_lost(self, link: Link) -> None:
         """A connection is gone; told once."""
-        if self.dead:
+        if self.dead or self.failed:
             return
         self.links.remove(link)
-        self.engine.transport_lost(link.connection, self.broker_now())
+        try:
+            self.engine.transport_lost(link.connection, self.broker_now())
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
         self.schedule_tick()
 
     def resume_writing(self, link: Link) -> None:
         """A client took enough of what was waiting for it."""
-        if self.dead:
+        if self.dead or self.failed:
             return
-        self.engine.resume_writing(link.connection, self.broker_now())
+        try:
+            self.engine.resume_writing(link.connection, self.broker_now())
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
         self.schedule_tick()
 
     # The loop
@@ -105,7 +118,7 @@ class BrokerProcess:
 
     def _tick(self) -> None:
         self.tick_due = False
-        if self.dead:
+        if self.dead or self.failed:
             return
         try:
             self.end_tick()
@@ -137,7 +150,7 @@ class BrokerProcess:
         self.world.after(delay, self._timer, deadline)
 
     def _timer(self, deadline: int) -> None:
-        if self.dead or deadline != self.timer_at:
+        if self.dead or self.failed or deadline != self.timer_at:
             return
         self.timer_at = None
         try:
@@ -166,7 +179,7 @@ class BrokerProcess:
         world.passing("sync_running")
 
     def _sync_done(self, token: int, serial: int, written_ms: int) -> None:
-        if self.dead:
+        if self.dead or self.failed:
             return
         if self.world.sync_fails():
             self.world.fail_stop("injected sync failure")
@@ -180,10 +193,14 @@ class BrokerProcess:
         self.world.after(self.world.report_delay(), self._committed, serial)
 
     def _committed(self, serial: int) -> None:
-        if self.dead:
+        if self.dead or self.failed:
             return
         self.syncing = False
-        self.engine.committed(serial, self.broker_now())
+        try:
+            self.engine.committed(serial, self.broker_now())
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
         self.schedule_tick()
         self.world.passing("after_committed")
         self.sync()

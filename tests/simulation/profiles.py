@@ -87,6 +87,9 @@ class Profile:
         self.wrap = 0.15  # share of worlds whose packet ids start near 65,535
         self.small_generations = 0.5
         self.timeline = 0.3
+        self.limited = 0.0  # share of worlds with limits for what may be stored
+        self.stalls = 0.1  # share of worlds with phases in which writes stall
+        self.broken_disk = 0.1  # share of worlds in which some call of the store fails for good
 
     def settings(self, random: Random) -> Settings:
         """Draw the broker's settings: small limits, so that every edge is met."""
@@ -107,6 +110,14 @@ class Profile:
         settings.layout = "timeline" if random.random() < self.timeline else "filters"
         settings.store = "all" if random.random() < 0.1 else "durable"
         settings.store_qos0 = random.random() < 0.2
+        if random.random() < self.limited:
+            settings.max_offline_messages = choice((0, 2, 5))
+            settings.max_offline_bytes = choice((0, 0, 60))
+            settings.total_bytes_max = choice((0, 0, 2_000))
+            if settings.total_bytes_max:
+                settings.generation_size_bytes = 300  # only what is closed can be dropped
+            settings.max_age_s = choice((0, 0, 3))
+            settings.on_limit = choice(("drop_oldest", "drop_new", "reject", "reject"))
         return settings
 
 
@@ -203,8 +214,20 @@ def _gates() -> Profile:
     return profile
 
 
+def _limits() -> Profile:
+    profile = Profile("limits")
+    profile.limited = 1.0
+    profile.messages_max = 100
+    profile.publish = 10.0
+    profile.small_generations = 0.8
+    profile.shared_members = (0, 2)
+    return profile
+
+
 def _disk() -> Profile:
     profile = Profile("disk")
+    profile.stalls = 0.5
+    profile.broken_disk = 0.5
     profile.full_disk = 1.0
     profile.slow_disk = 0.8
     profile.sync_failure = 0.5
@@ -214,6 +237,7 @@ def _disk() -> Profile:
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
     for profile in (
+        _limits(),
         _mixed(),
         _qos2(),
         _sessions(),
@@ -234,4 +258,5 @@ WEIGHTS: Final = {
     "backlog": 2,
     "disk": 2,
     "gates": 2,
+    "limits": 1,
 }

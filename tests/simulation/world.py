@@ -17,6 +17,7 @@ from typing import Any, Final
 from broker.auth import AllowAllPolicy
 from broker.ports import Verdict
 from storage.clock import Heartbeat
+from storage.errors import Unrecoverable, WriteStalled
 from storage.memory import MemoryStore
 from storage.state import FAMILIES
 from tests.simulation.client import Client
@@ -84,7 +85,27 @@ class World:
         self.next_sync_fails = False
         self.starts = 0
         self.broker_high = 0  # the latest broker time of all processes before
-        self.refusing_seen = False  # was the disk ever full?
+        # Was the disk ever full, or may limits refuse?
+        self.refusing_seen = self.settings.on_limit == "reject"
+        # May limits drop what is in the log? Then a session's backlog has holes.
+        self.lossy = bool(self.settings.max_age_s) or (
+            bool(self.settings.total_bytes_max) and self.settings.on_limit != "reject"
+        )
+        self.unavailable_seen = False  # could the store ever not be written to?
+        # May limits drop what is owed to a session?
+        self.limited = self.lossy or (
+            self.settings.on_limit != "reject"
+            and bool(self.settings.max_offline_messages or self.settings.max_offline_bytes)
+        )
+        limits = self.settings
+        self.has_limits = bool(
+            limits.max_offline_messages
+            or limits.max_offline_bytes
+            or limits.total_bytes_max
+            or limits.max_age_s
+        )
+        self.oracle.has_limits = self.has_limits
+        self.dropped = 0  # counted by the processes before
         self.witness_ready = not self.profile.will
         self.settled = False  # everything is done: nothing may be delivered any more
         self._actions: dict[str, tuple[list[str], list[float]]] = {}
@@ -240,7 +261,7 @@ class World:
         self.starts += 1
         self.note("start", broker_ms)
         self.process = BrokerProcess(self, self.store, broker_ms)
-        self.process.store.full = self.now < self.full_until
+        self.store.full = self.now < self.full_until
 
     def _judge_clock(self, broker_ms: int) -> None:
         """Broker time never runs ahead of elapsed time, and keeps up with it within a boot."""
@@ -264,6 +285,8 @@ class World:
         self.note("fail stop", why)
         sometimes("sync_failed")
         self.crash_wanted = True
+        if self.process is not None:
+            self.process.failed = True
 
     def crash(self) -> None:
         """Kill the broker now; a random prefix of what was not synced survives."""
@@ -283,6 +306,7 @@ class World:
         self.note("crash", unsynced, keep)
         self.broker_high = self.latest()
         note_crash(self, process, unsynced, keep)
+        self.dropped += sum(process.counters.dropped.values())
         self.store = process.crash(keep)
         self.oracle.broker_crashed()
         for client in self.clients:
@@ -293,11 +317,13 @@ class World:
     def shut_down(self) -> None:
         """Let the broker drain and exit, as on SIGTERM."""
         process = self.up()
-        if process is None or process.store.full:
+        if process is None or process.store.full or process.store.fail_writes is not None:
             return
+        process.store.fail_at_call(0, Unrecoverable("never"))
         self.note("shut down")
         self.broker_high = self.latest()
         sometimes("clean_shutdown")
+        self.dropped += sum(process.counters.dropped.values())
         self.store = process.drain()
         if self.faults:
             self._plan_restart()
@@ -353,6 +379,12 @@ class World:
                 self.after(sometime(), self._slow_disk)
         if self.chance(profile.sync_failure):
             self.after(sometime(), self._fail_next_sync)
+        if self.chance(profile.stalls):
+            for _ in range(random.randint(1, 3)):
+                self.after(sometime(), self._stall)
+        if self.chance(profile.broken_disk):
+            for _ in range(random.randint(1, 2)):
+                self.after(sometime(), self._break_disk)
         if self.chance(profile.full_disk):
             for _ in range(random.randint(1, 3)):
                 self.after(sometime(), self._full_disk)
@@ -372,6 +404,33 @@ class World:
         if self.faults and self.trap == trap:
             self.trap = None
             self.crash()
+
+    def _stall(self) -> None:
+        """Writes stall for a while, as RocksDB's do when it cannot keep up."""
+        process = self.up()
+        if not self.faults or process is None:
+            return
+        self.note("writes stall")
+        self.unavailable_seen = True
+        process.store.fail_writes = WriteStalled("write stall")
+        self.after(20 + int(self.random.random() * 600), self.stall_ends, process.store)
+
+    def stall_ends(self, store: MemoryStore) -> None:
+        """Writes are taken again."""
+        store.fail_writes = None
+        process = self.up()
+        if process is not None:
+            process.schedule_tick()
+
+    def _break_disk(self) -> None:
+        """One of the next calls of the store fails for good."""
+        process = self.up()
+        if not self.faults or process is None:
+            return
+        store = process.store
+        call = store.io_calls + 1 + int(self.random.random() * 60)
+        self.note("disk breaks", call)
+        store.fail_at_call(call, Unrecoverable("injected I/O error"))
 
     def _slow_disk(self) -> None:
         self.slow_ms = self.random.choice((150, 600, 1_500, 3_000))
