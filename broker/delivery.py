@@ -86,7 +86,6 @@ class Delivery:
         """
         qos = message.qos
         offset = message.offset
-        tick = self._tick
         variants: dict[object, Parts] = {}
         for target in targets:
             connection = target.connection
@@ -129,28 +128,37 @@ class Delivery:
             if parts is None:
                 self._pass_over(session, offset)
                 continue
-            packet_id = session.bind(offset, effective | FROM_LOG)
-            self._counters.messages_sent[effective] += 1
-            if session.is_stored:
-                session.position = offset
-                tick.dirty[session] = None
-                if effective == 2:
-                    tick.hold_message(
-                        connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-                    )
-                    continue
-            if connection.messages_behind or connection.gated:
-                tick.follow_message(
-                    connection, b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-                )
-                continue
-            out = connection.out
-            out.append(parts[0])
-            out.append(PACKET_ID[packet_id])
-            out.append(parts[1])
-            if not connection.touched:
-                connection.touched = True
-                tick.touched.append(connection)
+            self._send_live(connection, session, parts, offset, effective)
+
+    def _send_live(
+        self, connection: Connection, session: Session, parts: Parts, offset: int, qos: int
+    ) -> None:
+        """Bind a packet id in the batch of the append, and send.
+
+        At QoS 1 at once: a crash that takes the binding takes the message. At QoS 2 to a stored
+        session after the commit, and never past a message that is held.
+        """
+        tick = self._tick
+        packet_id = session.bind(offset, qos | FROM_LOG)
+        self._counters.messages_sent[qos] += 1
+        if session.is_stored:
+            session.position = offset
+            tick.dirty[session] = None
+            if qos == 2:
+                data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+                tick.hold_message(connection, data)
+                return
+        if connection.messages_behind or connection.gated:
+            data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+            tick.follow_message(connection, data)
+            return
+        out = connection.out
+        out.append(parts[0])
+        out.append(PACKET_ID[packet_id])
+        out.append(parts[1])
+        if not connection.touched:
+            connection.touched = True
+            tick.touched.append(connection)
 
     def _is_held(self, session: Session, message: Message) -> bool:
         """Is this stored message in one of the session's own streams?"""
