@@ -144,11 +144,19 @@ class Server:
     def _open_store(self, directory: DataDirectory) -> RocksStore:
         """Open the database, on the ballast's room if there is no other."""
         try:
-            store = RocksStore(directory.database, families=FAMILIES)
+            store = RocksStore(
+                directory.database,
+                families=FAMILIES,
+                accept_data_loss=self._config.shell.accept_data_loss,
+            )
         except Recoverable:
             if not self._space.release_ballast():
                 raise
-            store = RocksStore(directory.database, families=FAMILIES)
+            store = RocksStore(
+                directory.database,
+                families=FAMILIES,
+                accept_data_loss=self._config.shell.accept_data_loss,
+            )
         self._opened.callback(store.close)
         return store
 
