@@ -28,6 +28,10 @@ from storage.writer import FSYNC, Committer
 SPACE_WATCH_BYTES: Final = 1 << 20
 # After a bug in a timer's work, how long until the next try: it must not eat the processor.
 TIMEOUT_BUG_PAUSE_S: Final = 1.0
+# A timer this late says that the process was stopped or suspended (a busy loop: by a few ms).
+LATE_MS: Final = 250
+# How long the sockets are then read before time is told: what clients sent meanwhile is in them.
+CATCH_UP_S: Final = 0.05
 
 
 class Driver:
@@ -72,6 +76,7 @@ class Driver:
         self._tick_began: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int = 0  # broker time the timer is set for, 0 = no timer
+        self._is_catching_up: bool = False  # has the process slept, and not read its sockets yet?
         self._is_stopped: bool = False
         self._refusal: Recoverable | None = None  # why the last write was refused, if it was
         self._is_low: bool = False  # is the disk below its low-water mark?
@@ -165,7 +170,8 @@ class Driver:
         if not self.is_due:
             self.wake()
         try:
-            self.engine.handle_timeout(self.now)  # brings its clock up to now
+            if not self._is_behind():
+                self.engine.handle_timeout(self.now)  # brings its clock up to now
             call(*arguments)
         except StorageError as error:
             self.fail(error)
@@ -213,7 +219,19 @@ class Driver:
         self._timer_due = deadline
         self._timer = self.loop.call_later(max(0, deadline - now) / 1000, self._expire)
 
+    def _is_behind(self) -> bool:
+        """Tell whether clients would be called silent because we did not listen."""
+        if self._is_catching_up:
+            return True
+        return self._timer_due > 1 and self._clock() - self._timer_due > LATE_MS
+
     def _expire(self) -> None:
+        if self._is_behind() and not self._is_catching_up:
+            self._is_catching_up = True
+            self._timer_due = 1  # before every deadline: `_arm` leaves this timer alone
+            self._timer = self.loop.call_later(CATCH_UP_S, self._expire)
+            return
+        self._is_catching_up = False
         self._timer = None
         self._timer_due = 0
         if self._is_stopped:

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from broker import driver
 from broker.settings import Settings
 from mqtt import reasons
-from mqtt.packets import Pingreq, Pingresp, Puback, Publish, Suback
+from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from storage.api import Batch
 from storage.errors import Recoverable, Unrecoverable
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
@@ -187,6 +188,26 @@ def test_deadlines_are_met_without_any_traffic() -> None:
         assert broker.counters.connects["timeout"] == 1
 
     run(scenario, settings=settings)
+
+
+@pytest.mark.parametrize("first", ["timer", "callback"])
+def test_what_came_while_the_process_slept_is_read_before_time_is_told(first: str) -> None:
+    """A stopped process or a suspended machine: who kept his keep alive is not called silent."""
+
+    async def scenario(broker: InsideBroker) -> None:
+        peer = await broker.peer()
+        peer.send(Connect("c", keep_alive=1))
+        await peer.receive(Connack)
+        peer.send(Pingreq())
+        if first == "callback":
+            broker.loop.call_soon(broker.driver.run, lambda: None)
+        time.sleep(2.0)  # noqa: ASYNC251
+        await peer.receive(Pingresp)
+        reason = (await peer.receive(Disconnect)).reason_code  # now it is silent
+        assert reason == reasons.KEEP_ALIVE_TIMEOUT
+        assert broker.counters.disconnects["keep_alive_timeout"] == 1
+
+    run(scenario)
 
 
 def test_a_bug_in_timed_work_is_counted_and_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt.packets import Publish, Will
+from mqtt.packets import Pingreq, Pingresp, Publish, Will
 from tests.durability.process import ROOT
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
@@ -391,3 +391,15 @@ def test_a_frozen_broker_goes_on_where_it_was(scene: Scene) -> None:
     assert [int(publish.payload) for publish in received] == list(range(20))
     subscriber.expect_nothing()
     publisher.ping()
+
+
+def test_a_frozen_broker_does_not_blame_its_clients(scene: Scene) -> None:
+    """What a client sent in time and the broker reads late still counts for its keep alive."""
+    client = scene.client("c")
+    client.durable(keep_alive=1)
+    scene.broker.freeze()
+    client.send(Pingreq())
+    time.sleep(2.5)
+    scene.broker.thaw()
+    client.expect(Pingresp)
+    client.ping()
