@@ -165,7 +165,7 @@ class Client:
                 not plan.shared and not plan.faithful and world.chance(world.profile.clean_start)
             )
             clean_start = clean_start and (world.faults or self.must_clean)
-        expiry = 0 if version4 else plan.expiry_s
+        expiry = 0 if version4 else self._draw_expiry()
         if version4 and plan.durable and world.faults and not plan.faithful:
             # A v3.1.1 client ends its durable session by connecting with Clean Session 1.
             clean_start = clean_start or (
@@ -181,6 +181,13 @@ class Client:
             receive_maximum=65_535 if version4 else random.choice(plan.receive_maximums),
             topic_alias_maximum=0 if version4 else plan.aliases,
         )
+
+    def _draw_expiry(self) -> int:
+        world, plan = self.world, self.plan
+        if plan.durable and world.faults and not (plan.shared or plan.faithful):
+            if world.chance(world.profile.other_expiry):
+                return world.random.choice((0, 1, 5, 7200))
+        return plan.expiry_s
 
     def _draw_will(self) -> WillPacket | None:
         world = self.world
@@ -316,7 +323,7 @@ class Client:
         if not packet.session_present or self.view is None:
             if attempt.clean_start and self.view is not None and self.view.durable:
                 sometimes("clean_start_over_a_session")
-            self.view = self.oracle.new_view(self.name)
+            self.view = self.oracle.new_view(self.name, self.plan.version)
         self.view.durable = self.expiry_ms > 0
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
@@ -462,16 +469,34 @@ class Client:
             )
         world.note(self.name, "gets", index, packet.qos, packet.dup, packet.retain)
         apply = True
+        refuse = False
         if packet.qos:
             apply = self.receiver.publish(packet, index, now, self.plan.shared)
+            refuse = apply and self._refuses()
         elif packet.dup:
             raise Violation("protocol", f"{self.name} got DUP at QoS 0")
         if sent is not None:
-            self._judge(sent, packet, view, now, apply)
-        if packet.qos == 1:
+            self._judge(sent, packet, view, now, apply and not refuse)
+        if refuse:
+            self._refuse(packet)
+        elif packet.qos == 1:
             self._acknowledge(PUBACK, packet.packet_id)
         elif packet.qos == 2:
             self._acknowledge(PUBREC, packet.packet_id)
+
+    def _refuses(self) -> bool:
+        world, plan = self.world, self.plan
+        may = plan.version == 5 and not plan.faithful and self.state == ONLINE and world.faults
+        return may and world.chance(world.profile.refused_deliveries)
+
+    def _refuse(self, packet: Publish) -> None:
+        """Answer with an error code: the message must never come again [MQTT-4.4.0-2]."""
+        sometimes("delivery_refused")
+        self.receiver.refusing(packet.packet_id)
+        if packet.qos == 1:
+            self.send(Puback(packet.packet_id, 0x83))
+        else:
+            self.send(Pubrec(packet.packet_id, 0x83))
 
     def _judge(
         self, sent: "Sent", packet: Publish, view: SessionView, now: int, apply: bool

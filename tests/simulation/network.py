@@ -8,6 +8,7 @@ simulated client on the other. Must never lose a byte of a connection that was n
 
 from typing import TYPE_CHECKING, Final
 
+from broker.connection import CLOSING
 from tests.simulation.presence import MAYBE, NO, YES, Attempt, Closing
 from tests.simulation.rare import sometimes
 
@@ -98,7 +99,7 @@ class Link:
         world = self.world
         if not self.cut_off and not self.lost:
             count = world.prefix(len(self.up))
-            if count and not self.reading_paused:
+            if count and not self.reading_paused and not self.process.frozen():
                 self._hand_up(count)
             count = world.prefix(len(self.down))
             if count and not self.cut_off:
@@ -126,6 +127,8 @@ class Link:
         self.world.after(self.world.latency() + 5, self._arrive_and_end)
 
     def _arrive_and_end(self) -> None:
+        if self.process.thaws(self._arrive_and_end):
+            return
         if self.up and not self.cut_off and not self.lost and not self.reading_paused:
             self._hand_up(len(self.up))
         self.cut_off = True
@@ -135,11 +138,14 @@ class Link:
         data = bytes(self.up[:count])
         del self.up[:count]
         self.delivered += count
-        if 0 < self.disconnect_ends <= self.delivered and not self.disconnected_ms:
+        is_read = self.connection.state < CLOSING  # what follows a takeover is not
+        if 0 < self.disconnect_ends <= self.delivered and not self.disconnected_ms and is_read:
             self.disconnected_ms = self.process.broker_now()
         self.process.receive(self, data)
 
     def _deliver_up(self) -> None:
+        if self.process.thaws(self._deliver_up):
+            return
         self.up_busy = False
         if self.cut_off or self.lost or self.reading_paused or not self.up:
             return
@@ -215,7 +221,7 @@ class Link:
             self._client_notices()
 
     def _broker_notices(self) -> None:
-        if self.lost or self.process.dead:
+        if self.lost or self.process.dead or self.process.thaws(self._broker_notices):
             return
         self.note_closing()
         self.lost = True

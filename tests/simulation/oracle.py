@@ -6,11 +6,20 @@ is delivered or its ground goes away, so that the end of a world only has to loo
 Must never look inside the broker. Read next: `tests.simulation.view`, `tests.simulation.presence`.
 """
 
+from typing import Final
+
 from mqtt.packets import Publish
 from tests.simulation.presence import Presence, Will
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, SessionView, filter_matches
+
+# v5 properties of messages in turn: none, a content type, correlation data and user properties.
+CONTENTS: Final = (
+    b"",
+    b"\x03\x00\x04text",
+    b"\x09\x00\x02\x00\xff\x26\x00\x01k\x00\x01v\x26\x00\x01k\x00\x00",
+)
 
 
 class Sent:
@@ -25,6 +34,7 @@ class Sent:
         "expiry_s",
         "first_ms",
         "first_step",
+        "from_version5",
         "index",
         "is_will",
         "last_ms",
@@ -47,6 +57,7 @@ class Sent:
         self.expiry_s = expiry_s  # -1 = none
         self.clears = False  # an empty retained payload
         self.is_will = False
+        self.from_version5 = False
         self.doubtful = False  # sent again, and the first time it may have been refused
         self.first_step = 0
         self.first_ms = 0  # broker time, as all times here
@@ -56,6 +67,16 @@ class Sent:
         self.rejected = False
         self.attempts = 0  # flows: a new packet id in a new session is another attempt
         self.transmissions = 0  # PUBLISH packets
+
+    def payload(self) -> bytes:
+        """Return what is in it: its index, and padding to vary the size."""
+        return b"" if self.clears else b"%d." % self.index + b"x" * (self.index * 7 % 40)
+
+    def properties(self) -> bytes:
+        """Return the v5 properties a receiver must get unaltered."""
+        if self.is_will or self.clears or not self.from_version5:
+            return b""
+        return CONTENTS[self.index % len(CONTENTS)]
 
     def __str__(self) -> str:
         return f"message {self.index} (QoS {self.qos} of {self.publisher})"
@@ -144,11 +165,11 @@ class Oracle:
 
     # Sessions
 
-    def new_view(self, client: str) -> SessionView:
+    def new_view(self, client: str, version: int) -> SessionView:
         """A session begins at the client: CONNACK without session present."""
         self.end_view(client)
         self.view_count += 1
-        view = self.views[client] = SessionView(client, self.view_count)
+        view = self.views[client] = SessionView(client, self.view_count, version)
         return view
 
     def end_view(self, client: str) -> None:
@@ -217,6 +238,7 @@ class Oracle:
         self, view: SessionView, sent: Sent, packet: Publish, step: int, now: int
     ) -> None:
         """Judge a PUBLISH that reached a client, before the client applies it."""
+        self._check_content(view, sent, packet)
         if packet.topic != sent.topic:
             raise Violation("no_phantom", f"{view.client} got {sent} on topic {packet.topic!r}")
         if not sent.first_step and not sent.is_will:
@@ -258,6 +280,17 @@ class Oracle:
                     f"{sent} was applied {count} times in group {group.share!r},"
                     f" the last time by {view.client}",
                 )
+
+    def _check_content(self, view: SessionView, sent: Sent, packet: Publish) -> None:
+        if sent.is_will:
+            return
+        properties = sent.properties() if view.version == 5 else b""
+        if packet.payload != sent.payload() or packet.properties != properties:
+            raise Violation(
+                "no_phantom",
+                f"{view.client} got {sent} with payload {packet.payload!r} and properties"
+                f" {packet.properties!r}, expected {sent.payload()!r} and {properties!r}",
+            )
 
     def _check_expiry(self, view: SessionView, sent: Sent, packet: Publish, now: int) -> None:
         if sent.expiry_s < 0 or packet.message_expiry_interval < 0:

@@ -6,10 +6,12 @@ storage errors. The disk forgets at a crash what was not synced. Must never do a
 could not. Read next: `tests.simulation.world`.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.counters import Counters
 from broker.engine import Engine
+from broker.ports import Verdict
 from storage.clock import HEARTBEAT_KEY, Heartbeat, resume
 from storage.errors import Unrecoverable
 from storage.memory import MemoryStore
@@ -35,6 +37,8 @@ class BrokerProcess:
         self.dead = False
         self.failed = False  # it will exit at the end of this event: nothing is done any more
         self.links: list[Link] = []
+        self.frozen_until = 0  # it does not run before this time
+        self.frozen_ms = 0
         self.closings: list[Closing] = []  # those that a crash may undo
         self.syncing = False
         self.tick_due = False
@@ -85,6 +89,29 @@ class BrokerProcess:
         self.schedule_tick()
         self.world.passing("after_receive")
 
+    def thaws(self, call: Callable[..., None], *arguments: Any) -> bool:
+        """Is the process stopped now? Then `call` is made when it runs again."""
+        wait = self.frozen_until - self.world.now
+        if wait <= 0 or self.dead:
+            return False
+        self.world.after(wait, call, *arguments)
+        return True
+
+    def frozen(self) -> bool:
+        """Is the process stopped now?"""
+        return self.frozen_until > self.world.now
+
+    def judged(self, done: Callable[[Verdict], None], verdict: Verdict) -> None:
+        """The authenticator has an answer to a CONNECT."""
+        if self.dead or self.failed or self.thaws(self.judged, done, verdict):
+            return
+        try:
+            done(verdict)
+        except Unrecoverable as error:
+            self.world.fail_stop(str(error))
+            return
+        self.schedule_tick()
+
     def transport_lost(self, link: Link) -> None:
         """A connection is gone; told once."""
         if self.dead or self.failed:
@@ -99,7 +126,7 @@ class BrokerProcess:
 
     def resume_writing(self, link: Link) -> None:
         """A client took enough of what was waiting for it."""
-        if self.dead or self.failed:
+        if self.dead or self.failed or self.thaws(self.resume_writing, link) or link.lost:
             return
         try:
             self.engine.resume_writing(link.connection, self.broker_now())
@@ -117,6 +144,8 @@ class BrokerProcess:
             self.world.after(self.world.tick_delay(), self._tick)
 
     def _tick(self) -> None:
+        if self.thaws(self._tick):
+            return
         self.tick_due = False
         if self.dead or self.failed:
             return
@@ -151,6 +180,8 @@ class BrokerProcess:
 
     def _timer(self, deadline: int) -> None:
         if self.dead or self.failed or deadline != self.timer_at:
+            return
+        if self.thaws(self._timer, deadline):
             return
         self.timer_at = None
         try:
@@ -193,7 +224,7 @@ class BrokerProcess:
         self.world.after(self.world.report_delay(), self._committed, serial)
 
     def _committed(self, serial: int) -> None:
-        if self.dead or self.failed:
+        if self.dead or self.failed or self.thaws(self._committed, serial):
             return
         self.syncing = False
         try:
@@ -235,6 +266,7 @@ class BrokerProcess:
         self.dead = True
         hi = self.broker_now()
         lo = min(self.durable_ms, hi) - self.world.settings.heartbeat_ms - HEARTBEAT_SLACK_MS
+        lo -= self.frozen_ms  # the heart does not beat in a frozen process
         for closing in self.closings:
             if not closing.serial:
                 continue

@@ -80,7 +80,11 @@ class Profile:
         self.clean_start = 0.05  # share of a durable client's CONNECTs
         self.clean_client = 0.2  # share of clients without a durable session
         self.short_expiry = 0.35  # share of v5 durable clients whose session ends after 2 to 6 s
+        self.other_expiry = 0.06  # share of v5 CONNECTs with another interval than usual
         self.version4 = 0.35
+        self.slow_passwords = 0.25  # share of worlds whose authenticator answers later
+        self.freezes = 0.15  # share of worlds in which the process is stopped for a while
+        self.refused_deliveries = 0.03  # share of v5 acknowledgements with an error code
         self.late_acks = 0.35
         self.step_ms = (20, 700)
         self.small_receive_maximum = 0.4
@@ -99,6 +103,7 @@ class Profile:
         settings.receive_maximum = choice((3, 8, 1024))
         settings.max_inflight = choice((2, 4, 16, 256))
         settings.pending_messages_max = choice((1, 3, 1000))
+        settings.clean_queue_messages_max = choice((1, 3, 1000))
         settings.topic_alias_maximum = choice((0, 2, 64))
         settings.outbound_topic_alias_maximum = choice((0, 2, 64))
         settings.expiry_slice = choice((1, 2, 256))

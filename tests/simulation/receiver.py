@@ -21,6 +21,7 @@ class Arrival:
         "packet_id",
         "qos",
         "received_ms",
+        "refused",
         "released",
         "shared",
     )
@@ -36,7 +37,12 @@ class Arrival:
         self.shared = shared
         self.acked = False  # PUBACK or PUBREC (after PUBREL: PUBCOMP) was sent
         self.released = False  # PUBREL came
+        self.refused = False  # with an error code: settled for good
         self.loose = False  # a crash may have undone the binding (QoS 1 only)
+
+    def is_done(self) -> bool:
+        """Is the exchange over as far as the client knows?"""
+        return self.acked and (self.qos == 1 or self.released or self.refused)
 
 
 class Receiver:
@@ -88,7 +94,7 @@ class Receiver:
         for packet_id, arrival in self.arrivals.items():
             if arrival.loose or (arrival.shared and arrival.qos == 1):
                 continue
-            if not arrival.acked or (arrival.qos == 2 and not arrival.released):
+            if not arrival.is_done():
                 self.must[packet_id] = arrival
 
     def crashed(self, durable_ms: int) -> None:
@@ -118,6 +124,7 @@ class Receiver:
             )
         else:
             arrival.acked = False
+            arrival.refused = False
             arrival.loose = False
             arrival.qos = packet.qos  # bound anew after a crash, the grant may have changed
         if packet.qos == 1:
@@ -153,7 +160,7 @@ class Receiver:
         if arrival is None or arrival.loose:
             return
         if arrival.index != index:
-            if arrival.acked and (arrival.qos == 1 or arrival.released):
+            if arrival.is_done():
                 return  # completed and used again, but that PUBLISH got lost on the way here
             raise Violation(
                 "a_packet_id_keeps_its_message_across_a_crash",
@@ -184,8 +191,7 @@ class Receiver:
         self.resending = False
         if arrival is None or arrival.loose:
             return
-        done = arrival.acked and (arrival.qos == 1 or arrival.released)
-        if not done:
+        if not arrival.is_done():
             name = (
                 "resume_resends_in_order_with_dup"
                 if arrival.index == index
@@ -218,6 +224,14 @@ class Receiver:
             )
         arrival.released = True
         arrival.acked = False
+
+    def refusing(self, packet_id: int) -> None:
+        """PUBACK or PUBREC with an error code is sent: the message is settled, not applied."""
+        self.acknowledging(packet_id, ends=True)
+        self.ids.pop(packet_id, None)
+        arrival = self.arrivals.get(packet_id)
+        if arrival is not None:
+            arrival.refused = True
 
     def acknowledging(self, packet_id: int, *, ends: bool) -> None:
         """PUBACK, PUBREC (`ends` False) or PUBCOMP is sent."""

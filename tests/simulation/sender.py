@@ -112,14 +112,15 @@ class Sender:
     def _transmit(self, sent: "Sent", packet_id: int, *, dup: bool) -> None:
         client = self.client
         world = client.world
-        payload = b"" if sent.clears else b"%d." % sent.index + b"x" * (sent.index * 7 % 40)
+        sent.from_version5 = client.plan.version == 5
         packet = Publish(
             sent.topic,
-            payload,
+            sent.payload(),
             sent.qos,
             sent.retain,
             dup,
             packet_id,
+            sent.properties(),
             message_expiry_interval=sent.expiry_s,
         )
         if self.aliases_max and world.chance(0.4):

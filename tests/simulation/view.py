@@ -90,9 +90,11 @@ class SessionView:
         "owed",
         "owed_retained",
         "retained_copies",
+        "version",
     )
 
-    def __init__(self, client: str, number: int) -> None:
+    def __init__(self, client: str, number: int, version: int) -> None:
+        self.version = version  # of the protocol
         self.client = client
         self.number = number
         self.durable = False

@@ -37,7 +37,11 @@ EVENTS_MAX: Final = 200_000  # a world that needs more runs in circles
 
 
 class AnyClient:
-    """The authenticator: everybody is anonymous."""
+    """The authenticator: everybody is anonymous, and in some worlds that takes a while."""
+
+    def __init__(self, world: "World", slow: bool) -> None:
+        self._world = world
+        self._slow = slow
 
     def authenticate(
         self,
@@ -46,8 +50,14 @@ class AnyClient:
         password: bytes | None,
         done: Callable[[Verdict], None],
     ) -> None:
-        """Let the client in at once."""
-        done(Verdict(True, 0, ""))
+        """Let the client in, at once or later."""
+        world, process = self._world, self._world.process
+        verdict = Verdict(True, 0, "")
+        if not self._slow or process is None or world.chance(0.3):
+            done(verdict)
+            return
+        sometimes("password_checked_later")
+        world.after(1 + int(world.random.random() * 80), process.judged, done, verdict)
 
 
 class World:
@@ -71,7 +81,7 @@ class World:
         self.link_count = 0
         self.client_id_count = 0
         self.settings = self.profile.settings(self.random)
-        self.authenticator = AnyClient()
+        self.authenticator = AnyClient(self, self.chance(self.profile.slow_passwords))
         self.policy = AllowAllPolicy()
         self.wall_offset = 0  # wall clock minus true time
         self.boots = 0
@@ -379,6 +389,8 @@ class World:
                 self.after(sometime(), self._slow_disk)
         if self.chance(profile.sync_failure):
             self.after(sometime(), self._fail_next_sync)
+        if self.chance(profile.freezes):
+            self.after(sometime(), self._freeze)
         if self.chance(profile.stalls):
             for _ in range(random.randint(1, 3)):
                 self.after(sometime(), self._stall)
@@ -405,12 +417,24 @@ class World:
             self.trap = None
             self.crash()
 
+    def _freeze(self) -> None:
+        """The process does not run for a while, as when its machine is suspended."""
+        process = self.up()
+        if not self.faults or process is None:
+            return
+        sometimes("process_frozen")
+        length = 300 + int(self.random.random() * 2_500)
+        self.note("frozen for", length)
+        process.frozen_until = self.now + length
+        process.frozen_ms += length
+
     def _stall(self) -> None:
         """Writes stall for a while, as RocksDB's do when it cannot keep up."""
         process = self.up()
         if not self.faults or process is None:
             return
         self.note("writes stall")
+        sometimes("writes_stalled")
         self.unavailable_seen = True
         process.store.fail_writes = WriteStalled("write stall")
         self.after(20 + int(self.random.random() * 600), self.stall_ends, process.store)
