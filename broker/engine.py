@@ -466,7 +466,7 @@ class Engine:
         try:
             self._store.write(batch)
         except Recoverable as refusal:
-            # Nothing was applied; the batch stays and grows. A full disk: refuse what would need it.
+            # Nothing was applied; the batch stays and grows. A full disk: refuse what needs it.
             # A stall: stop reading from those whose messages make the batch grow.
             self._retry_ms = tick.now + (STALL_RETRY_MS if self._is_stall(refusal) else RETRY_MS)
             self.refused_by = refusal
