@@ -169,7 +169,8 @@ class Connection:
         self.is_reading: bool = False  # is it in the list of those which read at end of tick?
         self.cursor: Cursor | None = None
         self.trim: Trim | None = None  # what of the backlog is over the limits
-        self.group_keys: list[tuple[str, str]] = []  # shared subscriptions it is a member of
+        # The groups of its shared subscriptions: (share name, topic filter).
+        self.group_keys: dict[tuple[str, str], None] = {}
 
     def has_room(self) -> bool:
         """May a new QoS > 0 message be sent right now?"""

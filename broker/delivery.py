@@ -18,7 +18,7 @@ from broker.counters import Counters
 from broker.encoding import Parts, encode_delivery
 from broker.ports import Policy
 from broker.quota import Trimmer
-from broker.retained import Retained
+from broker.retained import EXAMINE_MAX, Retained
 from broker.routes import Routes, Target
 from broker.settings import Settings
 from broker.tick import Tick
@@ -515,16 +515,26 @@ class Delivery:
             self._tick.follow_message(connection, parts[0] + parts[1])
 
     def _replay(self, connection: Connection, session: Session) -> None:
-        """Send the next retained messages that a SUBSCRIBE is owed."""
-        replay = session.replays[0]
-        found, replay.start = self._retained.read(
-            replay.topic_filter, replay.start, min(READ_MAX, session.send_quota)
-        )
-        for message in found:
-            if message.topic not in replay.overtaken:
-                self.send_retained(connection, session, message, replay.qos, replay.identifier)
-        if not replay.start:
-            session.replays.pop(0)
+        """Send the next retained messages that SUBSCRIBEs are owed, of several filters at once.
+
+        Many filters that find nothing must not take a tick each: the record of a stored session
+        names all that are left, and is written with every one.
+        """
+        replays = session.replays
+        rows = EXAMINE_MAX
+        left = READ_MAX
+        while replays and rows > 0 and left > 0 and session.send_quota > 0:
+            replay = next(iter(replays.values()))
+            found, replay.start, examined = self._retained.read(
+                replay.topic_filter, replay.start, min(left, session.send_quota)
+            )
+            rows -= examined + 1
+            left -= len(found)
+            for message in found:
+                if message.topic not in replay.overtaken:
+                    self.send_retained(connection, session, message, replay.qos, replay.identifier)
+            if not replay.start:
+                del replays[replay.topic_filter]
         self._tick.mark(session)
 
     def retained_again(self, topic: str, targets: list[Target]) -> None:
@@ -536,7 +546,7 @@ class Delivery:
         for target in targets:
             session = target.connection.session
             assert session is not None
-            for replay in session.replays:
+            for replay in session.replays.values():
                 if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
                     replay.overtaken.add(topic)
 

@@ -165,14 +165,14 @@ class Groups:
     def join(self, group: Group, connection: Connection, subscription: Subscription) -> None:
         """A connected session is a member from now on, or has changed its options."""
         if connection not in group.members:
-            connection.group_keys.append(group.key())
+            connection.group_keys[group.key()] = None
         group.members[connection] = subscription
         self.move(group)
 
     def leave(self, group: Group, connection: Connection) -> None:
         """A connection is no member any more. What it holds unacknowledged stays with it."""
         if group.members.pop(connection, None) is not None:
-            connection.group_keys.remove(group.key())
+            del connection.group_keys[group.key()]
 
     def is_deserted(self, group: Group) -> bool:
         """Has the group lost its last session?"""

@@ -391,11 +391,11 @@ class Inbound:
             self._delivery.send_retained(
                 connection, session, message, subscription.qos, subscription.identifier
             )
-        session.replays = [
-            replay for replay in session.replays if replay.topic_filter != subscription.topic_filter
-        ]
-        session.replays.append(
-            Replay(subscription.topic_filter, subscription.qos, subscription.identifier, b"")
+        session.replays.pop(subscription.topic_filter, None)
+        if not self._retained.may_match(subscription.stream_filter):
+            return
+        session.replays[subscription.topic_filter] = Replay(
+            subscription.topic_filter, subscription.qos, subscription.identifier, b""
         )
         self._tick.mark(session)
         self._tick.readers[connection] = None
@@ -409,7 +409,7 @@ class Inbound:
         for topic_filter in packet.topic_filters:
             existed = self._sessions.unsubscribe(connection, topic_filter)
             codes.append(reasons.SUCCESS if existed else reasons.NO_SUBSCRIPTION_EXISTED)
-            session.replays = [r for r in session.replays if r.topic_filter != topic_filter]
+            session.replays.pop(topic_filter, None)
         self._tick.mark(session)
         self._counters.packets_sent[UNSUBACK] += 1
         data = encode(Unsuback(packet.packet_id, codes), connection.version)

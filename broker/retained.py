@@ -106,14 +106,23 @@ class Retained:
             return []
         return [m for topic, m in self._system.items() if matches(topic_filter, topic)]
 
-    def read(self, topic_filter: str, start: bytes, count: int) -> tuple[list[Message], bytes]:
+    def may_match(self, topic_filter: str) -> bool:
+        """Could there be a stored message for this filter, counting the unwritten batch?"""
+        if not self._totals.retained:
+            return False
+        if "+" in topic_filter or "#" in topic_filter:
+            return True
+        return self.exists(retained_key(topic_filter))
+
+    def read(self, topic_filter: str, start: bytes, count: int) -> tuple[list[Message], bytes, int]:
         """Return at most `count` messages that match with keys from `start`, and where to go on.
 
-        An empty second value: there are no more. Sees what was written, not the open batch.
+        An empty second value: there are no more. The third one is how many rows were looked at.
+        Sees what was written, not the open batch.
         """
         if "+" not in topic_filter and "#" not in topic_filter:
             value = self._store.get(RETAINED, retained_key(topic_filter))
-            return ([decode_message(value, 0)] if value is not None else []), b""
+            return ([decode_message(value, 0)] if value is not None else []), b"", 1
         pattern = [level.encode() for level in topic_filter.split("/")]
         start = start or _first_key(pattern)
         found: list[Message] = []
@@ -122,25 +131,25 @@ class Retained:
         while examined < EXAMINE_MAX:
             rows = self._store.scan(RETAINED, start, count=page)
             if not rows:
-                return found, b""
+                return found, b"", examined
             examined += len(rows)
             page = min(4 * page, PAGE_MAX)
             following: bytes | None = None
             for key, value in rows:
                 following = _seek(pattern, key)
                 if following is None:
-                    return found, b""
+                    return found, b"", examined
                 if following == b"":  # a match
                     found.append(decode_message(value, 0))
                     if len(found) >= count:
-                        return found, key + b"\0"
+                        return found, key + b"\0", examined
                     following = key + b"\0"
                 if following > key + b"\0":
                     page = PAGE_FIRST
                     break
             assert following is not None
             start = following
-        return found, start
+        return found, start, examined
 
 
 def _first_key(pattern: list[bytes]) -> bytes:

@@ -102,7 +102,7 @@ def encode_session(session: Session) -> bytes:
             if entry & SOURCE_MASK == FROM_GROUP:
                 share_name, topic_filter = session.leases[packet_id]
                 parts.append(text(share_name) + text(topic_filter))
-    for replay in session.replays:
+    for replay in session.replays.values():
         parts.append(
             text(replay.topic_filter)
             + bytes((replay.qos,))
@@ -146,6 +146,6 @@ def decode_session(client_id: str, value: bytes) -> Session:
     for _ in range(replays):
         topic_filter = reader.text()
         qos, identifier = reader.number(1), reader.number(4)
-        session.replays.append(Replay(topic_filter, qos, identifier, reader.blob(4)))
+        session.replays[topic_filter] = Replay(topic_filter, qos, identifier, reader.blob(4))
     reader.end()
     return session

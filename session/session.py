@@ -86,7 +86,7 @@ class Session:
         self.position: int = 0
         self.next_packet_id: int = 1
         self.next_mailbox: int = 1
-        self.replays: list[Replay] = []
+        self.replays: dict[str, Replay] = {}  # by topic filter, in the order of subscribing
         self.receive_maximum: int = 0
         self.in_flight_max: int = PACKET_ID_MAX
         self.owed_releases: int = 0  # PUBRELs of earlier connections that wait for PUBCOMP

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from broker.retained import EXAMINE_MAX, Retained
+from broker.retained import EXAMINE_MAX, PAGE_MAX, Retained
 from broker.settings import Settings
 from broker.tick import Tick
 from mqtt.message import NEVER, Message
@@ -243,7 +243,7 @@ def test_a_slice_looks_at_a_bounded_number_of_rows() -> None:
     broker = Broker()
     retain(broker, *(f"a/{number:05}/b" for number in range(3 * EXAMINE_MAX)))
     calls = broker.store.io_calls
-    found, start = broker.engine._retained.read("+/+/z", b"", 10)
+    found, start, _ = broker.engine._retained.read("+/+/z", b"", 10)
     assert found == [] and start
     assert broker.store.io_calls - calls <= EXAMINE_MAX
 
@@ -252,7 +252,7 @@ def test_a_lookup_seeks_over_what_cannot_match() -> None:
     broker = Broker()
     retain(broker, *(f"a/{number:05}" for number in range(500)), "b/x", "c/x")
     calls = broker.store.io_calls
-    found, start = broker.engine._retained.read("+/x", b"", 10)
+    found, start, _ = broker.engine._retained.read("+/x", b"", 10)
     assert [message.topic for message in found] == ["b/x", "c/x"] and not start
     assert broker.store.io_calls - calls < 10
 
@@ -407,7 +407,8 @@ def test_a_lookup_finds_exactly_the_topics_that_match(seed: int) -> None:
         found: list[str] = []
         start = b""
         while True:
-            page, start = retained.read(topic_filter, start, source.randint(1, 5))
+            page, start, examined = retained.read(topic_filter, start, source.randint(1, 5))
+            assert examined <= EXAMINE_MAX + PAGE_MAX
             found += [message.topic for message in page]
             if not start:
                 break

@@ -55,10 +55,8 @@ def full_session() -> Session:
         2: 77 << REFERENCE_SHIFT | FROM_GROUP | 1,
     }
     session.leases = {2: ("group", "täg/#")}
-    session.replays = [
-        Replay("#", 0, 0, b""),
-        Replay("a/+/b", 2, 268_435_455, b"a\0b\0c"),
-    ]
+    for replay in (Replay("#", 0, 0, b""), Replay("a/+/b", 2, 268_435_455, b"a\0b\0c")):
+        session.replays[replay.topic_filter] = replay
     return session
 
 

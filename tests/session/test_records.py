@@ -28,7 +28,9 @@ KEPT = (
 
 def fields(session: Session) -> tuple[object, ...]:
     """Return everything of a session that its record keeps."""
-    replays = [(r.topic_filter, r.qos, r.identifier, r.start) for r in session.replays]
+    replays = [
+        (n, r.topic_filter, r.qos, r.identifier, r.start) for n, r in session.replays.items()
+    ]
     return (*(getattr(session, name) for name in KEPT), list(session.in_flight), replays)
 
 

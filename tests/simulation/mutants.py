@@ -297,7 +297,7 @@ def replays_are_not_stored(patcher: Patcher) -> None:
     """What a SUBSCRIBE still owes of retained messages is not in the record."""
 
     def around(original: Any, record: Session) -> bytes:
-        replays, record.replays = record.replays, []
+        replays, record.replays = record.replays, {}
         try:
             return original(record)  # type: ignore[no-any-return]
         finally:
