@@ -391,7 +391,8 @@ class Inbound:
             self._delivery.send_retained(
                 connection, session, message, subscription.qos, subscription.identifier
             )
-        session.replays.pop(subscription.topic_filter, None)
+        if session.replays.pop(subscription.topic_filter, None) is not None:
+            self._tick.mark(session)
         if not self._retained.may_match(subscription.stream_filter):
             return
         session.replays[subscription.topic_filter] = Replay(

@@ -257,6 +257,25 @@ def test_a_lookup_seeks_over_what_cannot_match() -> None:
     assert broker.store.io_calls - calls < 10
 
 
+@pytest.mark.parametrize("pattern", ["t/{}", "t/{}/+"])
+def test_many_filters_without_retained_messages_cost_few_batches(pattern: str) -> None:
+    broker = Broker()
+    retain(broker, "elsewhere")
+    client = broker.durable("c")
+    written = broker.engine.written
+    assert client.subscribe(*(pattern.format(n) for n in range(2000)), qos=1) == [1] * 2000
+    assert broker.engine.written - written < 20
+
+
+def test_many_filters_are_answered_in_their_order() -> None:
+    broker = Broker()
+    topics = [f"t/{number:03}" for number in range(200)]
+    retain(broker, *topics)
+    client = broker.durable("c", receive_maximum=7)
+    client.subscribe(*reversed(topics), qos=1)
+    assert client.receive_all() == [topic.encode() for topic in reversed(topics)]
+
+
 @pytest.mark.parametrize("crash", [True, False])
 def test_what_a_subscribe_is_still_owed_comes_after_a_resume(crash: bool) -> None:
     broker = Broker()
