@@ -1,8 +1,8 @@
 """What holds for every test: in the compiled tree the core really is compiled.
 
-Some tests look inside the core: they replace a method, list `__slots__`, read a module's private
-state or pass a stand-in for one of our classes. Compiled classes allow none of that, so these run on
-the sources only; the table names them, and nothing else is left out.
+Some tests look inside the core: they replace a method, list `__slots__`, read private state, or
+pass a stand-in for one of our classes. Compiled classes allow none of that, so these run on the
+sources only; the table names them, and nothing else is left out.
 """
 
 import os
