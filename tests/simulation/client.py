@@ -152,6 +152,8 @@ class Client:
         self.receiver.receive_maximum = packet.receive_maximum
         self.send(packet)
         world.after(CONNACK_TIMEOUT_MS, self._give_up, link)
+        if world.faults and world.chance(world.profile.impatient):
+            world.after(int(world.random.random() * 80), self._give_up, link)
 
     def _draw_connect(self) -> Connect:
         world, plan = self.world, self.plan
@@ -275,7 +277,8 @@ class Client:
         elif world.chance(0.12) and not self.plan.faithful:
             world.after(3_000 + int(world.random.random() * 5_000), self.connect)
         else:
-            world.after(5 + int(world.random.random() * 500), self.connect)
+            most = world.profile.reconnect_ms
+            world.after(5 + int(world.random.random() * most), self.connect)
 
     def closed_at_broker(self, link: Link) -> None:
         """The broker's side of a connection ended: a clean member's messages may be dropped."""

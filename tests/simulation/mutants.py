@@ -30,6 +30,8 @@ from storage.errors import Recoverable
 from storage.state import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
 from tests.simulation.world import World
 
+MISSING: Final = object()
+
 
 class Patcher:
     """Replaces attributes and puts them back."""
@@ -39,7 +41,7 @@ class Patcher:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace one attribute."""
-        self._before.append((owner, name, owner.__dict__[name]))
+        self._before.append((owner, name, owner.__dict__.get(name, MISSING)))
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -55,7 +57,10 @@ class Patcher:
         """Put everything back, last first."""
         while self._before:
             owner, name, value = self._before.pop()
-            setattr(owner, name, value)
+            if value is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 class Mutant:
@@ -205,6 +210,14 @@ def _answer_at_once(patcher: Patcher, present: bool) -> None:
 def connack_before_record_is_durable(patcher: Patcher) -> None:
     """CONNACK of a new session leaves before the session is durable."""
     _answer_at_once(patcher, present=False)
+
+
+@mutant("gates", seeds=1_000, slow=True)
+def connack_forgets_an_unsynced_end(patcher: Patcher) -> None:
+    """A second clean start is answered at once while the first one is not durable yet."""
+
+    nothing: dict[str, int] = {}
+    patcher.set(Tick, "ended", property(lambda self: dict(nothing), lambda self, value: None))
 
 
 @mutant("gates", seeds=200)

@@ -8,7 +8,7 @@ simulated client on the other. Must never lose a byte of a connection that was n
 
 from typing import TYPE_CHECKING, Final
 
-from broker.connection import CLOSING
+from broker.connection import AUTHENTICATING, CLOSING
 from tests.simulation.presence import MAYBE, NO, YES, Attempt, Closing
 from tests.simulation.rare import sometimes
 
@@ -223,6 +223,8 @@ class Link:
     def _broker_notices(self) -> None:
         if self.lost or self.process.dead or self.process.thaws(self._broker_notices):
             return
+        if self.connection.state == AUTHENTICATING:
+            sometimes("connection_lost_while_judged")
         self.note_closing()
         self.lost = True
         self.process.transport_lost(self)

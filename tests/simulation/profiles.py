@@ -70,6 +70,8 @@ class Profile:
         self.message_expiry = 0.05
         self.will = 0.35
         self.qos2_id_reuse = 0.5  # share of clients that always take the lowest free packet id
+        self.reconnect_ms = 500  # the longest a client usually waits before it comes back
+        self.forgets = 0.4  # share of crashes that keep nothing un-synced
         self.cut = 1.0  # weights of a client's actions
         self.abandon = 0.5
         self.disconnect = 0.6
@@ -77,6 +79,7 @@ class Profile:
         self.resubscribe = 1.0
         self.unsubscribe = 0.5
         self.publish = 7.0
+        self.impatient = 0.05  # share of CONNECTs whose connection breaks soon after
         self.clean_start = 0.05  # share of a durable client's CONNECTs
         self.clean_client = 0.2  # share of clients without a durable session
         self.short_expiry = 0.35  # share of v5 durable clients whose session ends after 2 to 6 s
@@ -150,6 +153,7 @@ def _qos2() -> Profile:
 
 def _sessions() -> Profile:
     profile = Profile("sessions")
+    profile.impatient = 0.2
     profile.messages_max = 40
     profile.disconnect = 2.0
     profile.abandon = 1.5
@@ -202,6 +206,8 @@ def _gates() -> Profile:
     profile = Profile("gates")
     profile.traps = REPLIES
     profile.sync_ms = 150
+    profile.reconnect_ms = 60
+    profile.forgets = 0.7
     profile.will = 0.8
     profile.slow_disk = 0.0
     profile.sync_failure = 0.0
@@ -211,7 +217,9 @@ def _gates() -> Profile:
     profile.resubscribe = 2.0
     profile.unsubscribe = 2.0
     profile.disconnect = 1.5
-    profile.clean_start = 0.15
+    profile.clean_start = 0.25
+    profile.impatient = 0.25
+    profile.other_expiry = 0.2
     profile.clean_client = 0.0
     profile.short_expiry = 0.1
     profile.step_ms = (20, 400)

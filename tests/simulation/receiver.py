@@ -27,7 +27,7 @@ class Arrival:
     )
 
     def __init__(
-        self, number: int, packet_id: int, index: int, qos: int, received_ms: int, shared: bool
+        self, number: float, packet_id: int, index: int, qos: int, received_ms: int, shared: bool
     ) -> None:
         self.number = number  # order of first arrival
         self.packet_id = packet_id
@@ -73,7 +73,7 @@ class Receiver:
         self.resending = False
         self._number = 0
         self._last_id = 0
-        self._order = 0  # number of the last re-sent PUBLISH
+        self._order = 0.0  # number of the last re-sent PUBLISH
         self._outstanding: set[int] = set()  # not acknowledged on this connection
         self._seen: dict[tuple[int, bool], int] = {}  # copies on this connection
 
@@ -82,7 +82,7 @@ class Receiver:
         self.receive_maximum = receive_maximum
         self._outstanding.clear()
         self._seen.clear()
-        self._order = 0
+        self._order = 0.0
         self.must = {}
         self.resending = session_present
         if not session_present:
@@ -118,11 +118,11 @@ class Receiver:
             if packet_id < 100 and self._last_id > 65_400:
                 sometimes("packet_id_wrap")
             self._last_id = packet_id
-            self._number += 1
-            self.arrivals[packet_id] = Arrival(
-                self._number, packet_id, index, packet.qos, now, shared
-            )
+            number = self._place(packet.dup)
+            self.arrivals[packet_id] = Arrival(number, packet_id, index, packet.qos, now, shared)
         else:
+            if arrival.loose:
+                arrival.number = self._place(packet.dup)
             arrival.acked = False
             arrival.refused = False
             arrival.loose = False
@@ -133,6 +133,14 @@ class Receiver:
             return False
         self.ids[packet_id] = index
         return True
+
+    def _place(self, dup: bool) -> float:
+        """Return where a PUBLISH stands: at the end, or among those sent again where it came."""
+        if dup:
+            self._order += 2.0**-20
+            return self._order
+        self._number += 1
+        return self._number
 
     def _check_window(self, packet: Publish) -> None:
         outstanding = self._outstanding

@@ -307,9 +307,9 @@ class World:
         store = process.store
         unsynced = store.unsynced
         kind = self.random.random()
-        if kind < 0.4:
+        if kind < self.profile.forgets:
             keep = 0
-        elif kind < 0.6:
+        elif kind < self.profile.forgets + 0.2:
             keep = unsynced
         else:
             keep = int(self.random.random() * (unsynced + 1))
