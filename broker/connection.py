@@ -17,7 +17,7 @@ from mqtt.packets import Packet, Will
 from session.session import Session
 
 if TYPE_CHECKING:
-    from broker.quota import Trim
+    from broker.quota import Plan, Trim
     from storage.log import Cursor
 
 # States of a connection, in their order.
@@ -96,6 +96,7 @@ class Connection:
         "opened_at_ms",
         "out",
         "pending",
+        "plan",
         "problem_information",
         "reading_paused",
         "receive_maximum",
@@ -168,6 +169,7 @@ class Connection:
         self.is_lagging: bool = False  # reads its streams from the store
         self.is_reading: bool = False  # is it in the list of those which read at end of tick?
         self.cursor: Cursor | None = None
+        self.plan: Plan | None = None  # counts the backlog, to know its trim
         self.trim: Trim | None = None  # what of the backlog is over the limits
         # The groups of its shared subscriptions: (share name, topic filter).
         self.group_keys: dict[tuple[str, str], None] = {}

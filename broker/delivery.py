@@ -456,6 +456,11 @@ class Delivery:
         return found
 
     def _catch_up(self, connection: Connection, session: Session) -> None:
+        if connection.plan is not None:
+            if not connection.plan.advance():
+                return
+            connection.trim = connection.plan.trim()
+            connection.plan = None
         cursor = self._cursor(connection, session)
         missing, before = cursor.missing, cursor.position
         messages = cursor.next(min(READ_MAX, session.send_quota), SCAN_MAX)
@@ -603,7 +608,7 @@ class Delivery:
                 self._resend(connection, session, packet_id, entry)
         if session.position < self._log.end:
             connection.is_lagging = True
-            connection.trim = self._trimmer.plan(self.streams(session), session.position)
+            connection.plan = self._trimmer.begin(self.streams(session), session.position)
         self.want_room(connection)
 
     def _resend_waiting(self, connection: Connection) -> None:

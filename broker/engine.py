@@ -154,7 +154,7 @@ class Engine:
         self._log = MessageLog(
             store,
             layout=settings.layout,
-            generation_size_bytes=settings.generation_size_bytes,
+            generation_size_bytes=_generation_size(settings),
             generation_age_ms=settings.generation_age_s * 1000,
         )
         self._due = Due(store)
@@ -740,6 +740,16 @@ class Engine:
             yield from session.invariants()
             yield from self._delivery.invariants(connection)
         yield from self._groups.invariants()
+
+
+def _generation_size(settings: Settings) -> int:
+    """Return when a generation ends, bytes: what all may use together is several of them.
+
+    Space returns with whole generations, so a total limit means nothing without some to drop.
+    """
+    if not settings.total_bytes_max:
+        return settings.generation_size_bytes
+    return min(settings.generation_size_bytes, max(1, settings.total_bytes_max // 4))
 
 
 def _plain_heartbeat(now: int) -> bytes:

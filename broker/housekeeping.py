@@ -198,6 +198,8 @@ class Housekeeping:
 
     def parted(self, session: Session) -> None:
         """A session goes offline: a sweep that has passed it must look at what it is owed."""
+        if session.is_stored:
+            self._quota.parted(session)
         sweep = self._sweep
         if sweep is None or not session.is_stored:
             return

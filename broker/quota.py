@@ -2,12 +2,13 @@
 
 `drop_oldest` and `drop_new` are decided when a session comes back: nothing is written per
 subscriber when a message arrives, so nothing can be dropped per subscriber then either; the result
-is the same. `reject` is decided at the publisher: before a message is stored, the deepest backlog
-of its streams must be below the limit. Backlogs are counted in the log and remembered, not counted
-per message. Read next: `broker.delivery`, which applies a `Trim`, and `broker.housekeeping`, which
-frees space.
+is the same. The backlog is counted in slices first. `reject` is decided at the publisher: before a
+message is stored, the deepest backlog of its streams must be below the limit. Backlogs are counted
+in the log, and again only when what was accepted since could have filled them. Read next:
+`broker.delivery`, which applies a `Trim`, and `broker.housekeeping`, which frees space.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,15 +16,18 @@ from broker.routes import Entry, Route
 from broker.settings import Settings
 from mqtt.message import Message
 from session.records import decode_session
+from session.session import Session
 from storage.api import Store
 from storage.errors import CorruptRecord
 from storage.log import MessageLog, Stream
 from storage.state import HOLDERS, SESSIONS, holder_key, scan_prefix, unseal
 
 COUNT_PAGE: Final = 256
-# How long a verdict about a filter's deepest backlog may be used, broker ms. A holder that drains
-# is noticed this late by rejected publishers.
+PLAN_PAGES: Final = 8  # pages of a backlog that are counted in one tick: 1 ms, or 8 MiB of messages
+# How long a filter counts as full before its deepest reader is looked at again, broker ms. One that
+# drains is noticed this late by rejected publishers.
 VERDICT_MS: Final = 500
+BUDGETS_MAX: Final = 4096  # filters whose backlog is remembered
 
 
 class Trim:
@@ -50,6 +54,90 @@ class Trim:
         return False
 
 
+class Plan:
+    """Counts a backlog slice by slice, to say in the end what of it is over the limits."""
+
+    def __init__(self, log: MessageLog, streams: Sequence[Stream], position: int) -> None:
+        self._log: Final = log
+        self._streams: Final = streams
+        self._cursor: Final = log.cursor(streams, position)
+        self._until: Final = log.end  # messages that come from now on are not judged
+        self._count_max = 0
+        self._bytes_max = 0
+        self._keeps_oldest = False
+        self._window: deque[int] = deque()  # sizes of what would be kept, where bytes count
+        self._bytes = 0
+        self._kept = 0
+        self._dropped = 0
+        self._is_over = False
+
+    def limit(self, settings: Settings) -> None:
+        """Set the limits before the first `advance`."""
+        self._count_max = settings.max_offline_messages
+        self._bytes_max = settings.max_offline_bytes
+        self._keeps_oldest = settings.on_limit == "drop_new"
+
+    def advance(self) -> bool:
+        """Count the next slice; True when everything that matters was counted."""
+        for _ in range(PLAN_PAGES):
+            if self._cursor.position >= self._until:
+                return True
+            if self._bytes_max:
+                messages = self._cursor.next(COUNT_PAGE)
+                for message in messages:
+                    if message.offset > self._until:
+                        return True
+                    self._count(_size(message))
+                found = len(messages)
+            else:
+                found = self._skip()
+            if not found or self._is_over:
+                return True
+        return False
+
+    def trim(self) -> "Trim | None":
+        """Return what to leave out; None = nothing. After `advance` said True."""
+        if self._keeps_oldest:
+            return Trim(0, self._kept, self._until) if self._is_over else None
+        return Trim(self._dropped, -1, self._until) if self._dropped else None
+
+    def _skip(self) -> int:
+        """Count a page without reading the messages."""
+        before = self._cursor.position
+        skipped = self._cursor.skip(COUNT_PAGE)
+        counted = skipped
+        if self._cursor.position > self._until:
+            page = self._log.cursor(self._streams, before).next(COUNT_PAGE)
+            counted = sum(message.offset <= self._until for message in page)
+        for _ in range(counted):
+            self._count(0)
+        return skipped
+
+    def _count(self, size: int) -> None:
+        if self._keeps_oldest:
+            is_within = not self._count_max or self._kept < self._count_max
+            if is_within and not self._is_over:
+                self._bytes += size
+                is_within = not self._bytes_max or self._bytes <= self._bytes_max
+            if is_within and not self._is_over:
+                self._kept += 1
+            else:
+                self._is_over = True
+            return
+        self._kept += 1
+        self._bytes += size
+        window = self._window
+        if self._bytes_max:
+            window.append(size)
+        while (self._count_max and self._kept > self._count_max) or (
+            self._bytes_max and self._bytes > self._bytes_max
+        ):
+            self._kept -= 1
+            self._dropped += 1
+            if window:
+                self._bytes -= window.popleft()
+
+
 class Trimmer:
     """Applies the limits per session to a backlog."""
 
@@ -57,35 +145,16 @@ class Trimmer:
         self._log: Final = log
         self._settings: Final = settings
 
-    def plan(self, streams: Sequence[Stream], position: int) -> Trim | None:
-        """Return what to leave out of the backlog above `position`; None = nothing."""
+    def begin(self, streams: Sequence[Stream], position: int) -> Plan | None:
+        """Begin to count the backlog above `position`; None = nothing limits it."""
         settings = self._settings
-        count_max, bytes_max = settings.max_offline_messages, settings.max_offline_bytes
-        if not count_max and not bytes_max:
+        if not settings.max_offline_messages and not settings.max_offline_bytes:
             return None
         if settings.on_limit == "reject":
             return None  # decided when it was published: what was acknowledged then is delivered
-        sizes = self._sizes(streams, position, with_bytes=bytes_max > 0)
-        if settings.on_limit == "drop_new":
-            kept = _fitting(sizes, count_max, bytes_max)
-            return Trim(0, kept, self._log.end) if kept < len(sizes) else None
-        kept = _fitting(sizes[::-1], count_max, bytes_max)
-        return Trim(len(sizes) - kept, -1, self._log.end) if kept < len(sizes) else None
-
-    def _sizes(
-        self, streams: Sequence[Stream], position: int, *, with_bytes: bool
-    ) -> Sequence[int]:
-        """Return the size of every message of a backlog, bytes; only their number if told so."""
-        cursor = self._log.cursor(streams, position)
-        if not with_bytes:
-            count = 0
-            while skipped := cursor.skip(COUNT_PAGE):
-                count += skipped
-            return range(count)  # nobody looks at the sizes
-        sizes: list[int] = []
-        while messages := cursor.next(COUNT_PAGE):
-            sizes.extend(_size(message) for message in messages)
-        return sizes
+        plan = Plan(self._log, streams, position)
+        plan.limit(settings)
+        return plan
 
 
 def _size(message: Message) -> int:
@@ -93,22 +162,24 @@ def _size(message: Message) -> int:
     return len(message.topic) + len(message.payload) + len(message.properties)
 
 
-def _fitting(sizes: Sequence[int], count_max: int, bytes_max: int) -> int:
-    """Return how many of the first sizes are within both limits (0 = no limit)."""
-    total = 0
-    for index, size in enumerate(sizes):
-        total += size
-        if (count_max and index >= count_max) or (bytes_max and total > bytes_max):
-            return index
-    return len(sizes)
+class _Budget:
+    """What may still be accepted for one filter before its deepest backlog is full."""
 
+    __slots__ = ("at_ms", "bytes_left", "holder", "messages_left", "start", "was_full")
 
-class _Verdict:
-    __slots__ = ("at_ms", "is_full")
-
-    def __init__(self, at_ms: int, is_full: bool) -> None:
+    def __init__(
+        self, at_ms: int, messages_left: int, bytes_left: int, holder: bytes, start: int
+    ) -> None:
         self.at_ms = at_ms
-        self.is_full = is_full
+        self.messages_left = messages_left
+        self.bytes_left = bytes_left
+        self.holder = holder  # key of the deepest offline reader, b"" = nobody is offline
+        self.start = start  # from where on it is owed messages
+        self.was_full = False  # already when it was counted, not only since
+
+    def is_spent(self) -> bool:
+        """Would the next message be too much?"""
+        return self.messages_left <= 0 or self.bytes_left <= 0
 
 
 class Quota:
@@ -118,17 +189,33 @@ class Quota:
         self._store: Final = store
         self._log: Final = log
         self._settings: Final = settings
-        self._verdicts: dict[int, _Verdict] = {}
+        self._budgets: dict[int, _Budget] = {}
         self.closed_bytes: dict[int, int] = {}  # generation -> bytes of its messages
 
     def rejects(self, route: Route, message: Message, now: int) -> bool:
-        """Is a session's backlog full that would be owed this message? Only for `reject`."""
+        """Is a session's backlog full that would be owed this message? Only for `reject`.
+
+        False counts the message as accepted: a backlog grows by no more than what is accepted, so
+        it is counted in the log only when that could have filled it.
+        """
         settings = self._settings
         if settings.on_limit != "reject":
             return False
         if not settings.max_offline_messages and not settings.max_offline_bytes:
             return False
-        return any(self._is_full(entry, now) for entry in route.entries if entry.holders)
+        budgets = [self._budget(entry, now) for entry in route.entries if entry.holders]
+        if any(budget.is_spent() for budget in budgets):
+            return True
+        size = _size(message)
+        for budget in budgets:
+            budget.messages_left -= 1
+            budget.bytes_left -= size
+        return False
+
+    def parted(self, session: Session) -> None:
+        """A session goes offline; one that leaves a backlog behind was in no budget."""
+        if self._budgets and session.position < self._log.end:
+            self._budgets.clear()
 
     def is_total_full(self) -> bool:
         """Do the stored messages fill what all of them may use together?"""
@@ -139,37 +226,62 @@ class Quota:
         """Return the bytes of all stored messages, before compression; closed ones estimated."""
         return self._log.newest_size_bytes + sum(self.closed_bytes.values())
 
-    def _is_full(self, entry: Entry, now: int) -> bool:
-        known = self._verdicts.get(entry.filter_id)
-        if known is not None and now - known.at_ms < VERDICT_MS:
-            return known.is_full
-        is_full = any(
-            self._owes_too_much(entry, key[8:], int.from_bytes(value, "big"))
-            for key, value in scan_prefix(self._store, HOLDERS, holder_key(entry.filter_id, b"c"))
-        )
-        if len(self._verdicts) > 4096:
-            self._verdicts.clear()
-        self._verdicts[entry.filter_id] = _Verdict(now, is_full)
-        return is_full
+    def _budget(self, entry: Entry, now: int) -> _Budget:
+        budget = self._budgets.get(entry.filter_id)
+        if budget is not None and not budget.is_spent():
+            return budget
+        if budget is not None and budget.was_full:
+            if now - budget.at_ms < VERDICT_MS:
+                return budget
+            budget.at_ms = now
+            if self._owed_from(entry, budget.holder) == budget.start:
+                return budget  # the deepest one has not moved
+        if len(self._budgets) >= BUDGETS_MAX:
+            self._budgets.clear()
+        budget = self._budgets[entry.filter_id] = self._measure(entry, now)
+        return budget
 
-    def _owes_too_much(self, entry: Entry, holder: bytes, since: int) -> bool:
+    def _measure(self, entry: Entry, now: int) -> _Budget:
+        """Find the deepest backlog of a filter, and what is left to fill it."""
+        settings = self._settings
+        deepest, start = b"", 1 << 63
+        for key, _ in scan_prefix(self._store, HOLDERS, holder_key(entry.filter_id, b"c")):
+            owed_from = self._owed_from(entry, key[8:])
+            if owed_from is not None and owed_from < start:
+                deepest, start = key[8:], owed_from
+        count_max = settings.max_offline_messages or 1 << 62
+        bytes_max = settings.max_offline_bytes or 1 << 62
+        budget = _Budget(now, count_max, bytes_max, deepest, start)
+        if not deepest:
+            return budget
+        cursor = self._log.cursor([Stream(entry.filter_id, entry.topic_filter, start)], start)
+        while not budget.is_spent():
+            if settings.max_offline_bytes:
+                messages = cursor.next(COUNT_PAGE)
+                found = len(messages)
+                budget.bytes_left -= sum(_size(message) for message in messages)
+            else:
+                found = cursor.skip(COUNT_PAGE)
+            if not found:
+                break
+            budget.messages_left -= found
+        budget.was_full = budget.is_spent()
+        return budget
+
+    def _owed_from(self, entry: Entry, holder: bytes) -> int | None:
+        """Return the offset after which an offline session is owed messages of a filter.
+
+        None if it is connected (then its window and queue are its limits), gone, or no reader any
+        more.
+        """
+        since = self._store.get(HOLDERS, holder_key(entry.filter_id, holder))
         value = self._store.get(SESSIONS, holder[1:])
-        if value is None:
-            return False
+        if since is None or value is None:
+            return None
         try:
             session = decode_session(holder[1:].decode(), unseal(value, "session"))
         except (CorruptRecord, ValueError):
-            return False  # it cannot be resumed, so nobody is owed anything
+            return None  # it cannot be resumed, so nobody is owed anything
         if not session.disconnected_at_ms:
-            return False  # connected: its window and queue are its limits
-        stream = Stream(entry.filter_id, entry.topic_filter, since)
-        cursor = self._log.cursor([stream], session.position)
-        count_max = self._settings.max_offline_messages
-        bytes_max = self._settings.max_offline_bytes
-        count = size = 0
-        while messages := cursor.next(COUNT_PAGE):
-            count += len(messages)
-            size += sum(_size(message) for message in messages)
-            if (count_max and count >= count_max) or (bytes_max and size >= bytes_max):
-                return True
-        return False
+            return None
+        return max(int.from_bytes(since, "big"), session.position)

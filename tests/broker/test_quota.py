@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker import quota
 from broker.settings import OnLimit
 from mqtt.packets import Puback, Publish, Pubrec
 from tests.broker.harness import Broker
@@ -62,6 +63,41 @@ def test_a_backlog_within_the_limits_is_delivered_whole() -> None:
     assert broker.durable("s").receive_all() == numbers(3)
 
 
+@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("on_limit", ["drop_oldest", "drop_new"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_offline_messages": 100},
+        {"max_offline_bytes": 500},
+        {"max_offline_messages": 90, "max_offline_bytes": 500},
+        {"max_offline_messages": 100, "max_offline_bytes": 400},
+    ],
+)
+def test_a_deep_backlog_is_counted_in_slices_and_messages_meanwhile_are_not_judged(
+    layout: str, on_limit: str, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "COUNT_PAGE", 7)
+    monkeypatch.setattr(quota, "PLAN_PAGES", 2)
+    broker = Broker(layout=layout, on_limit=on_limit, **limits)
+    broker.durable("s", "t").drop()
+    backlog = [b"%04d" % number for number in range(300)]  # 5 bytes each
+    publish(broker, *backlog)
+    publisher = broker.connect("p")
+    with broker.one_tick():
+        client = broker.request("s", expiry=100)
+        for number in range(60):  # more ticks than it takes to count
+            publisher.send(Publish("t", b"new%03d" % number, 1, packet_id=number + 1))
+            broker.engine.end_tick(broker.now)
+    kept = 100 if "max_offline_bytes" not in limits else limits["max_offline_bytes"] // 5
+    kept = min(kept, limits.get("max_offline_messages", 1000))
+    received = client.receive_all()
+    new = [payload for payload in received if payload.startswith(b"new")]
+    assert new == [b"new%03d" % number for number in range(60)]
+    assert received[:kept] == (backlog[-kept:] if on_limit == "drop_oldest" else backlog[:kept])
+    assert len(received) == kept + 60
+
+
 def test_every_session_has_its_own_limit() -> None:
     broker = Broker(max_offline_messages=2)
     broker.durable("few", "a").drop()
@@ -98,18 +134,62 @@ def test_the_own_messages_that_no_local_hides_do_not_use_up_the_plan() -> None:
 def test_reject_refuses_the_publisher_once_a_session_is_full() -> None:
     broker = Broker(max_offline_messages=2, on_limit="reject")
     broker.durable("s", "t").drop()
-    for payload in numbers(4):
-        publish(broker, payload)
-        broker.advance(s=1)  # the verdict about a backlog is remembered for half a second
+    assert publish(broker, *numbers(4)) == [b"0", b"1"]
+    broker.advance(s=10)
+    assert publish(broker, b"9") == []
     assert broker.durable("s").receive_all() == [b"0", b"1"]
-    assert broker.counters.dropped["storage_refused"] == 2
+    assert broker.counters.dropped["storage_refused"] == 3
 
 
-def test_reject_never_drops_what_it_acknowledged() -> None:
+def test_reject_counts_bytes_as_well() -> None:
+    broker = Broker(max_offline_bytes=5, on_limit="reject")
+    broker.durable("s", "t").drop()
+    accepted = publish(broker, *numbers(6))  # a message counts 2; the one that fills it goes in
+    assert accepted == numbers(3)
+    assert broker.durable("s").receive_all() == accepted
+
+
+def test_reject_lets_connected_sessions_have_as_much_as_they_can_take() -> None:
+    broker = Broker(max_offline_messages=2, on_limit="reject")
+    session = broker.durable("s", "t")
+    assert publish(broker, *numbers(20)) == numbers(20)
+    assert session.receive_all() == numbers(20)
+
+
+def test_reject_sees_a_session_that_leaves_a_backlog_behind() -> None:
+    broker = Broker(max_offline_messages=5, on_limit="reject", max_inflight=1)
+    broker.durable("up to date", "t").drop()
+    publish(broker, b"0")  # four more are within its limit
+    behind = broker.durable("behind", "t")
+    behind.stop_taking()
+    broker.durable("up to date").receive_all()
+    assert publish(broker, *numbers(8)) == numbers(8)
+    behind.drop()
+    assert publish(broker, b"one more") == []
+    assert broker.durable("behind").receive_all() == numbers(8)
+    broker.advance(s=1)
+    assert publish(broker, b"9") == [b"9"]
+
+
+def test_reject_survives_a_restart() -> None:
     broker = Broker(max_offline_messages=2, on_limit="reject")
     broker.durable("s", "t").drop()
-    accepted = publish(broker, *numbers(6))
-    assert broker.durable("s").receive_all() == accepted
+    assert publish(broker, b"1") == [b"1"]
+    broker.restart()
+    assert publish(broker, b"2", b"3") == [b"2"]
+
+
+def test_reject_counts_a_deep_backlog_only_when_it_could_have_become_full() -> None:
+    broker = Broker(max_offline_messages=1000, on_limit="reject")
+    for number in range(20):
+        broker.durable(f"s{number}", "t").drop()
+    publish(broker, *numbers(500))
+    publisher = broker.connect("p")
+    broker.is_audited = False  # it reads, too
+    calls = broker.store.io_calls
+    for payload in numbers(100):
+        publisher.publish("t", payload, 1)
+    assert broker.store.io_calls - calls < 1000
 
 
 def test_reject_takes_messages_again_once_the_session_has_drained() -> None:
@@ -185,6 +265,16 @@ def test_a_full_store_drops_its_oldest_generation() -> None:
     assert 0 < len(kept) < 30 and kept == numbers(30)[-len(kept) :]
     assert broker.engine.stats()["log_bytes"] < 800
     assert broker.counters.dropped["max_age"] >= 30 - len(kept)
+
+
+def test_a_total_below_the_size_of_a_generation_still_frees_space() -> None:
+    broker = Broker(total_bytes_max=400, on_limit="drop_oldest")
+    broker.durable("s", "t").drop()
+    for payload in numbers(40):
+        publish(broker, payload)
+        broker.advance(s=3)
+    assert broker.counters.generations_dropped > 0
+    assert broker.engine.stats()["log_bytes"] < 800
 
 
 def test_messages_older_than_the_maximum_age_are_not_delivered() -> None:
