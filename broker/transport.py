@@ -11,6 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.connection import Connection
+from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from broker.driver import Driver
@@ -104,7 +105,7 @@ class ClientStream(asyncio.Protocol):
         try:
             driver.engine.transport_lost(connection, driver.now)
         except Exception as error:  # shell boundary
-            driver.count_bug("transport_lost", error, remote=self.remote)
+            self._boundary(error)
 
     def pause_writing(self) -> None:
         """Tell the engine that this client takes its bytes too slowly."""
@@ -164,7 +165,10 @@ class ClientStream(asyncio.Protocol):
             transport.resume_reading()
 
     def _boundary(self, error: Exception) -> None:
-        """Give up this connection after an exception that is a bug of ours."""
+        """Give up this connection after a bug of ours, the process after a failure of the store."""
+        if isinstance(error, StorageError):
+            self._driver.fail(error)  # memory may be ahead of the disk
+            return
         self._driver.count_bug("connection", error, remote=self.remote)
         self.abort()
 

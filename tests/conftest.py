@@ -25,6 +25,7 @@ LOOKS_INSIDE = (
     "tests/broker/test_encoding.py::test_the_message_itself_is_not_changed",
     "tests/broker/test_routes.py::",
     "tests/broker/test_transport.py::test_a_bug_in_any_callback_is_counted_and_contained",
+    "tests/broker/test_transport.py::test_a_failing_store_met_by_one_connection_ends_everything",
     "tests/broker/test_transport.py::test_a_bug_met_by_one_connection_costs_that_connection_only",
     "tests/broker/test_transport.py::test_the_engine_hears_of_a_lost_stream_once",
     "tests/mqtt/test_decoder.py::test_a_megabyte_of_user_properties_byte_by_byte_is_looked_at",

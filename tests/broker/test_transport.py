@@ -9,6 +9,7 @@ from broker.connection import Connection
 from broker.settings import Settings
 from broker.transport import remote_name
 from mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
+from storage.errors import Unrecoverable
 from tests.broker.inside import InsideBroker, publish, run, subscribe
 
 
@@ -184,3 +185,22 @@ def test_a_slow_consumer_is_told_to_the_engine_and_back() -> None:
         assert (await slow.receive(Publish)).payload == b"y"
 
     run(scenario, settings=settings)
+
+
+def test_a_failing_store_met_by_one_connection_ends_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(broker: InsideBroker) -> None:
+        unlucky = await broker.connect("unlucky")
+
+        def broken(*arguments: object, **options: object) -> None:
+            raise Unrecoverable("reading failed: input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.engine, "receive", broken)
+            unlucky.writer.write(b"\xc0\x00")
+            await broker.until(lambda: bool(broker.failures))
+        assert isinstance(broker.failures[0], Unrecoverable)
+        assert not broker.counters.internal_errors
+
+    run(scenario)
