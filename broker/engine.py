@@ -453,6 +453,8 @@ class Engine:
 
     def settle(self) -> bool:
         """Write the open batch now, so that loads see it; False if the store refused it."""
+        if self._retry_ms is not None and self._tick.now < self._retry_ms:
+            return False  # a CONNECT must not try the whole batch again
         if self._tick.batch or self._tick.dirty or self._tick.dirty_groups:
             return self._write()
         return self._retry_ms is None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Topics with a cached route. 65,536 routes are about 20 MiB; when full the cache starts afresh.
 ROUTES_MAX: Final = 65_536
+# Longer topics are matched every time: their number is bounded, their size must be, too.
+TOPIC_CACHED_MAX: Final = 256  # characters
 
 
 class Entry:
@@ -176,7 +178,8 @@ class Routes:
             route = Route(topic, self._matching(topic))
             if len(self._cache) >= ROUTES_MAX:
                 self._cache.clear()
-            self._cache[topic] = route
+            if len(topic) <= TOPIC_CACHED_MAX:
+                self._cache[topic] = route
         if route.checked != self._version:
             route.refresh(self._version)
         return route

@@ -400,6 +400,13 @@ def test_clients_exchange_nothing_over_dollar_topics() -> None:
     reader.expect_nothing()
 
 
+def test_a_payload_that_is_not_the_text_it_says_is_forwarded_unaltered() -> None:
+    broker = Broker()
+    reader = broker.clean("reader", "t")
+    broker.connect("c").publish("t", b"\xff\xfe", 0, properties=b"\x01\x01")
+    assert reader.message() == Publish("t", b"\xff\xfe", properties=b"\x01\x01")
+
+
 # Policies
 
 

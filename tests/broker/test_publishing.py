@@ -181,6 +181,20 @@ def test_an_idle_broker_tries_a_refused_batch_again_by_itself() -> None:
     assert broker.rows("subscriptions") == []
 
 
+def test_a_storm_of_connects_does_not_try_the_refused_batch_again_and_again() -> None:
+    broker = Broker()
+    broker.durable("there").drop()
+    broker.store.full = True
+    broker.request("first", expiry=100)
+    calls = broker.store.io_calls
+    for _ in range(50):
+        assert broker.refused("there", expiry=100) == reasons.SERVER_UNAVAILABLE
+    assert broker.store.io_calls - calls < 150  # each looks for its session, no more
+    broker.store.full = False
+    broker.advance(ms=100)
+    broker.durable("there").ping()
+
+
 # Limits that are no matter of the disk
 
 

@@ -176,6 +176,14 @@ def test_the_deepest_topic_needs_no_deep_stack() -> None:
     assert len(routes.match(deep).entries) == 1
 
 
+def test_long_topics_are_matched_but_not_kept() -> None:
+    routes = Routes()
+    join(routes, "t/#", somebody())
+    for number in range(10):
+        assert len(routes.match(f"t/{number}/" + "x" * 60_000).targets) == 1
+    assert not routes._cache
+
+
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes_module, "ROUTES_MAX", 10)
     routes = Routes()
