@@ -79,6 +79,7 @@ class Client:
         self.link: Link | None = None
         self.old_link: Link | None = None  # taken over by ourselves, still read
         self.old_decoder: Decoder | None = None
+        self.version = plan.version  # of the present or last connection
         self.decoder = Decoder("client", 1 << 20, plan.version)
         self.view: SessionView | None = None
         self.receiver = Receiver(self.name)
@@ -131,13 +132,13 @@ class Client:
     def _open(self, process: "BrokerProcess", packet: Connect) -> None:
         world = self.world
         link = self.link = Link(world, self, process)
-        self.decoder = Decoder("client", 1 << 20, self.plan.version)
+        self.decoder = Decoder("client", 1 << 20, self.version)
         self.state = CONNECTING
         self.aliases.clear()
         self.requests.clear()
         self.held.clear()
         expiry = packet.session_expiry_interval
-        if self.plan.version == 4:
+        if self.version == 4:
             expiry = 0 if packet.clean_start else EXPIRY_NEVER
         self.expiry_ms = NEVER if expiry == EXPIRY_NEVER else expiry * 1000
         attempt = Attempt(packet.clean_start, self.expiry_ms, process.broker_now())
@@ -158,7 +159,8 @@ class Client:
     def _draw_connect(self) -> Connect:
         world, plan = self.world, self.plan
         random = world.random
-        version4 = plan.version == 4
+        self.version = self._draw_version()
+        version4 = self.version == 4
         self.must_clean = self.must_clean or self.presence.may_be_another()
         if version4:
             clean_start = not plan.durable or self.must_clean
@@ -175,7 +177,7 @@ class Client:
             )
         return Connect(
             self.name,
-            protocol_version=plan.version,
+            protocol_version=self.version,
             clean_start=clean_start,
             keep_alive=plan.keep_alive_s,
             will=self._draw_will(),
@@ -183,6 +185,14 @@ class Client:
             receive_maximum=65_535 if version4 else random.choice(plan.receive_maximums),
             topic_alias_maximum=0 if version4 else plan.aliases,
         )
+
+    def _draw_version(self) -> int:
+        world, plan = self.world, self.plan
+        if world.faults and not (plan.shared or plan.faithful):
+            if world.chance(world.profile.other_version):
+                sometimes("version_changed")
+                return 9 - plan.version
+        return plan.version
 
     def _draw_expiry(self) -> int:
         world, plan = self.world, self.plan
@@ -201,8 +211,9 @@ class Client:
         sent = self.oracle.new_message(self.name, topic, qos)
         sent.is_will = True
         sent.attempts = 1
-        delay = 0 if self.plan.version == 4 else random.choice((0, 0, 1, 2, 4))
-        return WillPacket(topic, b"%d." % sent.index, qos, False, delay_interval=delay)
+        delay = 0 if self.version == 4 else random.choice((0, 0, 1, 2, 4))
+        sent.retain = world.chance(0.15)
+        return WillPacket(topic, b"%d." % sent.index, qos, sent.retain, delay_interval=delay)
 
     def _arm_will(self, packet: WillPacket) -> Will:
         index = int(packet.payload[:-1])
@@ -217,7 +228,7 @@ class Client:
         if link is None or self.state == LEAVING:  # nothing follows a DISCONNECT
             return
         self.world.note(self.name, ">", packet.kind, getattr(packet, "packet_id", 0))
-        link.send(encode(packet, self.plan.version))
+        link.send(encode(packet, self.version))
 
     def _give_up(self, link: Link) -> None:
         if link is self.link and self.state == CONNECTING:
@@ -302,7 +313,7 @@ class Client:
         pass
 
     def _on_disconnect(self, packet: Disconnect) -> None:
-        if self.plan.version == 4:
+        if self.version == 4:
             raise Violation("protocol", f"{self.name} speaks 3.1.1 and got DISCONNECT")
         if packet.reason_code not in KIND_REASONS:
             raise Violation("protocol", f"{self.name} was told {packet!r}")
@@ -326,8 +337,9 @@ class Client:
         if not packet.session_present or self.view is None:
             if attempt.clean_start and self.view is not None and self.view.durable:
                 sometimes("clean_start_over_a_session")
-            self.view = self.oracle.new_view(self.name, self.plan.version)
+            self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
+        self.view.version = self.version
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
@@ -377,7 +389,9 @@ class Client:
         """SUBSCRIBE to these filters with drawn options."""
         view, world = self.view, self.world
         assert view is not None
-        drawn = [draw_subscription(world.random, self.plan, name) for name in names]
+        if world.faults and not self.plan.faithful and world.chance(0.03):
+            names = [*names, names[0]]  # the same filter twice: the last one counts
+        drawn = [draw_subscription(world.random, self.plan, self.version, name) for name in names]
         identifier = drawn[0][1]
         packet_id = self.sender.free_id()
         items: list[tuple[Filter, Option, int]] = []
@@ -489,7 +503,7 @@ class Client:
 
     def _refuses(self) -> bool:
         world, plan = self.world, self.plan
-        may = plan.version == 5 and not plan.faithful and self.state == ONLINE and world.faults
+        may = self.version == 5 and not plan.faithful and self.state == ONLINE and world.faults
         return may and world.chance(world.profile.refused_deliveries)
 
     def _refuse(self, packet: Publish) -> None:
@@ -649,7 +663,7 @@ class Client:
         world, link = self.world, self.link
         assert link is not None and self.attempt is not None
         packet = Disconnect()
-        if self.plan.version == 5:
+        if self.version == 5:
             if self.attempt.will is not None and world.chance(0.3):
                 packet.reason_code = 4
                 self.attempt.disconnect_keeps_will = True
@@ -682,12 +696,15 @@ class Client:
         """Ask for everything that is retained."""
         view = self.view
         assert view is not None
-        asked = Subscription("r/#", 2)
-        item = view.subscribing(asked, 0, self.world.step, self.oracle.sent)
+        asked = [Subscription("r/#", 2), Subscription("will/#", 2)]
+        items = []
+        for one in asked:
+            item = view.subscribing(one, 0, self.world.step, self.oracle.sent)
+            items.append((item, item.options[-1], 0))
         packet_id = self.sender.free_id()
-        self.subscribes += 1
-        self.requests[packet_id] = (SUBACK, [(item, item.options[-1], 0)])
-        self.send(Subscribe(packet_id, [asked]))
+        self.subscribes += len(asked)
+        self.requests[packet_id] = (SUBACK, items)
+        self.send(Subscribe(packet_id, asked))
 
     def _stop_waiting(self, link: Link) -> None:
         if link is self.link:

@@ -23,7 +23,7 @@ from broker.publishing import CHANGED, Publishing
 from broker.retained import Retained
 from broker.sessions import Sessions
 from broker.tick import Tick
-from session.in_flight import QOS_MASK, RELEASED
+from session.in_flight import QOS_MASK, RELEASED, STORED_MASK
 from session.session import Session
 from storage.due import SESSION, WILL, Due
 from storage.errors import Recoverable
@@ -212,7 +212,7 @@ def connack_before_record_is_durable(patcher: Patcher) -> None:
     _answer_at_once(patcher, present=False)
 
 
-@mutant("gates", seeds=1_000, slow=True)
+@mutant("gates", seeds=3_000, slow=True)
 def connack_forgets_an_unsynced_end(patcher: Patcher) -> None:
     """A second clean start is answered at once while the first one is not durable yet."""
 
@@ -399,9 +399,12 @@ def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> N
         return done
 
     patcher.wrap(Engine, "_write", around)
-    patcher.wrap(
-        Engine, "start", lambda original, *a, **n: (postponed.clear(), original(*a, **n))[1]
-    )
+
+    def start(original: Any, *arguments: Any, **named: Any) -> Any:
+        postponed.clear()
+        return original(*arguments, **named)
+
+    patcher.wrap(Engine, "start", start)
 
 
 @mutant("gates", seeds=800, slow=True)
@@ -550,7 +553,7 @@ def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
 @mutant("qos2")
 def released_phase_is_not_stored(patcher: Patcher) -> None:
     """The record does not say that PUBREC came."""
-    patcher.set(session.records, "STORED_MASK", session.records.STORED_MASK & ~RELEASED)
+    patcher.set(session.records, "STORED_MASK", STORED_MASK & ~RELEASED)
 
 
 @mutant("qos2")

@@ -34,6 +34,7 @@ class Sent:
         "expiry_s",
         "first_ms",
         "first_step",
+        "from_both_versions",
         "from_version5",
         "index",
         "is_will",
@@ -58,6 +59,7 @@ class Sent:
         self.clears = False  # an empty retained payload
         self.is_will = False
         self.from_version5 = False
+        self.from_both_versions = False
         self.doubtful = False  # sent again, and the first time it may have been refused
         self.first_step = 0
         self.first_ms = 0  # broker time, as all times here
@@ -165,11 +167,11 @@ class Oracle:
 
     # Sessions
 
-    def new_view(self, client: str, version: int) -> SessionView:
+    def new_view(self, client: str) -> SessionView:
         """A session begins at the client: CONNACK without session present."""
         self.end_view(client)
         self.view_count += 1
-        view = self.views[client] = SessionView(client, self.view_count, version)
+        view = self.views[client] = SessionView(client, self.view_count)
         return view
 
     def end_view(self, client: str) -> None:
@@ -285,7 +287,8 @@ class Oracle:
         if sent.is_will:
             return
         properties = sent.properties() if view.version == 5 else b""
-        if packet.payload != sent.payload() or packet.properties != properties:
+        altered = packet.properties != properties and not sent.from_both_versions
+        if packet.payload != sent.payload() or altered:
             raise Violation(
                 "no_phantom",
                 f"{view.client} got {sent} with payload {packet.payload!r} and properties"
@@ -343,6 +346,17 @@ class Oracle:
             if self.sent[index].acked_step and not self.sent[index].rejected:
                 return index
         return -1
+
+    def _retained_wills(self, topic: str) -> set[int]:
+        """Return which wills may be retained on a topic: one of the fired ones."""
+        wills = [
+            will
+            for index, will in self.wills.items()
+            if self.sent[index].topic == topic and self.sent[index].retain
+        ]
+        fired = {will.index for will in wills if will.fired}
+        unseen = {will.index for will in wills if will.qos == 0}  # may have fired unseen
+        return fired | unseen if fired else unseen | {-1}
 
     def retained_candidates(self, topic: str) -> set[int]:
         """Return what may be retained now: -1 stands for nothing."""
@@ -427,8 +441,11 @@ class Oracle:
 
     def judge_retained(self, found: dict[str, int]) -> None:
         """Judge what a new subscriber got: topic -> index."""
-        for topic in self.retained.keys() | found.keys():
+        topics = self.retained.keys() | found.keys() | {f"will/{name}" for name in self.presences}
+        for topic in sorted(topics):
             candidates = self.retained_candidates(topic)
+            if topic.startswith("will/"):
+                candidates = self._retained_wills(topic)
             index = found.get(topic, -1)
             if index not in candidates:
                 raise Violation(

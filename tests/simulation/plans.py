@@ -120,12 +120,14 @@ def _draw_common(name: str, random: Random, profile: Profile) -> Plan:
     return plan
 
 
-def draw_subscription(random: Random, plan: Plan, topic_filter: str) -> tuple[Subscription, int]:
+def draw_subscription(
+    random: Random, plan: Plan, version: int, topic_filter: str
+) -> tuple[Subscription, int]:
     """Draw the options of a subscription, and its identifier (0 = none)."""
     qos = random.choice((1, 2, 2)) if plan.shared else random.choice((0, 1, 1, 2, 2, 2, 2))
     if plan.faithful:
         qos = 2
-    if plan.version == 4:
+    if version == 4:
         return Subscription(topic_filter, qos), 0
     identifier = random.choice((0, 0, 1, 7, 300))
     asked = Subscription(

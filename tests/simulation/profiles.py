@@ -32,7 +32,7 @@ REPLIES: Final = (
     "got the end",
 )
 # Or right after the next time the process passes there.
-TRAPS: Final = (
+TRAPS: Final[tuple[str, ...]] = (
     "now",
     "now",
     "after_receive",
@@ -42,6 +42,18 @@ TRAPS: Final = (
     "after_sync",
     "after_committed",
     *REPLIES,
+)
+
+
+# Settings that are the same for the whole of a world.
+KEPT: Final = (
+    "max_offline_messages",
+    "max_offline_bytes",
+    "total_bytes_max",
+    "max_age_s",
+    "on_limit",
+    "generation_size_bytes",
+    "generation_age_s",
 )
 
 
@@ -85,6 +97,8 @@ class Profile:
         self.short_expiry = 0.35  # share of v5 durable clients whose session ends after 2 to 6 s
         self.other_expiry = 0.06  # share of v5 CONNECTs with another interval than usual
         self.version4 = 0.35
+        self.other_version = 0.04  # share of CONNECTs with the other protocol version
+        self.other_settings = 0.15  # share of restarts with other settings
         self.slow_passwords = 0.25  # share of worlds whose authenticator answers later
         self.freezes = 0.15  # share of worlds in which the process is stopped for a while
         self.refused_deliveries = 0.03  # share of v5 acknowledgements with an error code
@@ -97,6 +111,13 @@ class Profile:
         self.limited = 0.0  # share of worlds with limits for what may be stored
         self.stalls = 0.1  # share of worlds with phases in which writes stall
         self.broken_disk = 0.1  # share of worlds in which some call of the store fails for good
+
+    def change(self, old: Settings, random: Random) -> Settings:
+        """Draw settings for a restart; what may be lost stays as it is."""
+        settings = self.settings(random)
+        for name in KEPT:
+            setattr(settings, name, getattr(old, name))
+        return settings
 
     def settings(self, random: Random) -> Settings:
         """Draw the broker's settings: small limits, so that every edge is met."""

@@ -64,6 +64,8 @@ RARE: Final[dict[str, str]] = {
     "password_checked_later": "a CONNECT was judged some time after it came",
     "connection_lost_while_judged": "a connection was lost while its CONNECT was judged",
     "writes_stalled": "the store stalled writes",
+    "version_changed": "a client came back with the other protocol version",
+    "settings_changed": "the broker was restarted with other settings",
     "duplicate_qos2_publish": "a publisher re-sent a QoS 2 PUBLISH",
     "released_again": "a publisher re-sent PUBREL",
     "wall_clock_jump": "a restart with the wall clock off by a day or more",

@@ -90,7 +90,7 @@ class Sender:
 
     def _may_expire(self) -> bool:
         client = self.client
-        return client.plan.version == 5 and client.world.chance(client.world.profile.message_expiry)
+        return client.version == 5 and client.world.chance(client.world.profile.message_expiry)
 
     def pump(self) -> None:
         """Send what the window allows, in order."""
@@ -112,7 +112,9 @@ class Sender:
     def _transmit(self, sent: "Sent", packet_id: int, *, dup: bool) -> None:
         client = self.client
         world = client.world
-        sent.from_version5 = client.plan.version == 5
+        if sent.transmissions and sent.from_version5 is not (client.version == 5):
+            sent.from_both_versions = True
+        sent.from_version5 = client.version == 5
         packet = Publish(
             sent.topic,
             sent.payload(),
@@ -147,8 +149,8 @@ class Sender:
     def connected(self, packet: Connack) -> None:
         """CONNACK came: send again what is not acknowledged, or start over without a session."""
         client = self.client
-        self.window = packet.receive_maximum if client.plan.version == 5 else V4_WINDOW
-        self.aliases_max = packet.topic_alias_maximum if client.plan.version == 5 else 0
+        self.window = packet.receive_maximum if client.version == 5 else V4_WINDOW
+        self.aliases_max = packet.topic_alias_maximum if client.version == 5 else 0
         self.aliases.clear()
         self.answers = {1: deque(), 2: deque()}
         if not packet.session_present:

@@ -269,6 +269,9 @@ class World:
         broker_ms = restart_time(self.store, wall, self.boot_id, self.now - self.booted_at)
         self._judge_clock(broker_ms)
         self.starts += 1
+        if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
+            sometimes("settings_changed")
+            self.settings = self.profile.change(self.settings, self.random)
         self.note("start", broker_ms)
         self.process = BrokerProcess(self, self.store, broker_ms)
         self.store.full = self.now < self.full_until
