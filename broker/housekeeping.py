@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.counters import Counters
-from broker.delivery import Delivery
+from broker.delivery import SCAN_MAX, Delivery
 from broker.groups import Group, Groups
 from broker.lifecycle import Lifecycle
 from broker.quota import Quota
@@ -23,7 +23,8 @@ from session.session import Session
 from storage.api import Store
 from storage.due import RETAINED, SESSION, WILL, Due
 from storage.errors import CorruptRecord, Recoverable
-from storage.log import Generation, MessageLog, Stream, report_generations
+from storage.layouts.filters import NAME as INDEXED
+from storage.log import Cursor, Generation, MessageLog, Stream, report_generations
 from storage.state import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
@@ -33,11 +34,22 @@ SWEEP_SLICE: Final = 64  # sessions a step of the sweep loads; about 2 ms
 class _Sweep:
     """The search for a session that still needs a generation."""
 
-    __slots__ = ("after", "generation")
+    __slots__ = ("after", "generation", "groups", "search", "searched")
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.after = b""
+        self.groups: list[Group] | None = None  # those to be looked at; None = it begins
+        # What the session under this key (b"" = a group) is owed, where the layout has no index to
+        # say so at once.
+        self.search: Cursor | None = None
+        self.searched = b""
+
+    def begin_again(self) -> None:
+        """Forget what was looked at."""
+        self.after = b""
+        self.groups = None
+        self.search = None
 
 
 class Housekeeping:
@@ -176,25 +188,62 @@ class Housekeeping:
         """Look at the next slice of sessions; drop the generation when all were looked at."""
         sweep = self._sweep
         assert sweep is not None
-        generation = sweep.generation
-        if not sweep.after:
-            if self._is_pinned_in_memory(generation) or self._is_pinned_by(self._pin, generation):
+        if sweep.search is not None:
+            self._search_on(sweep)
+        elif sweep.groups is None:
+            self._begin_sweep(sweep)
+        elif sweep.groups:
+            self._sweep_groups(sweep, sweep.groups)
+        elif self._sweep_sessions(sweep):
+            self._sweep = None
+            if self._is_pinned_in_memory(sweep.generation):
+                return  # by a session that was offline at first, or by what one left behind
+            self._drop(sweep.generation)
+            self._next_sweep_ms = now  # the next one may be free, too
+
+    def _begin_sweep(self, sweep: _Sweep) -> None:
+        """Look first where something was found the last time, and in memory."""
+        sweep.groups = [group for group in self._groups.all() if group.is_stored]
+        if self._is_pinned_in_memory(sweep.generation):
+            self._sweep = None
+        elif self._pin is not None:
+            value = self._store.get(SESSIONS, self._pin)
+            if value is not None and self._pins(sweep, self._pin, value):
                 self._sweep = None
+
+    def _sweep_groups(self, sweep: _Sweep, groups: list[Group]) -> None:
+        """Look at a slice of the stored groups."""
+        for _ in range(min(SWEEP_SLICE, len(groups))):
+            if self._is_pinned_by_group(sweep, groups.pop()):
+                self._sweep = None
+            if self._sweep is None or sweep.search is not None:
                 return
+
+    def _sweep_sessions(self, sweep: _Sweep) -> bool:
+        """Look at a slice of the stored sessions; True if it was the last one."""
         rows = self._store.scan(SESSIONS, sweep.after, count=SWEEP_SLICE)
         for key, value in rows:
-            if self._pins(key, value, generation):
+            sweep.after = key + b"\0"
+            if self._pins(sweep, key, value):
                 self._pin = key
                 self._sweep = None
-                return
-        if len(rows) == SWEEP_SLICE:
-            sweep.after = rows[-1][0] + b"\0"
-            return
-        self._sweep = None
-        if self._is_pinned_in_memory(generation):
-            return  # by a session that was offline when the sweep began, or by what one left behind
-        self._drop(generation)
-        self._next_sweep_ms = now  # the next one may be free, too
+                return False
+            if sweep.search is not None:
+                return False
+        return len(rows) < SWEEP_SLICE
+
+    def _search_on(self, sweep: _Sweep) -> None:
+        """Go on looking for the first message that somebody is owed."""
+        search = sweep.search
+        assert search is not None
+        last = sweep.generation.last_offset
+        before = search.position
+        messages = search.next(1, SCAN_MAX)
+        if messages and messages[0].offset <= last:
+            self._pin = sweep.searched or self._pin
+            self._sweep = None
+        elif messages or search.position >= last or search.position == before:
+            sweep.search = None
 
     def parted(self, session: Session) -> None:
         """A session goes offline: a sweep that has passed it must look at what it is owed."""
@@ -206,16 +255,10 @@ class Housekeeping:
         last = sweep.generation.last_offset
         if session.position < last or _oldest_in_flight(session) <= last:
             self._pin = session.client_id.encode()
-            sweep.after = b""
-
-    def _is_pinned_by(self, key: bytes | None, generation: Generation) -> bool:
-        if key is None:
-            return False
-        value = self._store.get(SESSIONS, key)
-        return value is not None and self._pins(key, value, generation)
+            sweep.begin_again()
 
     def _is_pinned_in_memory(self, generation: Generation) -> bool:
-        """Does a connected session or a group need the generation?"""
+        """Does a connected session need the generation, or a group what it was given back?"""
         last = generation.last_offset
         for connection in self._sessions.live.values():
             session = connection.session
@@ -226,42 +269,55 @@ class Housekeeping:
                 return True
             if connection.pending and session.position < last:
                 return True
-            if connection.is_lagging and self._owes(
-                self._delivery.streams(session), session.position, generation
-            ):
-                return True
-        return any(self._is_pinned_by_group(group, generation) for group in self._groups.all())
+            if connection.is_lagging and session.position < last:
+                # It reads on as soon as it has room. Where there is no index it is not searched for
+                # meanwhile.
+                if generation.layout != INDEXED or self._owes(
+                    self._delivery.streams(session), session.position, generation
+                ):
+                    return True
+        return any(
+            offset <= last
+            for group in self._groups.all()
+            if group.is_stored
+            for offset in (*group.owed, *group.leased)
+        )
 
-    def _is_pinned_by_group(self, group: Group, generation: Generation) -> bool:
-        if not group.is_stored:
-            return False
-        last = generation.last_offset
-        if any(offset <= last for offset in group.owed):
-            return True
-        if any(offset <= last for offset in group.leased):
-            return True
-        if not group.is_lagging:
+    def _is_pinned_by_group(self, sweep: _Sweep, group: Group) -> bool:
+        """Is a group owed something in its stream? Else a search may have begun."""
+        if not group.is_lagging or group.position >= sweep.generation.last_offset:
             return False
         entry = group.entry
+        if not entry.filter_id:
+            return False  # it has ended since the sweep began
         stream = Stream(entry.filter_id, entry.topic_filter, group.since)
-        return self._owes([stream], group.position, generation)
+        return self._is_owed(sweep, b"", [stream], group.position)
 
-    def _pins(self, key: bytes, value: bytes, generation: Generation) -> bool:
-        """Does a session in the store need the generation?"""
+    def _pins(self, sweep: _Sweep, key: bytes, value: bytes) -> bool:
+        """Does a session in the store need the generation? Else a search may have begun."""
         client_id = key.decode()
         if client_id in self._sessions.live:
             return False  # looked at in memory
+        last = sweep.generation.last_offset
         try:
             session = self._sessions.decode(client_id, value)
-            if _oldest_in_flight(session) <= generation.last_offset:
+            if _oldest_in_flight(session) <= last:
                 return True
-            if session.position >= generation.last_offset:
+            if session.position >= last:
                 return False
             self._sessions.load_rest(session)
         except CorruptRecord:
             self._counters.internal_errors += 1
             return True  # nobody knows what it is owed
-        return self._owes(self._delivery.streams(session), session.position, generation)
+        return self._is_owed(sweep, key, self._delivery.streams(session), session.position)
+
+    def _is_owed(self, sweep: _Sweep, key: bytes, streams: list[Stream], position: int) -> bool:
+        if sweep.generation.layout == INDEXED:
+            return self._owes(streams, position, sweep.generation)
+        if streams:
+            sweep.search = self._log.cursor(streams, position)
+            sweep.searched = key
+        return False
 
     def _owes(self, streams: list[Stream], position: int, generation: Generation) -> bool:
         owed = self._log.first_owed(streams, position, generation=generation.number)

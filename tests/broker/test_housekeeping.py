@@ -276,6 +276,39 @@ def test_a_long_search_without_an_index_is_cut_into_slices() -> None:
         assert client.receive_all() == [b"found"]
 
 
+@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("reader", ["session", "group"])
+@pytest.mark.parametrize("owed", [True, False])
+def test_a_sweep_finds_what_is_owed_without_stopping_the_loop(
+    layout: str, reader: str, owed: bool
+) -> None:
+    broker = Broker(layout=layout)
+    broker.durable("off", "rare" if reader == "session" else "$share/g/rare").drop()
+    broker.durable("busy", "busy", expiry=1).drop()
+    publisher = broker.connect("p", version=4)
+    with broker.one_tick():
+        for number in range(3 * SCAN_MAX):
+            publisher.send(Publish("busy", b"x", 1, packet_id=number + 1))
+        if owed:
+            publisher.send(Publish("rare", b"found", 1, packet_id=60_000))
+        publisher.send(Publish("busy", b"x", 1, packet_id=60_001))
+    rotate(broker)
+    broker.advance(s=2)  # "busy" has expired
+    broker.is_audited = False
+    most = 0
+    for _ in range(30):
+        calls = broker.store.io_calls
+        broker.engine.handle_timeout(broker.now)
+        most = max(most, broker.store.io_calls - calls)
+        broker.settle()
+        broker.now += 500
+    assert numbers_of(broker) == ([1, 2] if owed else [2])
+    assert most < 60
+    if owed:
+        assert broker.durable("off").receive_all() == [b"found"]
+        assert sweep(broker) == [2]
+
+
 def test_a_full_disk_does_not_stop_the_broker_when_a_generation_should_begin() -> None:
     broker = Broker(generation_age_s=10)
     broker.durable("off", "t").drop()
