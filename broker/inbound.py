@@ -115,13 +115,19 @@ class Inbound:
         if refusal:
             self._refuse(connection, session, packet, refusal)
             return
+        retain = packet.retain
+        if retain and connection.version < 5 and packet.payload:
+            if self._retained.is_full_for(topic):
+                # It cannot be told, and to close would make it come back with the same message.
+                self._counters.drop("storage_refused")
+                retain = False
         now = self._tick.now
         expiry = packet.message_expiry_interval
         message = Message(
             topic,
             packet.payload,
             qos,
-            packet.retain,
+            retain,
             packet.properties,
             session.client_id,
             now,

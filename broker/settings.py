@@ -50,6 +50,7 @@ class Settings:
         # is no ceiling: a v3.1.1 session with clean session 0 then lives for ever.
         self.session_expiry_max_s: int | None = None
         # Ceiling for Keep Alive (CONNACK Server Keep Alive). 0 = none, and a client may send 0.
+        # v3.1.1 clients cannot be told one, so it does not hold for them.
         self.keep_alive_max_s: int = 0
         # Distinct topic filters one session may hold; SUBSCRIBE beyond it is answered 0x97.
         self.subscriptions_per_session_max: int = 10_000
@@ -73,7 +74,7 @@ class Settings:
 
         # Time from accept to a complete CONNECT, so that silent sockets cannot pile up.
         self.connect_timeout_ms: int = 10_000
-        # Open connections at a time; the next one is refused with 0x97. 0 = no limit.
+        # Open connections at a time; the next one is refused with 0x89. 0 = no limit.
         self.max_connections: int = 0
         # Longest client identifier in bytes. The protocol's own limit is 65,535.
         self.client_id_bytes_max: int = 65_535

@@ -321,3 +321,14 @@ def test_a_retained_message_over_the_number_is_refused_but_a_known_topic_is_not(
     assert publisher.publish("a", b"2", 1, retain=True) == Puback(3)
     publisher.publish("a", b"", 1, retain=True)
     assert publisher.publish("b", b"1", 1, retain=True) == Puback(5)
+
+
+def test_a_v4_message_over_the_retained_limit_is_delivered_but_not_kept() -> None:
+    broker = Broker(retained_messages_max=1)
+    reader = broker.durable("reader", "b")
+    broker.publish("a", b"1", retain=True)
+    publisher = broker.connect("p", version=4)
+    assert publisher.publish("b", b"2", 1, retain=True) == Puback(1)
+    assert reader.receive_all() == [b"2"]
+    assert [key for key, _ in broker.rows("retained")] == [b"a"]
+    assert broker.counters.dropped["storage_refused"] == 1
