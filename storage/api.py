@@ -2,8 +2,8 @@
 
 A store holds column families of ordered byte keys. The broker writes one atomic batch per tick and
 never asks for a sync itself: the committer (`storage.writer`, or the simulation) syncs and reports.
-Implementations: `storage.rocks` (RocksDB) and `storage.memory` (the disk that forgets what was not
-synced). Read next: `storage.log` (the message log) and `storage.state` (the keys of everything else).
+Implementations: `storage.rocks` (RocksDB) and `storage.memory` (a disk that forgets what was not
+synced). Read next: `storage.log` (the message log), `storage.state` (the keys of everything else).
 """
 
 from collections.abc import Sequence
