@@ -128,6 +128,7 @@ class Delivery:
             if parts is None:
                 self._pass_over(session, offset)
                 continue
+            self._counters.payload_bytes_sent += len(message.payload)
             self._send_live(connection, session, parts, offset, effective)
 
     def _send_live(
@@ -239,6 +240,7 @@ class Delivery:
         if parts is None:
             return
         self._counters.messages_sent[0] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
         if connection.messages_behind or connection.gated:
             self._tick.follow_message(connection, parts[0] + parts[1])
             return
@@ -398,6 +400,7 @@ class Delivery:
             return 0
         packet_id = session.bind(reference, qos | source)
         self._counters.messages_sent[qos] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
             if hold:
@@ -517,6 +520,7 @@ class Delivery:
         parts = self._parts(connection, message, 0, retain, identifiers, {}, False)
         if parts is not None:
             self._counters.messages_sent[0] += 1
+            self._counters.payload_bytes_sent += len(message.payload)
             self._tick.follow_message(connection, parts[0] + parts[1])
 
     def _replay(self, connection: Connection, session: Session) -> None:
@@ -644,6 +648,7 @@ class Delivery:
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
         self._counters.messages_sent[qos] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
         self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
 
     def _load_in_flight(

@@ -619,6 +619,21 @@ def test_bytes_and_packets_are_counted() -> None:
     assert counters.packets_received[3] == 1 and counters.messages_received == [0, 1, 0]
     assert counters.messages_sent == [0, 1, 0] and counters.payload_bytes_received == 5
     assert counters.bytes_received > 0 and counters.bytes_sent > 0
+    assert counters.payload_bytes_sent == 5
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_payload_bytes_are_counted_for_every_way_out(qos: int) -> None:
+    broker = Broker()
+    broker.clean("live", "t", qos=2)
+    broker.clean("shared", "$share/g/t", qos=2)
+    broker.publish("t", b"1234567890", qos, retain=True)
+    assert broker.counters.payload_bytes_sent == 20
+    client = broker.durable("retained", "t", qos=2)
+    assert broker.counters.payload_bytes_sent == 30
+    client.drop()
+    broker.durable("retained").take()  # again, with DUP
+    assert broker.counters.payload_bytes_sent == (40 if qos else 30)
 
 
 @pytest.mark.parametrize(
