@@ -684,6 +684,7 @@ class Client:
         """Send DISCONNECT and leave, waiting for the broker's end or not."""
         world, link = self.world, self.link
         assert link is not None
+        link.disconnect_starts = link.sent
         self.send(packet)
         link.disconnect_ends = link.sent
         self.state = LEAVING

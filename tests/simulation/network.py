@@ -35,6 +35,7 @@ class Link:
         "cut_off",
         "delivered",
         "disconnect_ends",
+        "disconnect_starts",
         "disconnected_ms",
         "down",
         "down_busy",
@@ -63,6 +64,7 @@ class Link:
         self.down_busy = False
         self.sent = 0  # bytes the client sent
         self.delivered = 0  # bytes the engine was given
+        self.disconnect_starts = 0  # `sent` before the DISCONNECT
         self.disconnect_ends = 0  # `sent` after the DISCONNECT; 0 = none sent
         self.disconnected_ms = 0  # broker time when the engine was given all of it
         self.client_gone = False  # the client has left this connection
@@ -135,10 +137,17 @@ class Link:
         self._broker_notices()
 
     def _hand_up(self, count: int) -> None:
+        before = self.disconnect_starts - self.delivered
+        if self.disconnect_ends and 0 < before < count:
+            self._hand_over(before)  # so that one sees whether the DISCONNECT will be read
+            count -= before
+        self._hand_over(count)
+
+    def _hand_over(self, count: int) -> None:
         data = bytes(self.up[:count])
         del self.up[:count]
         self.delivered += count
-        is_read = self.connection.state < CLOSING  # what follows a takeover is not
+        is_read = self.connection.state < CLOSING  # nothing is after a takeover or a mistake
         if 0 < self.disconnect_ends <= self.delivered and not self.disconnected_ms and is_read:
             self.disconnected_ms = self.process.broker_now()
         self.process.receive(self, data)

@@ -355,8 +355,10 @@ class Oracle:
             if self.sent[index].topic == topic and self.sent[index].retain
         ]
         fired = {will.index for will in wills if will.fired}
-        unseen = {will.index for will in wills if will.qos == 0}  # may have fired unseen
-        return fired | unseen if fired else unseen | {-1}
+        fired |= {will.index for will in wills if will.qos == 0}  # may have fired unseen
+        # Below QoS 2 it may have been seen before a crash undid it.
+        certain = any(will.fired and will.qos == 2 for will in wills)
+        return fired if certain else fired | {-1}
 
     def retained_candidates(self, topic: str) -> set[int]:
         """Return what may be retained now: -1 stands for nothing."""

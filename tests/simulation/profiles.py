@@ -52,6 +52,7 @@ KEPT: Final = (
     "total_bytes_max",
     "max_age_s",
     "on_limit",
+    "store_qos0",
     "generation_size_bytes",
     "generation_age_s",
 )
