@@ -787,3 +787,76 @@ def test_a_message_that_waits_for_its_commit_sets_no_alias() -> None:
     publisher.send(Publish("t", b"0", 0))
     broker.commit()
     assert [(m.topic, m.topic_alias) for m in client.messages()] == [("t", 0), ("t", 1)]
+
+
+# Where the ways meet
+
+
+def test_a_durable_session_gets_nothing_that_a_limit_kept_out_of_the_store() -> None:
+    broker = Broker(total_bytes_max=100, on_limit="drop_new")
+    durable = broker.durable("durable", "t")
+    clean = broker.clean("clean", "t", qos=1)
+    publish(broker, numbers(5))
+    assert clean.receive_all() == numbers(5)
+    kept = durable.receive_all()
+    assert kept == numbers(len(kept)) and len(kept) < 5
+    assert broker.counters.dropped["total_limit"] >= 5 - len(kept)
+
+
+def test_a_message_before_a_subscription_does_not_carry_its_identifier() -> None:
+    broker = Broker(max_inflight=1, pending_messages_max=1)
+    client = broker.connect("c", expiry=100)
+    client.subscribe("a/+", qos=1, identifier=1)
+    publish(broker, numbers(4), topic="a/b")
+    client.subscribe("a/#", qos=1, identifier=2)
+    publish(broker, numbers(1, start=4), topic="a/b")
+    seen = []
+    while messages := client.messages():
+        seen += [message.subscription_identifiers for message in messages]
+        client.acknowledge(*messages)
+    assert seen[:4] == [(1,)] * 4
+    assert sorted(seen[4]) == [1, 2]
+
+
+def test_stored_qos_0_waits_its_turn_behind_a_full_window() -> None:
+    broker = Broker(store_qos0=True, max_inflight=1)
+    client = broker.durable("c", "t")
+    publish(broker, [b"1", b"2"])
+    publish(broker, [b"zero"], qos=0)
+    publish(broker, [b"3"])
+    assert client.receive_all() == [b"1", b"2", b"zero", b"3"]
+
+
+def test_what_a_dropped_generation_held_is_missing_and_counted() -> None:
+    broker = Broker(max_inflight=1, pending_messages_max=1, max_age_s=60, generation_age_s=10)
+    client = broker.durable("c", "t")
+    publish(broker, numbers(5))
+    first = client.message()
+    broker.advance(s=11)
+    broker.advance(s=61)
+    publish(broker, [b"young"])
+    client.acknowledge(first)
+    assert client.receive_all() == [b"young"]
+    assert broker.counters.dropped["max_age"] >= 4
+
+
+def test_own_messages_in_the_backlog_are_passed_over() -> None:
+    broker = Broker(max_inflight=1, pending_messages_max=1)
+    client = broker.connect("c", expiry=100)
+    client.subscribe("t", qos=1, no_local=True)
+    publish(broker, numbers(4))
+    assert client.connection.is_lagging
+    client.publish("t", b"own", 1)
+    publish(broker, numbers(1, start=4))
+    assert client.receive_all() == numbers(5)
+
+
+def test_a_retained_copy_that_was_acknowledged_just_before_a_crash_is_not_sent_again() -> None:
+    broker = Broker()
+    broker.publish("t", b"R", retain=True)
+    client = broker.durable("c", "t")
+    client.acknowledge(client.message())
+    broker.restart()  # the row of the copy is gone, the record still names it
+    client = broker.durable("c")
+    client.expect_nothing()
+    assert in_flight(client) == 0

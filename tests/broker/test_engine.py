@@ -26,7 +26,7 @@ from mqtt.packets import (
 )
 from storage.errors import Unrecoverable, WriteStalled
 from tests.broker.audit import audit
-from tests.broker.harness import Broker, Client, will
+from tests.broker.harness import Broker, Client, SlowAuthenticator, connect_packet, will
 
 
 def with_reader(qos: int = 1, **settings: object) -> tuple[Broker, Client]:
@@ -650,3 +650,65 @@ def test_invariants_notice_what_cannot_be(spoil: Callable[[object], None]) -> No
     assert list(broker.engine.invariants()) == []
     spoil(client.connection)
     assert list(broker.engine.invariants()) != []
+
+
+# Corners
+
+
+def test_a_crash_with_very_many_connections_is_settled_in_several_batches() -> None:
+    broker = Broker()
+    broker.is_audited = False
+    with broker.one_tick():
+        for number in range(2100):
+            broker.request(f"c{number}", expiry=100)
+    broker.crash()
+    recovery = broker.start()
+    assert recovery.were_connected == recovery.sessions == 2100
+    assert broker.engine.written >= 3
+    assert broker.rows("connections") == []
+
+
+def test_a_group_that_lived_on_a_session_in_memory_is_gone_after_a_crash() -> None:
+    broker = Broker()
+    stored = broker.durable("stored", "$share/g/t")
+    broker.clean("passing", "$share/g/t", qos=1)
+    stored.unsubscribe("$share/g/t")
+    assert len(broker.rows("groups")) == 1
+    broker.restart()
+    assert broker.rows("groups") == broker.rows("holders") == broker.rows("filters") == []
+
+
+def test_what_comes_after_the_end_is_not_handled() -> None:
+    broker = Broker(linger=True)
+    client = broker.connect("c")
+    client.disconnect()
+    client.send(Publish("t", b"R", 0, True), Pingreq())
+    client.expect_nothing()
+    assert broker.rows("retained") == []
+    client.drop()
+    broker.engine.transport_lost(client.connection, broker.now)
+    broker.settle()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_fault_among_packets_that_waited_for_the_verdict_is_a_fault(version: int) -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open(version)
+    client.send(
+        connect_packet("c", version),
+        Publish("t", b"R", 1, True, packet_id=1),
+        Puback(9),
+        Pubrec(9),
+        Publish("u", b"", 2, packet_id=2),
+        Pubcomp(2),
+    )
+    slow.answer("c")
+    broker.settle()
+    assert not client.is_closed
+    client.send(Disconnect())
+    client = broker.open(5)
+    client.send(connect_packet("d", 5), Publish("", b"", topic_alias=7), Pingreq())
+    slow.answer("d")
+    broker.settle()
+    assert client.take()[1:] == [Disconnect(reasons.PROTOCOL_ERROR)]

@@ -473,3 +473,38 @@ def test_groups_read_over_generations_of_every_layout(layout: str) -> None:
     assert broker.durable("one").receive_all() == numbers(6)
     broker.advance(s=60)
     assert broker.engine.stats()["generations"] == 1
+
+
+def test_what_expires_while_it_waits_in_memory_is_not_handed_out() -> None:
+    broker = Broker(max_inflight=1)
+    client = broker.clean("c", SHARED, qos=1)
+    publish(broker, b"1")
+    broker.publish("t", b"short", message_expiry_interval=5)
+    publish(broker, b"2")
+    broker.advance(s=10)
+    assert client.receive_all() == [b"1", b"2"]
+    assert broker.counters.expired_messages == 1
+
+
+def test_what_was_taken_back_and_then_dropped_with_its_generation_is_counted() -> None:
+    broker = Broker(max_age_s=60, generation_age_s=10)
+    one = broker.connect("one", expiry=1)
+    one.subscribe(SHARED, qos=1)
+    broker.durable("two", SHARED).drop()
+    publish(broker, b"old")
+    one.drop()
+    broker.advance(s=11)
+    broker.advance(s=61)
+    publish(broker, b"young")
+    assert broker.durable("two").receive_all() == [b"young"]
+    assert broker.counters.dropped["max_age"] >= 1
+
+
+def test_ending_a_session_of_a_group_that_is_gone_is_no_trouble() -> None:
+    broker = Broker()
+    client = broker.durable("c", SHARED, expiry=10)
+    publish(broker, b"1")
+    client.unsubscribe(SHARED)
+    client.drop()
+    broker.advance(s=11)
+    assert broker.rows("sessions") == broker.rows("groups") == []

@@ -416,3 +416,42 @@ def test_many_sessions_expire_in_slices() -> None:
         left.append(len(broker.rows("sessions")))
     assert left == [25, 15, 5, 0]
     assert broker.rows("due") == [] and broker.rows("filters") == []
+
+
+def test_a_will_and_the_end_of_its_session_may_be_due_in_one_slice() -> None:
+    broker = Broker()
+    watcher = broker.clean("watcher", "w", qos=1)
+    broker.durable("c", expiry=10, will=will("w", delay=60)).drop()
+    broker.durable("d", expiry=10, will=will("w", delay=5)).drop()
+    broker.now += 20_000
+    broker.advance()
+    assert watcher.receive_all() == [b"will", b"will"]
+    assert broker.rows("due") == broker.rows("sessions") == []
+
+
+@pytest.mark.parametrize("layout", ["filters", "timeline"])
+def test_a_slow_consumer_that_is_behind_keeps_its_generation(layout: str) -> None:
+    broker = Broker(layout=layout, pending_messages_max=1)
+    session = broker.durable("c", "t")
+    session.stop_taking()
+    for payload in (b"1", b"2", b"3"):
+        broker.publish("t", payload)
+    assert session.connection.is_lagging
+    rotate(broker)
+    assert sweep(broker) == [1, 2]
+    session.go_on_taking()
+    assert session.receive_all() == [b"1", b"2", b"3"]
+    assert sweep(broker) == [2]
+
+
+def test_a_group_that_ends_during_a_sweep_keeps_nothing() -> None:
+    broker = Broker()
+    crowd(broker, with_backlog="t")
+    assert broker.durable("z").receive_all() == [b"1", b"2", b"3"]
+    broker.durable("g", "$share/g/u").drop()
+    broker.publish("u", b"owed")
+    rotate(broker)
+    broker.now += SWEEP_PERIOD_MS
+    one_slice(broker)
+    broker.connect("g", clean_start=True)
+    assert sweep(broker) == [3]

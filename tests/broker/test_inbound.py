@@ -622,3 +622,11 @@ def test_nothing_follows_our_disconnect() -> None:
         broker.store.sync()
         broker.engine.committed(broker.engine.written, broker.now)
     client.expect_closed(reasons.MALFORMED_PACKET)
+
+
+def test_a_v4_message_at_qos_0_with_too_many_levels_is_dropped() -> None:
+    broker = Broker(topic_levels_max=2)
+    client = broker.connect("c", version=4)
+    client.send(Publish("a/b/c", b"", 0, True))
+    client.ping()
+    assert broker.rows("retained") == []

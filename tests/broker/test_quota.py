@@ -332,3 +332,18 @@ def test_a_v4_message_over_the_retained_limit_is_delivered_but_not_kept() -> Non
     assert reader.receive_all() == [b"2"]
     assert [key for key, _ in broker.rows("retained")] == [b"a"]
     assert broker.counters.dropped["storage_refused"] == 1
+
+
+def test_backlogs_of_more_filters_than_are_remembered_are_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quota, "BUDGETS_MAX", 2)
+    broker = Broker(max_offline_messages=2, on_limit="reject")
+    broker.durable("s", "t/#", "t/1", "t/2", "t/3").drop()
+    accepted = [
+        payload
+        for payload in numbers(6)
+        for topic in [f"t/{int(payload) % 3 + 1}"]
+        if publish(broker, payload, topic=topic)
+    ]
+    assert accepted == [b"0", b"1"]

@@ -4,7 +4,7 @@ import pytest
 
 from session.records import decode_session
 from session.subscription import decode_subscription
-from storage.state import decode_filter, unseal
+from storage.state import decode_filter, seal, unseal
 from tests.broker.harness import NEVER, Broker, Client
 
 
@@ -238,3 +238,15 @@ def test_ending_one_session_leaves_the_others_alone() -> None:
         assert client.connection.session is not None
         assert client.connection.session.incoming == {5}
     assert holders(broker) == {"t": 3, "u": 1}
+
+
+@pytest.mark.parametrize("family", ["sessions", "subscriptions"])
+def test_a_row_of_a_later_version_is_refused_and_left_alone(family: str) -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    ((key, value),) = broker.rows(family)
+    later = seal(b"\x63" + unseal(value, family)[1:])
+    broker.store.write([(family, key, later)])
+    broker.is_audited = False
+    assert broker.refused("c", expiry=100) == 0x88
+    assert broker.rows(family) == [(key, later)]
