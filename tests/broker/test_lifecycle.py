@@ -298,9 +298,9 @@ def test_connect_is_refused_for_what_it_asks(fields: dict[str, object], v5: int,
     broker = Broker(
         client_id_bytes_max=10, maximum_qos=1, retain_available=False, topic_levels_max=4
     )
-    client_id = str(fields.pop("client_id", "c"))
-    assert broker.refused(client_id, **fields) == v5
-    assert broker.refused(client_id, version=4, **fields) == v4
+    asked = {"client_id": "c", **fields}
+    assert broker.refused(**asked) == v5
+    assert broker.refused(version=4, **asked) == v4
 
 
 def test_enhanced_authentication_is_refused_not_ignored() -> None:

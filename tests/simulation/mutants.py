@@ -544,8 +544,8 @@ def order_is_reversed_on_resume(patcher: Patcher) -> None:
 def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
     """A resumed session sends as much as it likes."""
 
-    def around(original: Any, self: Session, send_quota: int) -> None:
-        original(self, 1_000 if self.in_flight else send_quota)
+    def around(original: Any, self: Session, *limits: int) -> None:
+        original(self, *((1_000, 1_000) if self.in_flight else limits))
 
     patcher.wrap(Session, "begin_connection", around)
 
