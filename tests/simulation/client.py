@@ -40,6 +40,7 @@ from mqtt.packets import (
     Unsubscribe,
 )
 from mqtt.packets import Will as WillPacket
+from tests.simulation.behaviour import Behaviour
 from tests.simulation.network import Link
 from tests.simulation.observer import near_the_wrap, note_connect, note_resume
 from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
@@ -84,6 +85,7 @@ class Client:
         self.view: SessionView | None = None
         self.receiver = Receiver(self.name)
         self.sender = Sender(self)
+        self.behaviour = Behaviour(self)
         self.presence = Presence(self.name)
         self.oracle.presences[self.name] = self.presence
         self.attempt: Attempt | None = None
@@ -115,7 +117,7 @@ class Client:
         """Start the program."""
         self.world.after(int(self.world.random.random() * 60), self.connect)
         if not self.plan.faithful:
-            self.world.after(int(self.world.random.random() * 400), self._act)
+            self.world.after(int(self.world.random.random() * 400), self.behaviour.act)
 
     def connect(self) -> None:
         """Open a connection, unless there is one or the broker is down."""
@@ -128,6 +130,14 @@ class Client:
             return
         packet = self._draw_connect()
         self._open(process, packet)
+
+    def connect_again(self) -> None:
+        """Open a second connection while the first one is fine; the first is still read."""
+        process, old = self.world.up(), self.link
+        assert process is not None and old is not None
+        self.old_link, self.old_decoder = old, self.decoder
+        self.link = None
+        self._open(process, self._draw_connect())
 
     def _open(self, process: "BrokerProcess", packet: Connect) -> None:
         world = self.world
@@ -605,80 +615,6 @@ class Client:
             return
         self.send(Pingreq())
         self.world.after(self.plan.keep_alive_s * 700, self._ping, link)
-
-    def _act(self) -> None:
-        """Do one thing a program or its network does, and come back later."""
-        world = self.world
-        if not world.faults:
-            return
-        low, high = world.profile.step_ms
-        world.after(low + int(world.random.random() * (high - low)), self._act)
-        if self.state != ONLINE or not world.witness_ready:
-            return
-        actions, weights = world.actions(self.plan)
-        action = world.random.choices(actions, cum_weights=weights)[0]
-        getattr(self, "_act_" + action)()
-
-    def _act_publish(self) -> None:
-        self.sender.publish_some()
-
-    def _act_resubscribe(self) -> None:
-        if not self.requests:
-            self.subscribe([self.world.random.choice(self.plan.filters)])
-
-    def _act_unsubscribe(self) -> None:
-        if not self.requests:
-            self.unsubscribe(self.world.random.choice(self.plan.filters))
-
-    def _act_cut(self) -> None:
-        assert self.link is not None
-        self.link.leave(self.world.notice())
-
-    def _act_abandon(self) -> None:
-        """The client's network is gone for good: the broker sees a half-open connection."""
-        assert self.link is not None
-        sometimes("half_open_resume")
-        self.link.leave(2_000 + int(self.world.random.random() * 12_000))
-
-    def _act_take_over(self) -> None:
-        """A second connection of the same client, while the first one is fine."""
-        world, old = self.world, self.link
-        process = world.up()
-        assert old is not None
-        if process is None or self.expiry_ms == 0 or self.old_link is not None:
-            return
-        sometimes("takeover")
-        if self.held:
-            sometimes("takeover_with_held_acks")
-        self.old_link, self.old_decoder = old, self.decoder
-        self.link = None
-        self._open(process, self._draw_connect())
-
-    def _act_stall(self) -> None:
-        assert self.link is not None
-        world = self.world
-        self.link.stalled_until = world.now + 200 + int(world.random.random() * 1_500)
-
-    def _act_disconnect(self) -> None:
-        world, link = self.world, self.link
-        assert link is not None and self.attempt is not None
-        packet = Disconnect()
-        if self.version == 5:
-            if self.attempt.will is not None and world.chance(0.3):
-                packet.reason_code = 4
-                self.attempt.disconnect_keeps_will = True
-            if self.expiry_ms and not self.plan.shared and world.chance(0.2):
-                self._change_expiry(packet)
-        self.disconnect(packet)
-
-    def _change_expiry(self, packet: Disconnect) -> None:
-        expiry = self.world.random.choice((0, 1, 3, 7200))
-        packet.session_expiry_interval = expiry
-        assert self.attempt is not None
-        self.attempt.disconnect_expiry_ms = expiry * 1000
-        sometimes("disconnect_changed_expiry")
-        if expiry == 0:
-            self.oracle.weaken_view(self.name)
 
     def disconnect(self, packet: Disconnect) -> None:
         """Send DISCONNECT and leave, waiting for the broker's end or not."""

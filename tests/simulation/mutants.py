@@ -3,12 +3,11 @@
 A mutant is the proof that a property is really judged and that worlds reach the state where it can
 break. Each names its danger, the kind of world that finds it and how many seeds that may take.
 Patches are applied to classes for the time of a run and taken back after it. Read next:
-`tests/simulation/test_mutants.py`.
+`tests.simulation.planting`, then `tests/simulation/test_mutants.py`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import broker.delivery
 import session.records
@@ -28,89 +27,9 @@ from session.session import Session
 from storage.due import SESSION, WILL, Due
 from storage.errors import Recoverable
 from storage.state import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
-from tests.simulation.world import World
+from tests.simulation.planting import MUTANTS, Patcher, mutant
 
-MISSING: Final = object()
-
-
-class Patcher:
-    """Replaces attributes and puts them back."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[Any, str, Any]] = []
-
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace one attribute."""
-        self._before.append((owner, name, owner.__dict__.get(name, MISSING)))
-        setattr(owner, name, value)
-
-    def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Replace a function by `around(original, *arguments)`."""
-        original = owner.__dict__[name]
-
-        def patched(*arguments: Any, **named: Any) -> Any:
-            return around(original, *arguments, **named)
-
-        self.set(owner, name, patched)
-
-    def undo(self) -> None:
-        """Put everything back, last first."""
-        while self._before:
-            owner, name, value = self._before.pop()
-            if value is MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-
-
-class Mutant:
-    """One planted bug."""
-
-    def __init__(
-        self, patch: Callable[[Patcher], None], profile: str | None, seeds: int, slow: bool
-    ) -> None:
-        self.name = patch.__name__
-        self.danger = (patch.__doc__ or "").strip()
-        self.profile = profile
-        self.seeds = seeds  # worlds within which it must be noticed
-        self.slow = slow
-        self.patch = patch
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Have the bug for a while."""
-        patcher = Patcher()
-        self.patch(patcher)
-        try:
-            yield
-        finally:
-            patcher.undo()
-
-    def hunt(self, start: int = 0) -> tuple[int, str] | None:
-        """Run worlds until one notices; returns (seed, what it said), None if none did."""
-        with self.planted():
-            for seed in range(start, start + self.seeds):
-                try:
-                    World(seed, self.profile).run()
-                except Exception as error:  # any exception is a kill
-                    return seed, f"{type(error).__name__}: {error}"
-        return None
-
-
-MUTANTS: Final[dict[str, Mutant]] = {}
-
-
-def mutant(
-    profile: str | None = None, *, seeds: int = 60, slow: bool = False
-) -> Callable[[Callable[[Patcher], None]], Callable[[Patcher], None]]:
-    """Register a planted bug."""
-
-    def register(patch: Callable[[Patcher], None]) -> Callable[[Patcher], None]:
-        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow)
-        return patch
-
-    return register
-
+__all__ = ["MUTANTS"]
 
 # Replies that leave before their commit
 

@@ -10,7 +10,6 @@ trace hash, in any process. Read next: `tests.simulation.process`, `tests.simula
 import hashlib
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import accumulate
 from random import Random
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from tests.simulation.client import Client
 from tests.simulation.heal import heal_and_judge
 from tests.simulation.observer import note_crash
 from tests.simulation.oracle import Oracle
-from tests.simulation.plans import Plan, draw_clients
+from tests.simulation.plans import draw_clients
 from tests.simulation.process import BrokerProcess, read_heartbeat, restart_time
 from tests.simulation.profiles import PROFILES, WEIGHTS, Profile
 from tests.simulation.rare import sometimes
@@ -119,7 +118,6 @@ class World:
         self.dropped = 0  # counted by the processes before
         self.witness_ready = not self.profile.will
         self.settled = False  # everything is done: nothing may be delivered any more
-        self._actions: dict[str, tuple[list[str], list[float]]] = {}
         self.messages_made = 0
         self.wrap = self.random.random() < self.profile.wrap
         self.process: BrokerProcess | None = None
@@ -204,27 +202,6 @@ class World:
         """Return the heartbeat row for a broker time, as the shell does."""
         wall = self.now + self.wall_offset
         return Heartbeat(broker_ms, wall, self.boot_id, self.now - self.booted_at).encode()
-
-    def actions(self, plan: Plan) -> tuple[list[str], list[float]]:
-        """Return what a client of this plan may do, with cumulative weights."""
-        known = self._actions.get(plan.name)
-        if known is not None:
-            return known
-        profile = self.profile
-        weights = {
-            "cut": profile.cut,
-            "abandon": profile.abandon,
-            "disconnect": profile.disconnect,
-            "stall": profile.stall,
-            "take_over": profile.abandon,
-        }
-        if plan.topics:
-            weights["publish"] = profile.publish
-        if plan.filters:
-            weights["resubscribe"] = profile.resubscribe * (0.3 if plan.shared else 1.0)
-            weights["unsubscribe"] = profile.unsubscribe * (0.3 if plan.shared else 1.0)
-        known = self._actions[plan.name] = (list(weights), list(accumulate(weights.values())))
-        return known
 
     # Running
 

@@ -1,0 +1,103 @@
+"""How a bug is planted: patches that are taken back, and the hunt for worlds that notice.
+
+Read next: `tests.simulation.mutants`, the bugs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tests.simulation.verdict import Violation
+from tests.simulation.world import World
+
+MISSING: Final = object()
+
+
+class Patcher:
+    """Replaces attributes and puts them back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace one attribute."""
+        self._before.append((owner, name, owner.__dict__.get(name, MISSING)))
+        setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Replace a function by `around(original, *arguments)`."""
+        original = owner.__dict__[name]
+
+        def patched(*arguments: Any, **named: Any) -> Any:
+            return around(original, *arguments, **named)
+
+        self.set(owner, name, patched)
+
+    def undo(self) -> None:
+        """Put everything back, last first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+class Mutant:
+    """One planted bug."""
+
+    def __init__(
+        self, patch: Callable[[Patcher], None], profile: str | None, seeds: int, slow: bool
+    ) -> None:
+        self.name = patch.__name__
+        self.danger = (patch.__doc__ or "").strip()
+        self.profile = profile
+        self.seeds = seeds  # worlds within which it must be noticed
+        self.slow = slow
+        self.patch = patch
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the bug for a while."""
+        patcher = Patcher()
+        self.patch(patcher)
+        try:
+            yield
+        finally:
+            patcher.undo()
+
+    def hunt(self, start: int = 0) -> tuple[int, str] | None:
+        """Run worlds until one notices; returns (seed, what it said), None if none did.
+
+        Only a broken property counts: a patch that no longer fits the engine raises, too, and a
+        bug that kills the broker outright proves nothing about the oracle.
+        """
+        others: Exception | None = None
+        with self.planted():
+            for seed in range(start, start + self.seeds):
+                try:
+                    World(seed, self.profile).run()
+                except Violation as violation:
+                    return seed, str(violation)
+                except (TypeError, AttributeError, NameError):
+                    raise
+                except Exception as error:
+                    others = error
+        if others is not None:
+            raise others
+        return None
+
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(
+    profile: str | None = None, *, seeds: int = 60, slow: bool = False
+) -> Callable[[Callable[[Patcher], None]], Callable[[Patcher], None]]:
+    """Register a planted bug."""
+
+    def register(patch: Callable[[Patcher], None]) -> Callable[[Patcher], None]:
+        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow)
+        return patch
+
+    return register
