@@ -674,7 +674,8 @@ class Engine:
     def refuse_writes(self, refused: bool) -> None:
         """The disk is below its low-water mark (or above it again): refuse new durable state."""
         self._is_low = refused
-        self._publishing.refuses_writes = refused or self._retry_ms is not None
+        full = self.refused_by is not None and not self._is_stall(self.refused_by)
+        self._publishing.refuses_writes = refused or full  # a stall only delays
 
     def publish_system(self, topic: str, payload: bytes, now: int) -> None:
         """Publish a `$SYS` message: live, and retained in memory only."""

@@ -27,13 +27,14 @@ class Accepted:
 
     def __init__(self, reason_code: int, is_changed: bool) -> None:
         self.reason_code: int = reason_code
-        self.is_changed: bool = is_changed  # did the batch change? Then its ack has to wait
+        self.is_changed: bool = is_changed  # has its ack to wait for a commit?
 
 
 REFUSED: Final = Accepted(reasons.QUOTA_EXCEEDED, False)
 UNCHANGED: Final = Accepted(reasons.SUCCESS, False)
 CHANGED: Final = Accepted(reasons.SUCCESS, True)
 UNMATCHED: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, False)
+UNMATCHED_YET: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, True)
 
 
 class Publishing:
@@ -98,10 +99,13 @@ class Publishing:
             self._groups.publish(message, route.groups)
         if changed:
             return CHANGED
+        # A stored session whose end is not durable yet may have been the only one that wanted the
+        # message. A crash would bring it back, so the acknowledgement waits for that end.
+        waits = bool(self._tick.ended or self._tick.ending)
         if route.targets or route.groups:
-            return UNCHANGED
+            return CHANGED if waits else UNCHANGED
         self._counters.unmatched_messages += 1
-        return UNMATCHED
+        return UNMATCHED_YET if waits else UNMATCHED
 
     def route(self, topic: str) -> Route:
         """Return who gets a topic now."""

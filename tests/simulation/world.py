@@ -308,8 +308,10 @@ class World:
     def shut_down(self) -> None:
         """Let the broker drain and exit, as on SIGTERM."""
         process = self.up()
-        if process is None or process.engine._retry_ms is not None:
-            return  # what the store has refused so far would have to be written first
+        if process is None or process.store.full or process.store.fail_writes is not None:
+            return  # what the store refuses would have to be written first
+        if process.engine._retry_ms is not None:
+            return
         process.store.fail_at_call(0, Unrecoverable("never"))
         self.note("shut down")
         self.broker_high = self.latest()
