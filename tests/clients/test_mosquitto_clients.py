@@ -25,6 +25,14 @@ def _subscribe(broker: BrokerProcess, name: str, version: int, *rest: str) -> li
     return _arguments("mosquitto_sub", broker, version, *common, *rest)
 
 
+def _roomy(version: int) -> list[str]:
+    """Return a Receive Maximum above the -C count, which mosquitto_sub 2.0.11 would take for it.
+
+    It counts a message that comes again after a reconnect twice, and would give up at its own limit.
+    """
+    return ["-D", "CONNECT", "receive-maximum", "20"] if version == 5 else []
+
+
 def _publish(broker: BrokerProcess, name: str, version: int, payload: str) -> None:
     subprocess.run(
         _arguments("mosquitto_pub", broker, version, "-q", "2", "-t", f"{name}/in", "-m", payload),
@@ -57,7 +65,9 @@ def test_mosquitto_sub_reconnects_to_its_session(
     output = tmp_path / "output"
     with open(output, "wb") as lines:
         subscriber = subprocess.Popen(
-            _subscribe(broker, name, version, "-C", "6"), stdout=lines, stderr=subprocess.DEVNULL
+            _subscribe(broker, name, version, "-C", "6", *_roomy(version)),
+            stdout=lines,
+            stderr=subprocess.DEVNULL,
         )
     try:
         for turn in range(3):
