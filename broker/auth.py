@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.ports import Verdict
+from broker.ports import Exchange, Verdict
 from mqtt import reasons
 
 # Checks waiting for a thread. At ~25 ms each and two threads this is a wait of 13 s, about what
@@ -31,6 +31,10 @@ class AllowAll:
     ) -> None:
         """Accept at once."""
         done(Verdict(True, reasons.SUCCESS, username or ANONYMOUS))
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method: there is nothing to check a client against."""
+        return None
 
 
 class PasswordFile:
@@ -107,6 +111,10 @@ class PasswordFile:
         self._waiting -= 1
         done(verdict)
 
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method."""
+        return None
+
     def reload(self) -> int:
         """Read the file again and return its number of users.
 
@@ -122,6 +130,8 @@ class PasswordFile:
 
 class AllowAllPolicy:
     """Permits every publish, subscription and delivery."""
+
+    is_open: bool = True
 
     def may_publish(self, identity: str, client_id: str, topic: str) -> bool:
         """Allow it."""

@@ -8,9 +8,10 @@ connection and are never stored. Decides nothing about messages; see `broker.del
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.ports import Transport
+from broker.ports import Exchange, Transport
 from mqtt.decoder import Decoder
 from mqtt.message import Message
 from mqtt.packets import Packet, Will
@@ -63,6 +64,21 @@ class Waiting:
         self.size: int = sum(map(len, data))
 
 
+class Handshake:
+    """An enhanced authentication under way, at CONNECT or again."""
+
+    __slots__ = ("accept", "awaits_client", "exchange")
+
+    def __init__(
+        self, exchange: Exchange, accept: Callable[[str, bytes | None], bool] | None
+    ) -> None:
+        self.exchange: Exchange = exchange
+        # Accepts the CONNECT that began it (identity, Authentication Data); False if it must not.
+        # None for a client that was accepted before and authenticates again.
+        self.accept: Callable[[str, bytes | None], bool] | None = accept
+        self.awaits_client: bool = False  # is it the client's turn?
+
+
 class Connection:
     """One client connection."""
 
@@ -70,6 +86,7 @@ class Connection:
         "alias_out_max",
         "aliases_in",
         "aliases_out",
+        "authentication_method",
         "client_id",
         "commits_owed",
         "cursor",
@@ -78,10 +95,12 @@ class Connection:
         "expiry_interval_s",
         "gated",
         "group_keys",
+        "handshake",
         "held",
         "held_acks",
         "held_bytes",
         "held_messages",
+        "identity",
         "inbound_open",
         "is_lagging",
         "is_over",
@@ -121,6 +140,7 @@ class Connection:
         opened_at_ms: int,
         listener: str,
         remote: str,
+        identity: str | None,
     ) -> None:
         self.number: int = number  # unique in this process; orders what must be deterministic
         self.transport: Transport = transport
@@ -129,11 +149,15 @@ class Connection:
         self.last_received_ms: int = opened_at_ms
         self.listener: str = listener
         self.remote: str = remote
+        # Who the client is, as its transport has proved (a certificate); None = its CONNECT says.
+        self.identity: str | None = identity
         self.state: int = AWAITING_CONNECT
         self.version: int = 0
         self.client_id: str = ""  # as in CONNECT or assigned; for whoever watches
         self.session: Session | None = None
         self.username: str = ""
+        self.authentication_method: str | None = None  # of CONNECT
+        self.handshake: Handshake | None = None
         self.early: list[Packet] = []  # arrived before the CONNECT was judged
 
         self.out: list[bytes] = []

@@ -294,12 +294,23 @@ class Engine:
     # Connections
 
     def open(
-        self, transport: Transport, now: int, *, listener: str = "tcp", remote: str = ""
+        self,
+        transport: Transport,
+        now: int,
+        *,
+        listener: str = "tcp",
+        remote: str = "",
+        identity: str | None = None,
     ) -> Connection:
-        """Take note of a new transport; its CONNECT has to come within the connect timeout."""
+        """Take note of a new transport; its CONNECT has to come within the connect timeout.
+
+        An `identity` that the transport has proved is the client's user name: no password is asked.
+        """
         self._tick.now = now
         decoder = Decoder("server", self.settings.maximum_packet_size)
-        connection = Connection(self._next_number, transport, decoder, now, listener, remote)
+        connection = Connection(
+            self._next_number, transport, decoder, now, listener, remote, identity
+        )
         self._next_number += 1
         self._connections[connection] = None
         self.counters.connections_accepted += 1
@@ -337,7 +348,9 @@ class Engine:
         except MqttError as error:
             self._fail(connection, error)
             return
-        if decoder.error is not None and connection.state != AUTHENTICATING:
+        if decoder.error is not None and (
+            connection.state != AUTHENTICATING or connection.handshake is not None
+        ):
             self._fail(connection, decoder.error)
         elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
             self._stalled[connection] = None
@@ -360,12 +373,25 @@ class Engine:
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
             self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
-            if connection.state == AUTHENTICATING:
+            if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
+        elif connection.handshake is not None:
+            self._converse(connection, packet)
         elif connection.state == AUTHENTICATING:
             if len(connection.early) >= EARLY_PACKETS_MAX:
                 raise ProtocolError("too many packets before CONNACK", reasons.QUOTA_EXCEEDED)
             connection.early.append(packet)
+
+    def _converse(self, connection: Connection, packet: Packet) -> None:
+        """Handle a packet that came before the CONNACK of an enhanced authentication."""
+        self.counters.packets_received[packet.kind] += 1
+        if isinstance(packet, Auth):
+            self._lifecycle.authentication.receive(connection, packet)
+        elif isinstance(packet, Disconnect):
+            connection.state = CLOSING
+            self._tick.close(connection)
+        else:
+            raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
 
     def _handle_early(self, connection: Connection) -> None:
         """The authenticator answered: go on with what came after the CONNECT."""
@@ -407,7 +433,7 @@ class Engine:
             if mistake:
                 raise ProtocolError("session expiry interval raised from 0", mistake)
         elif isinstance(packet, Auth):
-            raise ProtocolError("AUTH without an authentication method in CONNECT")
+            self._lifecycle.authentication.receive(connection, packet)
         else:
             raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
 
@@ -616,7 +642,9 @@ class Engine:
 
     def _silence_ends(self, connection: Connection) -> int:
         """Return when this connection has been silent for too long, broker ms; 0 = never."""
-        if connection.state == AWAITING_CONNECT:
+        if connection.state == AWAITING_CONNECT or (
+            connection.state == AUTHENTICATING and connection.handshake is not None
+        ):
             return connection.opened_at_ms + self.settings.connect_timeout_ms
         if connection.state >= CLOSING or not connection.keep_alive_ms:
             return 0
@@ -661,7 +689,7 @@ class Engine:
             # It is us who do not listen: the client's silence says nothing.
             connection.last_received_ms = now
             self._watch(connection)
-        elif connection.state == AWAITING_CONNECT:
+        elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
             connection.state = CLOSING
             self._tick.close(connection)

@@ -12,10 +12,11 @@ import struct
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from broker.connection import ACTIVE, AUTHENTICATING, CLOSED, CLOSING, Connection
+from broker.authentication import Authentication
+from broker.connection import ACTIVE, CLOSED, CLOSING, Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
-from broker.ports import Authenticator, Policy, Verdict
+from broker.ports import Authenticator, Policy
 from broker.publishing import Publishing
 from broker.sessions import Sessions
 from broker.settings import Settings
@@ -73,13 +74,15 @@ class Lifecycle:
         self._delivery: Final = delivery
         self._publishing: Final = publishing
         self._settings: Final = settings
-        self._authenticator: Final = authenticator
         self._policy: Final = policy
         self._counters: Final = counters
         self._new_client_id: Final = new_client_id
         self._settle: Final = settle
         self._watch: Final = watch
         self._observe: Final = observe
+        self.authentication: Final = Authentication(
+            tick, authenticator, counters, self.refuse, self.end
+        )
         self._wills_refused = 0
 
     # CONNECT
@@ -98,27 +101,15 @@ class Lifecycle:
             assigned = packet.client_id
         else:
             assigned = None
-        connection.state = AUTHENTICATING
-        later = False
 
-        def done(verdict: Verdict) -> None:
-            if connection.state != AUTHENTICATING:
-                return
-            if not verdict.ok:
-                self.refuse(connection, verdict.reason_code)
-            else:
-                self._accept(connection, packet, verdict.identity, assigned)
-            if later:
-                decided()
+        def accept(identity: str, data: bytes | None) -> None:
+            self._accept(connection, packet, identity, assigned, data)
 
-        self._authenticator.authenticate(packet.client_id, packet.username, packet.password, done)
-        later = True
+        self.authentication.begin(connection, packet, accept, decided)
 
     def _refusal(self, packet: Connect) -> int:
         """Return the reason to refuse a CONNECT for what it says, or 0."""
         settings = self._settings
-        if packet.authentication_method is not None:
-            return reasons.BAD_AUTHENTICATION_METHOD
         if len(packet.client_id.encode()) > settings.client_id_bytes_max:
             return reasons.CLIENT_IDENTIFIER_NOT_VALID
         if not packet.client_id and packet.protocol_version < 5 and not packet.clean_start:
@@ -155,7 +146,12 @@ class Lifecycle:
         self._tick.close(connection)
 
     def _accept(
-        self, connection: Connection, packet: Connect, identity: str, assigned: str | None
+        self,
+        connection: Connection,
+        packet: Connect,
+        identity: str,
+        assigned: str | None,
+        authentication_data: bytes | None,
     ) -> None:
         """The client is who it says: find, take over or make its session, and answer."""
         if not self._settle() and not self._needs_no_store(packet):
@@ -187,7 +183,7 @@ class Lifecycle:
         if self._publishing.refuses_writes and (expiry_interval_s or packet.will) and starts_new:
             self.refuse(connection, reasons.QUOTA_EXCEEDED)
             return
-        connack = self._connack(packet, expiry_interval_s, assigned)
+        connack = self._connack(packet, expiry_interval_s, assigned, authentication_data)
         if connack is None:
             self.refuse(connection, reasons.PACKET_TOO_LARGE)
             return
@@ -297,7 +293,7 @@ class Lifecycle:
         session.protocol_version = packet.protocol_version
         session.begin_connection(packet.receive_maximum, settings.max_inflight)
         connection.session = session
-        connection.username = packet.username or ""
+        connection.username = session.identity or packet.username or ""
         connection.receive_maximum = packet.receive_maximum
         connection.problem_information = packet.request_problem_information
         connection.alias_out_max = min(
@@ -323,7 +319,11 @@ class Lifecycle:
             self._counters.wills["armed"] += 1
 
     def _connack(
-        self, packet: Connect, expiry_interval_s: int, assigned: str | None
+        self,
+        packet: Connect,
+        expiry_interval_s: int,
+        assigned: str | None,
+        authentication_data: bytes | None,
     ) -> Connack | None:
         """Return what accepts a CONNECT, None if it is larger than the client takes."""
         connack = Connack(False)
@@ -338,6 +338,8 @@ class Lifecycle:
         connack.maximum_packet_size = settings.maximum_packet_size
         connack.topic_alias_maximum = settings.topic_alias_maximum
         connack.assigned_client_id = assigned
+        connack.authentication_method = packet.authentication_method  # [MQTT-4.12.0-5]
+        connack.authentication_data = authentication_data
         keep_alive = self._keep_alive_of(packet)
         if keep_alive != packet.keep_alive:
             connack.server_keep_alive = keep_alive

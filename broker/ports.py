@@ -5,7 +5,12 @@ or the simulation's fake network); `broker.auth` provides the rest. Read next: `
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+# What one step of an enhanced authentication came to.
+STEP_CONTINUE: Final = 0  # the client has to answer `data`
+STEP_SUCCESS: Final = 1  # it is who it says; `data`, if any, is for the client to check
+STEP_REFUSED: Final = 2
 
 
 class Transport(Protocol):
@@ -45,6 +50,39 @@ class Verdict:
         return f"Verdict(ok={self.ok}, reason_code={self.reason_code:#04x}, {self.identity!r})"
 
 
+class Step:
+    """An exchange's answer to one AUTH packet, or to the CONNECT that began it."""
+
+    __slots__ = ("data", "identity", "outcome", "reason_code")
+
+    def __init__(
+        self,
+        outcome: int,
+        data: bytes | None = None,
+        identity: str = "",
+        reason_code: int = 0,
+    ) -> None:
+        self.outcome: int = outcome  # one of STEP_*
+        self.data: bytes | None = data  # Authentication Data for the client
+        self.identity: str = identity  # owner of the session, when the outcome is success
+        self.reason_code: int = reason_code  # CONNACK or DISCONNECT reason when refused
+
+    def __repr__(self) -> str:
+        return f"Step({self.outcome}, {self.identity!r}, {self.reason_code:#04x})"  # data is secret
+
+
+class Exchange(Protocol):
+    """One enhanced authentication under way (section 4.12); it belongs to one connection."""
+
+    def step(self, data: bytes | None, done: Callable[[Step], None]) -> None:
+        """Take the client's Authentication Data (None = it sent none) and call `done` once.
+
+        On the engine's own thread, before this returns or later. No further step follows one that
+        was not STEP_CONTINUE.
+        """
+        ...
+
+
 class Authenticator(Protocol):
     """Says who a client is."""
 
@@ -62,13 +100,23 @@ class Authenticator(Protocol):
         """
         ...
 
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Begin an enhanced authentication; None if there is no such Authentication Method."""
+        ...
+
 
 class Policy(Protocol):
-    """Says what an identity may do. Asked at PUBLISH, at SUBSCRIBE and at delivery from storage.
+    """Says what an identity may do. Asked at PUBLISH, at SUBSCRIBE, and at every delivery.
 
-    Must be quick and must not block. An implementation compares topics level by level and never
-    builds a pattern out of client data.
+    Its answers may change while the broker runs; whatever is sent, or published for a client that
+    is gone (a will), is judged by the answer of then. Must be quick and must not block. An
+    implementation compares topics level by level and never builds a pattern out of client data.
     """
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether everything is allowed, always: then nothing else is asked."""
+        ...
 
     def may_publish(self, identity: str, client_id: str, topic: str) -> bool:
         """Return whether the client may publish to `topic`."""
@@ -79,5 +127,5 @@ class Policy(Protocol):
         ...
 
     def may_receive(self, identity: str, client_id: str, topic: str) -> bool:
-        """Return whether a stored message on `topic` may be delivered to the client."""
+        """Return whether a message on `topic` may be delivered to the client, now."""
         ...

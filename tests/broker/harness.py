@@ -15,7 +15,7 @@ from broker.auth import AllowAll
 from broker.connection import CLOSED, Connection
 from broker.counters import Counters
 from broker.engine import Engine, Recovery
-from broker.ports import Authenticator, Policy, Verdict
+from broker.ports import Authenticator, Exchange, Policy, Verdict
 from broker.settings import Settings
 from mqtt.decoder import Decoder
 from mqtt.encoder import encode
@@ -80,6 +80,8 @@ class Stream:
 class Rules:
     """A policy that permits everything but what a test forbids."""
 
+    is_open: bool = False
+
     def __init__(self) -> None:
         self.forbidden: set[tuple[str, str]] = set()
         self.asked: list[tuple[str, str, str, str]] = []
@@ -121,6 +123,10 @@ class SlowAuthenticator:
         """Keep `done` until `answer`."""
         self.waiting[client_id] = done
 
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method."""
+        return None
+
     def answer(self, client_id: str, *, ok: bool = True, reason_code: int = 0) -> None:
         """Answer one CONNECT."""
         self.waiting.pop(client_id)(Verdict(ok, reason_code, ""))
@@ -129,11 +135,15 @@ class SlowAuthenticator:
 class Client:
     """One connection of a client that does only what it is told."""
 
-    def __init__(self, broker: "Broker", version: int) -> None:
+    def __init__(
+        self, broker: "Broker", version: int, identity: str | None = None, remote: str = ""
+    ) -> None:
         self.broker = broker
         self.version = version
         self.stream = Stream()
-        self.connection: Connection = broker.engine.open(self.stream, broker.now)
+        self.connection: Connection = broker.engine.open(
+            self.stream, broker.now, remote=remote, identity=identity
+        )
         self.received: list[Packet] = []
         self.connack: Connack | None = None
         self._decoder = Decoder("client", 0, version)
@@ -444,9 +454,9 @@ class Broker:
 
     # Clients
 
-    def open(self, version: int = 5) -> Client:
+    def open(self, version: int = 5, *, identity: str | None = None, remote: str = "") -> Client:
         """Open a connection without sending anything."""
-        client = Client(self, version)
+        client = Client(self, version, identity, remote)
         self.clients.append(client)
         return client
 

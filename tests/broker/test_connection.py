@@ -11,7 +11,7 @@ from tests.broker.harness import Stream
 
 def active() -> Connection:
     """Return a connection with a session and an open window."""
-    connection = Connection(1, Stream(), Decoder("server", 0), 1000, "tcp", "")
+    connection = Connection(1, Stream(), Decoder("server", 0), 1000, "tcp", "", None)
     connection.state = ACTIVE
     connection.session = Session("c", "", 1000)
     connection.session.begin_connection(2)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from broker.auth import AllowAllPolicy
-from broker.ports import Verdict
+from broker.ports import Exchange, Verdict
 from storage.clock import Heartbeat
 from storage.errors import Unrecoverable, WriteStalled
 from storage.memory import MemoryStore
@@ -57,6 +57,10 @@ class AnyClient:
             return
         sometimes("password_checked_later")
         world.after(self._delay_ms, process.judged, done, verdict)
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method."""
+        return None
 
 
 class World:
