@@ -1,0 +1,297 @@
+"""A raw WebSocket client (RFC 6455) of the suite's own, able to send what a library would not.
+
+`WebSocket` looks like a socket to the MQTT client (`sendall`, `recv`, `settimeout`, `close`), so
+that the same checks run over it; `send_frame` and `next_frame` give the frames themselves.
+Frames are read strictly: one that breaks RFC 6455 raises `BadFrame`.
+"""
+
+import base64
+import contextlib
+import hashlib
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+CONTINUATION: Final = 0
+TEXT: Final = 1
+BINARY: Final = 2
+CLOSE: Final = 8
+PING: Final = 9
+PONG: Final = 10
+
+GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+KEY: Final = "dGhlIHNhbXBsZSBub25jZQ=="
+"""The key we offer, always the same: the answer can be computed once and read in a dump."""
+
+RESPONSE_BYTES_MAX: Final = 65_536
+FRAME_BYTES_MAX: Final = 268_435_460
+"""The largest MQTT packet; no frame of a broker has a reason to be larger."""
+
+
+class BadFrame(Exception):
+    """What the server sent breaks RFC 6455."""
+
+
+class Frame(NamedTuple):
+    """One frame as it came: the final bit, the opcode and the payload."""
+
+    fin: bool
+    opcode: int
+    payload: bytes
+
+
+class Response(NamedTuple):
+    """The server's answer to the upgrade; status 0 if it closed without one."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+
+    def all(self, name: str) -> list[str]:
+        """Return the values of every header called `name`, in order."""
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+def frame(
+    opcode: int,
+    payload: bytes = b"",
+    *,
+    fin: bool = True,
+    reserved: int = 0,
+    mask: bytes | None = b"\x37\xfa\x21\x3d",
+    width: int | None = None,
+) -> bytes:
+    """Build a frame. `mask=None` sends it unmasked; `width` forces a length form of 0, 2 or 8."""
+    size = len(payload)
+    if width is None:
+        width = 0 if size < 126 else 2 if size < 65_536 else 8
+    masked = 0 if mask is None else 0x80
+    head = bytes([(0x80 if fin else 0) | reserved << 4 | opcode])
+    if width == 0:
+        head += bytes([masked | size])
+    elif width == 2:
+        head += struct.pack("!BH", masked | 126, size)
+    else:
+        head += struct.pack("!BQ", masked | 127, size)
+    if mask is None:
+        return head + payload
+    return head + mask + _masked(payload, mask)
+
+
+def accept_key(key: str) -> str:
+    """Return the Sec-WebSocket-Accept that belongs to `key`."""
+    return base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
+
+
+def upgrade_request(
+    host: str,
+    port: int,
+    *,
+    path: str = "/mqtt",
+    subprotocols: str | None = "mqtt",
+    origin: str | None = None,
+    key: str | None = KEY,
+    version: str | None = "13",
+    upgrade: str | None = "websocket",
+    extra: Sequence[tuple[str, str]] = (),
+) -> bytes:
+    """Build the upgrade request; a header given as None is left out."""
+    headers = [
+        ("Host", f"{host}:{port}"),
+        ("Upgrade", upgrade),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Key", key),
+        ("Sec-WebSocket-Version", version),
+        ("Sec-WebSocket-Protocol", subprotocols),
+        ("Origin", origin),
+        *extra,
+    ]
+    lines = [f"GET {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers if v is not None)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+class WebSocket:
+    """One connection. `response` is the answer to the upgrade, `opened` whether it was granted.
+
+    `opcodes` lists the opcode of every frame that came, in order. Frame borders of what is sent
+    are the caller's: `sendall` makes one binary frame of its argument.
+    """
+
+    def __init__(self, transport: socket.socket, response: Response, rest: bytes) -> None:
+        self.response = response
+        self.opened = response.status == 101
+        self.opcodes: list[int] = []
+        self.close_code: int | None = None
+        self._socket = transport
+        self._raw = bytearray(rest)
+        self._data = bytearray()
+        self._inside_message = False
+        self._ended = False
+
+    @classmethod
+    def open(
+        cls, host: str, port: int, *, timeout: float, request: bytes | None = None
+    ) -> "WebSocket":
+        """Connect, send the upgrade (`request`, or a proper one) and read the whole answer.
+
+        Raises BadFrame if the answer is not HTTP or accepts with a wrong key, TimeoutError if
+        none comes within `timeout` seconds. A refusal is no error: look at `opened`.
+        """
+        with contextlib.ExitStack() as unless_opened:
+            transport = socket.create_connection((host, port), timeout=timeout)
+            unless_opened.callback(transport.close)
+            transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport.sendall(upgrade_request(host, port) if request is None else request)
+            response, rest = _read_response(transport)
+            keys = response.all("Sec-WebSocket-Accept")
+            if response.status == 101 and keys != [accept_key(KEY)]:
+                raise BadFrame(f"Sec-WebSocket-Accept is {keys}, expected {accept_key(KEY)}")
+            unless_opened.pop_all()
+        return cls(transport, response, rest)
+
+    def sendall(self, data: bytes) -> None:
+        """Send `data` as one binary frame."""
+        self._socket.sendall(frame(BINARY, data))
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes on the TCP connection as they are, e.g. frames built by `frame`."""
+        self._socket.sendall(data)
+
+    def recv(self, size: int) -> bytes:
+        """Return up to `size` bytes of what data frames carry; b"" once the TCP connection ended.
+
+        Pings are answered and a close frame is echoed on the way; after a close frame it waits
+        for the end of the TCP connection, which is the server's to close first.
+        """
+        while not self._data:
+            got = self.next_frame()
+            if got is None:
+                return b""
+            if got.opcode == PING:
+                self._socket.sendall(frame(PONG, got.payload))
+            elif got.opcode == CLOSE:
+                self._answer_close(got.payload)
+            elif got.opcode != PONG:
+                self._data += got.payload
+        taken = bytes(self._data[:size])
+        del self._data[:size]
+        return taken
+
+    def next_frame(self) -> Frame | None:
+        """Return the next frame, None at the end of the TCP connection; TimeoutError as set."""
+        while (got := self._parse()) is None:
+            if self._ended:
+                return None
+            try:
+                received = self._socket.recv(65_536)
+            except ConnectionError:
+                received = b""
+            self._ended = not received
+            self._raw += received
+        self.opcodes.append(got.opcode)
+        return got
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Set how many seconds a call may wait."""
+        self._socket.settimeout(timeout)
+
+    def gettimeout(self) -> float | None:
+        """Return what `settimeout` set."""
+        return self._socket.gettimeout()
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        """Set an option of the TCP socket, e.g. SO_LINGER for a reset on close."""
+        self._socket.setsockopt(level, option, value)
+
+    def shutdown(self, how: int) -> None:
+        """Shut down the TCP connection."""
+        self._socket.shutdown(how)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the TCP socket. Beware: frames may wait in our own buffer."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the TCP connection, without a close frame."""
+        self._socket.close()
+
+    def _answer_close(self, payload: bytes) -> None:
+        if self.close_code is not None:
+            raise BadFrame("a frame follows the close frame")
+        self.close_code = struct.unpack("!H", payload[:2])[0] if len(payload) >= 2 else 1005
+        try:
+            self._socket.sendall(frame(CLOSE, payload[:2]))
+        except ConnectionError:
+            self._ended = True
+
+    def _parse(self) -> Frame | None:
+        raw = self._raw
+        if len(raw) < 2:
+            return None
+        first, size = raw[0], raw[1]
+        at = 2
+        if size & 0x80:
+            raise BadFrame(f"frame {bytes(raw[:16]).hex()} of the server is masked")
+        for marker, width in ((126, 2), (127, 8)):
+            if size == marker:
+                if len(raw) < at + width:
+                    return None
+                size = int.from_bytes(raw[at : at + width], "big")
+                at += width
+                break
+        self._check(first, size)
+        if len(raw) < at + size:
+            return None
+        payload = bytes(raw[at : at + size])
+        del raw[: at + size]
+        opcode = first & 0x0F
+        if opcode < CLOSE:
+            self._inside_message = not first & 0x80
+        return Frame(bool(first & 0x80), opcode, payload)
+
+    def _check(self, first: int, size: int) -> None:
+        """Raise BadFrame unless a frame with this first byte and size may come now."""
+        opcode = first & 0x0F
+        if first & 0x70:
+            raise BadFrame(f"frame byte {first:#04x}: a reserved bit without an extension")
+        if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
+            raise BadFrame(f"frame byte {first:#04x}: unknown opcode {opcode}")
+        if opcode >= CLOSE and (not first & 0x80 or size > 125):
+            raise BadFrame(f"frame byte {first:#04x}: a control frame of {size} bytes or in parts")
+        if opcode < CLOSE and (opcode == CONTINUATION) != self._inside_message:
+            raise BadFrame(f"frame byte {first:#04x}: continuation out of place")
+        if size > FRAME_BYTES_MAX:
+            raise BadFrame(f"frame of {size} bytes")
+
+
+def _read_response(transport: socket.socket) -> tuple[Response, bytes]:
+    """Read up to the end of the HTTP headers; return them and what came behind them."""
+    raw = bytearray()
+    while b"\r\n\r\n" not in raw:
+        try:
+            received = transport.recv(4096)
+        except ConnectionError:
+            received = b""
+        if not received and not raw:
+            return Response(0, ()), b""
+        if not received or len(raw) > RESPONSE_BYTES_MAX:
+            raise BadFrame(f"answer to the upgrade does not end: {bytes(raw[:80])!r}")
+        raw += received
+    head, _, rest = bytes(raw).partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ", 2)
+    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+        raise BadFrame(f"answer to the upgrade is {first!r}, expected an HTTP status line")
+    headers = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadFrame(f"header {line!r} in the answer to the upgrade has no colon")
+        headers.append((name.strip(), value.strip()))
+    return Response(int(parts[1]), tuple(headers)), rest
+
+
+def _masked(payload: bytes, mask: bytes) -> bytes:
+    size = len(payload)
+    key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
+    return (int.from_bytes(payload, "big") ^ key).to_bytes(size, "big")
