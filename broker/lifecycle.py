@@ -24,7 +24,7 @@ from broker.tick import Tick
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.message import NEVER, Message
-from mqtt.packets import CONNACK, DISCONNECT, Connack, Connect, Disconnect, Will
+from mqtt.packets import CONNACK, DISCONNECT, V3, Connack, Connect, Disconnect, Will
 from mqtt.topics import levels_count, topic_problem
 from session.session import EXPIRY_NEVER, Session
 from session.will import ConnectionRecord, decode_connection, encode_connection
@@ -112,8 +112,9 @@ class Lifecycle:
         settings = self._settings
         if len(packet.client_id.encode()) > settings.client_id_bytes_max:
             return reasons.CLIENT_IDENTIFIER_NOT_VALID
-        if not packet.client_id and packet.protocol_version < 5 and not packet.clean_start:
-            return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
+        if not packet.client_id and packet.protocol_version < 5:
+            if packet.protocol_version == V3 or not packet.clean_start:
+                return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
         if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
             if packet.client_id not in self._sessions.live:
                 return reasons.SERVER_BUSY

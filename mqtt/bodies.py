@@ -56,7 +56,7 @@ def read_topic(raw: bytes, field: str = "topic") -> str:
 
 
 def read_protocol(reader: Reader) -> int:
-    """Read protocol name and version of CONNECT; return 4 or 5 [MQTT-3.1.2-1, MQTT-3.1.2-2]."""
+    """Read protocol name and version of CONNECT; return 3, 4 or 5 [MQTT-3.1.2-1, MQTT-3.1.2-2]."""
     name = reader.binary("protocol name")
     version = reader.byte("protocol version")
     if name == PROTOCOL_NAME:
@@ -64,7 +64,11 @@ def read_protocol(reader: Reader) -> int:
             return version
         raise UnsupportedProtocolVersion(f"protocol version {version}: expected 4 or 5", version)
     if name == PROTOCOL_NAME_V3:
-        raise UnsupportedProtocolVersion("protocol name 'MQIsdp': expected 'MQTT'", version)
+        if version == packets.V3:
+            return version
+        raise UnsupportedProtocolVersion(
+            f"protocol version {version} of 'MQIsdp': expected 3", version
+        )
     raise ProtocolError(
         f"protocol name {name[:8]!r}: expected b'MQTT'", reasons.UNSUPPORTED_PROTOCOL_VERSION
     )
@@ -84,8 +88,12 @@ def read_connect(reader: Reader, version: int, user_properties_max: int) -> Conn
         found = Properties()
     client_id = reader.string("client id")
     will = _read_will(reader, flags, version, user_properties_max) if flags & _WILL else None
-    username = reader.string("user name") if flags & _USER_NAME else None
-    password = reader.binary("password") if flags & _PASSWORD else None
+    # MQTT 3.1, CONNECT, "User name and password flags": for the sake of older clients the end of
+    # the packet counts for more than the flags.
+    ends = version == packets.V3 and reader.position == reader.end
+    username = reader.string("user name") if flags & _USER_NAME and not ends else None
+    ends = version == packets.V3 and reader.position == reader.end
+    password = reader.binary("password") if flags & _PASSWORD and not ends else None
     reader.finish()
     numbers = found.numbers
     return Connect(
@@ -117,7 +125,7 @@ def _check_connect_flags(flags: int, version: int) -> None:
     elif flags & 0x38:
         # v4 [MQTT-3.1.2-13, MQTT-3.1.2-15], v5 [MQTT-3.1.2-11, MQTT-3.1.2-13]
         raise MalformedPacket("will QoS or will retain without will")
-    if version == packets.V4 and flags & _PASSWORD and not flags & _USER_NAME:
+    if version < packets.V5 and flags & _PASSWORD and not flags & _USER_NAME:
         raise MalformedPacket("password without user name")  # v4 [MQTT-3.1.2-22]
 
 
@@ -281,7 +289,7 @@ def _read_unsubscribe(reader: Reader, version: int, user_properties_max: int) ->
 def _read_disconnect(
     reader: Reader, version: int, from_client: bool, user_properties_max: int
 ) -> Disconnect:
-    if version == packets.V4 or reader.position == reader.end:
+    if version < packets.V5 or reader.position == reader.end:
         reader.finish()
         return Disconnect()
     code = reader.byte("reason code")
@@ -387,7 +395,7 @@ def _read_suback(reader: Reader, version: int, user_properties_max: int) -> Suba
 
 def _read_unsuback(reader: Reader, version: int, user_properties_max: int) -> Unsuback:
     packet_id = _read_packet_id(reader)
-    if version == packets.V4:
+    if version < packets.V5:
         reader.finish()
         return Unsuback(packet_id, [])
     found = props.read(reader.properties(), packets.UNSUBACK, user_properties_max)
@@ -412,7 +420,7 @@ def header_fault(first: int, version: int, from_client: bool) -> MqttError | Non
     """
     kind = first >> 4
     flags = first & 15
-    if kind == 0 or (kind == packets.AUTH and version == packets.V4):
+    if kind == 0 or (kind == packets.AUTH and 0 < version < packets.V5):
         return MalformedPacket(f"packet type {kind} is reserved")
     name = packets.NAMES[kind]
     if kind == packets.PUBLISH:
@@ -420,7 +428,11 @@ def header_fault(first: int, version: int, from_client: bool) -> MqttError | Non
             return MalformedPacket("PUBLISH with QoS 3")  # [MQTT-3.3.1-4]
         if flags & 14 == 8:
             return MalformedPacket("PUBLISH with DUP at QoS 0")  # [MQTT-3.3.1-2]
-    elif flags != (2 if kind in (packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE) else 0):
+    elif kind in (packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE):
+        # MQTT 3.1 lets a client set DUP when it sends one again.
+        if flags != 2 and not (version == packets.V3 and flags == 10):
+            return MalformedPacket(f"{name} with fixed header flags {flags:04b}")  # [MQTT-2.1.3-1]
+    elif flags:
         return MalformedPacket(f"{name} with fixed header flags {flags:04b}")  # [MQTT-2.1.3-1]
     if version == 0:
         return None if kind == packets.CONNECT else ProtocolError(f"{name} before CONNECT")
@@ -430,7 +442,7 @@ def header_fault(first: int, version: int, from_client: bool) -> MqttError | Non
         if kind in (packets.CONNACK, packets.SUBACK, packets.UNSUBACK, packets.PINGRESP):
             return ProtocolError(f"{name} from a client")
     elif kind in (packets.CONNECT, packets.SUBSCRIBE, packets.UNSUBSCRIBE, packets.PINGREQ) or (
-        kind == packets.DISCONNECT and version == packets.V4
+        kind == packets.DISCONNECT and version < packets.V5
     ):
         return ProtocolError(f"{name} from a server")
     return None

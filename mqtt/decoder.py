@@ -65,8 +65,10 @@ def _routes(version: int, from_client: bool) -> bytes:
 
 _ROUTES: Final[dict[tuple[int, bool], bytes]] = {
     (0, True): _routes(0, True),
+    (3, True): _routes(3, True),
     (4, True): _routes(4, True),
     (5, True): _routes(5, True),
+    (3, False): _routes(3, False),
     (4, False): _routes(4, False),
     (5, False): _routes(5, False),
 }
@@ -97,10 +99,10 @@ class Decoder:
             raise ValueError(f"role {role!r}: expected 'server' or 'client'")
         self._from_client: bool = role == "server"
         if (version, self._from_client) not in _ROUTES:
-            raise ValueError(f"version {version}: expected 4 or 5")
+            raise ValueError(f"version {version}: expected 3, 4 or 5")
         if maximum_packet_size < 0:
             raise ValueError(f"maximum_packet_size {maximum_packet_size}: expected 0 or more")
-        # 4 or 5; 0 until CONNECT told it. It is set as soon as the version byte of a CONNECT is
+        # 3, 4 or 5; 0 until CONNECT told it. It is set as soon as the version byte of a CONNECT is
         # read, also if that CONNECT turns out to be broken: the form of the answer depends on it.
         self.version: int = version
         self.maximum_packet_size: int = maximum_packet_size

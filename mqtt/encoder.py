@@ -141,14 +141,14 @@ def publish_properties(
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """Encode any packet for `version` 4 or 5.
+    """Encode any packet for `version` 3 (MQTT 3.1), 4 (3.1.1) or 5.
 
     What v3.1.1 cannot say is left out (properties, reasons) or mapped to what comes nearest
     (CONNACK, SUBACK); what it does not have at all (AUTH, a CONNACK reason without a return code)
     and whatever breaks a limit or table of the specification raises `ValueError`.
     """
-    if version != packets.V4 and version != packets.V5:
-        raise ValueError(f"version {version}: expected 4 or 5")
+    if not packets.V3 <= version <= packets.V5:
+        raise ValueError(f"version {version}: expected 3, 4 or 5")
     if isinstance(packet, Publish):
         return _encode_publish(packet, version)
     if isinstance(packet, Puback):
@@ -317,12 +317,13 @@ def _connect_body(packet: Connect, version: int) -> bytes:
     if packet.username is not None:
         flags |= 0x80
     if packet.password is not None:
-        if version == packets.V4 and packet.username is None:
+        if version < packets.V5 and packet.username is None:
             raise ValueError("password without username")  # v4 [MQTT-3.1.2-22]
         flags |= 0x40
     if will is not None:
         flags |= 4 | _qos(will.qos, "will qos") << 3 | will.retain << 5
-    pieces = [b"\x00\x04MQTT", bytes((version, flags))]
+    name = b"\x00\x06MQIsdp" if version == packets.V3 else b"\x00\x04MQTT"
+    pieces = [name, bytes((version, flags))]
     pieces.append(encode_two_bytes(packet.keep_alive, "keep alive"))
     if version == packets.V5:
         pieces.append(_connect_properties(packet))
@@ -356,7 +357,7 @@ def _will_fields(will: Will, version: int) -> bytes:
     if not will.topic or "+" in will.topic or "#" in will.topic:
         raise ValueError("will topic is not a topic name")
     fields = encode_string(will.topic, "will topic") + encode_binary(will.payload, "will payload")
-    if version == packets.V4:
+    if version < packets.V5:
         return fields
     properties = _block(
         _number(props.WILL_DELAY_INTERVAL, will.delay_interval, 0),
@@ -370,10 +371,12 @@ def _connack_body(packet: Connack, version: int) -> bytes:
     if packet.session_present and packet.reason_code:
         raise ValueError("session_present with a refusal")  # v4 [MQTT-3.2.2-4], v5 [-6]
     flags = b"\x01" if packet.session_present else b"\x00"
-    if version == packets.V4:
+    if version < packets.V5:
         code = reasons.connack_v4(packet.reason_code)
         if code < 0:
             raise ValueError(f"reason_code 0x{packet.reason_code:02X} has no v3.1.1 return code")
+        if version == packets.V3:
+            flags = b"\x00"  # MQTT 3.1 has no session present: the byte is reserved
         return flags + bytes((code,))
     _qos(packet.maximum_qos, "maximum QoS")
     return (
@@ -429,7 +432,7 @@ def _filter(topic_filter: str) -> bytes:
 
 def _subscription_options(subscription: Subscription, version: int) -> int:
     qos = _qos(subscription.qos, "subscription qos")
-    if version == packets.V4:
+    if version < packets.V5:
         return qos
     if not 0 <= subscription.retain_handling <= 2:
         raise ValueError(f"retain_handling {subscription.retain_handling}: expected 0, 1 or 2")
@@ -446,7 +449,7 @@ def _suback_body(packet: Suback, version: int) -> bytes:
         raise ValueError("reason_codes is empty")
     for code in packet.reason_codes:
         _reason(code, reasons.SUBACK_CODES)
-    if version == packets.V4:
+    if version < packets.V5:
         codes = bytes([0x80 if code > 2 else code for code in packet.reason_codes])
         return _packet_id(packet.packet_id) + codes
     return (
@@ -468,7 +471,7 @@ def _unsubscribe_body(packet: Unsubscribe, version: int) -> bytes:
 
 
 def _unsuback_body(packet: Unsuback, version: int) -> bytes:
-    if version == packets.V4:
+    if version < packets.V5:
         return _packet_id(packet.packet_id)
     if not packet.reason_codes:
         raise ValueError("reason_codes is empty")
@@ -482,7 +485,7 @@ def _unsuback_body(packet: Unsuback, version: int) -> bytes:
 
 
 def _disconnect_body(packet: Disconnect, version: int) -> bytes:
-    if version == packets.V4:
+    if version < packets.V5:
         return b""
     reason = _reason(packet.reason_code, _DISCONNECT_CODES)
     properties = (
@@ -496,7 +499,7 @@ def _disconnect_body(packet: Disconnect, version: int) -> bytes:
 
 
 def _auth_body(packet: Auth, version: int) -> bytes:
-    if version == packets.V4:
+    if version < packets.V5:
         raise ValueError("AUTH does not exist in v3.1.1")
     if packet.authentication_method is None:
         raise ValueError("authentication method is missing")

@@ -43,6 +43,7 @@ NAMES: Final[tuple[str, ...]] = (
     "AUTH",
 )
 
+V3: Final = 3  # protocol version of MQTT 3.1, before the standard
 V4: Final = 4  # protocol level of MQTT 3.1.1
 V5: Final = 5  # protocol version of MQTT 5.0
 

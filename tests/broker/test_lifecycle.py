@@ -336,6 +336,23 @@ def test_everything_sent_with_connect_is_answered_in_order() -> None:
     assert Publish("t", b"1", 1, packet_id=1) in others and Pingresp() in others
 
 
+def test_a_client_of_mqtt_3_1_is_served() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2, version=3)
+    client.drop()
+    broker.connect("p", version=5).publish("t", b"1", 2)
+    client = broker.connect("c", version=3, durable=True)
+    assert client.connack is not None and not client.connack.session_present  # a reserved byte
+    assert client.receive_all() == [b"1"]
+    assert broker.connect("c", expiry=60, clean_start=False).connack.session_present  # type: ignore[union-attr]
+
+
+def test_a_client_of_mqtt_3_1_needs_an_id() -> None:
+    broker = Broker()
+    assert broker.refused("", version=3, clean_start=True) == 2
+    assert broker.refused("", version=3, clean_start=False) == 2
+
+
 # Authentication
 
 

@@ -209,11 +209,50 @@ def test_another_protocol_version_is_told_apart(level: int) -> None:
         assert error.protocol_version == level and error.reason_code == 0x84
 
 
-def test_the_protocol_of_before_the_standard_is_an_unsupported_version() -> None:
-    error = fault(framed(0x10, "0006 4d5149736470 03 02 003c 0001 63"), "client", 4)
-    assert isinstance(error, UnsupportedProtocolVersion) and error.protocol_version == 3
-    error = fault(framed(0x10, "0006 4d5149736470 05 02 003c 00 0001 63"), "client", 4)
+def test_the_protocol_of_before_the_standard_is_understood() -> None:
+    """MQTT 3.1: another name, and level 3."""
+    packet = accepted(framed(0x10, "0006 4d5149736470 03 02 003c 0001 63"), "client", 0)
+    assert isinstance(packet, Connect)
+    assert (packet.protocol_version, packet.client_id, packet.clean_start) == (3, "c", True)
+
+
+@pytest.mark.parametrize("level", ["00", "02", "04", "05", "83"])
+def test_mqtt_3_1_has_one_level(level: str) -> None:
+    """[MQTT-3.1.2-1] of 3.1.1: 'MQIsdp' at level 4 is not MQTT 3.1.1."""
+    error = fault(framed(0x10, f"0006 4d5149736470 {level} 02 003c 0001 63"), "client", 0)
     assert isinstance(error, UnsupportedProtocolVersion)
+    assert error.protocol_version == int(level, 16)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rest", "username", "password"),
+    [
+        ("c2", "", None, None),
+        ("c2", "0001 75", "u", None),
+        ("c2", "0001 75 0001 70", "u", b"p"),
+        ("82", "", None, None),
+    ],
+)
+def test_mqtt_3_1_lets_the_end_of_the_packet_count_for_more_than_the_flags(
+    flags: str, rest: str, username: str | None, password: bytes | None
+) -> None:
+    packet = accepted(
+        framed(0x10, f"0006 4d5149736470 03 {flags} 003c 0001 63 {rest}"), "client", 0
+    )
+    assert isinstance(packet, Connect)
+    assert (packet.username, packet.password) == (username, password)
+
+
+@pytest.mark.parametrize("first", [0x6A, 0x8A, 0xAA])
+def test_only_mqtt_3_1_marks_what_is_sent_again_with_dup(first: int) -> None:
+    assert header_fault(first, 3, True) is None
+    assert isinstance(header_fault(first, 4, True), MalformedPacket)
+    assert isinstance(header_fault(first, 5, True), MalformedPacket)
+    assert isinstance(header_fault(first ^ 4, 3, True), MalformedPacket)
+
+
+def test_mqtt_3_1_has_no_auth() -> None:
+    assert isinstance(header_fault(0xF0, 3, True), MalformedPacket)
 
 
 @pytest.mark.parametrize("name", ["0004 6d717474", "0004 4d515458", "0000", "0003 4d5154"])

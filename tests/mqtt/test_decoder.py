@@ -295,10 +295,10 @@ def test_the_version_is_unknown_if_it_is_not_ours() -> None:
 
 
 def test_a_client_has_to_know_its_version() -> None:
-    with pytest.raises(ValueError, match="version 0: expected 4 or 5"):
+    with pytest.raises(ValueError, match="version 0: expected 3, 4 or 5"):
         Decoder("client", 0)
-    with pytest.raises(ValueError, match="version 3"):
-        Decoder("server", 0, 3)
+    with pytest.raises(ValueError, match="version 2"):
+        Decoder("server", 0, 2)
 
 
 def test_other_arguments_are_checked() -> None:

@@ -139,7 +139,7 @@ def test_publish_properties_out_of_range_are_refused(
 
 LONG = "x" * 65_536
 REFUSED: list[tuple[Packet, int, str]] = [
-    (Pingreq(), 3, "version 3"),
+    (Pingreq(), 2, "version 2"),
     (Pingreq(), 0, "version 0"),
     (Publish("", b""), 4, "topic is empty"),
     (Publish("", b""), 5, "topic is empty"),
@@ -309,3 +309,11 @@ def test_the_first_byte_of_a_body_is_not_taken_for_length(version: int) -> None:
     raw = encode(subscribe, version)
     assert raw[:4] == b"\x82\x7f\x01\x01"
     assert decoder_for("client", version).receive(raw + raw) == [subscribe, subscribe]
+
+
+def test_mqtt_3_1_has_its_own_name_and_no_session_present() -> None:
+    connect = Connect("c", 3, True, 60, None, None, None)
+    assert encode(connect, 3) == bytes.fromhex("100f 0006 4d5149736470 03 02 003c 0001 63")
+    assert encode(Connack(True, 0), 3) == bytes.fromhex("20 02 00 00")
+    assert encode(Connack(False, 0x85), 3) == bytes.fromhex("20 02 00 02")
+    assert encode(Suback(1, [2]), 3) == encode(Suback(1, [2]), 4)
