@@ -76,6 +76,7 @@ class Delivery:
         self._counters: Final = counters
         self._trimmer: Final = Trimmer(log, settings)
         self._held_max: Final = settings.held_bytes_max
+        self._is_open: Final = policy.is_open
 
     # Live
 
@@ -260,11 +261,15 @@ class Delivery:
         variants: dict[object, Parts],
         at_once: bool,
     ) -> Parts | None:
-        """Return the packet without its id, encoded once per variant; None if it is too large.
+        """Return the packet without its id, encoded once per variant; None if it must not be sent.
 
+        Because the client may not receive it (any more), or because it is too large for it. Every
+        message that is sent for the first time comes through here, `_resend` has the others.
         Topic aliases are used only in packets that go out `at_once`: one that is held could leave
         after another that relies on its mapping.
         """
+        if not self._is_open and not self._may_receive(connection, message):
+            return None
         if at_once and connection.alias_out_max and not connection.gated:
             parts = self._aliased(connection, message, qos, retain, identifiers)
         else:
@@ -285,6 +290,14 @@ class Delivery:
             self._counters.drop("too_large")  # [MQTT-3.1.2-25]: as if it had been sent
             return None
         return parts
+
+    def _may_receive(self, connection: Connection, message: Message) -> bool:
+        session = connection.session
+        assert session is not None
+        if self._policy.may_receive(session.identity, session.client_id, message.topic):
+            return True
+        self._counters.drop("not_authorized")
+        return False
 
     def _aliased(
         self,
@@ -500,9 +513,6 @@ class Delivery:
         if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
             self._counters.drop("max_age")
             return
-        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
-            self._counters.drop("not_authorized")
-            return
         qos, retain, identifiers = options
         if qos == 0:
             self._send_qos0_in_order(connection, message, retain, identifiers)
@@ -570,9 +580,6 @@ class Delivery:
         """Send one retained message to a new subscription, with RETAIN 1 [MQTT-3.3.1-8]."""
         if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
             return
-        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
-            self._counters.drop("not_authorized")
-            return
         identifiers = (identifier,) if identifier else ()
         qos = min(message.qos, granted)
         if qos == 0:
@@ -632,8 +639,7 @@ class Delivery:
             self.abandon(session, packet_id)
             return
         message, retain, identifiers = loaded
-        if not self._policy.may_receive(session.identity, session.client_id, message.topic):
-            self._counters.drop("not_authorized")
+        if not self._is_open and not self._may_receive(connection, message):
             self.abandon(session, packet_id)
             return
         qos = entry & QOS_MASK

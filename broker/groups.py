@@ -109,6 +109,7 @@ class Groups:
         self._delivery: Final = delivery
         self._settings: Final = settings
         self._policy: Final = policy
+        self._is_open: Final = policy.is_open
         self._counters: Final = counters
         self._groups: dict[tuple[str, str], Group] = {}
 
@@ -211,7 +212,9 @@ class Groups:
         members = list(group.members)
         for step in range(count):
             connection = members[(group.rotor + step) % count]
-            if connection.state == ACTIVE and connection.writable:
+            if connection.state != ACTIVE or not connection.writable:
+                continue
+            if self._may_receive(connection, message.topic):
                 group.rotor = (group.rotor + step + 1) % count
                 self._send_qos0(group, connection, message)
                 return
@@ -226,7 +229,7 @@ class Groups:
 
     def _publish_stored(self, group: Group, message: Message) -> None:
         if not group.is_lagging and not group.owed and not group.pending:
-            connection = self._pick(group)
+            connection = self._pick(group, message.topic)
             if connection is not None:
                 group.position = message.offset
                 self._tick.dirty_groups[group] = None
@@ -237,7 +240,7 @@ class Groups:
             self._tick.group_readers[group] = None
 
     def _publish_in_memory(self, group: Group, message: Message) -> None:
-        connection = None if group.pending else self._pick(group)
+        connection = None if group.pending else self._pick(group, message.topic)
         if connection is not None:
             self._hand_out(group, connection, message)
         elif len(group.pending) < self._settings.clean_queue_messages_max:
@@ -248,12 +251,10 @@ class Groups:
                 group.pending.popleft()
                 group.pending.append(message)
 
-    def _pick(
-        self, group: Group, *, in_memory: bool = False, may_receive: str | None = None
-    ) -> Connection | None:
-        """Return the next member in turn whose window has room, or None.
+    def _pick(self, group: Group, topic: str, *, in_memory: bool = False) -> Connection | None:
+        """Return the next member in turn that may receive the topic and has room, or None.
 
-        Only one whose session is `in_memory`, or one that `may_receive` this topic, if told so.
+        Only one whose session is `in_memory`, if told so.
         """
         members = list(group.members)
         count = len(members)
@@ -265,13 +266,18 @@ class Groups:
             assert session is not None
             if in_memory and session.is_stored:
                 continue
-            if may_receive is not None and not self._policy.may_receive(
-                session.identity, session.client_id, may_receive
-            ):
+            if not self._may_receive(connection, topic):
                 continue
             group.rotor = (group.rotor + step + 1) % count
             return connection
         return None
+
+    def _may_receive(self, connection: Connection, topic: str) -> bool:
+        if self._is_open:
+            return True
+        session = connection.session
+        assert session is not None
+        return self._policy.may_receive(session.identity, session.client_id, topic)
 
     def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
         """Give a QoS > 0 message to a member that has room; it is out of the group's hands."""
@@ -351,14 +357,16 @@ class Groups:
             # What was accepted before the group became a stored one is nowhere on disk. It stays
             # with the members that live in memory, as long as there are any.
             in_memory = group.is_stored and not message.offset
-            connection = self._pick(group, in_memory=in_memory)
-            if connection is None and not (in_memory and _all_stored(group)):
-                return
+            connection = self._pick(group, message.topic, in_memory=in_memory)
+            is_homeless = in_memory and _all_stored(group)
+            if connection is None and not is_homeless:
+                if not group.members or self._may_somebody_receive(group, message.topic):
+                    return
             group.pending.popleft()
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
                 self._counters.expired_messages += 1
             elif connection is None:
-                self._counters.drop("storage_refused")
+                self._counters.drop("storage_refused" if is_homeless else "not_authorized")
             else:
                 self._hand_out(group, connection, message)
 
@@ -387,7 +395,7 @@ class Groups:
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
                 continue
-            connection = self._pick(group, may_receive=message.topic)
+            connection = self._pick(group, message.topic)
             if connection is None:
                 if self._may_somebody_receive(group, message.topic):
                     group.owed.appendleft(message.offset)
@@ -399,13 +407,10 @@ class Groups:
 
     def _may_somebody_receive(self, group: Group, topic: str) -> bool:
         """May a connected member receive the topic, if it has room one day?"""
-        for connection in group.members:
-            session = connection.session
-            if session is not None and self._policy.may_receive(
-                session.identity, session.client_id, topic
-            ):
-                return True
-        return False
+        return any(
+            connection.session is not None and self._may_receive(connection, topic)
+            for connection in group.members
+        )
 
     def _next(self, group: Group) -> Message | None:
         """Take the next message that the group owes, or None at the tail."""

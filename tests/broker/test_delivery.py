@@ -600,6 +600,36 @@ def test_a_stored_message_that_may_not_be_received_any_more_is_dropped() -> None
     assert broker.counters.dropped["not_authorized"] == 1
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_every_live_message_is_judged_by_the_rules_of_now(durable: bool, qos: int) -> None:
+    """A subscription wider than what may be received, or one held from before the rules changed."""
+    broker = Broker()
+    join = broker.durable if durable else broker.clean
+    client = join("c", "#", qos=2)
+    broker.rules.forbid("receive", "secret")
+    publish(broker, [b"1"], topic="secret", qos=qos)
+    publish(broker, [b"2"], topic="open", qos=qos)
+    assert client.receive_all() == [b"2"]
+    assert broker.counters.dropped["not_authorized"] == 1
+    assert in_flight(client) == 0
+    if durable:
+        client.drop()
+        broker.durable("c").expect_nothing()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_message_that_waits_for_room_is_judged_when_it_is_sent(durable: bool) -> None:
+    broker = Broker()
+    join = broker.durable if durable else broker.clean
+    client = join("c", "#", qos=1, receive_maximum=1)
+    publish(broker, [b"1"], topic="open", qos=1)
+    publish(broker, [b"2"], topic="secret", qos=1)
+    publish(broker, [b"3"], topic="open", qos=1)
+    broker.rules.forbid("receive", "secret")
+    assert client.receive_all() == [b"1", b"3"]
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_in_flight_that_may_not_be_received_any_more_is_given_up(qos: int) -> None:
     broker = Broker()

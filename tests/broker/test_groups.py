@@ -430,6 +430,30 @@ def test_a_member_that_may_not_receive_leaves_the_message_to_one_that_may() -> N
     assert broker.counters.dropped["not_authorized"] == 0
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_live_message_goes_to_a_member_that_may_receive_it(durable: bool, qos: int) -> None:
+    broker = Broker()
+    join = broker.durable if durable else broker.clean
+    one, two = join("one", SHARED, qos=2), join("two", SHARED, qos=2)
+    broker.rules.forbid("receive by one", "t")
+    for payload in numbers(3):
+        broker.publish("t", payload, qos)
+    assert one.messages() == []
+    assert two.receive_all() == numbers(3)
+
+
+def test_a_waiting_message_that_nobody_may_receive_does_not_hold_up_the_others() -> None:
+    broker = Broker()
+    member = broker.clean("one", "$share/g/#", qos=1, receive_maximum=1)
+    broker.publish("open", b"1")
+    broker.publish("secret", b"2")
+    broker.publish("open", b"3")
+    broker.rules.forbid("receive", "secret")
+    assert member.receive_all() == [b"1", b"3"]
+    assert broker.counters.dropped["not_authorized"] == 1
+
+
 def test_a_message_that_no_connected_member_may_receive_is_dropped_and_counted() -> None:
     broker = Broker()
     broker.durable("one", SHARED).drop()

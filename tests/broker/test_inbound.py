@@ -155,7 +155,7 @@ def test_a_broken_v5_connect_is_answered_with_its_reason(body: bytes, answer: in
         (b"\x00\x04MQTT\x04\x42\x00\x00\x00\x01c\x00\x01p", b""),  # password without user name
         (b"\x00\x04MQTT\x04\x0a\x00\x00\x00\x01c", b""),  # QoS without a will
         (b"\x00\x04MQTT\x03\x02\x00\x00\x00\x01c", b"\x20\x02\x00\x01"),
-        (b"\x00\x06MQIsdp\x03\x02\x00\x00\x00\x01c", b"\x20\x02\x00\x01"),
+        (b"\x00\x06MQIsdp\x04\x02\x00\x00\x00\x01c", b"\x20\x02\x00\x01"),
     ],
 )
 def test_a_broken_v4_connect_gets_no_answer_but_an_unknown_level_does(
