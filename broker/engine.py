@@ -301,15 +301,17 @@ class Engine:
         listener: str = "tcp",
         remote: str = "",
         identity: str | None = None,
+        waited_ms: int = 0,
     ) -> Connection:
         """Take note of a new transport; its CONNECT has to come within the connect timeout.
 
         An `identity` that the transport has proved is the client's user name: no password is asked.
+        `waited_ms` of the timeout have gone to what came before MQTT (a TLS handshake).
         """
         self._tick.now = now
         decoder = Decoder("server", self.settings.maximum_packet_size)
         connection = Connection(
-            self._next_number, transport, decoder, now, listener, remote, identity
+            self._next_number, transport, decoder, now - waited_ms, listener, remote, identity
         )
         self._next_number += 1
         self._connections[connection] = None

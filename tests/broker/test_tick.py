@@ -4,7 +4,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Publish
-from tests.broker.harness import Broker
+from tests.broker.harness import Broker, Stream
 
 
 def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_closed() -> None:
@@ -102,6 +102,16 @@ def test_a_socket_without_connect_is_closed_in_time() -> None:
     silent.expect_closed()
     halfway.expect_closed()
     assert broker.counters.connects["timeout"] == 2
+
+
+def test_time_spent_before_mqtt_counts_against_the_connect_timeout() -> None:
+    broker = Broker(connect_timeout_ms=5000)
+    stream = Stream()
+    broker.engine.open(stream, broker.now, waited_ms=4000)
+    broker.advance(ms=999)
+    assert not stream.is_closing
+    broker.advance(ms=1)
+    assert stream.is_closing
 
 
 def test_a_client_that_connected_in_time_stays() -> None:
