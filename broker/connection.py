@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.meter import Meter
 from broker.ports import Exchange, Transport
 from mqtt.decoder import Decoder
 from mqtt.message import Message
@@ -79,10 +80,30 @@ class Handshake:
         self.awaits_client: bool = False  # is it the client's turn?
 
 
+class Meters:
+    """How fast a client sends."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self, messages: Meter | None, bytes: Meter | None) -> None:
+        self.messages: Meter | None = messages
+        self.bytes: Meter | None = bytes
+
+    def take(self, messages: int, size: int, now: int) -> int:
+        """Count what one client has sent; return for how many ms it is to send nothing more."""
+        pause_ms = 0
+        if self.messages is not None and messages:
+            pause_ms = self.messages.take(messages, now)
+        if self.bytes is not None:
+            pause_ms = max(pause_ms, self.bytes.take(size, now))
+        return pause_ms
+
+
 class Connection:
     """One client connection."""
 
     __slots__ = (
+        "address",
         "alias_out_max",
         "aliases_in",
         "aliases_out",
@@ -111,6 +132,7 @@ class Connection:
         "listener",
         "maximum_packet_size",
         "messages_behind",
+        "meters",
         "number",
         "opened_at_ms",
         "out",
@@ -119,10 +141,12 @@ class Connection:
         "problem_information",
         "reading_paused",
         "receive_maximum",
+        "refusal",
         "remote",
         "resend",
         "session",
         "state",
+        "throttled_until_ms",
         "touched",
         "transport",
         "trim",
@@ -151,6 +175,8 @@ class Connection:
         self.remote: str = remote
         # Who the client is, as its transport has proved (a certificate); None = its CONNECT says.
         self.identity: str | None = identity
+        self.address: str = ""  # the network address that it counts for, if those are limited
+        self.refusal: int = 0  # its CONNECT will be answered with this reason code
         self.state: int = AWAITING_CONNECT
         self.version: int = 0
         self.client_id: str = ""  # as in CONNECT or assigned; for whoever watches
@@ -174,6 +200,8 @@ class Connection:
         self.is_over: bool = False  # we have said the last word: nothing follows our DISCONNECT
         self.writable: bool = True
         self.reading_paused: bool = False
+        self.meters: Meters | None = None  # if what a client may send is limited
+        self.throttled_until_ms: int = 0  # it sent too fast and is not read from, 0 = it is
 
         # From CONNECT.
         self.keep_alive_ms: int = 0  # already times 1.5; 0 = off

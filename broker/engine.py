@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from broker.admission import Admission
 from broker.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -85,6 +86,7 @@ _DISCONNECTS: Final = {
     reasons.SESSION_TAKEN_OVER: "taken_over",
     reasons.SERVER_SHUTTING_DOWN: "shutting_down",
     reasons.QUOTA_EXCEEDED: "quota_exceeded",
+    reasons.MESSAGE_RATE_TOO_HIGH: "rate_exceeded",
     reasons.UNSPECIFIED_ERROR: "server_error",
 }
 
@@ -146,6 +148,7 @@ class Engine:
         self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
         self._is_low = False
         self._is_draining = False
+        self._admission: Final = Admission(settings, self._resume_reading)
         self._totals: Totals = Totals()
 
     def _build(self) -> None:
@@ -309,7 +312,9 @@ class Engine:
         `waited_ms` of the timeout have gone to what came before MQTT (a TLS handshake).
         """
         self._tick.now = now
-        decoder = Decoder("server", self.settings.maximum_packet_size)
+        settings = self.settings
+        decoder = Decoder("server", settings.maximum_packet_size)
+        decoder.connect_size_max = settings.connect_size_max
         connection = Connection(
             self._next_number, transport, decoder, now - waited_ms, listener, remote, identity
         )
@@ -317,7 +322,8 @@ class Engine:
         self._connections[connection] = None
         self.counters.connections_accepted += 1
         self._watch(connection)
-        if self._is_draining:
+        is_welcome = self._admission.enter(connection, len(self._connections), now)
+        if self._is_draining or not is_welcome:
             connection.state = CLOSING
             self._tick.close(connection)
         return connection
@@ -332,6 +338,7 @@ class Engine:
         decoder = connection.decoder
         inbound = self._inbound
         received = self.counters.packets_received
+        published = received[PUBLISH]
         try:
             for packet in decoder.receive(data):
                 # The two packets that make the traffic go straight to their handlers.
@@ -357,6 +364,12 @@ class Engine:
         elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
             self._stalled[connection] = None
             connection.transport.pause_reading()
+        if connection.meters is not None and connection.state < CLOSING:
+            messages = received[PUBLISH] - published
+            if not self._admission.measure(connection, messages, len(data), now):
+                if self.settings.on_rate == "disconnect":
+                    reason = reasons.MESSAGE_RATE_TOO_HIGH
+                    self._fail(connection, ProtocolError("too fast", reason))
 
     @staticmethod
     def _is_stall(refusal: Recoverable) -> bool:
@@ -365,7 +378,7 @@ class Engine:
     def _resume_reading(self, connection: Connection) -> None:
         """Read on, unless something else holds the connection back."""
         if connection.state == ACTIVE and not connection.reading_paused:
-            if connection not in self._stalled:
+            if connection not in self._stalled and not connection.throttled_until_ms:
                 connection.transport.resume_reading()
 
     def _begin(self, connection: Connection, packet: Packet) -> None:
@@ -464,6 +477,7 @@ class Engine:
             return
         self._lifecycle.lost(connection)
         self._connections.pop(connection, None)
+        self._admission.leave(connection)
 
     def pause_writing(self, connection: Connection) -> None:
         """The client takes less than we have for it: send nothing more for now."""
@@ -656,6 +670,9 @@ class Engine:
         """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
         times = [self._watched[0][0]] if self._watched else []
         times.append(self._heartbeat_ms + self.settings.heartbeat_ms)
+        throttled_until = self._admission.next_deadline()
+        if throttled_until is not None:
+            times.append(throttled_until)
         if self._retry_ms is not None:
             times.append(self._retry_ms)  # all else waits until the store takes writes again
             return min(times)
@@ -671,6 +688,7 @@ class Engine:
         while watched and watched[0][0] <= now:
             _, _, connection = heapq.heappop(watched)
             self._look_after(connection, now)
+        self._admission.run(now)
         if now >= self._heartbeat_ms + self.settings.heartbeat_ms:
             self._heartbeat_ms = now
             if self._sessions.live:
@@ -687,7 +705,11 @@ class Engine:
             return
         if deadline > now:
             self._watch_until(connection, deadline)
-        elif connection.reading_paused or connection in self._stalled:
+        elif (
+            connection.reading_paused
+            or connection.throttled_until_ms
+            or connection in self._stalled
+        ):
             # It is us who do not listen: the client's silence says nothing.
             connection.last_received_ms = now
             self._watch(connection)
@@ -724,7 +746,7 @@ class Engine:
         for connection in list(self._connections):
             if connection.state < CLOSING:
                 self.counters.disconnects["shutting_down"] += 1
-            self._lifecycle.end(connection, reasons.SERVER_SHUTTING_DOWN)
+            self._lifecycle.end(connection, self._admission.farewell())
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is named."""

@@ -327,6 +327,7 @@ class Inbound:
         session = connection.session
         assert session is not None
         self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
+        self._check_features(connection, packet)
         codes: list[int] = []
         granted: list[tuple[Subscription, bool]] = []
         for request in packet.subscriptions:
@@ -347,12 +348,43 @@ class Inbound:
         for subscription, is_new in granted:
             self._owe_retained(connection, session, subscription, is_new)
 
+    def _check_features(self, connection: Connection, packet: Subscribe) -> None:
+        """Fail for what CONNACK has announced not to be available; v3.1.1 was not told."""
+        settings = self._settings
+        if connection.version < 5:
+            return
+        if packet.subscription_identifier and not settings.subscription_identifiers:
+            raise ProtocolError(
+                "subscription identifier, expected none",
+                reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+            )
+        for request in packet.subscriptions:
+            missing = self._missing_feature(request.topic_filter)
+            if missing:
+                raise ProtocolError(f"topic filter {request.topic_filter!r}", missing)
+
+    def _missing_feature(self, topic_filter: str) -> int:
+        """Return why a filter asks for what is switched off, or 0."""
+        settings = self._settings
+        if settings.wildcard_subscriptions and settings.shared_subscriptions:
+            return 0
+        shared = split_shared(topic_filter)
+        if shared is not None and not settings.shared_subscriptions:
+            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        asked = shared[1] if shared else topic_filter
+        if not settings.wildcard_subscriptions and ("+" in asked or "#" in asked):
+            return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        return 0
+
     def _subscription_refusal(self, session: Session, request: Request) -> int:
         topic_filter = request.topic_filter
         if filter_problem(topic_filter) is not None:
             return reasons.TOPIC_FILTER_INVALID
         if levels_count(topic_filter) > self._settings.topic_levels_max:
             return reasons.TOPIC_FILTER_INVALID
+        missing = self._missing_feature(topic_filter)
+        if missing:
+            return missing  # v4 [MQTT-3.8.3-2]
         shared = split_shared(topic_filter)
         asked = shared[1] if shared else topic_filter
         if not self._policy.may_subscribe(session.identity, session.client_id, asked):

@@ -46,6 +46,9 @@ CONNECT_RESULTS: Final = {
     reasons.NOT_AUTHORIZED: "not_authorized",
     reasons.QUOTA_EXCEEDED: "quota_exceeded",
     reasons.SERVER_UNAVAILABLE: "server_unavailable",
+    reasons.CONNECTION_RATE_EXCEEDED: "rate_exceeded",
+    reasons.USE_ANOTHER_SERVER: "redirected",
+    reasons.SERVER_MOVED: "redirected",
 }
 
 
@@ -92,7 +95,7 @@ class Lifecycle:
         connection.version = packet.protocol_version
         connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
-        refusal = self._refusal(packet)
+        refusal = connection.refusal or self._refusal(packet)
         if refusal:
             self.refuse(connection, refusal)
             return
@@ -138,13 +141,20 @@ class Lifecycle:
         version = connection.version
         # v3.1.1 has no code for some reasons: then a close says it [MQTT-3.2.2-6].
         if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
-            data = encode(Connack(False, reason_code), version)
+            reference = self._reference(reason_code)
+            data = encode(Connack(False, reason_code, server_reference=reference), version)
             limit = connection.maximum_packet_size
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
                 self._tick.send(connection, data)
         connection.state = CLOSING
         self._tick.close(connection)
+
+    def _reference(self, reason_code: int) -> str | None:
+        """Return the Server Reference that belongs to a reason code, if one does."""
+        if reason_code == reasons.USE_ANOTHER_SERVER or reason_code == reasons.SERVER_MOVED:
+            return self._settings.server_reference
+        return None
 
     def _accept(
         self,
@@ -338,6 +348,9 @@ class Lifecycle:
         connack.retain_available = settings.retain_available
         connack.maximum_packet_size = settings.maximum_packet_size
         connack.topic_alias_maximum = settings.topic_alias_maximum
+        connack.wildcard_subscription_available = settings.wildcard_subscriptions
+        connack.shared_subscription_available = settings.shared_subscriptions
+        connack.subscription_identifier_available = settings.subscription_identifiers
         connack.assigned_client_id = assigned
         connack.authentication_method = packet.authentication_method  # [MQTT-4.12.0-5]
         connack.authentication_data = authentication_data
@@ -419,13 +432,22 @@ class Lifecycle:
                 self._settle()
             self._leave(connection, publish_will=publish_will, ends_session=ends_session)
         if was_active and not connection.gated and connection.version >= 5:
-            packet = Disconnect(reason_code)
-            self._counters.packets_sent[DISCONNECT] += 1
-            self._tick.send(connection, encode(packet, 5))
+            self._say_why(connection, reason_code)
         connection.state = CLOSING
         connection.is_over = True
         connection.held.clear()
         self._tick.close(connection)
+
+    def _say_why(self, connection: Connection, reason_code: int) -> None:
+        """Send DISCONNECT; a Server Reference too long for the client is left out."""
+        limit = connection.maximum_packet_size
+        data = encode(Disconnect(reason_code, server_reference=self._reference(reason_code)), 5)
+        if limit and len(data) > limit:
+            data = encode(Disconnect(reason_code), 5)
+            if len(data) > limit:
+                return  # [MQTT-3.1.2-24]
+        self._counters.packets_sent[DISCONNECT] += 1
+        self._tick.send(connection, data)
 
     def lost(self, connection: Connection) -> None:
         """The transport is gone: the network failed, or both sides had finished."""

@@ -11,6 +11,8 @@ from typing import Final, Literal, TypeAlias
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
 LayoutName: TypeAlias = Literal["filters", "timeline"]
+OnRate: TypeAlias = Literal["throttle", "disconnect"]
+RedirectWhen: TypeAlias = Literal["drain", "always"]
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -37,6 +39,10 @@ class Settings:
         self.maximum_qos: int = 2
         # False refuses retained publishes (CONNACK Retain Available = 0).
         self.retain_available: bool = True
+        # False refuses the kind of subscription, which CONNACK announces.
+        self.wildcard_subscriptions: bool = True
+        self.shared_subscriptions: bool = True
+        self.subscription_identifiers: bool = True
         # User properties added to every v5 CONNACK, for example a site name. Empty by default:
         # they are sent to everybody.
         self.user_properties: tuple[tuple[str, str], ...] = ()
@@ -76,6 +82,19 @@ class Settings:
         self.connect_timeout_ms: int = 10_000
         # Open connections at a time; the next one is refused with 0x89. 0 = no limit.
         self.max_connections: int = 0
+        # Connections of one network address at a time; the next one is refused 0x97. 0 = no limit.
+        self.connections_per_address: int = 0
+        # New connections per second; one that comes faster is refused 0x9F. 0 = no limit.
+        self.connection_rate: int = 0
+        # Largest CONNECT in bytes, checked on its fixed header: nobody is known before it is read.
+        # A will and a password of 64 KiB each, which are legal, still fit.
+        self.connect_size_max: int = 256 * KIB
+        # PUBLISH packets and bytes per second one client may send, with a burst of one second.
+        # 0 = no limit. Above it we stop reading from it for as long as it takes ("throttle"), or
+        # close with 0x96 ("disconnect").
+        self.publish_rate: int = 0
+        self.receive_rate_bytes: int = 0
+        self.on_rate: OnRate = "throttle"
         # Longest client identifier in bytes. The protocol's own limit is 65,535.
         self.client_id_bytes_max: int = 65_535
         # Levels of a topic name or filter. Matching costs time by depth; 128 is generous.
@@ -88,6 +107,12 @@ class Settings:
         self.held_bytes_max: int = 4 * MIB
         # True lets clients in without user name; `broker.auth` decides what a name is worth.
         self.allow_anonymous: bool = True
+
+        # Another broker for our clients ("host:port", several separated by spaces). It is named to
+        # v5 clients when this one drains, or always: then nobody is let in.
+        self.server_reference: str | None = None
+        self.server_moved: bool = False  # for good (0x9D), not for now (0x9C)
+        self.redirect_when: RedirectWhen = "drain"
 
         # The whole broker.
 
@@ -143,6 +168,8 @@ class Settings:
             found.append(
                 f"maximum_packet_size {self.maximum_packet_size}: expected 128 to 268435460 bytes"
             )
+        if self.redirect_when == "always" and not self.server_reference:
+            found.append("redirect_when 'always': expected a server_reference")
         if not 1 <= self.client_id_bytes_max <= 65_535:
             found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 1 to 65535")
         for name in ("topic_levels_max", "pending_messages_max", "heartbeat_ms", "expiry_slice"):

@@ -630,3 +630,38 @@ def test_a_v4_message_at_qos_0_with_too_many_levels_is_dropped() -> None:
     client.send(Publish("a/b/c", b"", 0, True))
     client.ping()
     assert broker.rows("retained") == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "topic_filter", "identifier", "code"),
+    [
+        ("wildcard_subscriptions", "a/+", 0, reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED),
+        ("wildcard_subscriptions", "$share/g/#", 0, reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED),
+        ("shared_subscriptions", "$share/g/t", 0, reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED),
+        (
+            "subscription_identifiers",
+            "t",
+            7,
+            reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+        ),
+    ],
+)
+def test_what_connack_says_is_missing_is_an_error(
+    setting: str, topic_filter: str, identifier: int, code: int
+) -> None:
+    """Sections 3.2.2.3.11 to 13; v3.1.1 is not told and gets a failure [MQTT-3.8.3-2]."""
+    broker = Broker(**{setting: False})
+    client = broker.connect("c")
+    assert client.connack is not None
+    announced = (
+        client.connack.wildcard_subscription_available,
+        client.connack.shared_subscription_available,
+        client.connack.subscription_identifier_available,
+    )
+    assert announced.count(False) == 1
+    client.subscribe("plain")
+    client.send(Subscribe(9, [Subscription(topic_filter, 1)], identifier))
+    client.expect_closed(code)
+    if not identifier:
+        old = broker.connect("old", version=4)
+        assert old.subscribe(topic_filter, "plain") == [0x80, 0]
