@@ -9,7 +9,7 @@ import re
 from typing import Final, Protocol, TypeAlias
 
 # What a parsed option may be; wide, because one table holds all kinds.
-Setting: TypeAlias = str | int | bool | tuple[tuple[str, str], ...] | None
+Setting: TypeAlias = str | int | bool | tuple[tuple[str, str], ...] | tuple[str, ...] | None
 
 SIZE_UNITS: Final = {
     "b": 1,
@@ -31,6 +31,9 @@ DURATION_UNITS_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+FILE_MODE: Final = re.compile(r"0?[0-7]{3}")
+# As browsers write it: lower case, no path, the port only where it is not the scheme's own.
+ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
@@ -105,6 +108,21 @@ class Flag:
     def render(self, value: Setting) -> str:
         """Return TOML's true or false."""
         return "true" if value else "false"
+
+
+class FileMode:
+    """The permissions of a file in octal: "0660"."""
+
+    def parse(self, raw: object) -> Setting:
+        """Return the permission bits; a TOML number is refused (is 660 decimal or octal?)."""
+        if not isinstance(raw, str) or FILE_MODE.fullmatch(raw) is None:
+            raise ValueError("permissions in octal such as '0660'")
+        return int(raw, 8)
+
+    def render(self, value: Setting) -> str:
+        """Return the permissions quoted."""
+        assert isinstance(value, int)
+        return quote(f"{value:04o}")
 
 
 class Integer:
@@ -262,7 +280,31 @@ class Pairs:
     def render(self, value: Setting) -> str:
         """Return the TOML array."""
         assert isinstance(value, tuple)
-        return "[" + ", ".join(quote(f"{name}={text}") for name, text in value) + "]"
+        pairs = [pair for pair in value if isinstance(pair, tuple)]
+        return "[" + ", ".join(quote(f"{name}={text}") for name, text in pairs) + "]"
+
+
+class Origins:
+    """A list of web origins, "*" = any; from the environment separated by commas."""
+
+    _expected = "a list of origins such as 'https://example.org:8443', lower case, without a path"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the origins in their order."""
+        items = raw
+        if isinstance(raw, str):
+            items = [item.strip() for item in raw.split(",")] if raw else []
+        if not isinstance(items, list):
+            raise ValueError(self._expected)
+        for item in items:
+            if not isinstance(item, str) or not (item in ("*", "null") or ORIGIN.fullmatch(item)):
+                raise ValueError(self._expected)
+        return tuple(items)
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML array."""
+        assert isinstance(value, tuple)
+        return "[" + ", ".join(quote(str(origin)) for origin in value) + "]"
 
 
 _SIZE_RENDER: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
