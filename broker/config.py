@@ -12,14 +12,18 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, TypeAlias
 
+from broker import endpoints
+from broker.endpoints import Endpoint
 from broker.settings import Settings
 from broker.units import (
     Choice,
     Durability,
     Duration,
+    FileMode,
     Flag,
     Integer,
     Kind,
+    Origins,
     Pairs,
     Setting,
     Size,
@@ -30,7 +34,7 @@ ENV_PREFIX: Final = "HOLDFAST__"
 FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
 
-Owner: TypeAlias = Literal["settings", "shell"]
+Owner: TypeAlias = Literal["settings", "shell", "listener"]
 
 
 class ConfigError(Exception):
@@ -41,9 +45,6 @@ class Shell:
     """What only the shells need to know."""
 
     def __init__(self) -> None:
-        self.host: str = "127.0.0.1"  # loopback until somebody decides otherwise
-        self.port: int = 1883  # 0 lets the kernel choose; the "ready" line then names it
-        self.backlog: int = 1024
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
         # Free space below which new durable state is refused (None = what `storage.space` finds
@@ -97,10 +98,28 @@ _NONE: Final = ", 0 = no limit"
 _PACKET_MAX: Final = 268_435_460
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("listener", "host", "shell", "host", Text(), "address to listen on"),
-    Option("listener", "port", "shell", "port", Integer(0, 65_535), "TCP port, 0 = any free one"),
-    Option("listener", "backlog", "shell", "backlog", Integer(1, 65_535), "connections the kernel"
-           " may queue before we accept them"),
+    Option("listener", "type", "listener", "type", Choice(*endpoints.TYPES), "what it speaks MQTT"
+           " over; further listeners are tables [listener.NAME] with the same keys"),
+    Option("listener", "host", "listener", "host", Text(), "address to listen on"),
+    Option("listener", "port", "listener", "port", Integer(0, 65_535), "TCP port, 0 = any free one"),
+    Option("listener", "backlog", "listener", "backlog", Integer(1, 65_535), "connections the"
+           " kernel may queue before we accept them"),
+    Option("listener", "path", "listener", "path", Text(empty_is_none=True), "file of the socket of"
+           " a unix listener"),
+    Option("listener", "mode", "listener", "mode", FileMode(), "permissions of that file"),
+    Option("listener", "tls_certificate", "listener", "tls_certificate", Text(empty_is_none=True),
+           "file of the certificate and those above it (PEM); empty = no TLS"),
+    Option("listener", "tls_key", "listener", "tls_key", Text(empty_is_none=True),
+           "file of its private key; empty = in the certificate's file"),
+    Option("listener", "tls_client_ca", "listener", "tls_client_ca", Text(empty_is_none=True),
+           "file of the certificates that sign clients' ones, which they must show then"),
+    Option("listener", "tls_identity", "listener", "tls_identity", Choice(*endpoints.IDENTITIES),
+           "what in a client's certificate is its user name: its common name (cn), its first DNS,"
+           " e-mail or URI name (san), or nothing"),
+    Option("listener", "proxy_protocol", "listener", "proxy_protocol", Flag(),
+           "a load balancer says who the client is (PROXY protocol 1 or 2); required then"),
+    Option("listener", "origins", "listener", "origins", Origins(), "web pages that may connect to a"
+           " websocket listener from a browser; empty = all"),
     Option("storage", "data_dir", "shell", "data_dir", Text(), "directory of the database"),
     Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
            " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"
@@ -137,6 +156,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "queue QoS 0 messages for offline sessions too"),
     Option("session", "subscriptions_max", "settings", "subscriptions_per_session_max", Integer(1),
            "topic filters one session may hold"),
+    Option("session", "subscriptions_bytes", "settings", "subscription_bytes_max", Size(1),
+           "bytes of all its topic filters together"),
     Option("session", "pending_messages", "settings", "pending_messages_max", Integer(1),
            "messages waiting in RAM before a live session reads from disk"),
     Option("session", "clean_queue_messages", "settings", "clean_queue_messages_max", Integer(0),
@@ -231,28 +252,49 @@ class Config:
     def __init__(self) -> None:
         self.settings: Settings = Settings()
         self.shell: Shell = Shell()
+        self.listeners: list[Endpoint] = [Endpoint()]  # `[listener]`, then the named ones
         self.origins: dict[str, str] = {option.name: "default" for option in OPTIONS}
 
     def value(self, option: Option) -> Setting:
         """Return the value in force of `option`."""
         if option.attribute == "allow_anonymous":
             return self.settings.allow_anonymous
-        holder: object = self.settings if option.owner == "settings" else self.shell
-        value: Setting = getattr(holder, option.attribute)
+        value: Setting = getattr(self._holder(option, self.listeners[0]), option.attribute)
         return value
 
-    def set(self, option: Option, raw: object, origin: str) -> None:
-        """Parse `raw` into `option`, or raise `ConfigError` naming key, value and expectation."""
+    def _holder(self, option: Option, listener: Endpoint) -> object:
+        if option.owner == "listener":
+            return listener
+        return self.settings if option.owner == "settings" else self.shell
+
+    def listener(self, name: str, origin: str) -> Endpoint:
+        """Return `[listener.name]`, which is new the first time it is asked for."""
+        for listener in self.listeners[1:]:
+            if listener.name == name:
+                return listener
+        if endpoints.NAME.fullmatch(name) is None or len(name) > endpoints.NAME_CHARACTERS_MAX:
+            raise ConfigError(
+                f"{origin}: listener name {_shown(name)}: expected lower-case letters, digits and "
+                f"single underscores, at most {endpoints.NAME_CHARACTERS_MAX}"
+            )
+        self.listeners.append(Endpoint(name))
+        return self.listeners[-1]
+
+    def set(
+        self, option: Option, raw: object, origin: str, listener: Endpoint | None = None
+    ) -> None:
+        """Parse `raw` into `option` (of a named `listener`, for an option of listeners).
+
+        Raises `ConfigError` naming key, value and expectation.
+        """
+        listener = listener or self.listeners[0]
+        name = f"{listener.section}.{option.key}" if option.owner == "listener" else option.name
         try:
             value = option.kind.parse(raw)
         except ValueError as problem:
-            raise ConfigError(
-                f"{origin}: {option.name} = {_shown(raw)}: expected {problem}"
-            ) from None
-        setattr(
-            self.settings if option.owner == "settings" else self.shell, option.attribute, value
-        )
-        self.origins[option.name] = origin
+            raise ConfigError(f"{origin}: {name} = {_shown(raw)}: expected {problem}") from None
+        setattr(self._holder(option, listener), option.attribute, value)
+        self.origins[name] = origin
 
     def finish(self) -> None:
         """Settle what depends on more than one key; raise `ConfigError` on a contradiction."""
@@ -261,14 +303,27 @@ class Config:
             self.settings.allow_anonymous = shell.allow_anonymous
         else:
             self.settings.allow_anonymous = shell.password_file is None
-            if shell.password_file is None and not is_loopback(shell.host):
-                # Fail closed: an open broker on a network must be somebody's decision.
-                raise ConfigError(
-                    f"listener.host = {_shown(shell.host)} can be reached from other machines: "
-                    "set auth.password_file, or auth.allow_anonymous = true to let everybody in"
-                )
+            if shell.password_file is None:
+                self._refuse_open_listeners()
         for problem in self.settings.problems():
             raise ConfigError(problem)
+        self.listeners[0].name = self.listeners[0].type
+        for listener in self.listeners:
+            for problem in listener.problems():
+                raise ConfigError(problem)
+        for problem in endpoints.conflicts(self.listeners):
+            raise ConfigError(problem)
+
+    def _refuse_open_listeners(self) -> None:
+        """Fail closed: an open broker on a network must be somebody's decision."""
+        for listener in self.listeners:
+            is_local = listener.type == endpoints.UNIX or is_loopback(listener.host)
+            if not is_local and listener.tls_client_ca is None:
+                raise ConfigError(
+                    f"{listener.section}.host = {_shown(listener.host)} can be reached from other "
+                    "machines: set auth.password_file, or auth.allow_anonymous = true to let "
+                    "everybody in"
+                )
 
 
 def load(
@@ -316,9 +371,22 @@ def _apply_file(config: Config, path: str) -> None:
             raise ConfigError(f"{origin}: {section} = {_shown(keys)}: expected a table [{section}]")
         for key, raw in keys.items():
             option = BY_NAME.get(f"{section}.{key}")
-            if option is None:
+            if option is not None:
+                config.set(option, raw, origin)
+            elif section == "listener" and isinstance(raw, dict):
+                _apply_listener(config, key, raw, origin)
+            else:
                 raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
-            config.set(option, raw, origin)
+
+
+def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: str) -> None:
+    listener = config.listener(name, origin)
+    for key, raw in keys.items():
+        option = BY_NAME.get(f"listener.{key}")
+        if option is None:
+            complaint = _unknown_key("listener", key, _dotted, listener=name)
+            raise ConfigError(f"{origin}: {complaint}")
+        config.set(option, raw, origin, listener)
 
 
 def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
@@ -327,20 +395,32 @@ def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
             continue
         origin = f"environment {variable}"
         section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
-        option = BY_NAME.get(f"{section}.{key}")
-        if option is None or variable != option.variable:
+        name, _, last = key.rpartition("__") if section == "listener" else ("", "", key)
+        option = BY_NAME.get(f"{section}.{last}")
+        if option is None or variable != _named_variable(option, name):
             if section not in SECTIONS:
                 raise ConfigError(f"{origin}: {_unknown_section(section)}")
-            raise ConfigError(f"{origin}: {_unknown_key(section, key, _as_variable)}")
-        config.set(option, environment[variable], origin)
+            complaint = _unknown_key(section, last, _as_variable, listener=name)
+            raise ConfigError(f"{origin}: {complaint}")
+        listener = config.listener(name, origin) if name else None
+        config.set(option, environment[variable], origin, listener)
 
 
-def _dotted(option: Option) -> str:
-    return option.name
+def _named_variable(option: Option, listener: str) -> str:
+    """Return the variable that sets `option` of the named `listener`, "" = of `[listener]`."""
+    if not listener or option.section != "listener":
+        return option.variable
+    return f"{ENV_PREFIX}LISTENER__{listener.upper()}__{option.key.upper()}"
 
 
-def _as_variable(option: Option) -> str:
-    return option.variable
+def _dotted(option: Option, listener: str) -> str:
+    if not listener or option.section != "listener":
+        return option.name
+    return f"listener.{listener}.{option.key}"
+
+
+def _as_variable(option: Option, listener: str) -> str:
+    return _named_variable(option, listener)
 
 
 def _unknown_section(section: str) -> str:
@@ -348,7 +428,9 @@ def _unknown_section(section: str) -> str:
     return f"unknown section {_shown(section)}; did you mean [{nearest}]?"
 
 
-def _unknown_key(section: str, key: str, spell: Callable[[Option], str]) -> str:
+def _unknown_key(
+    section: str, key: str, spell: Callable[[Option, str], str], *, listener: str = ""
+) -> str:
     """Return the complaint about `key`, naming the nearest key as `spell` writes it.
 
     The same key in another section is nearest of all; then its own section, then any.
@@ -367,7 +449,8 @@ def _unknown_key(section: str, key: str, spell: Callable[[Option], str]) -> str:
             if close
             else here[difflib.get_close_matches(key, list(here), 1, 0.0)[0]]
         )
-    return f"unknown key {_shown(f'{section}.{key}')}; did you mean {spell(nearest)}?"
+    place = f"{section}.{listener}" if listener else section
+    return f"unknown key {_shown(f'{place}.{key}')}; did you mean {spell(nearest, listener)}?"
 
 
 def _shown(raw: object) -> str:
@@ -386,16 +469,39 @@ def show(config: Config) -> str:
     """Return the configuration in force as TOML, each line with its origin."""
     lines: list[str] = []
     for section in SECTIONS:
-        lines.append(f"[{section}]")
+        if section == "listener":
+            for listener in config.listeners:
+                lines += _show_listener(config, listener)
+            continue
         options = [option for option in OPTIONS if option.section == section]
-        written = [
-            f"{option.key} = {option.kind.render(config.value(option))}" for option in options
-        ]
-        width = max(len(line) for line in written)
-        for option, line in zip(options, written, strict=True):
-            lines.append(f"{line:<{width}}  # {config.origins[option.name]}")
-        lines.append("")
+        lines += _show_section(
+            section,
+            [
+                (
+                    f"{option.key} = {option.kind.render(config.value(option))}",
+                    config.origins[option.name],
+                )
+                for option in options
+            ],
+        )
     return "\n".join(lines)
+
+
+def _show_listener(config: Config, listener: Endpoint) -> list[str]:
+    """Return the section of one listener, with the keys that mean something for its type."""
+    written = []
+    for option in OPTIONS:
+        if option.section == "listener" and option.key in listener.keys():
+            value: Setting = getattr(listener, option.attribute)
+            origin = config.origins.get(f"{listener.section}.{option.key}", "default")
+            written.append((f"{option.key} = {option.kind.render(value)}", origin))
+    return _show_section(listener.section, written)
+
+
+def _show_section(section: str, written: list[tuple[str, str]]) -> list[str]:
+    width = max(len(line) for line, _ in written)
+    lines = [f"{line:<{width}}  # {origin}" for line, origin in written]
+    return [f"[{section}]", *lines, ""]
 
 
 def template() -> str:

@@ -393,6 +393,9 @@ class Inbound:
             return 0
         if len(session.subscriptions) >= self._settings.subscriptions_per_session_max:
             return reasons.QUOTA_EXCEEDED
+        size = session.subscription_bytes + len(topic_filter.encode())
+        if size > self._settings.subscription_bytes_max:
+            return reasons.QUOTA_EXCEEDED
         if session.is_stored and self._publishing.refuses_writes:
             return reasons.QUOTA_EXCEEDED
         return 0

@@ -102,7 +102,7 @@ class Inventory:
         prefix = client_prefix(client_id)
         for key, row in scan_prefix(self._store, SUBSCRIPTIONS, prefix):
             subscription = _subscription(key[len(prefix) :].decode(), row)
-            session.subscriptions[subscription.topic_filter] = subscription
+            session.add(subscription)
         incoming = sum(1 for _ in scan_prefix(self._store, INCOMING, prefix))
         is_connected = self._store.get(CONNECTIONS, client_id.encode()) is not None
         return SessionReport(session, is_connected, incoming, self._waiting(session))

@@ -127,7 +127,7 @@ class Sessions:
                 )
             except ValueError as error:
                 raise CorruptRecord(str(error)) from error
-            session.subscriptions[topic_filter] = subscription
+            session.add(subscription)
         for key, _ in scan_prefix(self._store, INCOMING, prefix):
             session.incoming.add(int.from_bytes(key[len(prefix) :], "big"))
 
@@ -200,7 +200,7 @@ class Sessions:
             self._subscribe_shared(connection, session, subscription, old is None)
         else:
             self._subscribe_stream(connection, session, subscription, old)
-        session.subscriptions[subscription.topic_filter] = subscription
+        session.add(subscription)
         if session.is_stored:
             key = subscription_key(session.client_id, subscription.topic_filter)
             self._tick.batch.append((SUBSCRIPTIONS, key, seal(subscription.encode())))
@@ -254,7 +254,7 @@ class Sessions:
         """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
         session = connection.session
         assert session is not None
-        subscription = session.subscriptions.pop(topic_filter, None)
+        subscription = session.remove(topic_filter)
         if subscription is None:
             return False
         self._remove_subscription(session, subscription, connection)

@@ -60,6 +60,9 @@ class Settings:
         self.keep_alive_max_s: int = 0
         # Distinct topic filters one session may hold; SUBSCRIBE beyond it is answered 0x97.
         self.subscriptions_per_session_max: int = 10_000
+        # Bytes of all its topic filters together, which are kept in RAM; the same answer. A filter
+        # may have 65,535 bytes.
+        self.subscription_bytes_max: int = 4 * MIB
         # Messages a live session may have waiting in RAM behind a full window. Beyond it the
         # session lags: it reads from its streams on disk until it has caught up.
         self.pending_messages_max: int = 1000

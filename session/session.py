@@ -63,6 +63,7 @@ class Session:
         "replays",
         "send_quota",
         "send_quota_max",
+        "subscription_bytes",
         "subscriptions",
         "will_due_ms",
     )
@@ -78,7 +79,8 @@ class Session:
         self.expiry_interval_s: int = 0
         self.protocol_version: int = 4
         self.is_stored: bool = False  # False: lives and dies with its connection, in memory
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, Subscription] = {}  # `add` and `remove` change it
+        self.subscription_bytes: int = 0  # their topic filters together, in UTF-8
         self.incoming: set[int] = set()  # inbound QoS 2 ids that wait for PUBREL
         self.in_flight: dict[int, int] = {}  # packet id -> reference and flags (session.in_flight)
         # Shared subscriptions: packet id -> (share name, topic filter) of the group it belongs to.
@@ -92,6 +94,22 @@ class Session:
         self.owed_releases: int = 0  # PUBRELs of earlier connections that wait for PUBCOMP
         self.send_quota: int = 0
         self.send_quota_max: int = 0
+
+    # Subscriptions
+
+    def add(self, subscription: Subscription) -> None:
+        """Hold a subscription, in place of one to the same topic filter."""
+        topic_filter = subscription.topic_filter
+        if topic_filter not in self.subscriptions:
+            self.subscription_bytes += len(topic_filter.encode())
+        self.subscriptions[topic_filter] = subscription
+
+    def remove(self, topic_filter: str) -> Subscription | None:
+        """Hold a subscription no more; returns it, None if there was none."""
+        subscription = self.subscriptions.pop(topic_filter, None)
+        if subscription is not None:
+            self.subscription_bytes -= len(topic_filter.encode())
+        return subscription
 
     # Packet ids and windows, sender side
 

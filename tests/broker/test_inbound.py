@@ -565,6 +565,18 @@ def test_a_session_may_hold_so_many_filters_and_replace_them(version: int) -> No
     assert client.subscribe("c", qos=1) == [1]
 
 
+def test_the_filters_of_a_session_may_have_so_many_bytes_together() -> None:
+    broker = Broker(subscription_bytes_max=10)
+    client = broker.durable("c")
+    assert client.subscribe("1234567", "ä", "ää") == [0, 0, 0x97]
+    assert client.subscribe("1234567", qos=1) == [1]
+    client.drop()
+    client = broker.durable("c", clean_start=False)
+    assert client.subscribe("12") == [0x97]
+    client.unsubscribe("ä", "ä")
+    assert client.subscribe("12", "345") == [0, 0x97]
+
+
 def test_unsubscribing_answers_for_every_filter() -> None:
     broker = Broker()
     client = broker.durable("c", "a", "$share/g/b")

@@ -32,7 +32,7 @@ def report(
     session.disconnected_at_ms = 0 if is_connected else 10_000
     session.expiry_interval_s = expiry_s
     session.protocol_version = 5
-    session.subscriptions["a/#"] = Subscription("a/#", None, "a/#", 1, True, False, 0, 7, 0, True)
+    session.add(Subscription("a/#", None, "a/#", 1, True, False, 0, 7, 0, True))
     return SessionReport(session, is_connected, 2, waiting)
 
 
