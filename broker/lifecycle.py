@@ -28,6 +28,7 @@ from mqtt.packets import CONNACK, DISCONNECT, V3, Connack, Connect, Disconnect, 
 from mqtt.topics import levels_count, topic_problem
 from session.session import EXPIRY_NEVER, Session
 from session.will import ConnectionRecord, decode_connection, encode_connection
+from storage.clock import crash_time
 from storage.due import SESSION, WILL, Due
 from storage.errors import CorruptRecord
 from storage.state import CONNECTIONS, seal, unseal
@@ -118,6 +119,10 @@ class Lifecycle:
         if not packet.client_id and packet.protocol_version < 5:
             if packet.protocol_version == V3 or not packet.clean_start:
                 return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
+        most = settings.keep_alive_max_s
+        if most and packet.protocol_version < 5 and not 0 < packet.keep_alive <= most:
+            # It cannot be told a smaller one. There is no code for it either; mosquitto's is 2.
+            return reasons.CLIENT_IDENTIFIER_NOT_VALID
         if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
             if packet.client_id not in self._sessions.live:
                 return reasons.SERVER_BUSY
@@ -229,9 +234,9 @@ class Lifecycle:
         return self._sessions.is_unknown(packet.client_id)
 
     def _keep_alive_of(self, packet: Connect) -> int:
-        """Return the Keep Alive in force, seconds. A v3.1.1 client cannot be told another one."""
+        """Return the Keep Alive in force, seconds."""
         most = self._settings.keep_alive_max_s
-        if packet.protocol_version < 5 or not most or 0 < packet.keep_alive <= most:
+        if not most or 0 < packet.keep_alive <= most:
             return packet.keep_alive
         return most
 
@@ -576,13 +581,19 @@ class Lifecycle:
         self._counters.sessions_expired += 1
         self.end_stored(session)
 
-    def recover(self, client_id: str, value: bytes, crashed_at_ms: int) -> None:
-        """Do what the end of a connection would have done, for one that a crash ended."""
+    def recover(self, client_id: str, value: bytes, alive_ms: int) -> None:
+        """Do what the end of a connection would have done, for one that a crash ended.
+
+        `alive_ms` is the last sign of life before the crash; that the client connected is another.
+        """
         record = decode_connection(unseal(value, "connection"))
         tick = self._tick
+        crashed_at_ms = crash_time(
+            max(alive_ms, record.connected_at_ms), self._settings.heartbeat_ms
+        )
         # After a reboot with the wall clock set back, broker time may repeat what came after the
         # last heartbeat: nothing has ended in the future.
-        closed_at_ms = min(max(crashed_at_ms, record.connected_at_ms), tick.now)
+        closed_at_ms = min(crashed_at_ms, tick.now)
         tick.batch.append((CONNECTIONS, client_id.encode(), None))
         session = None
         if record.is_stored:

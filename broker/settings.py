@@ -56,7 +56,7 @@ class Settings:
         # is no ceiling: a v3.1.1 session with clean session 0 then lives for ever.
         self.session_expiry_max_s: int | None = None
         # Ceiling for Keep Alive (CONNACK Server Keep Alive). 0 = none, and a client may send 0.
-        # v3.1.1 clients cannot be told one, so it does not hold for them.
+        # v3.1.1 clients cannot be told one: who asks for more, or for none, is refused.
         self.keep_alive_max_s: int = 0
         # Distinct topic filters one session may hold; SUBSCRIBE beyond it is answered 0x97.
         self.subscriptions_per_session_max: int = 10_000

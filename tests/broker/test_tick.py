@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt import reasons
-from mqtt.packets import Publish
+from mqtt.packets import Connack, Publish
 from tests.broker.harness import Broker, Stream
 
 
@@ -56,13 +56,14 @@ def test_the_ceiling_for_keep_alive_is_told_and_held(asked: int, told: int | Non
     client.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
 
 
-def test_a_v4_client_keeps_its_own_keep_alive_because_it_cannot_be_told() -> None:
+@pytest.mark.parametrize(("asked", "answer"), [(0, 2), (31, 2), (30, 0), (1, 0)])
+def test_a_v4_client_that_asks_for_more_is_refused_because_it_cannot_be_told(
+    asked: int, answer: int
+) -> None:
     broker = Broker(keep_alive_max_s=30)
-    client = broker.connect("c", keep_alive=600, version=4)
-    broker.advance(s=800)
-    client.ping()
-    broker.advance(s=900)
-    client.expect_closed()
+    client = broker.request("c", keep_alive=asked, version=4)
+    connack = client.answer(Connack)
+    assert isinstance(connack, Connack) and connack.reason_code == answer
 
 
 def test_a_client_we_do_not_read_from_is_not_silent() -> None:
