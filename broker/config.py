@@ -101,7 +101,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("listener", "type", "listener", "type", Choice(*endpoints.TYPES), "what it speaks MQTT"
            " over; further listeners are tables [listener.NAME] with the same keys"),
     Option("listener", "host", "listener", "host", Text(), "address to listen on"),
-    Option("listener", "port", "listener", "port", Integer(0, 65_535), "TCP port, 0 = any free one"),
+    Option("listener", "port", "listener", "port", Integer(0, 65_535),
+           "TCP port, 0 = any free one"),
     Option("listener", "backlog", "listener", "backlog", Integer(1, 65_535), "connections the"
            " kernel may queue before we accept them"),
     Option("listener", "path", "listener", "path", Text(empty_is_none=True), "file of the socket of"
@@ -118,8 +119,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            " e-mail or URI name (san), or nothing"),
     Option("listener", "proxy_protocol", "listener", "proxy_protocol", Flag(),
            "a load balancer says who the client is (PROXY protocol 1 or 2); required then"),
-    Option("listener", "origins", "listener", "origins", Origins(), "web pages that may connect to a"
-           " websocket listener from a browser; empty = all"),
+    Option("listener", "origins", "listener", "origins", Origins(),
+           "web pages that may connect to a websocket listener from a browser; empty = all"),
     Option("storage", "data_dir", "shell", "data_dir", Text(), "directory of the database"),
     Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
            " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"

@@ -114,7 +114,8 @@ class Server:
         try:
             directory = DataDirectory(shell.data_dir)
             self._opened.callback(directory.close)
-            self._sockets = bind(shell.host, shell.port)
+            listener = self._config.listeners[0]
+            self._sockets = bind(listener.host, listener.port or 0)
             for channel in self._sockets:
                 self._opened.callback(channel.close)
             self._open_metrics()
@@ -267,7 +268,7 @@ class Server:
             await loop.create_server(
                 lambda: ClientStream(driver, "tcp"),
                 sock=channel,
-                backlog=self._config.shell.backlog,
+                backlog=self._config.listeners[0].backlog,
             )
             for channel in self._sockets
         ]
@@ -294,7 +295,7 @@ class Server:
         self._log.info(
             "ready",
             f"holdfast {VERSION} ready port={port} {recovered}",
-            host=self._config.shell.host,
+            host=self._config.listeners[0].host,
             port=port,
             metrics_port=self._metrics_port,
             durability=self._config.shell.durability,

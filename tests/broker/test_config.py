@@ -34,8 +34,8 @@ def refused(path: str | None = None, **environment: str) -> str:
 def test_without_anything_the_defaults_hold() -> None:
     loaded = load(environment={})
     assert vars(loaded.settings) == vars(Settings())
-    assert loaded.shell.host == "127.0.0.1"
-    assert loaded.shell.port == 1883
+    (listener,) = loaded.listeners
+    assert (listener.name, listener.address, listener.kind) == ("tcp", "127.0.0.1:1883", "tcp")
     assert loaded.shell.metrics_port == 18083
     assert loaded.shell.durability == "fsync"
 
@@ -45,7 +45,7 @@ def test_flags_win_over_environment_over_file_over_defaults(write) -> None:  # t
     environment = {"HOLDFAST__LISTENER__PORT": "2", "HOLDFAST__SESSION__MAX_INFLIGHT": "2"}
     flags = {"listener.port": "3", "storage.data_dir": None}
     loaded = load(path, environment=environment, flags=flags)
-    assert loaded.shell.port == 3
+    assert loaded.listeners[0].port == 3
     assert loaded.settings.max_inflight == 2
     assert loaded.settings.max_age_s == 86_400
     assert loaded.origins["listener.port"] == "flag --port"
@@ -59,8 +59,12 @@ def test_every_option_fills_an_existing_attribute_and_is_settable_from_the_envir
     option: config.Option,
 ) -> None:
     defaults = config.Config()
-    owner = defaults.settings if option.owner == "settings" else defaults.shell
-    assert hasattr(owner, option.attribute)
+    owners = {
+        "settings": defaults.settings,
+        "shell": defaults.shell,
+        "listener": defaults.listeners[0],
+    }
+    assert hasattr(owners[option.owner], option.attribute)
     rendered = option.kind.render(defaults.value(option))
     raw = tomllib.loads(f"key = {rendered}")["key"]
     text = "true" if raw is True else "false" if raw is False else str(raw or "")
@@ -96,6 +100,16 @@ def test_no_two_options_fill_the_same_attribute() -> None:
         ('[storage]\ndurability = "maybe"', ["storage.durability = 'maybe'", "'fsync', 'os'"]),
         ("[listener]\nport = 99999", ["listener.port = 99999", "0 to 65535"]),
         ("[listener\n", ["not valid TOML", "line 1"]),
+        ('[listener.web]\ntype = "tpc"', ["listener.web.type = 'tpc'", "tcp, websocket, unix"]),
+        ("[listener.web]\nprot = 1", ["'listener.web.prot'", "did you mean listener.web.port?"]),
+        ("[listener.web]\npassword_file = 1", ["did you mean auth.password_file?"]),
+        ("[listener.web]\nport = -1", ["listener.web.port = -1", "0 to 65535"]),
+        ("[listener.web.more]\nport = 1", ["'listener.web.more'", "did you mean listener.web."]),
+        ("[listener.Web]\nport = 1", ["listener name 'Web'", "lower-case letters"]),
+        ("[listener.a__b]\nport = 1", ["listener name 'a__b'", "single underscores"]),
+        ("[listener.port]\nport = 1", ["listener.port = {", "a whole number"]),
+        ("[listener]\nweb = 1", ["unknown key 'listener.web'", "did you mean listener."]),
+        ("[[listener.web]]\nport = 1", ["unknown key 'listener.web'"]),
     ],
 )
 def test_a_mistake_in_the_file_names_file_key_and_remedy(  # type: ignore[no-untyped-def]
@@ -116,6 +130,12 @@ def test_a_mistake_in_the_file_names_file_key_and_remedy(  # type: ignore[no-unt
         ("HOLDFAST__SESSION", "5", ["unknown key 'session.'"]),
         ("HOLDFAST__session__max_age", "1d", ["did you mean HOLDFAST__SESSION__MAX_AGE?"]),
         ("holdfast__session__max_age", "1d", ["did you mean HOLDFAST__SESSION__MAX_AGE?"]),
+        ("HOLDFAST__LISTENER__WEB__PROT", "1", ["mean HOLDFAST__LISTENER__WEB__PORT?"]),
+        ("HOLDFAST__LISTENER__WEB", "1", ["unknown key 'listener.web'"]),
+        ("HOLDFAST__LISTENER__Web__PORT", "1", ["mean HOLDFAST__LISTENER__WEB__PORT?"]),
+        ("HOLDFAST__LISTENER__A__B__PORT", "1", ["listener name 'a__b'"]),
+        ("HOLDFAST__LISTENER____PORT", "1", ["unknown key 'listener.port'"]),
+        ("HOLDFAST__LISTENER__WEB__PORT", "no", ["listener.web.port = 'no'", "a whole number"]),
         ("HOLDFAST__SESSION__MAX_AGE", "soon", ["session.max_age = 'soon'", "expected a duration"]),
     ],
 )
@@ -153,6 +173,53 @@ def test_an_open_broker_on_a_network_must_be_asked_for_in_so_many_words() -> Non
         }
     )
     assert opened.settings.allow_anonymous is True
+
+
+def test_named_listeners_come_from_the_file_and_from_the_environment(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(
+        "[listener]\nport = 1\n"
+        '[listener.web]\ntype = "websocket"\nport = 2\norigins = ["https://a.example"]\n'
+        '[listener.local]\ntype = "unix"\npath = "/run/holdfast.sock"\nmode = "0600"\n'
+    )
+    environment = {
+        "HOLDFAST__LISTENER__WEB__PORT": "3",
+        "HOLDFAST__LISTENER__TLS_PORT__PORT": "4",
+        "HOLDFAST__LISTENER__TLS_PORT__TLS_CERTIFICATE": "c.pem",
+        "HOLDFAST__LISTENER__HOST": "::1",
+    }
+    loaded = load(path, environment=environment)
+    assert [(one.name, one.kind, one.address) for one in loaded.listeners] == [
+        ("tcp", "tcp", "[::1]:1"),
+        ("web", "websocket", "127.0.0.1:3"),
+        ("local", "unix", "/run/holdfast.sock"),
+        ("tls_port", "tcp+tls", "127.0.0.1:4"),
+    ]
+    assert loaded.listeners[1].origins == ("https://a.example",)
+    assert loaded.listeners[2].mode == 0o600
+    assert loaded.origins["listener.web.port"] == "environment HOLDFAST__LISTENER__WEB__PORT"
+    assert loaded.origins["listener.web.type"] == f"file {path}"
+    again = load(write(config.show(loaded)), environment={})
+    assert [vars(one) for one in again.listeners] == [vars(one) for one in loaded.listeners]
+
+
+def test_settings_of_a_listener_that_contradict_each_other_are_one_line() -> None:
+    complaint = refused(None, HOLDFAST__LISTENER__WEB__TYPE="websocket")
+    assert complaint == "listener.web.port is missing"
+    complaint = refused(None, HOLDFAST__LISTENER__TCP__PORT="1")
+    assert "choose another name" in complaint
+
+
+@pytest.mark.parametrize("name", ["", "WEB__"])
+def test_every_listener_on_a_network_must_be_asked_for_or_see_certificates(name: str) -> None:
+    prefix = f"HOLDFAST__LISTENER__{name}"
+    network = {f"{prefix}HOST": "0.0.0.0", f"{prefix}PORT": "2"}
+    section = "listener.web" if name else "listener"
+    assert refused(None, **network).startswith(f"{section}.host = '0.0.0.0' can be reached")
+    encrypted = {**network, f"{prefix}TLS_CERTIFICATE": "c.pem"}
+    assert "can be reached" in refused(None, **encrypted)
+    load(environment={**encrypted, f"{prefix}TLS_CLIENT_CA": "ca.pem"})
+    load(environment={**network, "HOLDFAST__AUTH__PASSWORD_FILE": "users"})
+    load(environment={**network, "HOLDFAST__AUTH__ALLOW_ANONYMOUS": "true"})
 
 
 def test_a_password_file_shuts_out_anonymous_clients_unless_told_otherwise() -> None:

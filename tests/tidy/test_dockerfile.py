@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from broker import config as configuration
+from broker import endpoints
 from broker.cli import build_parser
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -125,13 +126,14 @@ def test_it_refuses_to_be_open_by_accident_and_starts_when_told() -> None:
     with pytest.raises(configuration.ConfigError, match="allow_anonymous"):
         configuration.load(environment=environment())
     told = {**environment(), "HOLDFAST__AUTH__ALLOW_ANONYMOUS": "true"}
-    shell = configuration.load(environment=told).shell
-    assert (shell.host, shell.data_dir) == ("0.0.0.0", only("VOLUME"))
+    loaded = configuration.load(environment=told)
+    (listener,) = loaded.listeners
+    assert (listener.host, loaded.shell.data_dir) == ("0.0.0.0", only("VOLUME"))
 
 
 def test_ports_and_health_address_are_the_defaults_of_the_configuration() -> None:
-    shell = configuration.Shell()
-    assert only("EXPOSE").split() == [str(shell.port), str(shell.metrics_port)]
+    shell, port = configuration.Shell(), endpoints.DEFAULT_PORT
+    assert only("EXPOSE").split() == [str(port), str(shell.metrics_port)]
     words = command(only("HEALTHCHECK").partition(" CMD ")[2])
     assert words[-1] == f"http://127.0.0.1:{shell.metrics_port}"
 
