@@ -1,0 +1,196 @@
+"""Bytes that no client should send: C11, C12 and C18 of docs/security.md.
+
+Every one costs its own connection at most. tests/mqtt proves the same of the decoder alone, and
+tests/fuzz with random input.
+"""
+
+import pytest
+
+from mqtt import reasons
+from mqtt.encoder import encode
+from mqtt.packets import (
+    Auth,
+    Connack,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from tests.broker.harness import Broker, connect_packet, will
+
+FROM_CLIENT: list[Packet] = [
+    Publish("t", b"x", 1, packet_id=1),
+    Publish("t", b"x", 2, packet_id=2),
+    Publish("t", b"x"),
+    Puback(1),
+    Pubrec(1),
+    Pubrel(1),
+    Pubcomp(1),
+    Subscribe(3, [Subscription("t", 1)]),
+    Unsubscribe(4, ["t"]),
+    Pingreq(),
+    Disconnect(0),
+]
+FROM_SERVER: list[Packet] = [
+    Connack(False, 0),
+    Suback(1, [0]),
+    Unsuback(1, [0]),
+    Pingresp(),
+]
+
+
+def kinds(packets: list[Packet]) -> list[str]:
+    return [type(packet).__name__ for packet in packets]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("packet", FROM_CLIENT + FROM_SERVER, ids=kinds(FROM_CLIENT + FROM_SERVER))
+def test_c12_any_packet_first_is_closed_in_silence(packet: Packet, version: int) -> None:
+    """CVE-2021-28166, sol #15: CONNACK, or PUBACK before CONNECT."""
+    broker = Broker()
+    watcher = broker.clean("watcher", "#")
+    client = broker.open(version)
+    client.send(packet)
+    assert client.is_closed and client.take() == []
+    watcher.expect_nothing()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("packet", FROM_SERVER, ids=kinds(FROM_SERVER))
+def test_c12_what_only_a_server_sends_is_an_error(packet: Packet, version: int) -> None:
+    broker = Broker()
+    other = broker.connect("other")
+    client = broker.connect("c", version=version)
+    client.send(packet)
+    client.expect_closed(reasons.PROTOCOL_ERROR)
+    other.ping()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("packet", FROM_CLIENT, ids=kinds(FROM_CLIENT))
+def test_c12_every_truncation_waits_and_every_shortened_packet_is_refused(
+    packet: Packet, version: int
+) -> None:
+    """Cut off: it waits. Shortened, with a length that agrees: refused or understood, no crash."""
+    broker = Broker()
+    other = broker.connect("other")
+    whole = encode(packet, version)
+    for size in range(1, len(whole)):
+        client = broker.connect("c", version=version)
+        client.send_bytes(whole[:size])
+        assert not client.is_closed
+        client.drop()
+        if size < 2:
+            continue
+        client = broker.connect("c", version=version)
+        client.send_bytes(whole[:1] + bytes((size - 2,)) + whole[2:size])
+        answers = client.take()
+        assert not client.is_closed or answers == [] or isinstance(answers[-1], Disconnect)
+        client.drop()
+    other.ping()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_c12_a_second_connect_changes_nothing_of_another_session(version: int) -> None:
+    broker = Broker()
+    victim = broker.durable("victim", "t")
+    client = broker.connect("c", version=version)
+    client.send(connect_packet("victim", version))
+    client.expect_closed(reasons.PROTOCOL_ERROR)
+    victim.ping()
+    broker.publish("t")
+    assert len(victim.receive_all()) == 1
+
+
+@pytest.mark.parametrize("first", range(256))
+def test_c12_every_first_byte_after_connect_costs_one_connection_at_most(first: int) -> None:
+    broker = Broker()
+    other = broker.connect("other")
+    for second in (0, 1, 2, 5):
+        for filling in (b"\x00", b"\xff", b"\x01"):
+            client = broker.connect("c")
+            client.send_bytes(bytes((first, second)) + filling * second)
+            client.take()
+            client.drop()
+    other.ping()
+
+
+def test_c12_auth_where_there_is_no_method_is_an_error() -> None:
+    client = Broker().connect("c")
+    client.send(Auth(0x19, authentication_method="X"))
+    client.expect_closed(reasons.PROTOCOL_ERROR)
+
+
+# C11: text
+
+
+BAD_TEXT = {
+    "surrogate": b"\xed\xa0\x80",
+    "overlong": b"\xc0\x80",
+    "ill formed": b"\xc3\x28",
+    "null": b"a\x00b",
+    "beyond": b"\xf4\x90\x80\x80",
+}
+
+
+@pytest.mark.parametrize("raw", BAD_TEXT.values(), ids=BAD_TEXT)
+@pytest.mark.parametrize("version", [4, 5])
+def test_c11_text_that_is_none_closes_wherever_it_stands(raw: bytes, version: int) -> None:
+    broker = Broker()
+    text = len(raw).to_bytes(2, "big") + raw
+    block = b"\x00" if version == 5 else b""
+    publish = text + block
+    subscribe = b"\x00\x01" + block + text + b"\x00"
+    unsubscribe = b"\x00\x01" + block + text
+    for first, body in ((0x30, publish), (0x82, subscribe), (0xA2, unsubscribe)):
+        client = broker.connect("c", version=version)
+        client.send_bytes(bytes((first, len(body))) + body)
+        client.expect_closed(reasons.MALFORMED_PACKET)
+    head = b"\x00\x04MQTT" + bytes((version, 0x02, 0, 0)) + block
+    client = broker.open(version)
+    client.send_bytes(bytes((0x10, len(head) + len(text))) + head + text)
+    assert client.is_closed
+
+
+def test_c11_a_byte_order_mark_is_a_character_like_any_other() -> None:
+    broker = Broker()
+    client = broker.clean("c", "\ufeffa")
+    broker.publish("a")
+    client.expect_nothing()
+    broker.publish("\ufeffa")
+    assert client.message().topic == "\ufeffa"
+
+
+@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$CONTROL/x", "$share/g/t", "$foo"])
+def test_c11_a_client_cannot_publish_to_a_topic_of_the_broker(topic: str) -> None:
+    """CVE-2018-12543, aedes #597: live, retained, or as a will."""
+    broker = Broker()
+    watcher = broker.clean("watcher", "$SYS/#", "$CONTROL/#", "$foo/#", "#")
+    client = broker.connect("c")
+    answer = client.publish(topic, b"x", 1, retain=True)
+    assert getattr(answer, "reason_code", 0) == reasons.NOT_AUTHORIZED
+    client.ping()
+    assert broker.refused("w", will=will(topic)) == reasons.NOT_AUTHORIZED
+    assert broker.refused("w", version=4, will=will(topic)) == 5
+    watcher.expect_nothing()
+    broker.clean("late", "$CONTROL/#", "$foo/#").expect_nothing()
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "+/#", "+/broker/#", "+"])
+def test_c20_a_wildcard_in_front_does_not_see_the_topics_of_the_broker(topic_filter: str) -> None:
+    """[MQTT-4.7.2-1]"""
+    broker = Broker()
+    client = broker.clean("c", topic_filter, f"$share/g/{topic_filter}")
+    broker.engine.publish_system("$SYS/broker/version", b"1", broker.now)
+    broker.settle()
+    client.expect_nothing()
