@@ -1,0 +1,261 @@
+"""How the suite gets hold of a broker: the adapter's side and the suite's side.
+
+An adapter says which command starts the broker with which options (`Adapter.prepare`); `Broker`
+here does the rest for every adapter: start, wait until it listens, stop, kill, start again on the
+same data. See docs/conformance.md for how to write one.
+"""
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from conformance.failure import Failure, NotRun
+
+Option: TypeAlias = bool | int | float | str | Mapping[str, str] | Sequence[str] | None
+Options: TypeAlias = Mapping[str, Option]
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 30.0  # a broker may recover a database first, on a busy machine
+STOP_S: Final = 30.0
+POLL_S: Final = 0.02
+# Below the range Linux takes the ports of outgoing connections from, so that no client of ours can
+# take the port of a broker that is being started again.
+PORTS: Final = range(20_000, 32_000)
+
+# Every option a check may ask for, and what it means. None of them given: the broker's defaults,
+# open to anonymous clients.
+OPTIONS: Final[Mapping[str, str]] = {
+    "users": "user names and passwords that are let in; anonymous clients are not",
+    "allow_anonymous": "let clients in without a user name (default: only without users)",
+    "deny_publish": "topics nobody may publish to",
+    "deny_subscribe": "topic filters nobody may subscribe to (refused in SUBACK)",
+    "maximum_qos": "highest QoS of the broker",
+    "retain_available": "does the broker keep retained messages?",
+    "wildcard_subscriptions": "does the broker know wildcards?",
+    "shared_subscriptions": "does the broker know $share/?",
+    "subscription_identifiers": "does the broker know subscription identifiers?",
+    "receive_maximum": "unacknowledged QoS 1 and 2 messages it takes from one client",
+    "maximum_packet_size": "largest packet it takes, bytes",
+    "topic_alias_maximum": "topic aliases a client may set",
+    "keep_alive_max": "ceiling of the keep alive, seconds (Server Keep Alive)",
+    "session_expiry_max": "ceiling of the session expiry interval, seconds",
+    "client_id_bytes_max": "longest client identifier it accepts",
+    "connect_timeout": "seconds from the TCP connection to a complete CONNECT",
+    "scram_users": "user names and passwords for the method SCRAM-SHA-256",
+    "websocket": "a WebSocket listener as well (then Broker.websocket_port)",
+    "tls": "a TLS listener as well (then Broker.tls_port)",
+}
+
+
+class AdapterError(Exception):
+    """The broker cannot be started; the message is one line for the person at the command."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a broker is to run: a directory of its own and ports that are free."""
+
+    directory: Path
+    host: str
+    port: int
+    websocket_port: int
+    tls_port: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How to start it: a command (the same for every start on this data) and its environment."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """What has to be written for another broker."""
+
+    name: str
+
+    def describe(self) -> str:
+        """Return name and version, "mosquitto 2.0.11"; raise `AdapterError` if it is not there."""
+
+    def prepare(self, place: Place, options: Options) -> Launch:
+        """Write what the broker needs into `place.directory` and say how to start it.
+
+        It has to listen on `place.host` and `place.port`, keep its data in the directory, log to
+        stdout or stderr and end on SIGTERM. Raise `NotRun("... cannot ...")` for an option it
+        does not have, `AdapterError` if something is wrong.
+        """
+
+
+class Broker:
+    """A broker under test, running when you get it; without `launch` only its address is known.
+
+    `stop`, `kill` and `start` are for checks that need "restart" or "kill", one thread at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        launch: Launch | None = None,
+        directory: Path | None = None,
+        websocket_port: int = 0,
+        tls_port: int = 0,
+    ) -> None:
+        self.name: str = name
+        self.host: str = host
+        self.port: int = port
+        self.websocket_port: int = websocket_port
+        self.tls_port: int = tls_port
+        self.starts: int = 0
+        self._launch = launch
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Is its process there? Of a broker we did not start: as far as we know."""
+        return self._launch is None or (self._process is not None and self._process.poll() is None)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the last process (negative: the signal), None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start it (again, on the same data) and return when it listens; raises `AdapterError`."""
+        if self._launch is None or self._directory is None:
+            raise NotRun("needs a broker adapter")
+        assert self._process is None or self._process.poll() is not None, "it is running"
+        with open(self._directory / "broker.log", "ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    list(self._launch.command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._directory,
+                    env={**os.environ, **self._launch.environment},
+                    start_new_session=True,  # Ctrl-C is for us, we stop it
+                )
+            except OSError as problem:
+                raise AdapterError(f"{self.name}: cannot start it: {problem}") from None
+        self.starts += 1
+        self._await_listening()
+
+    def _await_listening(self) -> None:
+        assert self._process is not None
+        end = time.monotonic() + START_S
+        for port in filter(None, (self.port, self.websocket_port, self.tls_port)):
+            while not _listens(self.host, port):
+                code = self._process.poll()
+                if code is not None:
+                    raise AdapterError(f"{self.name} ended with {code}: {self._last_words()}")
+                if time.monotonic() > end:
+                    self.close()
+                    raise AdapterError(f"{self.name} does not listen after {START_S:.0f} s")
+                time.sleep(POLL_S)
+
+    def log(self) -> str:
+        """Return what it has written to stdout and stderr since the first start."""
+        if self._directory is None:
+            return ""
+        return (self._directory / "broker.log").read_text("utf-8", "replace")
+
+    def _last_words(self) -> str:
+        lines = [line for line in self.log().splitlines() if line.strip()]
+        return lines[-1][:300] if lines else "it said nothing"
+
+    def stop(self) -> None:
+        """Send SIGTERM and return when the process has ended."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL and return when the process is gone."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._launch is None:
+            raise NotRun("needs a broker adapter")
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise Failure(f"{self.name} did not end within {STOP_S:.0f} s of SIGTERM") from None
+
+    def close(self) -> None:
+        """Make sure that no process is left; never raises."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Ports:
+    """Gives out ports that are free and that it has not given out before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = PORTS.start + os.getpid() * 7 % (len(PORTS) - 1000)
+
+    def take(self) -> int:
+        """Return a port."""
+        with self._lock:
+            for _ in PORTS:
+                self._next = self._next + 1 if self._next + 1 in PORTS else PORTS.start
+                if not _is_taken(self._next):
+                    return self._next
+        raise AdapterError("no free port")
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as channel:
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            channel.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) -> Broker:
+    """Return a new, running broker with `options` on an empty `directory`.
+
+    Raises `NotRun` if the adapter does not have an option, `AdapterError` if it does not start.
+    """
+    unknown = set(options) - set(OPTIONS)
+    if unknown:
+        raise ValueError(f"unknown options of a broker: {sorted(unknown)}")
+    directory.mkdir(parents=True)
+    place = Place(directory, HOST, ports.take(), ports.take(), ports.take())
+    broker = Broker(
+        adapter.name,
+        place.host,
+        place.port,
+        launch=adapter.prepare(place, options),
+        directory=directory,
+        websocket_port=place.websocket_port if options.get("websocket") else 0,
+        tls_port=place.tls_port if options.get("tls") else 0,
+    )
+    broker.start()
+    return broker

@@ -1,0 +1,690 @@
+"""A raw MQTT client for checks: it does what it is told, and reads strictly.
+
+Blocking sockets, one thread. Every wait has an end (`patience`, seconds), every fault of the broker
+is a `Failure`. Packets that arrive while another kind is awaited are set aside in order, so a check
+only fails on the order of packets where the texts fix it. Must never retry anything by itself.
+"""
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
+
+from conformance import packets, tables, wire
+from conformance.failure import Failure, NotRun, Violation
+from conformance.packets import (
+    Auth,
+    Connack,
+    Disconnect,
+    Packet,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Unsuback,
+)
+from conformance.rules import Rules
+from conformance.wire import Block, Filter, Text, Will
+
+if TYPE_CHECKING:
+    from conformance.record import Record
+
+P = TypeVar(
+    "P", Connack, Publish, Puback, Pubrec, Pubrel, Pubcomp, Suback, Unsuback, Pingresp, Disconnect,
+    Auth,
+)  # fmt: skip
+
+# Never set aside: they say something about the connection itself.
+_URGENT: Final = (Connack, Disconnect, Auth)
+MARKER: Final = "~"  # topics of `Bench.barrier` begin with it
+_RECEIVE_SIZE: Final = 1 << 16
+_CLOSE_PATIENCE_S: Final = 1.0
+
+
+class Stream(Protocol):
+    """What a client reads and writes: a socket, or a WebSocket in front of one."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Write all of `data`."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes, b"" at the end; raises TimeoutError."""
+
+    def settimeout(self, seconds: float, /) -> None:
+        """Set the longest wait of `recv`."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End one direction."""
+
+    def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
+        """Set an option of the socket."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Silence(Failure):
+    """Nothing came in time."""
+
+
+class Client:
+    """One connection to the broker; open from the start, connected once `connect` has returned."""
+
+    def __init__(
+        self,
+        open_stream: Callable[[], Stream],
+        *,
+        name: str,
+        client_id: str,
+        version: int,
+        patience: float,
+        strict: bool,
+        record: "Record",
+    ) -> None:
+        self.name: str = name
+        self.client_id: str = client_id
+        self.version: int = version
+        self.patience: float = patience
+        self.strict: bool = strict
+        self.connack: Connack | None = None
+        self.rules: Rules = Rules(version)
+        self.inbox: deque[Packet] = deque()  # arrived and set aside, in order of arrival
+        self.last: Packet | None = None  # the last packet that arrived
+        self.eof: bool = False  # has the broker ended the connection?
+        self.marker: str = ""  # topic of a barrier that is under way
+        self._record = record
+        self._open_stream = open_stream
+        self._stream: Stream | None = None
+        self._buffer = b""
+        self._next_id = 0
+        self.open()
+
+    # The connection.
+
+    def open(self) -> None:
+        """Open a new network connection (done at construction); forget the one before."""
+        self._discard()
+        self.rules = Rules(self.version)
+        self.connack = None
+        self.inbox.clear()
+        self.eof = False
+        self.marker = ""
+        self._buffer = b""
+        try:
+            self._stream = self._open_stream()
+        except OSError as problem:
+            raise Failure(f"cannot open a connection to the broker: {problem}") from None
+
+    @property
+    def is_open(self) -> bool:
+        """Is the connection open on our side?"""
+        return self._stream is not None
+
+    def send(self, data: bytes) -> None:
+        """Write bytes as they are. A connection the broker has closed swallows them."""
+        stream = self._stream
+        assert stream is not None, f"client {self.name!r} is closed: call open() or connect()"
+        for packet in self.rules.sent(data):
+            self._record.sent(self.name, packet.raw, packet.describe())
+        try:
+            stream.settimeout(self.patience)
+            stream.sendall(data)
+        except TimeoutError:
+            self.fail("the broker does not take what is sent to it")
+        except OSError:
+            pass  # closed by the broker: whoever waits for an answer will see the end
+
+    send_packet = send
+
+    def drop(self) -> None:
+        """Cut the connection without DISCONNECT, with RST: a network failure."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+            self._record.note(self.name, "cuts the connection")
+        self._discard()
+
+    def close(self) -> None:
+        """Close the connection without DISCONNECT; return when the broker has closed it too."""
+        if self._stream is None:
+            return
+        self._record.note(self.name, "closes the connection")
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
+        end = time.monotonic() + _CLOSE_PATIENCE_S
+        while not self.eof and self._read_some(end - time.monotonic()):
+            pass
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def fail(self, message: str, *, expected: str = "") -> NoReturn:
+        """Raise `Failure` with the last packet that arrived."""
+        packet = None if self.last is None else self.last.raw
+        raise Failure(f"client {self.name}: {message}", packet=packet, expected=expected)
+
+    # Reading.
+
+    def _read_some(self, timeout: float) -> bool:
+        """Read what is there into the buffer; False if nothing came in time."""
+        assert self._stream is not None, f"client {self.name!r} is closed"
+        self._stream.settimeout(max(timeout, 0.0005))
+        try:
+            data = self._stream.recv(_RECEIVE_SIZE)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError:
+            data = b""  # a reset is an end as well
+        if not data and not self.eof:
+            self.eof = True
+            self._record.note(self.name, "sees the end of the connection")
+        self._buffer += data
+        return True
+
+    def _from_buffer(self) -> Packet | None:
+        while len(self._buffer) >= 2:
+            found = packets.header(self._buffer, self.version)
+            if found is None or len(self._buffer) < sum(found):
+                return None
+            raw, self._buffer = self._buffer[: sum(found)], self._buffer[sum(found) :]
+            try:
+                packet = packets.parse(raw, self.version)
+                self.last = packet
+                self._record.received(self.name, raw, packets.describe(packet))
+                packet = self.rules.received(packet)
+            except Violation as violation:
+                self._record.violation(self.name, violation)
+                raise
+            if not self._is_marker(packet):
+                return packet
+        return None
+
+    def _is_marker(self, packet: Packet) -> bool:
+        """Swallow the marker of a barrier: ours is noted, that of another client is not for us."""
+        if not isinstance(packet, Publish) or not packet.topic.startswith(MARKER):
+            return False
+        if packet.topic == self.marker:
+            self.marker = ""
+        if packet.packet_id is not None and packet.qos == 1:
+            self.puback(packet.packet_id)
+        return True
+
+    def _arrive(self, deadline: float, *, until_marker: bool = False) -> Packet | None:
+        """Return the next packet off the wire; None at the end of the connection (or the marker).
+
+        Raises `Silence` at `deadline`, `Violation` if the packet is wrong.
+        """
+        while True:
+            packet = self._from_buffer()
+            if packet is not None:
+                return packet
+            if self.eof or (until_marker and not self.marker):
+                return None
+            if not self._read_some(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                raise Silence(
+                    f"client {self.name}: nothing came in time",
+                    packet=None if self.last is None else self.last.raw,
+                )
+
+    def _deadline(self, timeout: float | None) -> float:
+        return time.monotonic() + (self.patience if timeout is None else timeout)
+
+    def receive(self, timeout: float | None = None) -> Packet:
+        """Return the next packet of any kind, in order of arrival."""
+        if self.inbox:
+            return self.inbox.popleft()
+        packet = self._arrive(self._deadline(timeout))
+        if packet is None:
+            self.fail("the broker closed the connection", expected="a packet")
+        return packet
+
+    def expect(
+        self, kind: type[P], timeout: float | None = None, *, packet_id: int | None = None
+    ) -> P:
+        """Return the next packet of this kind (and id, if one is given).
+
+        The texts leave the order of deliveries and of answers of different kinds open, so other
+        kinds are set aside for a later `expect`. CONNACK, DISCONNECT, AUTH and the end of the
+        connection are failures if they are not what is awaited. To judge order use `receive`.
+        """
+        for index, packet in enumerate(self.inbox):
+            if isinstance(packet, kind) and _has_id(packet, packet_id):
+                del self.inbox[index]
+                return packet
+        deadline = self._deadline(timeout)
+        wanted = kind.__name__.upper() + f" id {packet_id}" * (packet_id is not None)
+        while True:
+            try:
+                arrived = self._arrive(deadline)
+            except Silence:
+                aside = ", ".join(map(packets.describe, self.inbox))
+                self.fail(f"no {wanted} in time{aside and f'; there is {aside}'}", expected=wanted)
+            if arrived is None:
+                self.fail("the broker closed the connection", expected=wanted)
+            if isinstance(arrived, kind) and _has_id(arrived, packet_id):
+                return arrived
+            if isinstance(arrived, _URGENT):
+                self.fail(f"received {packets.describe(arrived)}", expected=wanted)
+            self.inbox.append(arrived)
+
+    def peek(self, timeout: float | None = None) -> Packet | None:
+        """Return the next packet without taking it; None if the broker has closed."""
+        if not self.inbox:
+            packet = self._arrive(self._deadline(timeout))
+            if packet is None:
+                return None
+            self.inbox.append(packet)
+        return self.inbox[0]
+
+    def expect_publish(
+        self,
+        topic: str | None = None,
+        payload: Text | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        dup: bool | None = None,
+        *,
+        acknowledge: bool = True,
+        timeout: float | None = None,
+    ) -> Publish:
+        """Return the next delivery, which has to be as said; complete its QoS flow if told."""
+        packet = self.expect(Publish, timeout)
+        if isinstance(payload, str):
+            payload = payload.encode()
+        wanted: tuple[tuple[str, object, object], ...] = (
+            ("topic", topic, packet.topic),
+            ("payload", payload, packet.payload),
+            ("QoS", qos, packet.qos),
+            ("RETAIN", retain, packet.retain),
+            ("DUP", dup, packet.dup),
+        )
+        for field, value, found in wanted:
+            if value is not None and found != value:
+                raise Failure(
+                    f"client {self.name}: delivery has {field} {found!r}",
+                    packet=packet.raw,
+                    expected=f"{field} {value!r}",
+                )
+        if acknowledge:
+            self.acknowledge(packet)
+        return packet
+
+    def expect_publishes(
+        self, count: int, *, acknowledge: bool = True, timeout: float | None = None
+    ) -> list[Publish]:
+        """Return the next `count` deliveries."""
+        return [self.expect_publish(acknowledge=acknowledge, timeout=timeout) for _ in range(count)]
+
+    def drain(self) -> list[Packet]:
+        """Return everything the broker sends before it answers a PINGREQ, nothing acknowledged."""
+        found = list(self.inbox)
+        self.inbox.clear()
+        self.send(wire.pingreq())
+        deadline = self._deadline(None)
+        while True:
+            try:
+                packet = self._arrive(deadline)
+            except Silence:
+                self.fail("PINGREQ is not answered", expected="PINGRESP")
+            if packet is None:
+                self.fail("the broker closed the connection", expected="PINGRESP")
+            if isinstance(packet, Pingresp):
+                return found
+            found.append(packet)
+
+    def expect_nothing(self, *kinds: type[Packet], settle: float = 0.0) -> None:
+        """Fail if a packet of one of `kinds` (default: PUBLISH) has come or is under way.
+
+        PINGREQ and PINGRESP are the barrier; `settle` is a wait before it, in seconds. Packets of
+        other kinds are kept; a DISCONNECT or the end of the connection always fails.
+        """
+        if settle:
+            time.sleep(settle)
+        kept = self.drain()
+        unwanted = kinds or (Publish,)
+        for packet in kept:
+            if isinstance(packet, (*unwanted, Disconnect)):
+                raise Failure(
+                    f"client {self.name}: received {packets.describe(packet)}",
+                    packet=packet.raw,
+                    expected="no " + " or ".join(kind.__name__.upper() for kind in unwanted),
+                )
+        self.inbox.extend(kept)
+
+    # Ends.
+
+    def read_to_end(self, timeout: float | None = None) -> list[Packet]:
+        """Return every packet until the broker closes the connection, which it has to."""
+        found = list(self.inbox)
+        self.inbox.clear()
+        deadline = self._deadline(timeout)
+        try:
+            while (packet := self._arrive(deadline)) is not None:
+                found.append(packet)
+        except Silence:
+            self.fail("the broker keeps the connection open", expected="its end")
+        return found
+
+    def bytes_to_end(self, timeout: float | None = None) -> bytes:
+        """Return the bytes until the broker closes the connection, not parsed and not judged."""
+        deadline = self._deadline(timeout)
+        while not self.eof:
+            if not self._read_some(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                self.fail("the broker keeps the connection open", expected="its end")
+        data, self._buffer = self._buffer, b""
+        if data:
+            self._record.received(self.name, data, f"{len(data)} bytes")
+        return data
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Read for up to `seconds`; tell whether the broker has closed. Packets are kept."""
+        deadline = time.monotonic() + seconds
+        try:
+            while (packet := self._arrive(deadline)) is not None:
+                self.inbox.append(packet)
+        except Silence:
+            return False
+        return True
+
+    def expect_silent_close(self, timeout: float | None = None) -> None:
+        """The broker has to close the connection without another packet."""
+        packet = self._expect_end((), timeout, silent_is_fine=True)
+        if packet is not None:
+            self.fail(f"received {packets.describe(packet)}", expected="only a close")
+
+    def expect_close(self, *reasons: int, timeout: float | None = None) -> Packet | None:
+        """The broker has to close the connection; return the packet that came first, if any.
+
+        5.0: a DISCONNECT (CONNACK as long as the connection is not accepted) with one of `reasons`
+        may come first. The strict profile wants it when reasons are given, and wants one of them.
+        Any other packet is a failure, and so is any packet in 3.1.1.
+        """
+        return self._expect_end(reasons, timeout, silent_is_fine=not (self.strict and reasons))
+
+    def expect_refused(
+        self, *codes: int, silent: bool | None = None, timeout: float | None = None
+    ) -> Packet | None:
+        """CONNECT has to be refused with one of `codes` and the connection closed.
+
+        `silent`: may the broker close without CONNACK? By default in 5.0 outside the strict
+        profile, and in 3.1.1 when no codes are given (then a CONNACK is a failure).
+        """
+        if silent is None:
+            silent = not codes if self.version < 5 else not self.strict
+        packet = self._expect_end(codes, timeout, silent_is_fine=silent or not codes)
+        if packet is not None and not isinstance(packet, Connack):
+            raise Failure("not a CONNACK", packet=packet.raw, expected="CONNACK, or a close")
+        return packet
+
+    def _expect_end(
+        self, reasons: tuple[int, ...], timeout: float | None, *, silent_is_fine: bool
+    ) -> Packet | None:
+        deadline = self._deadline(timeout)
+        names = " or ".join(tables.reason_name(code) for code in reasons)
+        expected = "the end of the connection" + f", reason {names}" * bool(names)
+        if self.inbox:
+            self.fail(f"received {packets.describe(self.inbox[0])}", expected=expected)
+        try:
+            packet = self._arrive(deadline)
+        except Silence:
+            self.fail("the broker keeps the connection open", expected=expected)
+        if packet is None:
+            if not silent_is_fine:
+                self.fail("closed without a reason code", expected=expected)
+            return None
+        code = self._parting_code(packet)
+        if code is None or (self.version < 5 and not reasons):
+            self.fail(f"received {packets.describe(packet)}", expected=expected)
+        if reasons and code not in reasons and (self.strict or self.version < 5 or code < 0x80):
+            self.fail(f"received {packets.describe(packet)}", expected=expected)
+        self._expect_eof(packet, deadline)
+        return packet
+
+    def _parting_code(self, packet: Packet) -> int | None:
+        """Return the code of a packet that may be the last one, None of any other."""
+        if isinstance(packet, Connack) and packet.code and self.connack in (None, packet):
+            return packet.code
+        if isinstance(packet, Disconnect):
+            return packet.reason
+        return None
+
+    def _expect_eof(self, after: Packet, deadline: float) -> None:
+        kind = type(after).__name__.upper()
+        try:
+            extra = self._arrive(max(deadline, self._deadline(1.0)))
+        except Silence:
+            statement = "MQTT-3.14.4-2" if isinstance(after, Disconnect) else ""
+            if isinstance(after, Connack):
+                statement = "MQTT-3.2.2-7" if self.version >= 5 else "MQTT-3.2.2-5"
+            violation = Violation(
+                (statement,),
+                f"the connection stays open after {kind}",
+                packet=after.raw,
+                expected="a close by the broker",
+            )
+            self._record.violation(self.name, violation)
+            raise violation from None
+        if extra is not None:
+            self.fail(f"received {packets.describe(extra)} after {kind}", expected="a close")
+
+    # What a client does.
+
+    def connect(
+        self,
+        clean: bool = True,
+        keep_alive: int = 60,
+        will: Will | None = None,
+        username: Text | None = None,
+        password: Text | None = None,
+        properties: Block = (),
+        *,
+        client_id: Text | None = None,
+        session_expiry: int | None = None,
+        expect_code: int = 0,
+        timeout: float | None = None,
+        **overrides: Any,
+    ) -> Connack:
+        """Send CONNECT, return CONNACK, which has to have `expect_code`.
+
+        Opens a new network connection if there is none, or if the one there is has been used (a
+        second CONNECT on one connection takes `send`). `session_expiry` (5.0) is a short way to
+        write that property; `overrides` are the further arguments of `wire.connect`.
+        """
+        if self._stream is None or self.eof or self.connack is not None:
+            self.open()
+        if self.version >= 5 and session_expiry is not None:
+            assert not isinstance(properties, bytes)
+            properties = [(tables.SESSION_EXPIRY, session_expiry), *properties]
+        if will is not None and will.retain and will.payload:
+            self._record.retained(will.topic)
+        self.send(
+            wire.connect(
+                self.client_id if client_id is None else client_id,
+                version=self.version,
+                clean=clean,
+                keep_alive=keep_alive,
+                will=will,
+                username=username,
+                password=password,
+                properties=properties,
+                **overrides,
+            )
+        )
+        return self.expect_connack(expect_code, timeout)
+
+    def expect_connack(self, code: int = 0, timeout: float | None = None) -> Connack:
+        """Return CONNACK, which has to have this code."""
+        self.connack = self.expect(Connack, timeout)
+        if self.connack.code != code:
+            self.fail(f"received {packets.describe(self.connack)}", expected=f"code 0x{code:02X}")
+        return self.connack
+
+    def next_id(self) -> int:
+        """Return a packet identifier this client has not used yet."""
+        self._next_id += 1
+        return self._next_id
+
+    def subscribe(
+        self,
+        filters: Text | Iterable[Filter],
+        qos: int = 0,
+        properties: Block = (),
+        *,
+        packet_id: int | None = None,
+        timeout: float | None = None,
+    ) -> Suback:
+        """Subscribe to one filter at `qos`, or to (filter, options byte) pairs; return SUBACK."""
+        if isinstance(filters, (str, bytes)):
+            filters = [(filters, qos)]
+        packet_id = self.next_id() if packet_id is None else packet_id
+        self.send(
+            wire.subscribe(packet_id, list(filters), version=self.version, properties=properties)
+        )
+        return self.expect(Suback, timeout, packet_id=packet_id)
+
+    def unsubscribe(
+        self,
+        filters: Text | Iterable[Text],
+        properties: Block = (),
+        *,
+        packet_id: int | None = None,
+        timeout: float | None = None,
+    ) -> Unsuback:
+        """Unsubscribe from one or more filters; return UNSUBACK."""
+        if isinstance(filters, (str, bytes)):
+            filters = [filters]
+        packet_id = self.next_id() if packet_id is None else packet_id
+        self.send(
+            wire.unsubscribe(packet_id, list(filters), version=self.version, properties=properties)
+        )
+        return self.expect(Unsuback, timeout, packet_id=packet_id)
+
+    def publish(
+        self,
+        topic: Text,
+        payload: Text = b"",
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int | None = None,
+        properties: Block = (),
+        wait: bool = True,
+    ) -> Puback | Pubrec | Pubcomp | None:
+        """Publish; with `wait` return the last acknowledgement (the handshake is completed).
+
+        A PUBREC of 0x80 and above ends the handshake and is returned. QoS 0, or no `wait`: None.
+        """
+        if qos and packet_id is None:
+            packet_id = self.next_id()
+        if retain and payload:
+            self._record.retained(topic)
+        self.send(
+            wire.publish(
+                topic,
+                payload,
+                version=self.version,
+                qos=qos,
+                retain=retain,
+                dup=dup,
+                packet_id=packet_id,
+                properties=properties,
+            )
+        )
+        if not wait or not qos:
+            return None
+        if qos == 1:
+            return self.expect(Puback, packet_id=packet_id)
+        assert packet_id is not None
+        pubrec = self.expect(Pubrec, packet_id=packet_id)
+        if pubrec.reason >= 0x80:
+            return pubrec
+        self.pubrel(packet_id)
+        return self.expect(Pubcomp, packet_id=packet_id)
+
+    def acknowledge(self, publish: Publish) -> None:
+        """Complete the QoS flow of a delivery."""
+        if publish.packet_id is None:
+            return
+        if publish.qos == 1:
+            self.puback(publish.packet_id)
+            return
+        self.pubrec(publish.packet_id)
+        self.expect_pubrel(publish.packet_id)
+        self.pubcomp(publish.packet_id)
+
+    def expect_pubrel(self, packet_id: int, timeout: float | None = None) -> Pubrel:
+        """Return the PUBREL of this delivery."""
+        return self.expect(Pubrel, timeout, packet_id=packet_id)
+
+    def puback(self, packet_id: int, reason: int | None = None) -> None:
+        """Send PUBACK."""
+        self.send(wire.puback(packet_id, reason))
+
+    def pubrec(self, packet_id: int, reason: int | None = None) -> None:
+        """Send PUBREC."""
+        self.send(wire.pubrec(packet_id, reason))
+
+    def pubrel(self, packet_id: int, reason: int | None = None) -> None:
+        """Send PUBREL."""
+        self.send(wire.pubrel(packet_id, reason))
+
+    def pubcomp(self, packet_id: int, reason: int | None = None) -> None:
+        """Send PUBCOMP."""
+        self.send(wire.pubcomp(packet_id, reason))
+
+    def ping(self) -> Pingresp:
+        """Send PINGREQ, return PINGRESP."""
+        self.send(wire.pingreq())
+        return self.expect(Pingresp)
+
+    def disconnect(self, reason: int | None = None, properties: Block | None = None) -> None:
+        """Send DISCONNECT and close; on return the broker has closed the connection as well."""
+        if self._stream is None:
+            return
+        self.send(wire.disconnect(reason, properties))
+        self.close()
+
+    def await_marker(self, timeout: float | None = None) -> None:
+        """Set everything aside until the message on topic `marker` (of `Bench.barrier`) has come."""
+        deadline = self._deadline(timeout)
+        topic = self.marker
+        while self.marker:
+            try:
+                packet = self._arrive(deadline, until_marker=True)
+            except Silence:
+                self.fail("the barrier message is not delivered", expected=f"PUBLISH {topic}")
+            if packet is not None:
+                self.inbox.append(packet)
+            elif self.marker:
+                self.fail("the broker closed the connection", expected=f"PUBLISH {topic}")
+
+
+def _has_id(packet: Packet, packet_id: int | None) -> bool:
+    return packet_id is None or getattr(packet, "packet_id", None) == packet_id
+
+
+def open_tcp(host: str, port: int, patience: float) -> socket.socket:
+    """Return a connected TCP socket."""
+    channel = socket.create_connection((host, port), timeout=patience)
+    channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return channel
+
+
+def is_readable(channel: socket.socket, timeout: float) -> bool:
+    """Tell whether bytes or the end of the connection are there."""
+    return bool(select.select([channel], [], [], timeout)[0])
+
+
+__all__ = ["Client", "Failure", "NotRun", "Silence", "Stream", "Will", "is_readable", "open_tcp"]

@@ -1,0 +1,132 @@
+"""The command line: `holdfast conformance`, or `python -m conformance`.
+
+Exit status: 0 = nothing failed, 1 = something did (or there is no broker), 2 = asked for in a wrong
+way. Progress goes to stderr, the report to stdout or to the file named.
+"""
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from conformance import adapters
+from conformance.adapters.base import AdapterError
+from conformance.check import PATIENCE_S
+from conformance.progress import Printer
+from conformance.reports import RENDERERS
+from conformance.results import Report
+from conformance.runner import Plan, discover, run
+from conformance.selection import SelectionError, compile_expression
+from conformance.statements import VERSION_NAMES, VERSIONS
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Check an MQTT broker against every normative statement of 3.1.1 and 5.0.",
+    )
+    target = parser.add_argument_group("the broker")
+    target.add_argument("--host", help="address of a broker that is running (127.0.0.1)")
+    target.add_argument("--port", type=int, help="its port (1883)")
+    target.add_argument(
+        "--adapter",
+        metavar="NAME",
+        help=f"start it with this adapter: {', '.join(adapters.BUILT_IN)}, MODULE:CLASS or "
+        "FILE.py:CLASS; needed for checks that restart, kill or configure it",
+    )
+    parser.add_argument(
+        "--version", choices=list(VERSION_NAMES.values()), help="only this version (default: both)"
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="want the reason code where the text leaves sending it open",
+    )
+    parser.add_argument(
+        "-k",
+        metavar="EXPR",
+        dest="selection",
+        default="",
+        help="only statements that match: parts of ids or module names, with and, or, not, ( )",
+    )
+    parser.add_argument("-o", "--output-format", choices=list(RENDERERS), default="table")
+    parser.add_argument("--output", metavar="FILE", help="write the report here, not to stdout")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE_S,
+        metavar="SECONDS",
+        help=f"how long to wait for what has to come ({PATIENCE_S:g})",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast conformance") -> int:
+    """Run the command line and return its exit status."""
+    parser = build_parser(prog)
+    options = parser.parse_args(arguments)
+    try:
+        plan = _plan(options)
+    except (SelectionError, AdapterError) as problem:
+        print(f"{prog}: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    if options.output is not None and not Path(options.output).absolute().parent.is_dir():
+        print(f"{prog}: --output {options.output}: no such directory", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        report = _run(plan, options)
+    except AdapterError as problem:
+        print(f"{prog}: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    text = RENDERERS[options.output_format](report)
+    if options.output is None:
+        print(text, end="")
+    else:
+        Path(options.output).write_text(text, "utf-8")
+        print(report.summary())
+    return report.exit_code
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if options.adapter is not None and (options.host or options.port):
+        raise SelectionError("--adapter starts a broker of its own: no --host or --port with it")
+    versions = tuple(v for v in VERSIONS if options.version in (None, VERSION_NAMES[v]))
+    return Plan(
+        versions=versions,
+        select=compile_expression(options.selection),
+        strict=options.strict,
+        adapter=None if options.adapter is None else adapters.find(options.adapter),
+        host=options.host or "127.0.0.1",
+        port=options.port or 1883,
+        patience=options.patience,
+    )
+
+
+def _run(plan: Plan, options: argparse.Namespace) -> Report:
+    name = f"{plan.host}:{plan.port}" if plan.adapter is None else plan.adapter.describe()
+    problems = discover(plan.versions)
+    for problem in problems:
+        print(f"conformance: {problem}", file=sys.stderr)
+    began = time.monotonic()
+    results = run(plan, Printer(sys.stderr, quiet=options.quiet))
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    return Report(
+        broker=name,
+        adapter=options.adapter or "",
+        versions=plan.versions,
+        strict=plan.strict,
+        selection=options.selection,
+        date=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        seconds=time.monotonic() - began,
+        results=tuple(results),
+        problems=tuple(problems),
+    )

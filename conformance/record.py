@@ -1,0 +1,113 @@
+"""What happened during one check, and what is booked for the whole run.
+
+`Ledger` is shared by all threads of a run: faults that are wrong whoever receives them, by the
+statement they break. `Record` belongs to one check: the last packets of all its connections, notes,
+and what has to be cleaned up.
+"""
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from conformance.failure import Violation
+from conformance.wire import Text
+
+LINES_MAX: Final = 40  # of the exchange kept per check: enough to read what led to a failure
+HEX_MAX: Final = 96  # bytes of a packet shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Booking:
+    """One fault seen during the run; `check` is the one that happened to see it."""
+
+    version: int
+    statement: str
+    check: str
+    message: str
+    packet: bytes
+    expected: str
+
+
+class Ledger:
+    """The faults of a run, by statement. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bookings: list[Booking] = []
+
+    def book(self, booking: Booking) -> None:
+        """Add a fault."""
+        with self._lock:
+            self._bookings.append(booking)
+
+    def bookings(self) -> list[Booking]:
+        """Return every fault so far, sorted: the order of threads must not show."""
+        with self._lock:
+            return sorted(
+                self._bookings, key=lambda b: (b.version, b.statement, b.check, b.message)
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of the exchange: seconds since the check began, client, direction, what."""
+
+    seconds: float
+    client: str
+    arrow: str  # "->" to the broker, "<-" from the broker, "--" neither
+    text: str
+    data: bytes = b""
+
+    def hex(self) -> str:
+        """Return the packet in hex, cut if it is long."""
+        cut = self.data[:HEX_MAX].hex(" ")
+        return cut + f" … ({len(self.data)} bytes)" * (len(self.data) > HEX_MAX)
+
+
+class Record:
+    """Belongs to one check and is used by its thread only."""
+
+    def __init__(self, ledger: Ledger, *, version: int, check: str) -> None:
+        self.notes: list[str] = []
+        self.lines: deque[Line] = deque(maxlen=LINES_MAX)
+        self.retained_topics: set[Text] = set()
+        self._ledger = ledger
+        self._version = version
+        self._check = check
+        self._began = time.monotonic()
+
+    def _add(self, client: str, arrow: str, text: str, data: bytes = b"") -> None:
+        self.lines.append(Line(time.monotonic() - self._began, client, arrow, text, data))
+
+    def sent(self, client: str, data: bytes, text: str) -> None:
+        """A client has sent this packet."""
+        self._add(client, "->", text, data)
+
+    def received(self, client: str, data: bytes, text: str) -> None:
+        """A client has received this packet."""
+        self._add(client, "<-", text, data)
+
+    def note(self, client: str, text: str) -> None:
+        """Something else happened."""
+        self._add(client, "--", text)
+
+    def retained(self, topic: Text) -> None:
+        """A retained message was published here: it has to be removed after the check."""
+        self.retained_topics.add(topic)
+
+    def violation(self, client: str, violation: Violation) -> None:
+        """Book a fault on every statement it breaks."""
+        self._add(client, "<-", violation.message, violation.packet or b"")
+        for statement in violation.statements:
+            self._ledger.book(
+                Booking(
+                    self._version,
+                    statement,
+                    self._check,
+                    violation.message,
+                    violation.packet or b"",
+                    violation.expected,
+                )
+            )

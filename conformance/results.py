@@ -1,0 +1,91 @@
+"""What comes out of a run: one result per statement, and their sum."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias
+
+from conformance.record import Line
+from conformance.statements import VERSION_NAMES, Statement
+
+Outcome: TypeAlias = Literal["pass", "fail", "error", "not run", "not testable"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("pass", "fail", "error", "not run", "not testable")
+BAD: Final = frozenset({"fail", "error"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is known of one statement.
+
+    `reason` says why it failed or was not run; `packet` is the offending packet, `decoded` what it
+    says, `expected` what should have come instead.
+    """
+
+    statement: Statement
+    outcome: Outcome
+    sentence: str
+    reason: str = ""
+    packet: bytes | None = None
+    decoded: str = ""
+    expected: str = ""
+    notes: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    seconds: float = 0.0
+    check: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Does it make the run fail?"""
+        return self.outcome in BAD
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A whole run."""
+
+    broker: str  # name and version, or the address
+    adapter: str
+    versions: tuple[int, ...]
+    strict: bool
+    selection: str
+    date: str
+    seconds: float
+    results: tuple[Result, ...]
+    problems: tuple[str, ...] = ()  # of the suite itself: modules that could not be imported
+
+    def counts(self, version: int | None = None) -> Counter[str]:
+        """Return how many statements had each outcome."""
+        return count(r for r in self.results if version in (None, r.statement.version))
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing failed, else 1."""
+        return int(bool(self.problems) or any(result.is_bad for result in self.results))
+
+    def summary(self) -> str:
+        """Return the one line that sums it up."""
+        parts = []
+        for version in self.versions:
+            counts = self.counts(version)
+            shown = ", ".join(
+                f"{counts[outcome]} {_PLURALS[outcome]}"
+                for outcome in OUTCOMES
+                if counts[outcome] or outcome in ("pass", "fail")
+            )
+            parts.append(f"MQTT {VERSION_NAMES[version]}: {shown}")
+        profile = ", strict" * self.strict
+        return f"{self.broker}{profile}: {'; '.join(parts)} ({self.seconds:.0f} s)"
+
+
+_PLURALS: Final = {
+    "pass": "passed",
+    "fail": "failed",
+    "error": "errors",
+    "not run": "not run",
+    "not testable": "not testable",
+}
+
+
+def count(results: Iterable[Result]) -> Counter[str]:
+    """Return how many results had each outcome."""
+    return Counter(result.outcome for result in results)

@@ -1,0 +1,455 @@
+"""Runs checks: which, where, how many at a time, and what comes out.
+
+Ordinary checks share one broker per version and run in a pool of threads; `alone` checks run one
+after the other on a second broker (or, against a bare address, after all others); checks with
+`needs` get brokers from the adapter, a few at a time. Must never report as passed what was not run,
+and must end every process and thread it started.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import pkgutil
+import queue
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from conformance import packets
+from conformance.adapters.base import Adapter, AdapterError, Broker, Options
+from conformance.brokers import Brokers
+from conformance.check import PATIENCE_S, REGISTRY, SHAREABLE, Bench, Check
+from conformance.client import Client, open_tcp
+from conformance.failure import Failure, NotRun, Violation
+from conformance.record import Ledger, Record
+from conformance.results import Outcome, Result
+from conformance.selection import Test
+from conformance.statements import VERSION_NAMES, Statement, load
+
+THREADS: Final = 12  # ordinary checks mostly wait
+NEEDS_THREADS: Final = 4  # each may have a broker process of its own
+CRASHES_MAX: Final = 10  # a broker that dies more often is not started again
+_FOLDERS: Final = {4: "conformance.v311", 5: "conformance.v50"}
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Who wants to know how far the run is; called from one thread at a time."""
+
+    def begin(self, total: int) -> None:
+        """So many checks are going to be run."""
+
+    def done(self, result: Result) -> None:
+        """One more has a result."""
+
+    def say(self, text: str) -> None:
+        """Something happened to the run itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to run. Without `adapter` the broker is the one at `host` and `port`."""
+
+    versions: tuple[int, ...]
+    select: Test
+    strict: bool = False
+    adapter: Adapter | None = None
+    host: str = ""
+    port: int = 0
+    patience: float = PATIENCE_S
+    threads: int = THREADS
+
+
+def discover(versions: Sequence[int]) -> list[str]:
+    """Import every module of checks of these versions; return what is wrong with some of them."""
+    problems = []
+    for version in versions:
+        package = importlib.import_module(_FOLDERS[version])
+        for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+            name = f"{package.__name__}.{module.name}"
+            try:
+                importlib.import_module(name)
+            except (ImportError, SyntaxError, ValueError, TypeError, NameError) as problem:
+                problems.append(f"{name} cannot be imported: {type(problem).__name__}: {problem}")
+    return problems
+
+
+def run(plan: Plan, progress: Progress) -> list[Result]:
+    """Run what the plan says and return one result per statement, in the order of the texts.
+
+    `discover` has to come first. Raises `AdapterError` if there is no broker to talk to.
+    """
+    with contextlib.ExitStack() as stack:
+        return _Session(plan, progress, stack).run()
+
+
+class _Session:
+    """One run; everything it opens is on `stack`."""
+
+    def __init__(self, plan: Plan, progress: Progress, stack: contextlib.ExitStack) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._ledger = Ledger()
+        self._lock = threading.Lock()
+        self._results: dict[tuple[int, str], Result] = {}
+        self._suspects: list[Check] = []  # ran on a broker that died: to be repeated one by one
+        self._stop = threading.Event()
+        self._token = _base36(int.from_bytes(os.urandom(4), "big"), 4)
+        self._brokers: Brokers | None = None
+        if plan.adapter is not None:
+            directory = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True)
+            )
+            self._brokers = Brokers(plan.adapter, Path(directory))
+            stack.callback(self._brokers.close)
+        self._crashes = 0
+        self._shared: dict[int, Broker] = {}
+
+    def run(self) -> list[Result]:
+        statements = [s for version in self._plan.versions for s in load(version)]
+        statements = [s for s in statements if self._plan.select(_searchable(s))]
+        wanted = [REGISTRY[s.key] for s in statements if s.key in REGISTRY]
+        checks = self._sift(wanted)
+        self._progress.begin(len(checks))
+        for version in sorted({check.version for check in checks}):
+            self._shared[version] = self._new_shared()
+        checks = self._probe(checks)
+        try:
+            self._run_all(checks)
+        except BaseException:
+            self._stop.set()
+            raise
+        self._repeat_suspects()
+        return self._collect(statements)
+
+    def _sift(self, checks: list[Check]) -> list[Check]:
+        """Sort out what cannot be run here, with its reason."""
+        kept = []
+        for check in checks:
+            if check.strict_only and not self._plan.strict:
+                self._not_run(check, "only in the strict profile")
+            elif check.needs and self._brokers is None:
+                self._not_run(check, f"needs a broker adapter ({', '.join(sorted(check.needs))})")
+            elif self._brokers is not None:
+                kept.append(dataclasses.replace(check, needs=check.needs | check.wants))
+            else:
+                kept.append(check)
+        return kept
+
+    def _not_run(self, check: Check, why: str) -> None:
+        self._results[check.key] = Result(
+            _statement(check), "not run", check.sentence, why, check=_where(check)
+        )
+
+    # Brokers.
+
+    def _new_shared(self) -> Broker:
+        if self._brokers is not None:
+            return self._brokers.own({})
+        return Broker("broker", self._plan.host, self._plan.port)
+
+    def _probe(self, checks: list[Check]) -> list[Check]:
+        """Fail all checks of a version whose plain CONNECT is not answered; they need no trying."""
+        for version, broker in self._shared.items():
+            try:
+                problem = self._problem(version, broker)
+            except OSError as refused:
+                raise AdapterError(
+                    f"{broker.host}:{broker.port}: no connection: {refused.strerror or refused}"
+                ) from None
+            if problem:
+                self._progress.say(f"MQTT {VERSION_NAMES[version]}: {problem}")
+                for check in [c for c in checks if c.version == version]:
+                    self._finish(check, Result(_statement(check), "fail", check.sentence, problem))
+                checks = [c for c in checks if c.version != version]
+        return checks
+
+    def _problem(self, version: int, broker: Broker) -> str:
+        open_tcp(broker.host, broker.port, self._plan.patience).close()
+        client = None
+        try:
+            client = Client(
+                lambda: open_tcp(broker.host, broker.port, self._plan.patience),
+                name="probe",
+                client_id=f"{self._token}probe",
+                version=version,
+                patience=self._plan.patience,
+                strict=False,
+                record=Record(Ledger(), version=version, check="probe"),
+            )
+            client.connect()
+            client.disconnect()
+        except Failure as failure:
+            shown = f" ({failure.packet.hex(' ')})" if failure.packet else ""
+            return f"a plain CONNECT gets no CONNACK with code 0: {failure.message}{shown}"
+        finally:
+            if client is not None:
+                client.drop()
+        return ""
+
+    # Running.
+
+    def _run_all(self, checks: list[Check]) -> None:
+        checks = sorted(checks, key=lambda c: -c.seconds)  # stable: else in the order of the text
+        ordinary = [c for c in checks if not c.alone and not c.needs]
+        alone = [c for c in checks if c.alone and not c.needs]
+        needy = [c for c in checks if c.needs]
+        workers = _Workers(self._stop)
+        workers.add(NEEDS_THREADS, needy, self._run_needy)
+        workers.add(self._plan.threads, ordinary, self._run_ordinary)
+        if self._brokers is not None:
+            for version in self._plan.versions:
+                group = [c for c in alone if c.version == version]
+                workers.add(1, [group] if group else [], self._run_alone_group)
+        workers.finish()
+        if self._brokers is None:
+            for check in alone:
+                self._run_one(check, self._shared[check.version])
+
+    def _run_ordinary(self, check: Check) -> None:
+        broker = self._shared[check.version]
+        starts = broker.starts
+        result = self._run_with_brokers(check, broker)
+        if result.is_bad and self._has_died(broker, starts):
+            with self._lock:
+                self._suspects.append(check)
+            return
+        self._finish(check, result)
+
+    def _has_died(self, broker: Broker, starts: int) -> bool:
+        """Tell whether the broker died since `starts`; start it again if nobody has yet."""
+        with self._lock:
+            if broker.is_running:
+                return broker.starts != starts
+            self._crashes += 1
+            self._progress.say(f"{broker.name} ended with {broker.exit_code}; starting it again")
+            if self._crashes > CRASHES_MAX:
+                raise AdapterError(f"{broker.name} has ended {self._crashes} times: giving up")
+            broker.start()
+            return True
+
+    def _repeat_suspects(self) -> None:
+        """Run the checks that were under way when a broker died, to find which one did it."""
+        for check in sorted(self._suspects, key=lambda c: c.key):
+            self._run_one(check, self._shared[check.version])
+
+    def _run_one(self, check: Check, broker: Broker) -> None:
+        """Run a check while no other one uses the broker."""
+        starts = broker.starts
+        result = self._run_with_brokers(check, broker)
+        code = broker.exit_code
+        if self._has_died(broker, starts):
+            reason = f"the broker ended with {code} during this check; {result.reason}"
+            result = dataclasses.replace(result, outcome="fail", reason=reason)
+        self._finish(check, result)
+
+    def _run_alone_group(self, checks: list[Check]) -> None:
+        assert self._brokers is not None
+        broker = self._brokers.own({})
+        for check in checks:
+            if self._stop.is_set():
+                return
+            self._run_one(check, broker)
+        self._brokers.end(broker)
+
+    def _run_needy(self, check: Check) -> None:
+        self._finish(check, self._run_with_brokers(check, None))
+
+    def _run_with_brokers(self, check: Check, shared: Broker | None) -> Result:
+        """Run a check and take back the brokers it asked for."""
+        if self._brokers is None:
+            return self._attempt(check, shared, None)
+        with _Lender(self._brokers, check) as lender:
+            return self._attempt(check, shared, lender.start)
+
+    def _attempt(
+        self,
+        check: Check,
+        shared: Broker | None,
+        start: Callable[[Options], Broker] | None,
+    ) -> Result:
+        """Run one check and say what came out; nothing it raises gets past here."""
+        record = Record(self._ledger, version=check.version, check=check.statement)
+        bench = Bench(
+            check,
+            record,
+            unique=self._unique(check),
+            shared=shared,
+            start=start,
+            strict=self._plan.strict,
+            patience=self._plan.patience,
+        )
+        began = time.monotonic()
+        outcome: Outcome = "pass"
+        reason, packet, expected = "", None, ""
+        try:
+            check.run(bench)
+        except Failure as failure:
+            outcome, reason = "fail", failure.message
+            packet, expected = failure.packet, failure.expected
+        except NotRun as why:
+            outcome, reason = "not run", str(why)
+        except AdapterError as problem:
+            outcome, reason = "error", str(problem)
+        except Exception:
+            outcome, reason = "error", traceback.format_exc(limit=-4)
+        finally:
+            bench.close()
+        return Result(
+            _statement(check),
+            outcome,
+            check.sentence,
+            reason,
+            packet,
+            _decoded(packet, check.version),
+            expected,
+            tuple(record.notes),
+            tuple(record.lines),
+            time.monotonic() - began,
+            _where(check),
+        )
+
+    def _unique(self, check: Check) -> str:
+        """Return a prefix of 8 characters that is this check's in this run."""
+        number = [s.id for s in load(check.version)].index(check.statement)
+        return f"{self._token}{check.version}{_base36(number, 3)}"
+
+    def _finish(self, check: Check, result: Result) -> None:
+        with self._lock:
+            self._results[check.key] = result
+            self._progress.done(result)
+
+    # Results.
+
+    def _collect(self, statements: list[Statement]) -> list[Result]:
+        known = {s.key: s for version in self._plan.versions for s in load(version)}
+        results = {s.key: self._results.get(s.key) or _without_check(s) for s in statements}
+        for booking in self._ledger.bookings():
+            key = booking.version, booking.statement
+            if key not in known:
+                continue
+            result = results.get(key) or _without_check(known[key])
+            if not result.is_bad:
+                results[key] = dataclasses.replace(
+                    result,
+                    outcome="fail",
+                    reason=f"{booking.message} (seen while {booking.check} was checked)",
+                    packet=booking.packet,
+                    decoded=_decoded(booking.packet, booking.version),
+                    expected=booking.expected,
+                )
+        return [results[key] for key in known if key in results]
+
+
+class _Lender:
+    """Gives one check the brokers it asks for, and takes them back."""
+
+    def __init__(self, brokers: Brokers, check: Check) -> None:
+        self._brokers = brokers
+        self._shares = bool(check.needs) and check.needs <= SHAREABLE and not check.alone
+        self._lent: list[Broker] = []
+        self._has_slot = False
+
+    def __enter__(self) -> "_Lender":
+        return self
+
+    def start(self, options: Options) -> Broker:
+        """Return a running broker with these options."""
+        if not self._has_slot:
+            self._brokers.slots.acquire()
+            self._has_slot = True
+        lend = self._brokers.shared if self._shares else self._brokers.own
+        self._lent.append(lend(options))
+        return self._lent[-1]
+
+    def __exit__(self, *_: object) -> None:
+        for broker in self._lent:
+            (self._brokers.give_back if self._shares else self._brokers.end)(broker)
+        if self._has_slot:
+            self._brokers.slots.release()
+
+
+class _Workers:
+    """Groups of threads that work through lists; an error of ours in one ends all of them."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._threads: list[threading.Thread] = []
+        self._problems: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def add(self, count: int, jobs: Sequence[T], work: Callable[[T], None]) -> None:
+        """Work through `jobs`, in their order, with up to `count` threads."""
+        waiting = iter(jobs)
+        lock = threading.Lock()
+
+        def loop() -> None:
+            while not self._stop.is_set():
+                with lock:
+                    job = next(waiting, None)
+                if job is None:
+                    return
+                try:
+                    work(job)
+                except BaseException as problem:
+                    self._problems.put(problem)
+                    self._stop.set()
+
+        for _ in range(min(count, len(jobs))):
+            thread = threading.Thread(target=loop, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def finish(self) -> None:
+        """Return when all is done; raise the first error."""
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(0.2)  # in slices: Ctrl-C has to get through
+        if not self._problems.empty():
+            raise self._problems.get()
+
+
+def _statement(check: Check) -> Statement:
+    return next(s for s in load(check.version) if s.id == check.statement)
+
+
+def _without_check(statement: Statement) -> Result:
+    if statement.testable == "no":
+        why = (
+            "binds the client" if statement.binds == "client" else "cannot be provoked from outside"
+        )
+        return Result(statement, "not testable", statement.sentence, why)
+    return Result(statement, "not run", statement.sentence, "no check has been written for it")
+
+
+def _where(check: Check) -> str:
+    return f"{check.module}.{check.name}"
+
+
+def _searchable(statement: Statement) -> str:
+    check = REGISTRY.get(statement.key)
+    return statement.id + (f" {check.module} {' '.join(sorted(check.needs))}" if check else "")
+
+
+def _decoded(packet: bytes | None, version: int) -> str:
+    if not packet:
+        return ""
+    try:
+        return packets.describe(packets.parse(packet, version))
+    except Violation as violation:
+        return f"not well formed: {violation.message}"
+
+
+def _base36(number: int, width: int) -> str:
+    digits = ""
+    for _ in range(width):
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
