@@ -12,6 +12,7 @@ COPY mqtt mqtt
 COPY session session
 COPY storage storage
 COPY broker broker
+COPY conformance conformance
 RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir .
 
 FROM python:3.13-slim-bookworm

@@ -100,6 +100,17 @@ def build_parser() -> argparse.ArgumentParser:
     health.add_argument("-c", "--config", metavar="FILE", help="the broker's configuration file")
     health.add_argument("--url", help="address of its metrics server, instead of a configuration")
     health.set_defaults(run=run_health)
+
+    # Its own parser reads the rest, so that nothing of it is imported before it is wanted: with
+    # this prefix character no argument looks like an option here, `--help` neither.
+    conformance = commands.add_parser(
+        "conformance",
+        help="hold a broker against every statement of MQTT 3.1.1 and 5.0",
+        prefix_chars="\0",
+        add_help=False,
+    )
+    conformance.add_argument("arguments", nargs="*")
+    conformance.set_defaults(run=run_conformance)
     return parser
 
 
@@ -282,6 +293,13 @@ def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
             yield Inventory(store)
     except StorageError as problem:
         raise CommandError(str(problem)) from None
+
+
+def run_conformance(options: argparse.Namespace) -> int:
+    """Run the conformance suite against a broker, any broker."""
+    from conformance.command import main as run_suite
+
+    return run_suite(options.arguments)
 
 
 def run_health(options: argparse.Namespace) -> int:

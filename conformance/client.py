@@ -657,7 +657,7 @@ class Client:
         self.close()
 
     def await_marker(self, timeout: float | None = None) -> None:
-        """Set everything aside until the message on topic `marker` (of `Bench.barrier`) has come."""
+        """Set everything aside until the message on topic `marker` has come, see `Bench.barrier`."""
         deadline = self._deadline(timeout)
         topic = self.marker
         while self.marker:

@@ -1,5 +1,6 @@
 """Holdfast, started as a process from the package that is installed: `python -m broker serve`."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,16 @@ from conformance.adapters.base import AdapterError, Launch, Option, Options, Pla
 from conformance.adapters.files import acl_lines, password_lines
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or where the packages are
+
+
+def _path() -> str:
+    """Return where the broker is imported from: as here (a compiled copy comes first), or ROOT."""
+    here = [
+        str(Path(part).absolute())
+        for part in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if part
+    ]
+    return os.pathsep.join([*here, str(ROOT)])
 
 
 def _flag(value: Option) -> str:
@@ -46,7 +57,7 @@ class Holdfast:
     def describe(self) -> str:
         """Return the version the command reports."""
         command = [sys.executable, "-m", "broker", "--version"]
-        environment = {"PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": _path()}
         try:
             answer = subprocess.run(
                 command, capture_output=True, text=True, timeout=30, env=environment, cwd="/"
@@ -60,7 +71,7 @@ class Holdfast:
     def prepare(self, place: Place, options: Options) -> Launch:
         """Map the options to the environment; passwords and ACL go to files."""
         environment = {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": _path(),
             "HOLDFAST__METRICS__ENABLED": "false",
             "HOLDFAST__STORAGE__BALLAST": "0",
             "HOLDFAST__STORAGE__LOW_WATER": "0",
