@@ -1,7 +1,8 @@
-"""The list of all statements: id, section, whom it binds, can a broker be tested for it, sentence.
+"""The list of all statements: id, section, whom it binds, can a broker be tested for it.
 
-The two files beside this one are the list; `load` reads them. The sentences are our own words: the
-ids lead to the text that counts.
+The two files beside this one are the list; `load` reads them. What a statement asks for is said by
+the docstring of its check, in the files only where there is none. All wording is our own: the ids
+lead to the text that counts.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ class Statement:
     section: str
     binds: str  # server, client or both
     testable: str  # yes; indirect = by the broker's reaction or configuration; no
-    sentence: str
+    sentence: str  # empty where a check says it
 
     @property
     def key(self) -> tuple[int, str]:
