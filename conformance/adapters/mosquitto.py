@@ -58,6 +58,8 @@ class Mosquitto:
             "log_dest stderr",
             f"allow_anonymous {str(bool(anonymous)).lower()}",
         ]
+        if os.geteuid() == 0:
+            lines.append("user root")  # else it becomes a user that may not write its data here
         if isinstance(users, Mapping):
             path = place.directory / "passwords"
             path.write_text(password_lines(users))
