@@ -13,6 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from conformance.failure import Failure
+
 CONTINUATION: Final = 0
 TEXT: Final = 1
 BINARY: Final = 2
@@ -29,7 +31,7 @@ FRAME_BYTES_MAX: Final = 268_435_460
 """The largest MQTT packet; no frame of a broker has a reason to be larger."""
 
 
-class BadFrame(Exception):
+class BadFrame(Failure):
     """What the server sent breaks RFC 6455."""
 
 
