@@ -69,9 +69,10 @@ def read_protocol(reader: Reader) -> int:
         raise UnsupportedProtocolVersion(
             f"protocol version {version} of 'MQIsdp': expected 3", version
         )
-    raise ProtocolError(
-        f"protocol name {name[:8]!r}: expected b'MQTT'", reasons.UNSUPPORTED_PROTOCOL_VERSION
-    )
+    problem = f"protocol name {name[:8]!r}: expected b'MQTT'"
+    if version == packets.V5:
+        raise UnsupportedProtocolVersion(problem, version)  # it can be told: section 3.1.2.1
+    raise ProtocolError(problem, reasons.UNSUPPORTED_PROTOCOL_VERSION)
 
 
 def read_connect(reader: Reader, version: int, user_properties_max: int) -> Connect:
