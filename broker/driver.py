@@ -12,7 +12,7 @@ import asyncio
 import concurrent.futures
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -56,6 +56,7 @@ class Driver:
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
         self.streams: set[ClientStream] = set()
+        self.connections: Counter[str] = Counter()  # how many of them each listener has
         self.now: int = clock()  # broker time of the current tick
         self.is_due: bool = False  # is a tick scheduled?
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
@@ -79,6 +80,7 @@ class Driver:
         self._is_catching_up: bool = False  # has the process slept, and not read its sockets yet?
         self._is_stopped: bool = False
         self._refusal: Recoverable | None = None  # why the last write was refused, if it was
+        self._alive_ms: int = 0  # broker time of the last sign of life beside the store
         self._is_low: bool = False  # is the disk below its low-water mark?
         self._drained: asyncio.Event | None = None
 
@@ -110,6 +112,7 @@ class Driver:
             return
         if engine.refused_by is not self._refusal:
             self._note_refusal(engine.refused_by)
+            self._show_life(now)
         received = self._counters.bytes_received
         if received - self._watched_bytes > SPACE_WATCH_BYTES:
             self._watched_bytes = received
@@ -139,6 +142,19 @@ class Driver:
                 self._log.warning("write_refused", f"{refusal}; trying again")
                 self._watch_space()
         self._refusal = refusal
+
+    def _show_life(self, now: int) -> None:
+        """Keep what dates a crash up to date while the store refuses the heartbeat.
+
+        Not before the first commit: until then the store still has the connections of the process
+        before, whose crash is not to be dated by our life.
+        """
+        period_ms = self.engine.settings.heartbeat_ms
+        if self._refusal is None or not self._durable or now - self._alive_ms < period_ms // 2:
+            return
+        self._alive_ms = now
+        assert self._committer is not None
+        self._committer.alive(now)
 
     def durable(self, serial: int) -> None:
         """Take the committer's report: on its thread in mode fsync, inside our tick otherwise."""
@@ -327,6 +343,7 @@ class Driver:
         store = self._store
         return Snapshot(
             self.gauges(),
+            connections=dict(self.connections),
             storage_bytes=store.sizes(),
             write_stall=store.property_int("rocksdb.is-write-stopped", "default"),
             loop_lag_s=self.loop_lag_s,

@@ -252,12 +252,13 @@ class Engine:
 
     # Start
 
-    def start(self, now: int, *, crashed_at_ms: int | None = None) -> Recovery:
+    def start(self, now: int, *, alive_ms: int = 0) -> Recovery:
         """Open what is in the store and settle what a crash left; call it first, once.
 
-        Clients that were connected count as disconnected at the last heartbeat (or at
-        `crashed_at_ms`). On return everything is written; it is durable with the next commit.
-        Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
+        Clients that were connected count as disconnected when the broker was dead at the latest, by
+        its last heartbeat, or by `alive_ms` if a shell knows of a later sign of life. On return
+        everything is written; it is durable with the next commit. Raises `StorageError`, and
+        `CorruptRecord` for rows that everything depends on.
         """
         store = self._store
         existing = set(store.families())
@@ -274,12 +275,12 @@ class Engine:
         self._groups.open()
         self._drop_deserted_groups()
         self._housekeeping.open()
-        if crashed_at_ms is None:
-            value = store.get(META, HEARTBEAT_KEY)
-            crashed_at_ms = now if value is None else Heartbeat.decode(value).broker_ms
+        heartbeat = store.get(META, HEARTBEAT_KEY)
+        if heartbeat is not None:
+            alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
         were_connected = 0
         for key, value in scan_all(store, CONNECTIONS, b"", None):
-            self._lifecycle.recover(key.decode(), value, min(crashed_at_ms, now))
+            self._lifecycle.recover(key.decode(), value, alive_ms)
             were_connected += 1
             if were_connected % RECOVER_SLICE == 0:
                 self._write()

@@ -38,6 +38,7 @@ from storage import boottime, clock
 from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.directory import DataDirectory
 from storage.errors import Recoverable, StorageError
+from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.space import Space, is_full
 from storage.state import FAMILIES, META
@@ -135,6 +136,8 @@ class Server:
             )
             if lost:
                 self._log.error("data_loss_accepted", "starting without it as told", batches=lost)
+            self._pulse = Pulse(directory.pulse)
+            self._opened.callback(self._pulse.close)
             self._start_engine()
         except StorageError as problem:
             raise StartError(str(problem)) from None
@@ -183,12 +186,16 @@ class Server:
         self._opened.callback(metrics.close)
 
     def _start_engine(self) -> None:
-        """Recover: broker time goes on from the last heartbeat, then the engine from the rows."""
+        """Recover: broker time goes on from the last heartbeat, then the engine from the rows.
+
+        It never goes back behind a sign of life beside the database either.
+        """
         self._boot_id = boottime.boot_id()
         value = self._store.get(META, HEARTBEAT_KEY)
         heartbeat = None if value is None else Heartbeat.decode(value)
         boottime_ms = boottime.boottime_ms()
         start_ms = clock.resume(heartbeat, boottime.wall_ms(), self._boot_id, boottime_ms)
+        start_ms = max(start_ms, self._pulse.broker_ms)
         self._clock_offset_ms = start_ms - boottime_ms
         self._authenticator: Authenticator = AllowAll()
         if self._config.shell.password_file is not None:
@@ -209,7 +216,7 @@ class Server:
             heartbeat=self._heartbeat,
             observe=self._observe,
         )
-        self._recovery: Recovery = self._engine.start(start_ms)
+        self._recovery: Recovery = self._engine.start(start_ms, alive_ms=self._pulse.broker_ms)
         self._status.recovered_sessions = self._recovery.sessions
         self._started_ms = start_ms
 
@@ -255,6 +262,7 @@ class Server:
             durability=self._config.shell.durability,
             watermark=self._watermark,
             durable_sequence=self._store.durable_sequence,
+            pulse=self._pulse,
         )
         self._opened.callback(committer.close)
         self._driver = driver

@@ -85,3 +85,14 @@ def resume(heartbeat: Heartbeat | None, wall_ms: int, boot_id: str, boottime_ms:
     if boot_id and boot_id == heartbeat.boot_id:
         return heartbeat.broker_ms + max(0, boottime_ms - heartbeat.boottime_ms)
     return heartbeat.broker_ms + max(0, wall_ms - heartbeat.wall_ms)
+
+
+def crash_time(alive_ms: int, period_ms: int) -> int:
+    """Return when a broker was dead at the latest, given its last sign of life on disk.
+
+    While it lives there is one every `period_ms`, late by what a timer and a sync take; a quarter
+    of the period is allowed for that. So nothing that counts from a crash ends early: it ends late
+    by at most what is added here. Only where signs of life could not reach the disk for longer than
+    that (a process that was stopped, a disk that does not answer) the crash may have been later.
+    """
+    return alive_ms + period_ms + period_ms // 4

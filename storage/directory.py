@@ -24,6 +24,7 @@ class DataDirectory:
         self.path: Final = Path(path)
         self.database: Final = self.path / "db"
         self.watermark: Final = self.path / "watermark"
+        self.pulse: Final = self.path / "pulse"
         self.ballast: Final = self.path / "ballast"
         self.lock: Final = self.path / "lock"
         self._file = -1

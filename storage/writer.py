@@ -7,7 +7,7 @@ them all. So a sync is shared by everything that came in during the one before, 
 Must never report a serial before a sync that began after its request has returned, and never report
 anything after a sync has failed: a second fdatasync may return success for data that is gone. Must
 never touch the engine: `on_durable` runs on this thread and is to be marshalled by the shell. Read
-next: `storage.rocks` (why the sync has its own thread), `storage.watermark`.
+next: `storage.rocks` (why the sync has its own thread), `storage.watermark`, `storage.pulse`.
 """
 
 import time
@@ -19,6 +19,7 @@ from typing import Final
 from storage import failpoint
 from storage.api import Store
 from storage.errors import Recoverable, StorageError, Unrecoverable
+from storage.pulse import Pulse
 from storage.watermark import Watermark
 
 FSYNC: Final = "fsync"
@@ -31,6 +32,7 @@ WATERMARK_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 0.1
 INTERVAL_MS_MAX: Final = 60_000
 STOP: Final = -1
+WAKE: Final = 0  # no serial: there is something else to do
 
 
 def parse_durability(text: str) -> tuple[str, int]:
@@ -68,8 +70,12 @@ class Committer:
         durability: str = FSYNC,
         watermark: Watermark | None = None,
         durable_sequence: Callable[[], int] | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
-        """Start the thread. `durable_sequence` is the store's, and goes with `watermark`."""
+        """Start the thread. `durable_sequence` is the store's, and goes with `watermark`.
+
+        `pulse` belongs to the thread until `close` has returned.
+        """
         assert (watermark is None) == (durable_sequence is None)
         self.mode, self.interval_ms = parse_durability(durability)
         self.failure: StorageError | None = None
@@ -81,6 +87,8 @@ class Committer:
         self._on_failure: Final = on_failure
         self._watermark: Final = watermark
         self._sequence: Final = durable_sequence
+        self._pulse: Final = pulse
+        self._alive_ms = 0  # broker time of the newest sign of life asked for
         self._marked_at = time.monotonic()
         self._is_closing = False
         self._requests: Final[SimpleQueue[int]] = SimpleQueue()
@@ -95,6 +103,14 @@ class Committer:
             self._requests.put(serial)
         if self.mode != FSYNC:
             self._on_durable(serial)
+
+    def alive(self, broker_ms: int) -> None:
+        """Note, beside the store, that the broker lives at this time: the store takes no heartbeat.
+
+        Durable soon after, where the file system lets it.
+        """
+        self._alive_ms = broker_ms
+        self._requests.put(WAKE)
 
     def fail(self, error: StorageError) -> None:
         """Report nothing from now on: a write has failed for good. Does not call `on_failure`."""
@@ -171,7 +187,18 @@ class Committer:
                     serial = taken
                 taken = requests.get_nowait()
         except Empty:
+            self._write_pulse()
             return serial, stop
+
+    def _write_pulse(self) -> None:
+        """Write the newest sign of life that was asked for, if there is one."""
+        pulse, alive_ms = self._pulse, self._alive_ms
+        if pulse is None or alive_ms in (0, pulse.broker_ms):
+            return
+        try:
+            pulse.write(alive_ms)
+        except Recoverable:
+            return  # even this needs space here: the next one is tried
 
     def _sync(self, serial: int) -> int:
         """Sync, as soon as that is possible; return the serial it covers, at least `serial`.

@@ -1,6 +1,7 @@
 """The engine on a loop: ticks, commits from their thread, timers, refusals and failures."""
 
 import asyncio
+import itertools
 import threading
 import time
 
@@ -12,6 +13,8 @@ from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from storage.api import Batch
 from storage.errors import Recoverable, Unrecoverable
+from storage.rocks import RocksStore
+from storage.writer import Committer
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 
 
@@ -159,6 +162,67 @@ def test_a_refused_write_is_tried_again_and_nothing_of_it_is_lost(
         assert broker.events("write_refused")
         assert broker.counters.commit_failures == 3
         assert not broker.failures
+
+    run(scenario)
+
+
+def test_while_writes_are_refused_signs_of_life_go_beside_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash then is dated by them; twice in every period that the heartbeat would have."""
+    signs: list[int] = []
+    monkeypatch.setattr(Committer, "alive", lambda self, broker_ms: signs.append(broker_ms))
+    settings = Settings()
+    settings.heartbeat_ms = 100
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, _ = await durable_pair(broker)
+
+        def refuse(batch: Batch) -> None:
+            raise Recoverable("No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "write", refuse)
+            publisher.send(publish("a"))
+            await broker.until(lambda: len(signs) >= 4)
+        assert all(later - sign >= 50 for sign, later in itertools.pairwise(signs))
+        assert (await publisher.receive(Puback)).reason_code == 0
+        shown = len(signs)
+        await broker.until(lambda: broker.driver.now > signs[-1] + 300)
+        assert len(signs) == shown, "the heartbeat is enough again"
+
+    run(scenario, settings=settings)
+
+
+def test_before_its_first_commit_a_broker_shows_no_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then the store has connections that the crash before ended: they stay dated so."""
+    signs: list[int] = []
+    monkeypatch.setattr(Committer, "alive", lambda self, broker_ms: signs.append(broker_ms))
+    gate = threading.Event()
+    sync = RocksStore.sync
+
+    def gated(store: RocksStore) -> None:
+        gate.wait(30)
+        sync(store)
+
+    monkeypatch.setattr(RocksStore, "sync", gated)
+
+    async def scenario(broker: InsideBroker) -> None:
+        tries: list[Batch] = []
+
+        def refuse(batch: Batch) -> None:
+            tries.append(batch)
+            raise Recoverable("No space left on device")
+
+        monkeypatch.setattr(broker.store, "write", refuse)
+        client = await broker.peer()
+        client.send(Connect("c", session_expiry_interval=10))
+        await broker.until(lambda: len(tries) >= 3)
+        assert not signs
+        gate.set()
+        await broker.until(lambda: len(signs) == 1)
 
     run(scenario)
 

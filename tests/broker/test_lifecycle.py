@@ -620,12 +620,46 @@ def test_a_shutdown_publishes_wills_without_delay() -> None:
 # Restarts
 
 
-def test_a_connection_that_a_crash_ended_counts_from_the_last_heartbeat() -> None:
+@pytest.mark.parametrize(("down_ms", "is_there"), [(101_249, True), (101_250, False)])
+def test_a_crash_is_dated_when_the_next_heartbeat_was_overdue(down_ms: int, is_there: bool) -> None:
+    """Never early, and late by a period and a quarter at most."""
     broker = Broker()
     broker.durable("c", expiry=100)
     broker.advance(s=30)
-    broker.restart(after_ms=99_000)
+    broker.restart(after_ms=down_ms)
+    assert present(broker.durable("c", expiry=100)) is is_there
+
+
+def test_a_crash_is_not_dated_later_than_the_start_that_finds_it() -> None:
+    broker = Broker()
+    broker.durable("c", expiry=100)
+    broker.restart(after_ms=200)
+    broker.advance(ms=99_999)
     assert present(broker.durable("c", expiry=100))
+    broker.restart(after_ms=200)
+    broker.advance(ms=100_000)
+    assert not present(broker.durable("c", expiry=100))
+
+
+def test_that_a_client_connected_is_a_sign_of_life_too() -> None:
+    """The heart of a broker without clients does not beat."""
+    broker = Broker()
+    broker.advance(s=500)
+    broker.durable("c", expiry=100)
+    broker.restart(after_ms=101_249)
+    assert present(broker.durable("c", expiry=100))
+
+
+@pytest.mark.parametrize(("down_ms", "is_there"), [(121_249, True), (121_250, False)])
+def test_a_later_sign_of_life_from_elsewhere_counts(down_ms: int, is_there: bool) -> None:
+    """A full disk may have refused the heartbeats for a while."""
+    broker = Broker()
+    broker.durable("c", expiry=100)
+    alive_ms = broker.now + 20_000
+    broker.crash()
+    broker.now += down_ms
+    broker.start(alive_ms=alive_ms)
+    assert present(broker.durable("c", expiry=100)) is is_there
 
 
 def test_connecting_does_not_wait_for_a_store_that_it_does_not_need() -> None:

@@ -37,7 +37,7 @@ class Pace(NamedTuple):
     downtime: float  # must be longer than session_expiry
 
 
-QUICK: Final = Pace(settle=0.5, will_delay=2, session_expiry=1, downtime=2.2)
+QUICK: Final = Pace(settle=0.5, will_delay=2, session_expiry=1, downtime=2.6)
 AS_MEASURED: Final = Pace(settle=8.0, will_delay=4, session_expiry=2, downtime=4.0)
 
 

@@ -24,6 +24,7 @@ EXIT_SECONDS: Final = 5.0
 RESUME_SECONDS: Final = 10.0
 SLOW_SYNC_MS: Final = 2000
 LATENCY_SECONDS: Final = 0.050
+FULL_EXPIRY_SECONDS: Final = 4
 PAYLOAD: Final = b"x" * 16_000
 
 
@@ -281,6 +282,24 @@ def test_a_disk_that_was_filled_by_somebody_else(small_disk: Path, tmp_path: Pat
     database is opened again in the same process."""
     with _broker_on(small_disk, tmp_path, HOLDFAST__STORAGE__LOW_WATER="0") as broker:
         _no_space(broker, small_disk)
+
+
+def test_a_crash_on_a_full_disk_ends_no_session_early(
+    broker: BrokerProcess, faults: Faults
+) -> None:
+    """The database takes no heartbeat for longer than the session's expiry, then the broker is
+    killed: the session was connected all that time, so it is there."""
+    session = RawClient(broker.port, "session")
+    session.durable(expiry=FULL_EXPIRY_SECONDS)
+    time.sleep(1.5)  # something to be refused, every second: the heartbeat
+    faults.set("mode=enospc ops=write,pwrite path=/db/")
+    time.sleep(FULL_EXPIRY_SECONDS + 2.0)
+    session.ping()
+    broker.kill()
+    faults.clear()
+    broker.start()
+    session.resume(expiry=FULL_EXPIRY_SECONDS)
+    session.drop()
 
 
 def _no_space(broker: BrokerProcess, disk: Path) -> None:

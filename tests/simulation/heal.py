@@ -119,7 +119,7 @@ def _crash_once_more(world: "World") -> None:
     """Everything is done and durable: after another crash nothing may be delivered again."""
     world.settled = True
     world.crash()
-    world.now += 300
+    world.run_until(world.now + 300)
     world.start_broker()
     judge_invariants(world)
     _drain(world, "resume after the last crash")

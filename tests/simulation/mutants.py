@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import broker.delivery
+import broker.lifecycle
 import session.records
 from broker.connection import CLOSED, CLOSING, Connection
 from broker.delivery import Delivery
@@ -602,6 +603,22 @@ def session_expires_early(patcher: Patcher) -> None:
 def heart_does_not_beat(patcher: Patcher) -> None:
     """A crash counts as having happened when the broker was started."""
     patcher.set(Engine, "_beat", lambda self, now: None)
+
+
+@mutant("sessions", seeds=200)
+def crash_is_dated_by_the_heartbeat(patcher: Patcher) -> None:
+    """A crash counts as having happened at the last heartbeat, up to a period too early."""
+    patcher.set(broker.lifecycle, "crash_time", lambda alive_ms, period_ms: alive_ms)
+
+
+@mutant("disk", seeds=400)
+def life_beside_the_store_is_ignored(patcher: Patcher) -> None:
+    """A crash on a full disk counts as having happened when the disk filled up."""
+
+    def around(original: Any, self: Engine, now: int, *, alive_ms: int = 0) -> Any:
+        return original(self, now)
+
+    patcher.wrap(Engine, "start", around)
 
 
 # Shared subscriptions

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.counters import Counters
 from broker.engine import Engine
 from broker.ports import Verdict
-from storage.clock import HEARTBEAT_KEY, Heartbeat, resume
+from storage.clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
 from storage.errors import Unrecoverable
 from storage.memory import MemoryStore
 from tests.simulation.network import Link
 from tests.simulation.observer import note_tick
 from tests.simulation.presence import MAYBE, YES, Closing
+from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
     from broker.connection import Connection
     from tests.simulation.world import World
 
-HEARTBEAT_SLACK_MS: Final = 60  # timers come late by up to this much in the simulation
+# A timer and the tick after it are late by up to this much.
+HEARTBEAT_SLACK_MS: Final = 60
 
 
 class BrokerProcess:
@@ -47,6 +49,12 @@ class BrokerProcess:
         self.durable_serial = 0
         self.written_ms = broker_ms  # broker time of the last tick that wrote
         self.durable_ms = broker_ms  # the same, of the last one known to be synced
+        # What was written and is not known to be synced: serial, broker time. Oldest first.
+        self.unsynced: list[tuple[int, int]] = []
+        self.refused_ms = 0  # broker time when the store began to refuse; 0 = that is long over
+        self.refused_until = 0  # serial of the first batch it took again; 0 = it still refuses
+        self.pulsed_ms = 0  # broker time of the last sign of life beside the store
+        self.pulsing = False
         self.lagging: set[str] = set()  # for tests.simulation.observer
         self.generations = (0, 0)
         self.counters = Counters()
@@ -59,7 +67,7 @@ class BrokerProcess:
             counters=self.counters,
             heartbeat=world.heartbeat,
         )
-        self.engine.start(broker_ms)
+        self.engine.start(broker_ms, alive_ms=world.pulse_ms)
         self.schedule_tick()
 
     def broker_now(self) -> int:
@@ -162,7 +170,9 @@ class BrokerProcess:
         more = self.engine.end_tick(now)
         if self.engine.written != before:
             self.written_ms = now
+            self.unsynced.append((self.engine.written, now))
             world.passing("after_write")
+        self.show_life(now)
         if more:
             self.schedule_tick()
         self.sync()
@@ -194,6 +204,26 @@ class BrokerProcess:
 
     # The committer
 
+    def show_life(self, now: int) -> None:
+        """Keep what dates a crash up to date while the store refuses the heartbeat."""
+        if self.engine.refused_by is None:
+            self.refused_until = self.refused_until or self.engine.written
+            return
+        self.refused_ms = self.refused_ms or now
+        self.refused_until = 0
+        period = self.engine.settings.heartbeat_ms
+        if self.pulsing or not self.durable_serial or now - self.pulsed_ms < period // 2:
+            return
+        self.pulsing = True
+        self.world.after(self.world.sync_time(), self._pulsed, now)
+
+    def _pulsed(self, now: int) -> None:
+        """The sign of life is durable."""
+        self.pulsing = False
+        if not self.dead:
+            sometimes("life_shown_beside_the_store")
+            self.pulsed_ms = self.world.pulse_ms = now
+
     def sync(self) -> None:
         """Start a sync if none runs and something is written."""
         if self.syncing or self.engine.written <= self.requested:
@@ -218,6 +248,9 @@ class BrokerProcess:
         self.store.sync_end(token)
         self.durable_serial = serial
         self.durable_ms = written_ms
+        self.unsynced = [entry for entry in self.unsynced if entry[0] > serial]
+        if 0 < self.refused_until <= serial:
+            self.refused_ms = 0
         if self.closings:
             self.closings = [c for c in self.closings if c.serial > serial]
         self.world.passing("after_sync")
@@ -264,20 +297,38 @@ class BrokerProcess:
     def die(self, store: MemoryStore, *, whole: bool) -> MemoryStore:
         """End this process: every connection breaks."""
         self.dead = True
-        hi = self.broker_now()
-        lo = min(self.durable_ms, hi) - self.world.settings.heartbeat_ms - HEARTBEAT_SLACK_MS
-        lo -= self.frozen_ms  # the heart does not beat in a frozen process
+        now = self.broker_now()
+        lo, hi = self._dated(now)
         for closing in self.closings:
             if not closing.serial:
                 continue
             closing.lo = min(closing.lo, lo)
+            closing.hi = max(closing.hi, hi)
             if closing.disconnected == YES:
                 closing.disconnected = MAYBE
+            self.world.cut.append(closing)
         for link in list(self.links):
             link.broker_died(lo, hi)
+            assert link.closing is not None
+            self.world.cut.append(link.closing)
         if whole:
-            self.world.note("exit", hi)
+            self.world.note("exit", now)
         return store
+
+    def _dated(self, now: int) -> tuple[int, int]:
+        """Return when the next process may say that this one, which dies now, was dead.
+
+        Never before now, but for what kept signs of life from the disk; late by what one may be.
+        """
+        period = self.engine.settings.heartbeat_ms
+        late = crash_time(0, period)
+        lo = now
+        if self.unsynced:  # the last heartbeat that is durable came a period before, or later
+            lo = min(lo, self.unsynced[0][1] + late - period - HEARTBEAT_SLACK_MS)
+        if self.refused_ms:
+            lo = min(lo, self.refused_ms + late - period - HEARTBEAT_SLACK_MS)
+            lo = min(now, max(lo, self.pulsed_ms + late))
+        return lo - self.frozen_ms, now + late  # the heart does not beat in a frozen process
 
 
 def read_heartbeat(store: MemoryStore) -> Heartbeat | None:
@@ -286,6 +337,8 @@ def read_heartbeat(store: MemoryStore) -> Heartbeat | None:
     return None if value is None else Heartbeat.decode(value)
 
 
-def restart_time(store: MemoryStore, wall_ms: int, boot_id: str, boottime_ms: int) -> int:
+def restart_time(
+    store: MemoryStore, pulse_ms: int, wall_ms: int, boot_id: str, boottime_ms: int
+) -> int:
     """Return the broker time at which a process starts on this store, as the shell does."""
-    return resume(read_heartbeat(store), wall_ms, boot_id, boottime_ms)
+    return max(resume(read_heartbeat(store), wall_ms, boot_id, boottime_ms), pulse_ms)

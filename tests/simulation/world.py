@@ -16,7 +16,7 @@ from typing import Any, Final
 from broker.auth import AllowAllPolicy
 from broker.ports import Exchange, Verdict
 from storage.clock import Heartbeat
-from storage.errors import Unrecoverable, WriteStalled
+from storage.errors import Recoverable, Unrecoverable, WriteStalled
 from storage.memory import MemoryStore
 from storage.state import FAMILIES
 from tests.simulation.client import Client
@@ -24,6 +24,7 @@ from tests.simulation.heal import heal_and_judge
 from tests.simulation.observer import note_crash
 from tests.simulation.oracle import Oracle
 from tests.simulation.plans import draw_clients
+from tests.simulation.presence import Closing
 from tests.simulation.process import BrokerProcess, read_heartbeat, restart_time
 from tests.simulation.profiles import PROFILES, WEIGHTS, Profile
 from tests.simulation.rare import sometimes
@@ -126,6 +127,8 @@ class World:
         self.wrap = self.random.random() < self.profile.wrap
         self.process: BrokerProcess | None = None
         self.store = MemoryStore(FAMILIES)
+        self.cut: list[Closing] = []  # connections that ended with the broker
+        self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
         self.clients: list[Client] = draw_clients(self)
 
     # Randomness and time
@@ -248,15 +251,24 @@ class World:
             return
         wall = self.now + self.wall_offset
         self.booted_at = min(self.booted_at, self.now)
-        broker_ms = restart_time(self.store, wall, self.boot_id, self.now - self.booted_at)
+        broker_ms = restart_time(
+            self.store, self.pulse_ms, wall, self.boot_id, self.now - self.booted_at
+        )
         self._judge_clock(broker_ms)
+        for closing in self.cut:  # nothing has ended in the future, should broker time go back
+            closing.lo = min(closing.lo, broker_ms)
         self.starts += 1
         if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
             sometimes("settings_changed")
             self.settings = self.profile.change(self.settings, self.random)
         self.note("start", broker_ms)
-        self.process = BrokerProcess(self, self.store, broker_ms)
         self.store.full = self.now < self.full_until
+        try:
+            self.process = BrokerProcess(self, self.store, broker_ms)
+        except Recoverable:  # it says so and exits; who started it does so again
+            self.note("no room to start")
+            sometimes("start_refused")
+            self.after(100 + int(self.random.random() * 400), self.start_broker)
 
     def _judge_clock(self, broker_ms: int) -> None:
         """Broker time never runs ahead of elapsed time, and keeps up with it within a boot."""
@@ -289,8 +301,7 @@ class World:
         process = self.up()
         if process is None:
             return
-        store = process.store
-        unsynced = store.unsynced
+        unsynced = process.store.unsynced
         kind = self.random.random()
         if kind < self.profile.forgets:
             keep = 0
@@ -298,6 +309,9 @@ class World:
             keep = unsynced
         else:
             keep = int(self.random.random() * (unsynced + 1))
+        self._crash(process, unsynced, keep)
+
+    def _crash(self, process: BrokerProcess, unsynced: int, keep: int) -> None:
         self.note("crash", unsynced, keep)
         self.broker_high = self.latest()
         note_crash(self, process, unsynced, keep)
@@ -312,11 +326,12 @@ class World:
     def shut_down(self) -> None:
         """Let the broker drain and exit, as on SIGTERM."""
         process = self.up()
-        if process is None or process.store.full or process.store.fail_writes is not None:
-            return  # what the store refuses would have to be written first
-        if process.engine._retry_ms is not None:
-            return
+        if process is None or process.store.fail_writes is not None:
+            return  # it waits until the stall is over
         process.store.fail_at_call(0, Unrecoverable("never"))
+        if process.store.full or process.engine.refused_by is not None:
+            self._give_up(process)
+            return
         self.note("shut down")
         self.broker_high = self.latest()
         sometimes("clean_shutdown")
@@ -324,6 +339,16 @@ class World:
         self.store = process.drain()
         if self.faults:
             self._plan_restart()
+
+    def _give_up(self, process: BrokerProcess) -> None:
+        """Let the broker exit although it cannot write what it has to: nothing else is lost."""
+        self.note("shut down on a full disk")
+        sometimes("shutdown_on_a_full_disk")
+        process.store.full = True
+        process.engine.drain(self.broker_now())
+        process.engine.end_tick(self.broker_now())
+        unsynced = process.store.unsynced
+        self._crash(process, unsynced, unsynced)
 
     def _plan_restart(self) -> None:
         """Decide how long the broker is down and what the clocks do meanwhile."""

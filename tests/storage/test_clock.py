@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.clock import Heartbeat, resume
+from storage.clock import Heartbeat, crash_time, resume
 from storage.errors import CorruptRecord
 
 BOOT = "6c1b3b53-1c5e-4ee4-9a24-97f9b4f7a8a1"
@@ -92,3 +92,10 @@ def test_a_boot_id_of_another_length_is_refused() -> None:
     body = BEAT.encode()[:-4] + b"x"
     with pytest.raises(CorruptRecord, match="boot id"):
         Heartbeat.decode(body + zlib.crc32(body).to_bytes(4, "big"))
+
+
+@given(st.integers(0, 2**40), st.integers(100, 60_000), st.floats(0, 1.25, exclude_max=True))
+def test_a_crash_is_never_dated_early_and_hardly_late(beat: int, period: int, share: float) -> None:
+    """Does every moment until a late next heartbeat lie before the date, and it soon after?"""
+    crashed = beat + int(period * share)
+    assert crashed <= crash_time(beat, period) <= beat + period * 1.25

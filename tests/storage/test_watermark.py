@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import DataLoss, Unrecoverable
-from storage.watermark import SLOT_BYTES, Watermark, decode, encode
+from storage.slots import SLOT_BYTES
+from storage.watermark import Watermark, decode, encode
 
 
 @pytest.fixture

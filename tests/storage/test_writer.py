@@ -13,6 +13,7 @@ import pytest
 from storage.api import Store
 from storage.errors import Recoverable, StorageError, Unrecoverable
 from storage.memory import MemoryStore
+from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.watermark import Watermark
 from storage.writer import Committer, parse_durability
@@ -322,6 +323,7 @@ def test_a_committer_closed_while_the_disk_is_full_ends(shim: Path, tmp_path: Pa
 
 FAILPOINT = """
 import sys, threading
+from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.writer import Committer
 store = RocksStore(sys.argv[1], families=["a"])
@@ -369,3 +371,85 @@ def test_errors_of_the_store_are_passed_on_as_they_are(log: Log) -> None:
     committer.request(1)
     committer.close()
     assert seen == [error]
+
+
+# Signs of life beside the store
+
+
+class FullStore(MemoryStore):
+    """A store whose sync says that a write before it found the disk full."""
+
+    def sync(self) -> None:
+        raise Recoverable("no space left on device")
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os", "interval:5"])
+def test_a_sign_of_life_is_durable_although_nothing_is_committed(
+    tmp_path: Path, log: Log, durability: str
+) -> None:
+    pulse = Pulse(tmp_path / "pulse")
+    committer = Committer(
+        MemoryStore(["a"]), log.on_durable, log.on_failure, durability=durability, pulse=pulse
+    )
+    for broker_ms in (1000, 1500):
+        committer.alive(broker_ms)
+    committer.close()
+    assert pulse.broker_ms == 1500
+    assert not log.durable
+    pulse.close()
+
+
+def test_a_sign_of_life_does_not_wait_for_room(tmp_path: Path, log: Log) -> None:
+    """Is it written while a commit is tried again and again?"""
+    pulse = Pulse(tmp_path / "pulse")
+    written = threading.Event()
+    write = pulse.write
+
+    def observe(broker_ms: int) -> None:
+        write(broker_ms)
+        written.set()
+
+    pulse.write = observe  # type: ignore[method-assign]
+    committer = Committer(FullStore(["a"]), log.on_durable, log.on_failure, pulse=pulse)
+    committer.request(1)
+    committer.alive(1000)
+    assert written.wait(10)
+    committer.close()
+    assert not log.durable
+    assert not log.failures
+    pulse.close()
+
+
+def test_a_sign_of_life_that_finds_no_room_is_no_failure(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse = Pulse(tmp_path / "pulse")
+    refused = threading.Event()
+
+    def refuse(broker_ms: int) -> None:
+        refused.set()
+        raise Recoverable("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pulse, "write", refuse)
+        committer = Committer(MemoryStore(["a"]), log.on_durable, log.on_failure, pulse=pulse)
+        committer.alive(1000)
+        assert refused.wait(10)
+    committer.alive(2000)
+    committer.close()
+    assert pulse.broker_ms == 2000
+    assert not log.failures
+    pulse.close()
+
+
+def test_a_sign_of_life_on_a_failing_disk_ends_the_process(tmp_path: Path, log: Log) -> None:
+    pulse = Pulse(tmp_path / "pulse")
+    pulse.close()
+    committer = Committer(MemoryStore(["a"]), log.on_durable, log.on_failure, pulse=pulse)
+    committer.alive(1000)
+    committer.request(1)
+    with log.changed:
+        assert log.changed.wait_for(lambda: log.failures, 10)
+    assert "Bad file descriptor" in str(log.failures[0])
+    assert not log.durable
+    committer.close()
