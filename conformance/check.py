@@ -27,9 +27,9 @@ from conformance.packets import Packet
 from conformance.record import Record
 from conformance.wire import Will
 
-NEEDS: Final = frozenset({"restart", "kill", "configure", "websocket", "tls"})
+NEEDS: Final = frozenset({"restart", "kill", "configure", "websocket"})
 # These need nothing of a broker but its options: checks with equal options may share one.
-SHAREABLE: Final = frozenset({"configure", "websocket", "tls"})
+SHAREABLE: Final = frozenset({"configure", "websocket"})
 PATIENCE_S: Final = 4.0  # for what must come: only a failing check ever waits that long
 SETTLE_S: Final = 0.25  # for what must not come, where no barrier is possible
 CLIENT_ID_BYTES_MAX: Final = 23  # what every broker has to accept

@@ -200,7 +200,7 @@ class Client:
                 return None
             raw, self._buffer = self._buffer[: sum(found)], self._buffer[sum(found) :]
             try:
-                packet = packets.parse(raw, self.version)
+                packet = self._parse(raw)
                 self.last = packet
                 self._record.received(self.name, raw, packets.describe(packet))
                 packet = self.rules.received(packet)
@@ -210,6 +210,13 @@ class Client:
             if not self._is_marker(packet):
                 return packet
         return None
+
+    def _parse(self, raw: bytes) -> Packet:
+        if self.version >= 5 and self.rules.asked_for not in (None, self.version):
+            foreign = packets.parse_foreign_connack(raw)
+            if foreign is not None:
+                return foreign
+        return packets.parse(raw, self.version)
 
     def _is_marker(self, packet: Packet) -> bool:
         """Swallow the marker of a barrier: ours is noted, that of another client is not for us."""
@@ -657,7 +664,7 @@ class Client:
         self.close()
 
     def await_marker(self, timeout: float | None = None) -> None:
-        """Set everything aside until the message on topic `marker` has come, see `Bench.barrier`."""
+        """Set everything aside until the message on topic `marker` has come (`Bench.barrier`)."""
         deadline = self._deadline(timeout)
         topic = self.marker
         while self.marker:

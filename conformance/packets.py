@@ -365,6 +365,20 @@ _STRING_STATEMENTS: Final = {
 }
 
 
+# The reason codes of 5.0 that say what the return codes of 3.1.1 say.
+_RETURN_CODES: Final = {1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
+
+
+def parse_foreign_connack(raw: bytes) -> Connack | None:
+    """Return a refusal in the form of 3.1.1, its code translated to 5.0; None if it is not one.
+
+    A broker that does not know the version a client asked for may answer in the form it knows.
+    """
+    if raw[:3] == b"\x20\x02\x00" and raw[3:] and raw[3] in _RETURN_CODES:
+        return Connack(raw, False, _RETURN_CODES[raw[3]], Properties())
+    return None
+
+
 def parse(raw: bytes, version: int) -> Packet:
     """Return what one whole packet from a broker says; raises `Violation`."""
     kind = raw[0] >> 4

@@ -50,6 +50,7 @@ class Rules:
         self.version: int = version
         self.connack: Connack | None = None
         self.disconnected: bool = False  # has the broker sent DISCONNECT?
+        self.asked_for: int | None = None  # the protocol level of CONNECT, once it was sent
         self._splitter = Splitter(version)
         self._connects = 0
         self._filters: set[str] = set()
@@ -77,6 +78,7 @@ class Rules:
         if packet.kind == tables.CONNECT:
             self._connects += 1
             if self._connects == 1:
+                self.asked_for = packet.level
                 self._note_connect(packet)
         elif packet.kind in (tables.SUBSCRIBE, tables.UNSUBSCRIBE) and packet.packet_id:
             if packet.kind == tables.SUBSCRIBE:

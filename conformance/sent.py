@@ -27,6 +27,7 @@ class Sent:
     filters: tuple[str, ...] = ()
     properties: Properties = _NONE
     summary: str = ""
+    level: int | None = None  # of CONNECT
 
     def describe(self) -> str:
         """Return one line a person can read."""
@@ -116,7 +117,9 @@ class Splitter:
                 packets.append(_read(raw, self._version))
             except _Lost:
                 self.is_lost = True
-                packets.append(Sent(raw[0] >> 4, raw, summary="(not well formed)"))
+                kind = raw[0] >> 4
+                level = _level(raw) if kind == tables.CONNECT else None
+                packets.append(Sent(kind, raw, summary="(not well formed)", level=level))
         return packets
 
     def _size(self) -> int | None:
@@ -165,7 +168,19 @@ def _read_connect(raw: bytes, reader: _Reader, version: int) -> Sent:
     properties = reader.properties() if version >= 5 else Properties()
     client_id = reader.text()
     summary = f"{name} {level}, id {client_id!r}, flags 0x{flags:02X}, keep alive {keep_alive} s"
-    return Sent(tables.CONNECT, raw, properties=properties, summary=summary + _show(properties))
+    summary += _show(properties)
+    return Sent(tables.CONNECT, raw, properties=properties, summary=summary, level=level)
+
+
+def _level(raw: bytes) -> int | None:
+    """Return the protocol level of a CONNECT of any version."""
+    try:
+        reader = _Reader(raw, 1)
+        reader.varint()
+        reader.data()
+        return reader.number(1)
+    except _Lost:
+        return None
 
 
 def _read_publish(raw: bytes, reader: _Reader, version: int) -> Sent:

@@ -34,8 +34,8 @@ PORTS: Final = range(20_000, 32_000)
 OPTIONS: Final[Mapping[str, str]] = {
     "users": "user names and passwords that are let in; anonymous clients are not",
     "allow_anonymous": "let clients in without a user name (default: only without users)",
-    "deny_publish": "topics nobody may publish to",
-    "deny_subscribe": "topic filters nobody may subscribe to (refused in SUBACK)",
+    "deny_publish": "topics clients without a user name may not publish to (and perhaps not read)",
+    "deny_subscribe": "topic filters they may not subscribe to; `users` may do everything",
     "maximum_qos": "highest QoS of the broker",
     "retain_available": "does the broker keep retained messages?",
     "wildcard_subscriptions": "does the broker know wildcards?",
@@ -50,7 +50,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "connect_timeout": "seconds from the TCP connection to a complete CONNECT",
     "scram_users": "user names and passwords for the method SCRAM-SHA-256",
     "websocket": "a WebSocket listener as well (then Broker.websocket_port)",
-    "tls": "a TLS listener as well (then Broker.tls_port)",
 }
 
 
@@ -66,7 +65,6 @@ class Place:
     host: str
     port: int
     websocket_port: int
-    tls_port: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +107,11 @@ class Broker:
         launch: Launch | None = None,
         directory: Path | None = None,
         websocket_port: int = 0,
-        tls_port: int = 0,
     ) -> None:
         self.name: str = name
         self.host: str = host
         self.port: int = port
         self.websocket_port: int = websocket_port
-        self.tls_port: int = tls_port
         self.starts: int = 0
         self._launch = launch
         self._directory = directory
@@ -155,7 +151,7 @@ class Broker:
     def _await_listening(self) -> None:
         assert self._process is not None
         end = time.monotonic() + START_S
-        for port in filter(None, (self.port, self.websocket_port, self.tls_port)):
+        for port in filter(None, (self.port, self.websocket_port)):
             while not _listens(self.host, port):
                 code = self._process.poll()
                 if code is not None:
@@ -247,7 +243,7 @@ def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) ->
     if unknown:
         raise ValueError(f"unknown options of a broker: {sorted(unknown)}")
     directory.mkdir(parents=True)
-    place = Place(directory, HOST, ports.take(), ports.take(), ports.take())
+    place = Place(directory, HOST, ports.take(), ports.take())
     broker = Broker(
         adapter.name,
         place.host,
@@ -255,7 +251,6 @@ def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) ->
         launch=adapter.prepare(place, options),
         directory=directory,
         websocket_port=place.websocket_port if options.get("websocket") else 0,
-        tls_port=place.tls_port if options.get("tls") else 0,
     )
     broker.start()
     return broker

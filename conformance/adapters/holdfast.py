@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from conformance.adapters.base import AdapterError, Launch, Option, Options, Place
-from conformance.adapters.files import acl_lines, password_lines
+from conformance.adapters.files import acl_lines, derived, listed, password_lines
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or where the packages are
 
@@ -100,18 +100,11 @@ class Holdfast:
             path.write_text(lines)
             path.chmod(0o600)
             environment["HOLDFAST__AUTH__PASSWORD_FILE"] = str(path)
-        denied = [str(t) for name in _DENIALS for t in _listed(options.get(name))]
+        denied = [*listed(options.get("deny_publish")), *listed(options.get("deny_subscribe"))]
         if denied:
             path = place.directory / "acl"
-            path.write_text(acl_lines(denied))
+            path.write_text(acl_lines(denied, derived(options.get("users"))))
             environment["HOLDFAST__AUTH__ACL_FILE"] = str(path)
-
-
-_DENIALS: Final = ("deny_publish", "deny_subscribe")
-
-
-def _listed(value: Option) -> list[str]:
-    return [] if value is None or isinstance(value, (bool, int, float)) else list(value)
 
 
 def _scram_lines(users: Mapping[str, str]) -> str:

@@ -1,14 +1,16 @@
 """mosquitto, from its own configuration file. Known: 2.0.11 as Debian has it."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from conformance.adapters.base import AdapterError, Launch, Option, Options, Place
-from conformance.adapters.files import acl_lines, password_lines
+from conformance.adapters.files import derived, listed, password_lines
 from conformance.failure import NotRun
 
 # Where Debian puts it, which is not on everybody's PATH.
@@ -23,7 +25,15 @@ _LINES: Final[Mapping[str, Callable[[Option], str]]] = {
     "topic_alias_maximum": lambda value: f"max_topic_alias {value}",
     "keep_alive_max": lambda value: f"max_keepalive {value}",
 }
-_OTHERS: Final = frozenset({"users", "allow_anonymous", "deny_publish", "websocket"})
+_DENIALS: Final = {"deny_publish": "publishClientSend", "deny_subscribe": "subscribeLiteral"}
+_OTHERS: Final = frozenset({"users", "allow_anonymous", "websocket", *_DENIALS})
+_PLUGINS: Final = (
+    "/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so",
+    "/usr/lib/aarch64-linux-gnu/mosquitto_dynamic_security.so",
+    "/usr/lib64/mosquitto_dynamic_security.so",
+    "/usr/lib/mosquitto_dynamic_security.so",
+    "/usr/local/lib/mosquitto_dynamic_security.so",
+)
 
 
 class Mosquitto:
@@ -60,16 +70,13 @@ class Mosquitto:
         ]
         if os.geteuid() == 0:
             lines.append("user root")  # else it becomes a user that may not write its data here
-        if isinstance(users, Mapping):
+        if "deny_publish" in given or "deny_subscribe" in given:
+            lines += _plugin_lines(place, given)
+        elif isinstance(users, Mapping):
             path = place.directory / "passwords"
             path.write_text(password_lines(users))
             path.chmod(0o600)
             lines.append(f"password_file {path}")
-        denied = given.get("deny_publish")
-        if denied is not None and not isinstance(denied, (bool, int, float)):
-            path = place.directory / "acl"
-            path.write_text(acl_lines(list(denied)))
-            lines.append(f"acl_file {path}")
         lines.append(f"listener {place.port} {place.host}")
         lines += [_LINES[name](value) for name, value in given.items() if name in _LINES]
         if given.get("websocket"):
@@ -77,6 +84,35 @@ class Mosquitto:
         config = place.directory / "mosquitto.conf"
         config.write_text("\n".join(lines) + "\n")
         return Launch([_program(), "-c", str(config)])
+
+
+def _plugin_lines(place: Place, options: Options) -> list[str]:
+    """Set up the dynamic security plugin: mosquitto's `acl_file` cannot refuse a subscription."""
+    plugin = next((path for path in map(Path, _PLUGINS) if path.exists()), None)
+    if plugin is None:
+        raise NotRun("mosquitto cannot deny topics without its dynamic security plugin")
+    users = options.get("users")
+    rules = [
+        {"acltype": kind, "topic": topic, "priority": 0, "allow": False}
+        for option, kind in _DENIALS.items()
+        for topic in listed(options.get(option))
+    ]
+    document = {
+        "defaultACLAccess": dict.fromkeys(
+            ("publishClientSend", "publishClientReceive", "subscribe", "unsubscribe"), True
+        ),
+        "clients": [
+            {"username": name, "password": key, "salt": salt, "iterations": rounds, "roles": []}
+            for name, (rounds, salt, key) in derived(users).items()
+        ],
+        "groups": [{"groupname": "nameless", "roles": [{"rolename": "denied"}], "clients": []}],
+        "roles": [{"rolename": "denied", "acls": rules}],
+        "anonymousGroup": "nameless",
+    }
+    path = place.directory / "security.json"
+    path.write_text(json.dumps(document))
+    path.chmod(0o600)
+    return [f"plugin {plugin}", f"plugin_opt_config_file {path}"]
 
 
 def _program() -> str:
