@@ -36,6 +36,7 @@ CONNECT_RESULTS: Final = (
     "redirected",
     "server_unavailable",
     "timeout",
+    "handshake",
     "other",
 )
 DISCONNECT_REASONS: Final = (

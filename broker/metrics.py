@@ -47,7 +47,6 @@ PACKET_NAMES: Final = (
 
 # Gauges straight out of a snapshot: key, metric name, label (name, value) or None, help.
 GAUGES: Final[tuple[tuple[str, str, tuple[str, str] | None, str], ...]] = (
-    ("connections", "connections", ("listener", "tcp"), "Open client connections"),
     ("sessions_online", "sessions", ("state", "online"), "Sessions by state"),
     ("sessions_offline", "sessions", ("state", "offline"), "Sessions by state"),
     ("sessions_stored", "sessions_durable", None, "Sessions that outlive their connection"),
@@ -70,17 +69,19 @@ GAUGES: Final[tuple[tuple[str, str, tuple[str, str] | None, str], ...]] = (
 class Snapshot:
     """What is read on the engine's thread for one scrape."""
 
-    __slots__ = ("gauges", "loop_lag_s", "storage_bytes", "write_stall")
+    __slots__ = ("connections", "gauges", "loop_lag_s", "storage_bytes", "write_stall")
 
     def __init__(
         self,
         gauges: Mapping[str, int],
         *,
+        connections: Mapping[str, int],
         storage_bytes: Mapping[str, int],
         write_stall: int,
         loop_lag_s: float,
     ) -> None:
         self.gauges: Mapping[str, int] = gauges
+        self.connections: Mapping[str, int] = connections  # by listener
         self.storage_bytes: Mapping[str, int] = storage_bytes  # by part: sst, wal, memtables, ...
         self.write_stall: int = write_stall
         self.loop_lag_s: float = loop_lag_s
@@ -250,6 +251,12 @@ class BrokerCollector(Collector):
 
 def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
     """Return the gauges of `snapshot`, the labelled ones of a name as one family."""
+    listeners = GaugeMetricFamily(
+        PREFIX + "connections", "Open client connections", labels=["listener"]
+    )
+    for listener, count in snapshot.connections.items():
+        listeners.add_metric([listener], count)
+    yield listeners
     families: dict[str, GaugeMetricFamily] = {}
     for key, name, label, help in GAUGES:
         if key not in snapshot.gauges:

@@ -163,7 +163,7 @@ def _binary_address(header: bytes) -> str:
         return _written(ipaddress.IPv6Address(rest[:16]), int.from_bytes(rest[32:34], "big"))
     if family == UNIX:
         path = rest[:UNIX_PATH_BYTES].split(b"\0", 1)[0]
-        return "unix:" + path.decode("utf-8", "backslashreplace")
+        return path.decode("utf-8", "backslashreplace")
     return ""
 
 

@@ -1,7 +1,8 @@
-"""One client's TCP stream: bytes go to the engine as they come, and out as it says.
+"""One client's stream: bytes go to the engine as they come, and out as it says.
 
 Implements `broker.ports.Transport` for the engine and `asyncio.Protocol` for the loop, in one
-object per connection. Must decide nothing about MQTT. Holds the shell boundary of a connection:
+object per connection. Under it is a socket, TLS, or `broker.websocket`, which is a transport of the
+loop to this one. Must decide nothing about MQTT. Holds the shell boundary of a connection:
 whatever unexpected leaves the engine here is logged, counted, and costs this connection only.
 Read next: `broker.driver`.
 """
@@ -10,7 +11,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.connection import Connection
+from broker.connection import ACTIVE, Connection
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -30,23 +31,45 @@ class ClientStream(asyncio.Protocol):
     __slots__ = (
         "_connection",
         "_driver",
+        "_identity",
         "_is_closing",
         "_is_paused",
         "_linger",
         "_listener",
         "_transport",
+        "_waited_ms",
         "remote",
     )
 
-    def __init__(self, driver: "Driver", listener: str) -> None:
+    def __init__(
+        self,
+        driver: "Driver",
+        listener: str,
+        *,
+        remote: str = "",
+        identity: str | None = None,
+        waited_ms: int = 0,
+    ) -> None:
+        """`remote` is the client's address where the socket's is not ("" = it is).
+
+        `identity` is who the client is, if a certificate has proved it, and `waited_ms` how long
+        ago it was accepted.
+        """
         self._driver: Driver = driver
         self._listener: str = listener
+        self._identity: str | None = identity
+        self._waited_ms: int = waited_ms
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._is_closing: bool = False
         self._is_paused: bool = False
         self._linger: asyncio.TimerHandle | None = None
-        self.remote: str = ""
+        self.remote: str = remote
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has accepted the client's CONNECT, and not ended the connection."""
+        return self._connection is not None and self._connection.state == ACTIVE
 
     # What the loop calls.
 
@@ -54,7 +77,7 @@ class ClientStream(asyncio.Protocol):
         """Introduce a new client to the engine."""
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
-        self.remote = remote_name(stream.get_extra_info("peername"))
+        self.remote = self.remote or remote_name(stream.get_extra_info("peername"))
         channel = stream.get_extra_info("socket")
         if channel is not None and channel.family != socket.AF_UNIX:
             # One write per tick is already as large as it can be; waiting for more only delays it.
@@ -63,11 +86,17 @@ class ClientStream(asyncio.Protocol):
         stream.set_write_buffer_limits(high=high, low=high // LOW_MARK_SHARE)
         driver = self._driver
         driver.streams.add(self)
+        driver.connections[self._listener] += 1
         if not driver.is_due:
             driver.wake()
         try:
             self._connection = driver.engine.open(
-                self, driver.now, listener=self._listener, remote=self.remote
+                self,
+                driver.now,
+                listener=self._listener,
+                remote=self.remote,
+                identity=self._identity,
+                waited_ms=self._waited_ms,
             )
         except Exception as error:  # shell boundary
             self._boundary(error)
@@ -97,6 +126,7 @@ class ClientStream(asyncio.Protocol):
         self._transport = None
         driver = self._driver
         driver.streams.discard(self)
+        driver.connections[self._listener] -= 1
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -35,7 +35,11 @@ class Broker:
             return None
         self.snapshots_taken += 1
         return Snapshot(
-            dict(self.gauges), storage_bytes={"sst": 5, "wal": 7}, write_stall=0, loop_lag_s=0.25
+            dict(self.gauges),
+            connections={"tcp": 2, "web": 1},
+            storage_bytes={"sst": 5, "wal": 7},
+            write_stall=0,
+            loop_lag_s=0.25,
         )
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -124,6 +128,7 @@ def test_gauges_come_from_the_engines_snapshot(broker: Broker) -> None:
     assert samples["holdfast_sessions", (("state", "offline"),)] == 4
     assert samples["holdfast_inflight_messages", ()] == 5
     assert samples["holdfast_storage_bytes", (("part", "wal"),)] == 7
+    assert samples["holdfast_connections", (("listener", "web"),)] == 1
     assert samples["holdfast_event_loop_lag_seconds", ()] == 0.25
     assert samples["holdfast_recovery_seconds", ()] == 1.5
     assert samples["holdfast_durability_info", (("mode", "fsync"),)] == 1
@@ -202,7 +207,7 @@ def test_close_ends_the_thread_and_frees_the_port() -> None:
 
 
 def test_labels_are_bounded_words(broker: Broker) -> None:
-    broker.gauges = {"connections": 1}
+    broker.gauges = {"generations": 1}
     bounded: Callable[[str], bool] = lambda word: len(word) < 40  # noqa: E731
     for (name, labels), _ in broker.scrape().items():
         assert bounded(name.removeprefix("holdfast_"))

@@ -21,7 +21,11 @@ DEPLOY: Final = ROOT / "deploy"
 def metric_names() -> set[str]:
     """Return every metric the broker exports, by the name of its samples."""
     snapshot = Snapshot(
-        {gauge[0]: 0 for gauge in GAUGES}, storage_bytes={}, write_stall=0, loop_lag_s=0.0
+        {gauge[0]: 0 for gauge in GAUGES},
+        connections={},
+        storage_bytes={},
+        write_stall=0,
+        loop_lag_s=0.0,
     )
     collector = BrokerCollector(Counters(), Status(), lambda timeout: snapshot)
     names = set()
