@@ -657,7 +657,7 @@ def message_goes_to_every_member(patcher: Patcher) -> None:
 
     def around(original: Any, self: Groups, group: Group, connection: Any, message: Any) -> None:
         original(self, group, connection, message)
-        other = self._pick(group)
+        other = self._pick(group, message.topic)
         if other is not None and other is not connection:
             original(self, group, other, message)
 
