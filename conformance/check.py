@@ -21,7 +21,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from conformance import wire
 from conformance.adapters.base import Broker, Option, Options
-from conformance.client import MARKER, Client, Stream, open_tcp
+from conformance.client import Client
+from conformance.connection import MARKER, Stream, open_tcp
 from conformance.failure import Failure, NotRun, Violation
 from conformance.packets import Packet
 from conformance.record import Record
@@ -251,10 +252,11 @@ class Bench:
         A marker message does it; what came before is kept for the next `expect`. With the
         subscriber's Receive Maximum used up take `qos=0`.
         """
+        if qos not in (0, 1):
+            raise ValueError(f"a barrier at QoS {qos}: take 0 or 1")
         topic = f"{MARKER}{self.unique}{next(self._markers)}"
-        subscriber.marker = topic
-        subscriber.subscribe(topic, qos)
-        publisher.publish(topic, qos=qos)
+        subscriber.subscribe_marker(topic, qos)
+        publisher.publish_marker(topic, qos)
         subscriber.await_marker()
 
     def settle(self, seconds: float = SETTLE_S) -> None:

@@ -5,17 +5,14 @@ is a `Failure`. Packets that arrive while another kind is awaited are set aside 
 only fails on the order of packets where the texts fix it. Must never retry anything by itself.
 """
 
-import contextlib
-import select
-import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from conformance import packets, tables, wire
-from conformance.failure import Failure, NotRun, Violation
+from conformance.connection import Connection, Silence, Stream
+from conformance.failure import Failure, Violation
 from conformance.packets import (
     Auth,
     Connack,
@@ -30,48 +27,14 @@ from conformance.packets import (
     Suback,
     Unsuback,
 )
-from conformance.rules import Rules
+from conformance.record import Record
 from conformance.wire import Block, Filter, Text, Will
 
-if TYPE_CHECKING:
-    from conformance.record import Record
-
-P = TypeVar(
-    "P", Connack, Publish, Puback, Pubrec, Pubrel, Pubcomp, Suback, Unsuback, Pingresp, Disconnect,
-    Auth,
-)  # fmt: skip
+P = TypeVar("P", bound=Packet)
 
 # Never set aside: they say something about the connection itself.
 _URGENT: Final = (Connack, Disconnect, Auth)
-MARKER: Final = "~"  # topics of `Bench.barrier` begin with it
-_RECEIVE_SIZE: Final = 1 << 16
-_CLOSE_PATIENCE_S: Final = 1.0
-
-
-class Stream(Protocol):
-    """What a client reads and writes: a socket, or a WebSocket in front of one."""
-
-    def sendall(self, data: bytes, /) -> None:
-        """Write all of `data`."""
-
-    def recv(self, size: int, /) -> bytes:
-        """Return some bytes, b"" at the end; raises TimeoutError."""
-
-    def settimeout(self, seconds: float, /) -> None:
-        """Set the longest wait of `recv`."""
-
-    def shutdown(self, how: int, /) -> None:
-        """End one direction."""
-
-    def setsockopt(self, level: int, name: int, value: bytes, /) -> None:
-        """Set an option of the socket."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class Silence(Failure):
-    """Nothing came in time."""
+_MARKER_IDS: Final = 60_000  # packet ids of barriers: out of the way of what checks choose
 
 
 class Client:
@@ -86,7 +49,7 @@ class Client:
         version: int,
         patience: float,
         strict: bool,
-        record: "Record",
+        record: Record,
     ) -> None:
         self.name: str = name
         self.client_id: str = client_id
@@ -94,81 +57,60 @@ class Client:
         self.patience: float = patience
         self.strict: bool = strict
         self.connack: Connack | None = None
-        self.rules: Rules = Rules(version)
         self.inbox: deque[Packet] = deque()  # arrived and set aside, in order of arrival
-        self.last: Packet | None = None  # the last packet that arrived
-        self.eof: bool = False  # has the broker ended the connection?
-        self.marker: str = ""  # topic of a barrier that is under way
         self._record = record
         self._open_stream = open_stream
-        self._stream: Stream | None = None
-        self._buffer = b""
         self._next_id = 0
+        self._next_marker_id = _MARKER_IDS
+        self._connection: Connection | None = None
         self.open()
 
     # The connection.
 
     def open(self) -> None:
         """Open a new network connection (done at construction); forget the one before."""
-        self._discard()
-        self.rules = Rules(self.version)
+        if self._connection is not None and self._connection.is_open:
+            self._connection.close()
         self.connack = None
         self.inbox.clear()
-        self.eof = False
-        self.marker = ""
-        self._buffer = b""
-        try:
-            self._stream = self._open_stream()
-        except OSError as problem:
-            raise Failure(f"cannot open a connection to the broker: {problem}") from None
+        self._connection = Connection(
+            self._open_stream, name=self.name, version=self.version, record=self._record
+        )
+
+    @property
+    def connection(self) -> Connection:
+        """The network connection, or the last one there was."""
+        assert self._connection is not None
+        return self._connection
 
     @property
     def is_open(self) -> bool:
         """Is the connection open on our side?"""
-        return self._stream is not None
+        return self.connection.is_open
+
+    @property
+    def eof(self) -> bool:
+        """Has the broker ended the connection?"""
+        return self.connection.eof
+
+    @property
+    def last(self) -> Packet | None:
+        """The last packet that arrived."""
+        return self.connection.last
 
     def send(self, data: bytes) -> None:
         """Write bytes as they are. A connection the broker has closed swallows them."""
-        stream = self._stream
-        assert stream is not None, f"client {self.name!r} is closed: call open() or connect()"
-        for packet in self.rules.sent(data):
-            self._record.sent(self.name, packet.raw, packet.describe())
-        try:
-            stream.settimeout(self.patience)
-            stream.sendall(data)
-        except TimeoutError:
-            self.fail("the broker does not take what is sent to it")
-        except OSError:
-            pass  # closed by the broker: whoever waits for an answer will see the end
+        self.connection.send(data, self.patience)
 
     send_packet = send
 
     def drop(self) -> None:
         """Cut the connection without DISCONNECT, with RST: a network failure."""
-        if self._stream is not None:
-            with contextlib.suppress(OSError):
-                self._stream.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                )
-            self._record.note(self.name, "cuts the connection")
-        self._discard()
+        self.connection.drop()
 
     def close(self) -> None:
         """Close the connection without DISCONNECT; return when the broker has closed it too."""
-        if self._stream is None:
-            return
-        self._record.note(self.name, "closes the connection")
-        with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_WR)
-        end = time.monotonic() + _CLOSE_PATIENCE_S
-        while not self.eof and self._read_some(end - time.monotonic()):
-            pass
-        self._discard()
-
-    def _discard(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self.connection.close()
 
     def fail(self, message: str, *, expected: str = "") -> NoReturn:
         """Raise `Failure` with the last packet that arrived."""
@@ -177,74 +119,6 @@ class Client:
 
     # Reading.
 
-    def _read_some(self, timeout: float) -> bool:
-        """Read what is there into the buffer; False if nothing came in time."""
-        assert self._stream is not None, f"client {self.name!r} is closed"
-        self._stream.settimeout(max(timeout, 0.0005))
-        try:
-            data = self._stream.recv(_RECEIVE_SIZE)
-        except (TimeoutError, BlockingIOError):
-            return False
-        except OSError:
-            data = b""  # a reset is an end as well
-        if not data and not self.eof:
-            self.eof = True
-            self._record.note(self.name, "sees the end of the connection")
-        self._buffer += data
-        return True
-
-    def _from_buffer(self) -> Packet | None:
-        while len(self._buffer) >= 2:
-            found = packets.header(self._buffer, self.version)
-            if found is None or len(self._buffer) < sum(found):
-                return None
-            raw, self._buffer = self._buffer[: sum(found)], self._buffer[sum(found) :]
-            try:
-                packet = self._parse(raw)
-                self.last = packet
-                self._record.received(self.name, raw, packets.describe(packet))
-                packet = self.rules.received(packet)
-            except Violation as violation:
-                self._record.violation(self.name, violation)
-                raise
-            if not self._is_marker(packet):
-                return packet
-        return None
-
-    def _parse(self, raw: bytes) -> Packet:
-        if self.version >= 5 and self.rules.asked_for not in (None, self.version):
-            foreign = packets.parse_foreign_connack(raw)
-            if foreign is not None:
-                return foreign
-        return packets.parse(raw, self.version)
-
-    def _is_marker(self, packet: Packet) -> bool:
-        """Swallow the marker of a barrier: ours is noted, that of another client is not for us."""
-        if not isinstance(packet, Publish) or not packet.topic.startswith(MARKER):
-            return False
-        if packet.topic == self.marker:
-            self.marker = ""
-        if packet.packet_id is not None and packet.qos == 1:
-            self.puback(packet.packet_id)
-        return True
-
-    def _arrive(self, deadline: float, *, until_marker: bool = False) -> Packet | None:
-        """Return the next packet off the wire; None at the end of the connection (or the marker).
-
-        Raises `Silence` at `deadline`, `Violation` if the packet is wrong.
-        """
-        while True:
-            packet = self._from_buffer()
-            if packet is not None:
-                return packet
-            if self.eof or (until_marker and not self.marker):
-                return None
-            if not self._read_some(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                raise Silence(
-                    f"client {self.name}: nothing came in time",
-                    packet=None if self.last is None else self.last.raw,
-                )
-
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self.patience if timeout is None else timeout)
 
@@ -252,7 +126,7 @@ class Client:
         """Return the next packet of any kind, in order of arrival."""
         if self.inbox:
             return self.inbox.popleft()
-        packet = self._arrive(self._deadline(timeout))
+        packet = self.connection.arrive(self._deadline(timeout))
         if packet is None:
             self.fail("the broker closed the connection", expected="a packet")
         return packet
@@ -274,7 +148,7 @@ class Client:
         wanted = kind.__name__.upper() + f" id {packet_id}" * (packet_id is not None)
         while True:
             try:
-                arrived = self._arrive(deadline)
+                arrived = self.connection.arrive(deadline)
             except Silence:
                 aside = ", ".join(map(packets.describe, self.inbox))
                 self.fail(f"no {wanted} in time{aside and f'; there is {aside}'}", expected=wanted)
@@ -289,7 +163,7 @@ class Client:
     def peek(self, timeout: float | None = None) -> Packet | None:
         """Return the next packet without taking it; None if the broker has closed."""
         if not self.inbox:
-            packet = self._arrive(self._deadline(timeout))
+            packet = self.connection.arrive(self._deadline(timeout))
             if packet is None:
                 return None
             self.inbox.append(packet)
@@ -342,7 +216,7 @@ class Client:
         deadline = self._deadline(None)
         while True:
             try:
-                packet = self._arrive(deadline)
+                packet = self.connection.arrive(deadline)
             except Silence:
                 self.fail("PINGREQ is not answered", expected="PINGRESP")
             if packet is None:
@@ -378,7 +252,7 @@ class Client:
         self.inbox.clear()
         deadline = self._deadline(timeout)
         try:
-            while (packet := self._arrive(deadline)) is not None:
+            while (packet := self.connection.arrive(deadline)) is not None:
                 found.append(packet)
         except Silence:
             self.fail("the broker keeps the connection open", expected="its end")
@@ -386,20 +260,13 @@ class Client:
 
     def bytes_to_end(self, timeout: float | None = None) -> bytes:
         """Return the bytes until the broker closes the connection, not parsed and not judged."""
-        deadline = self._deadline(timeout)
-        while not self.eof:
-            if not self._read_some(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                self.fail("the broker keeps the connection open", expected="its end")
-        data, self._buffer = self._buffer, b""
-        if data:
-            self._record.received(self.name, data, f"{len(data)} bytes")
-        return data
+        return self.connection.bytes_to_end(self._deadline(timeout))
 
     def wait_for_end(self, seconds: float) -> bool:
         """Read for up to `seconds`; tell whether the broker has closed. Packets are kept."""
         deadline = time.monotonic() + seconds
         try:
-            while (packet := self._arrive(deadline)) is not None:
+            while (packet := self.connection.arrive(deadline)) is not None:
                 self.inbox.append(packet)
         except Silence:
             return False
@@ -441,10 +308,8 @@ class Client:
         deadline = self._deadline(timeout)
         names = " or ".join(tables.reason_name(code) for code in reasons)
         expected = "the end of the connection" + f", reason {names}" * bool(names)
-        if self.inbox:
-            self.fail(f"received {packets.describe(self.inbox[0])}", expected=expected)
         try:
-            packet = self._arrive(deadline)
+            packet = self.inbox.popleft() if self.inbox else self.connection.arrive(deadline)
         except Silence:
             self.fail("the broker keeps the connection open", expected=expected)
         if packet is None:
@@ -470,7 +335,7 @@ class Client:
     def _expect_eof(self, after: Packet, deadline: float) -> None:
         kind = type(after).__name__.upper()
         try:
-            extra = self._arrive(max(deadline, self._deadline(1.0)))
+            extra = self.connection.arrive(max(deadline, self._deadline(1.0)))
         except Silence:
             statement = "MQTT-3.14.4-2" if isinstance(after, Disconnect) else ""
             if isinstance(after, Connack):
@@ -509,7 +374,7 @@ class Client:
         second CONNECT on one connection takes `send`). `session_expiry` (5.0) is a short way to
         write that property; `overrides` are the further arguments of `wire.connect`.
         """
-        if self._stream is None or self.eof or self.connack is not None:
+        if not self.is_open or self.eof or self.connack is not None:
             self.open()
         if self.version >= 5 and session_expiry is not None:
             assert not isinstance(properties, bytes)
@@ -658,23 +523,33 @@ class Client:
 
     def disconnect(self, reason: int | None = None, properties: Block | None = None) -> None:
         """Send DISCONNECT and close; on return the broker has closed the connection as well."""
-        if self._stream is None:
-            return
-        self.send(wire.disconnect(reason, properties))
-        self.close()
+        if self.is_open:
+            self.send(wire.disconnect(reason, properties))
+            self.close()
+
+    def subscribe_marker(self, topic: str, qos: int) -> None:
+        """Subscribe to the topic of a barrier, see `Bench.barrier`."""
+        self.connection.marker = topic
+        self._next_marker_id += 1
+        self.subscribe(topic, qos, packet_id=self._next_marker_id)
+
+    def publish_marker(self, topic: str, qos: int) -> None:
+        """Publish the message of a barrier."""
+        self._next_marker_id += 1
+        self.publish(topic, qos=qos, packet_id=self._next_marker_id if qos else None)
 
     def await_marker(self, timeout: float | None = None) -> None:
-        """Set everything aside until the message on topic `marker` has come (`Bench.barrier`)."""
+        """Set everything aside until the message of the barrier has come."""
         deadline = self._deadline(timeout)
-        topic = self.marker
-        while self.marker:
+        topic = self.connection.marker
+        while self.connection.marker:
             try:
-                packet = self._arrive(deadline, until_marker=True)
+                packet = self.connection.arrive(deadline, until_marker=True)
             except Silence:
                 self.fail("the barrier message is not delivered", expected=f"PUBLISH {topic}")
             if packet is not None:
                 self.inbox.append(packet)
-            elif self.marker:
+            elif self.connection.marker:
                 self.fail("the broker closed the connection", expected=f"PUBLISH {topic}")
 
 
@@ -682,16 +557,4 @@ def _has_id(packet: Packet, packet_id: int | None) -> bool:
     return packet_id is None or getattr(packet, "packet_id", None) == packet_id
 
 
-def open_tcp(host: str, port: int, patience: float) -> socket.socket:
-    """Return a connected TCP socket."""
-    channel = socket.create_connection((host, port), timeout=patience)
-    channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return channel
-
-
-def is_readable(channel: socket.socket, timeout: float) -> bool:
-    """Tell whether bytes or the end of the connection are there."""
-    return bool(select.select([channel], [], [], timeout)[0])
-
-
-__all__ = ["Client", "Failure", "NotRun", "Silence", "Stream", "Will", "is_readable", "open_tcp"]
+__all__ = ["Client", "Failure", "Silence", "Stream", "Will"]

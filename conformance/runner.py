@@ -24,7 +24,8 @@ from conformance import packets
 from conformance.adapters.base import Adapter, AdapterError, Broker, Options
 from conformance.brokers import Brokers
 from conformance.check import PATIENCE_S, REGISTRY, SHAREABLE, Bench, Check
-from conformance.client import Client, open_tcp
+from conformance.client import Client
+from conformance.connection import open_tcp
 from conformance.failure import Failure, NotRun, Violation
 from conformance.record import Ledger, Record
 from conformance.results import Outcome, Result
