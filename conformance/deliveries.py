@@ -114,7 +114,7 @@ def persistent(
     **options: Any,
 ) -> Client:
     """Return a connected client whose session outlives the connection."""
-    wanted = {"clean": bench.version >= 5, **keeps_session(bench.version), **options}
+    wanted = {"clean": False, **keeps_session(bench.version), **options}
     return subscribed(bench, name, filters, qos, **wanted)
 
 
