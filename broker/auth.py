@@ -2,14 +2,18 @@
 
 Must never say more than yes or no to a client (an unknown user costs the same time as a wrong
 password), never hash on the event loop, and fail closed: too many checks at once are refused with
-"server busy", not let through. Read next: `broker.passwords` (the file).
+"server busy", not let through. Read next: `broker.accounts` (the users), `broker.access` (which of
+these a configuration asks for).
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.ports import Exchange, Verdict
+from broker import hashes, scram
+from broker.accounts import Accounts
+from broker.hashes import StoredHash
+from broker.ports import STEP_REFUSED, Authenticator, Exchange, Step, Verdict
 from mqtt import reasons
 
 # Checks waiting for a thread. At ~25 ms each and two threads this is a wait of 13 s, about what
@@ -17,6 +21,8 @@ from mqtt import reasons
 WAITING_CHECKS_MAX: Final = 1024
 
 ANONYMOUS: Final = ""  # the identity that owns the sessions of clients without a user name
+
+CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
 
 
 class AllowAll:
@@ -37,31 +43,45 @@ class AllowAll:
         return None
 
 
+class AllowNobody:
+    """Lets nobody in but those whom the transport has proved, about whom it is not asked."""
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Refuse at once."""
+        done(Verdict(False, reasons.NOT_AUTHORIZED, ANONYMOUS))
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method: there is nothing to check a client against."""
+        return None
+
+
 class PasswordFile:
-    """Checks user names and passwords against a `holdfast passwd` file, off the event loop."""
+    """Checks passwords against the users of a password file, off the event loop."""
 
     def __init__(
         self,
-        path: str,
+        accounts: Accounts,
         *,
         allow_anonymous: bool,
         threads_max: int,
         call_soon_threadsafe: Callable[..., object],
+        new_nonce: Callable[[], str],
     ) -> None:
-        """Load the file; raise `PasswordFileError`.
+        """`call_soon_threadsafe` brings an answer back to the engine's thread.
 
-        `call_soon_threadsafe` brings an answer back to the engine's thread.
+        `new_nonce` gives SCRAM something printable that nobody can foresee, without a comma.
         """
-        from broker import passwords  # argon2 is only imported where passwords are in use
-
-        self._load: Callable[[str], dict[str, str]] = passwords.load
-        self._matches: Callable[[str, bytes], bool] = passwords.matches
-        self._path: str = path
+        self.accounts: Accounts = accounts  # replaced as a whole at a reload
+        self._verify: Callable[[StoredHash, bytes], bool] = hashes.verify
         self._allow_anonymous: bool = allow_anonymous
         self._call_soon_threadsafe = call_soon_threadsafe
-        self._users: dict[str, str] = passwords.load(path)
-        # What an unknown user's password is compared with, so that the answer takes as long.
-        self._dummy_hash: str = passwords.hasher().hash(b"nobody's password")
+        self._new_nonce = new_nonce
         self._waiting: int = 0  # touched on the engine's thread only
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="password")
 
@@ -82,50 +102,91 @@ class PasswordFile:
         if self._waiting >= WAITING_CHECKS_MAX:
             done(Verdict(False, reasons.SERVER_BUSY, ANONYMOUS))
             return
-        stored_hash = self._users.get(username)
+        stored = self.accounts.stored(username) or self.accounts.stand_in(username)
         self._waiting += 1
-        self._threads.submit(
-            self._check, stored_hash, username, b"" if password is None else password, done
+        self._threads.submit(self._check, stored, username, password or b"", done)
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Begin SCRAM-SHA-256, if any user has keys for it; know no other method."""
+        if method != scram.METHOD or not self.accounts.offers_scram:
+            return None
+        # Asked again at its end, so that it sees a reload in between.
+        return scram.ScramExchange(
+            lambda name: self.accounts.scram_account(name), self._new_nonce()
         )
 
     def _check(
         self,
-        stored_hash: str | None,
+        stored: StoredHash,
         username: str,
         password: bytes,
         done: Callable[[Verdict], None],
     ) -> None:
-        """Verify in a worker thread and hand the verdict to the engine's."""
-        is_right = self._matches(stored_hash or self._dummy_hash, password)
-        verdict = (
-            Verdict(True, reasons.SUCCESS, username)
-            if is_right and stored_hash is not None
-            else Verdict(False, reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS)
-        )
+        """Verify in a worker thread and hand the result to the engine's."""
+        is_right = self._verify(stored, password)
         try:
-            self._call_soon_threadsafe(self._answer, verdict, done)
+            self._call_soon_threadsafe(self._answer, is_right, stored, username, done)
         except RuntimeError:
             return  # the loop has ended in the meantime, and with it whoever asked
 
-    def _answer(self, verdict: Verdict, done: Callable[[Verdict], None]) -> None:
+    def _answer(
+        self, is_right: bool, stored: StoredHash, username: str, done: Callable[[Verdict], None]
+    ) -> None:
         self._waiting -= 1
-        done(verdict)
-
-    def exchange(self, method: str, client_id: str) -> Exchange | None:
-        """Know no method."""
-        return None
-
-    def reload(self) -> int:
-        """Read the file again and return its number of users.
-
-        Raises `PasswordFileError` and keeps the users it had. Connected clients stay connected.
-        """
-        self._users = self._load(self._path)
-        return len(self._users)
+        # The file of now decides: a stand-in is in none, and a password may have been revoked.
+        current = self.accounts.stored(username)
+        if is_right and current is not None and current.text == stored.text:
+            done(Verdict(True, reasons.SUCCESS, username))
+        else:
+            done(Verdict(False, reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
 
     def close(self) -> None:
         """Drop the checks still waiting and end the threads; no answer follows."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class PlainNames:
+    """Turns away names with control characters before anybody looks at them.
+
+    Such a name is only good for deceiving: in a log, in a file, in another system that is asked.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        """`authenticator` judges all others."""
+        self._authenticator: Authenticator = authenticator
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Refuse at once, or ask the other authenticator."""
+        if not CONTROL.isdisjoint(client_id):
+            done(Verdict(False, reasons.CLIENT_IDENTIFIER_NOT_VALID, ANONYMOUS))
+        elif username is not None and not CONTROL.isdisjoint(username):
+            done(Verdict(False, reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
+        else:
+            self._authenticator.authenticate(client_id, username, password, done)
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Begin one with the other authenticator, or one that refuses."""
+        exchange = self._authenticator.exchange(method, client_id)
+        if exchange is not None and not CONTROL.isdisjoint(client_id):
+            return _Refused(reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        return exchange
+
+
+class _Refused:
+    """An exchange that ends at its first step."""
+
+    def __init__(self, reason_code: int) -> None:
+        self._reason_code: int = reason_code
+
+    def step(self, data: bytes | None, done: Callable[[Step], None]) -> None:
+        """Refuse."""
+        done(Step(STEP_REFUSED, reason_code=self._reason_code))
 
 
 class AllowAllPolicy:

@@ -81,6 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
     passwd.add_argument(
         "-b", "--batch", action="store_true", help="take the password from the command line"
     )
+    passwd.add_argument(
+        "--scram",
+        action="store_true",
+        help="store keys for SCRAM-SHA-256: the client then never sends the password",
+    )
     passwd.add_argument("file", metavar="FILE")
     passwd.add_argument("username", metavar="USERNAME")
     passwd.add_argument("password", metavar="PASSWORD", nargs="?", help="only with -b")
@@ -173,13 +178,15 @@ def run_demo(options: argparse.Namespace) -> int:
 
 def run_passwd(options: argparse.Namespace) -> int:
     """Create, change or delete one user of a password file."""
-    from broker import passwords
+    from broker import hashes, passwords
 
     if options.password is not None and not options.batch:
         raise CommandError("a password on the command line needs -b", EXIT_USAGE)
     if options.create and options.delete:
         raise CommandError("-c and -D exclude each other", EXIT_USAGE)
     problem = passwords.username_problem(options.username)
+    if problem is None and options.scram:
+        problem = passwords.scram_name_problem(options.username)
     if problem is not None:
         raise CommandError(problem, EXIT_USAGE)
     try:
@@ -188,12 +195,16 @@ def run_passwd(options: argparse.Namespace) -> int:
                 raise CommandError(f"password file {options.file} exists; -c is for a new one")
             users: dict[str, str] = {}
         else:
-            users = passwords.load(options.file)
+            users = {name: stored.text for name, stored in passwords.load(options.file).items()}
         if options.delete:
             if users.pop(options.username, None) is None:
                 raise CommandError(f"no user {options.username!r} in {options.file}")
         else:
-            users[options.username] = passwords.hasher().hash(_read_password(options))
+            password = _read_password(options)
+            if options.scram:
+                users[options.username] = _scram_line(password)
+            else:
+                users[options.username] = hashes.hasher().hash(password)
         passwords.save(options.file, users)
     except passwords.PasswordFileError as failure:
         hint = ""
@@ -201,6 +212,17 @@ def run_passwd(options: argparse.Namespace) -> int:
             hint = " (-c creates it)"
         raise CommandError(f"{failure}{hint}") from None
     return EXIT_OK
+
+
+def _scram_line(password: bytes) -> str:
+    import secrets
+
+    from broker import hashes, scram
+
+    try:
+        return hashes.scram_line(password, secrets.token_bytes(scram.SALT_BYTES))
+    except ValueError as problem:
+        raise CommandError(f"password for SCRAM: {problem}; nothing was changed") from None
 
 
 def _read_password(options: argparse.Namespace) -> bytes:

@@ -57,6 +57,7 @@ class Shell:
         self.metrics_host: str = "127.0.0.1"
         self.metrics_port: int = 18083
         self.password_file: str | None = None
+        self.acl_file: str | None = None
         # None = anonymous clients are let in exactly when there is no password file.
         self.allow_anonymous: bool | None = None
         self.hash_threads: int = 2
@@ -230,7 +231,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metrics", "port", "shell", "metrics_port", Integer(0, 65_535),
            "port of the metrics server, 0 = any free one"),
     Option("auth", "password_file", "shell", "password_file", Text(empty_is_none=True),
-           "file of `holdfast passwd`; empty = no passwords"),
+           "file of `holdfast passwd` or mosquitto_passwd; empty = no passwords"),
+    Option("auth", "acl_file", "shell", "acl_file", Text(empty_is_none=True),
+           "who may publish and read what, as mosquitto's acl_file; empty = everybody everything"),
     Option("auth", "allow_anonymous", "shell", "allow_anonymous", Flag(),
            "let clients in without a user name (default: only without a password file)"),
     Option("auth", "hash_threads", "shell", "hash_threads", Integer(1, 64),
@@ -525,12 +528,11 @@ def template() -> str:
 
 def check_files(config: Config) -> None:
     """Check what the configuration points at, as `--test-config` does; raise `ConfigError`."""
-    if config.shell.password_file is not None:
-        from broker import passwords  # argon2 is only imported where passwords are in use
+    from broker import access  # imports this module
 
-        try:
-            passwords.load(config.shell.password_file)
-        except passwords.PasswordFileError as problem:
-            raise ConfigError(str(problem)) from None
+    try:
+        access.check(config)
+    except access.AccessError as problem:
+        raise ConfigError(str(problem)) from None
     if os.path.exists(config.shell.data_dir) and not os.path.isdir(config.shell.data_dir):
         raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")

@@ -1,21 +1,16 @@
-"""The password file: one `username:$argon2id$...` per line, and the hashing behind it.
+"""The password file: one `username:hash` per line, of any kind that `broker.hashes` knows.
 
-Must never hold or log a password, and never leave a half-written file behind: changes go to a
-temporary file that replaces the old one. Read next: `broker.auth` (who asks it at CONNECT).
+Must never hold or log a password or a hash, never skip a line it does not understand, and never
+leave a half-written file behind: changes go to a temporary file that replaces the old one. Read
+next: `broker.hashes` (the kinds) and `broker.auth` (who asks at CONNECT).
 """
 
 import os
 import tempfile
 from typing import Final
 
-from argon2 import PasswordHasher, Type
-from argon2.exceptions import Argon2Error, InvalidHashError
-
-# OWASP's first recommendation for argon2id: 19 MiB, two passes, one lane. The library's default
-# (64 MiB, four lanes) would let a storm of CONNECTs take gigabytes; this costs ~25 ms and 19 MiB.
-MEMORY_KIB: Final = 19_456
-TIME_COST: Final = 2
-LANES: Final = 1
+from broker import hashes, scram
+from broker.hashes import StoredHash
 
 FILE_BYTES_MAX: Final = 64 << 20  # half a million users; a larger file is a mistaken path
 USERNAME_BYTES_MAX: Final = 65_535  # the protocol's own limit for a UTF-8 string
@@ -23,21 +18,6 @@ USERNAME_BYTES_MAX: Final = 65_535  # the protocol's own limit for a UTF-8 strin
 
 class PasswordFileError(Exception):
     """A password file that cannot be read or written; the message is one line naming it."""
-
-
-def hasher() -> PasswordHasher:
-    """Return the hasher with our parameters; `verify` reads a hash's own parameters."""
-    return PasswordHasher(
-        time_cost=TIME_COST, memory_cost=MEMORY_KIB, parallelism=LANES, type=Type.ID
-    )
-
-
-def matches(stored_hash: str, password: bytes) -> bool:
-    """Return whether `password` is the one behind `stored_hash`. Costs ~25 ms, releases the GIL."""
-    try:
-        return hasher().verify(stored_hash, password)
-    except (Argon2Error, InvalidHashError):
-        return False
 
 
 def username_problem(username: str) -> str | None:
@@ -55,8 +35,8 @@ def username_problem(username: str) -> str | None:
     return None
 
 
-def load(path: str) -> dict[str, str]:
-    """Return user names and hashes of the file at `path`; raise `PasswordFileError`."""
+def load(path: str) -> dict[str, StoredHash]:
+    """Return the users of the file at `path`, in its order; raise `PasswordFileError`."""
     try:
         with open(path, "rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
@@ -67,25 +47,47 @@ def load(path: str) -> dict[str, str]:
         raise PasswordFileError(f"password file {path}: expected UTF-8 text") from None
     if len(content) > FILE_BYTES_MAX:
         raise PasswordFileError(f"password file {path}: larger than {FILE_BYTES_MAX} bytes")
-    users: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
+    users: dict[str, StoredHash] = {}
+    scram_names: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.rstrip()
         if not line or line.startswith("#"):
             continue
-        username, colon, stored_hash = line.partition(":")
-        if not colon or username_problem(username) is not None:
-            raise PasswordFileError(
-                f"password file {path} line {number}: expected USERNAME:HASH as `passwd` writes it"
-            )
-        if not stored_hash.startswith("$argon2id$"):
-            raise PasswordFileError(
-                f"password file {path} line {number}: expected an argon2id hash for {username!r}; "
-                "set it again with `passwd`"
-            )
-        if username in users:
-            raise PasswordFileError(f"password file {path} line {number}: {username!r} again")
-        users[username] = stored_hash
+        mistake = _enter(line, users, scram_names)
+        if mistake is not None:
+            raise PasswordFileError(f"password file {path} line {number}: {mistake}")
     return users
+
+
+def scram_name_problem(username: str) -> str | None:
+    """Return why a user cannot prove this name by SCRAM, or None."""
+    try:
+        scram.prepared(username)
+    except ValueError as problem:
+        return f"user name {username!r}: {problem}"
+    return None
+
+
+def _enter(line: str, users: dict[str, StoredHash], scram_names: dict[str, str]) -> str | None:
+    """Enter one line, or return what is wrong with it."""
+    username, colon, text = line.partition(":")
+    if not colon or username_problem(username) is not None:
+        return "expected USERNAME:HASH as `passwd` writes it"
+    try:
+        stored = hashes.parse(text)
+    except ValueError as problem:
+        return f"expected {problem}, for {username!r}"
+    if username in users:
+        return f"{username!r} again"
+    if stored.scheme == hashes.SCRAM:
+        name_problem = scram_name_problem(username)
+        if name_problem is not None:
+            return name_problem
+        same = scram_names.setdefault(scram.prepared(username), username)
+        if same != username:
+            return f"{username!r} is the same name as {same!r} to SCRAM"
+    users[username] = stored
+    return None
 
 
 def save(path: str, users: dict[str, str]) -> None:

@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from broker import passwords
-from broker.auth import AllowAll, AllowAllPolicy, PasswordFile
+from broker import access
 from broker.config import Config
 from broker.connection import Connection
 from broker.counters import Counters
@@ -30,7 +29,6 @@ from broker.engine import Engine, Recovery
 from broker.log import Log, install_bridge
 from broker.metrics import MetricsServer, Status
 from broker.notify import notify, watchdog_period_s
-from broker.ports import Authenticator
 from broker.sysinfo import SystemTopics
 from broker.transport import ClientStream
 from broker.version import VERSION
@@ -119,6 +117,8 @@ class Server:
             self._sockets = bind(listener.host, listener.port or 0)
             for channel in self._sockets:
                 self._opened.callback(channel.close)
+            self._access = access.open_files(self._config, self._log, self._answer)
+            self._opened.callback(self._access.close)
             self._open_metrics()
             self._status.phase = "recovering"
             notify(STATUS="recovering")
@@ -141,7 +141,7 @@ class Server:
             self._start_engine()
         except StorageError as problem:
             raise StartError(str(problem)) from None
-        except passwords.PasswordFileError as problem:
+        except access.AccessError as problem:
             raise StartError(str(problem)) from None
         self._status.recovery_seconds = time.monotonic() - began
 
@@ -197,20 +197,11 @@ class Server:
         start_ms = clock.resume(heartbeat, boottime.wall_ms(), self._boot_id, boottime_ms)
         start_ms = max(start_ms, self._pulse.broker_ms)
         self._clock_offset_ms = start_ms - boottime_ms
-        self._authenticator: Authenticator = AllowAll()
-        if self._config.shell.password_file is not None:
-            self._authenticator = PasswordFile(
-                self._config.shell.password_file,
-                allow_anonymous=self._config.settings.allow_anonymous,
-                threads_max=self._config.shell.hash_threads,
-                call_soon_threadsafe=self._answer,
-            )
-            self._opened.callback(self._authenticator.close)
         self._engine = Engine(
             self._store,
             self._config.settings,
-            authenticator=self._authenticator,
-            policy=AllowAllPolicy(),
+            authenticator=self._access.authenticator,
+            policy=self._access.policy,
             new_client_id=lambda: "auto-" + secrets.token_hex(12),
             counters=self._counters,
             heartbeat=self._heartbeat,
@@ -398,16 +389,8 @@ class Server:
         ended.set()
 
     def _reload(self) -> None:
-        """SIGHUP: read the password file again."""
-        if not isinstance(self._authenticator, PasswordFile):
-            self._log.info("reload", "nothing to reload: there is no password file")
-            return
-        try:
-            users = self._authenticator.reload()
-        except passwords.PasswordFileError as problem:
-            self._log.error("reload_failed", f"{problem}; keeping the users as they were")
-            return
-        self._log.info("reload", "password file read again", users=users)
+        """SIGHUP: read the files of users and rules again."""
+        access.reload_files(self._access, self._log)
 
     async def _drain(self, driver: Driver, servers: list[asyncio.Server]) -> int:
         """End in order; 0 when everything was out and durable in time."""

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import passwords
+from broker import hashes, passwords
 from broker.version import VERSION
+from tests.broker.stored import MOSQUITTO_7
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
@@ -114,6 +115,25 @@ def test_test_config_looks_into_the_password_file(run: Run, tmp_path: Path) -> N
     assert "password file users line 1" in line
 
 
+def test_test_config_looks_into_the_acl_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text("topic read #\nallow all\n")
+    line = complaint(run("serve", "--test-config", HOLDFAST__AUTH__ACL_FILE="acl"), 2)
+    assert "acl file acl line 2: 'allow': expected" in line
+    (tmp_path / "acl").write_text("topic read #\n")
+    assert run("serve", "--test-config", HOLDFAST__AUTH__ACL_FILE="acl").returncode == 0
+
+
+@pytest.mark.parametrize("variable", ["HOLDFAST__AUTH__ACL_FILE", "HOLDFAST__AUTH__PASSWORD_FILE"])
+def test_a_broker_does_not_start_on_a_file_it_does_not_understand(
+    run: Run, tmp_path: Path, variable: str
+) -> None:
+    (tmp_path / "file").write_text("nonsense\n")
+    line = complaint(run("serve", "-p", "0", **{variable: "file"}), 1)
+    assert "file line 1: " in line
+    line = complaint(run("serve", "-p", "0", **{variable: "absent"}), 1)
+    assert "absent: No such file or directory" in line
+
+
 def test_config_show_tells_value_and_origin(run: Run) -> None:
     result = run("config", "show", "--data-dir", "here", HOLDFAST__SESSION__MAX_AGE="7d")
     assert result.returncode == 0
@@ -138,10 +158,26 @@ def test_passwd_creates_changes_and_deletes_users(run: Run, tmp_path: Path) -> N
     assert run("passwd", "users", "anna", input="second\n").returncode == 0
     users = passwords.load(str(path))
     assert list(users) == ["anna", "ben"]
-    assert passwords.matches(users["anna"], b"second")
-    assert passwords.matches(users["ben"], b"his")
+    assert hashes.verify(users["anna"], b"second")
+    assert hashes.verify(users["ben"], b"his")
     assert run("passwd", "-D", "users", "anna").returncode == 0
     assert list(passwords.load(str(path))) == ["ben"]
+
+
+def test_passwd_writes_keys_for_scram_and_leaves_other_lines_alone(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "users"
+    path.write_text(f"old:{MOSQUITTO_7}\n")
+    assert run("passwd", "--scram", "-b", "users", "anna", "hers").returncode == 0
+    assert path.read_text().startswith(f"old:{MOSQUITTO_7}\nanna:SCRAM-SHA-256$")
+    users = passwords.load(str(path))
+    assert users["anna"].scheme == hashes.SCRAM
+    assert hashes.verify(users["anna"], b"hers")
+    assert run("passwd", "--scram", "users", "ben", input="hers\n").returncode == 0
+    assert passwords.load(str(path))["ben"].salt != users["anna"].salt
+    assert run("passwd", "users", "anna", input="plain\n").returncode == 0
+    assert passwords.load(str(path))["anna"].scheme == hashes.ARGON2ID
 
 
 @pytest.mark.parametrize(
@@ -155,6 +191,8 @@ def test_passwd_creates_changes_and_deletes_users(run: Run, tmp_path: Path) -> N
         (("users", "a:b"), 2, "user name 'a:b'"),
         (("-c", "-D", "users", "anna"), 2, "exclude each other"),
         (("users", "anna"), 1, "the password is empty"),
+        (("--scram", "-b", "users", "anna", "\u0627a"), 1, "password for SCRAM: right-to-left"),
+        (("--scram", "-b", "users", "😀", "x"), 2, "U+1F600 is not in the Unicode 3.2"),
     ],
 )
 def test_passwd_mistakes_are_one_line_and_change_nothing(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import passwords
+from broker import hashes, passwords
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from storage.rocks import RocksStore
@@ -315,7 +315,7 @@ def test_the_health_command_finds_a_running_broker(start: Start) -> None:
 
 def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    first = {"anna": passwords.hasher().hash("right")}
+    first = {"anna": hashes.hasher().hash("right")}
     passwords.save(str(users), first)
     broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
     client = RawClient(broker.port, "c")
@@ -323,7 +323,7 @@ def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_pat
     client.connect(username="anna", password=b"wrong", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
     client.connect(username="ben", password=b"his", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
     client.connect(reason=reasons.NOT_AUTHORIZED)
-    passwords.save(str(users), {**first, "ben": passwords.hasher().hash("his")})
+    passwords.save(str(users), {**first, "ben": hashes.hasher().hash("his")})
     broker.signal(signal.SIGHUP)
     for _ in range(100):
         if "reload" in events(broker):

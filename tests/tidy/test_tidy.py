@@ -112,6 +112,7 @@ FORBIDDEN_IN_PURE: Final = frozenset(
 # Shells: every module of the four packages that is not pure, and what it touches.
 SHELLS: Final[dict[str, str]] = {
     "broker.__main__": "the command",
+    "broker.access": "reads the files of users and rules",
     "broker.auth": "threads that hash passwords",
     "broker.cli": "the command line",
     "broker.client": "a client over a socket, for the demo",
