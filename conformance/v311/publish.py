@@ -9,6 +9,7 @@ from conformance.rules import matches
 from conformance.scenes import answer_or_end
 from conformance.v311 import scenes
 
+ANSWERS: Final[tuple[list[type[Packet]], ...]] = ([], [Puback], [Pubrec])  # by QoS
 WILDCARDS: Final = ("a/#", "a/+", "a/+/b", "#/a", "a+", "a#", "+/a")
 
 
@@ -166,7 +167,7 @@ def mqtt_3_3_4_1(bench: Bench) -> None:
             for qos, packet_id in ((0, None), (1, 11), (2, 12)):
                 data = wire.publish(bench.topic("t"), b"x", version=4, qos=qos, packet_id=packet_id)
                 client.send(data)
-                wanted: list[type[Packet]] = [[], [Puback], [Pubrec]][qos]
+                wanted = ANSWERS[qos]
                 for _ in wanted:
                     # The answer may be waiting for a disk, so it may come after PINGRESP.
                     client.inbox.append(client.receive())
