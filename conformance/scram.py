@@ -9,6 +9,8 @@ import hashlib
 import hmac
 from typing import Final
 
+from conformance.failure import Failure
+
 METHOD: Final = "SCRAM-SHA-256"
 """What goes into the Authentication Method (property 0x15)."""
 
@@ -16,7 +18,7 @@ ITERATIONS_MAX: Final = 1_000_000
 """More rounds than this are refused: a check should fail rather than compute for minutes."""
 
 
-class ScramError(Exception):
+class ScramError(Failure):
     """The server's message is not what RFC 5802 lets it send."""
 
 

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from conformance.failure import Failure
@@ -80,6 +80,37 @@ def frame(
     return head + mask + _masked(payload, mask)
 
 
+def in_one_frame(data: bytes) -> bytes:
+    """Return one binary frame with all of `data`."""
+    return frame(BINARY, data)
+
+
+def in_bytes(data: bytes) -> bytes:
+    """Return a binary frame for each byte."""
+    return b"".join(frame(BINARY, data[at : at + 1]) for at in range(len(data)))
+
+
+def in_parts(data: bytes) -> bytes:
+    """Return one message in fragments of three bytes, with a ping between any two of them."""
+    pieces = [data[at : at + 3] for at in range(0, len(data), 3)] or [b""]
+    frames = [
+        frame(CONTINUATION if index else BINARY, piece, fin=index == len(pieces) - 1)
+        for index, piece in enumerate(pieces)
+    ]
+    return frame(PING, b"between").join(frames)
+
+
+def among_empty(data: bytes) -> bytes:
+    """Return `data` in two binary frames, with empty frames before, between and behind them."""
+    half = len(data) // 2
+    return b"".join(frame(BINARY, piece) for piece in (b"", data[:half], b"", data[half:], b""))
+
+
+def as_text(data: bytes) -> bytes:
+    """Return one text frame with all of `data`."""
+    return frame(TEXT, data)
+
+
 def accept_key(key: str) -> str:
     """Return the Sec-WebSocket-Accept that belongs to `key`."""
     return base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
@@ -115,8 +146,8 @@ def upgrade_request(
 class WebSocket:
     """One connection. `response` is the answer to the upgrade, `opened` whether it was granted.
 
-    `opcodes` lists the opcode of every frame that came, in order. Frame borders of what is sent
-    are the caller's: `sendall` makes one binary frame of its argument.
+    `opcodes` lists the opcode of every frame that came, in order. `framing` turns what `sendall`
+    is given into the bytes of frames: one binary frame by default, or see `in_bytes` and others.
     """
 
     def __init__(self, transport: socket.socket, response: Response, rest: bytes) -> None:
@@ -124,6 +155,7 @@ class WebSocket:
         self.opened = response.status == 101
         self.opcodes: list[int] = []
         self.close_code: int | None = None
+        self.framing: Callable[[bytes], bytes] = in_one_frame
         self._socket = transport
         self._raw = bytearray(rest)
         self._data = bytearray()
@@ -152,8 +184,8 @@ class WebSocket:
         return cls(transport, response, rest)
 
     def sendall(self, data: bytes) -> None:
-        """Send `data` as one binary frame."""
-        self._socket.sendall(frame(BINARY, data))
+        """Send `data` in frames, as `framing` says."""
+        self._socket.sendall(self.framing(data))
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes on the TCP connection as they are, e.g. frames built by `frame`."""

@@ -3,7 +3,7 @@
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -64,6 +64,31 @@ def test_data_comes_as_one_stream_whatever_the_frames(wire: Wire) -> None:
     assert wire.client.recv(9) == b"cd"
     assert wire.server.recv(99) == frame(websocket.PONG, b"are you there")
     assert wire.client.opcodes == [2, 9, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("framing", "opcodes"),
+    [
+        (websocket.in_one_frame, [2]),
+        (websocket.in_bytes, [2] * 7),
+        (websocket.in_parts, [2, 9, 0, 9, 0]),
+        (websocket.among_empty, [2] * 5),
+        (websocket.as_text, [1]),
+    ],
+)
+def test_what_is_sent_is_framed_as_told(
+    wire: Wire, framing: Callable[[bytes], bytes], opcodes: list[int]
+) -> None:
+    wire.client.framing = framing
+    wire.client.sendall(b"packets")
+    raw, found, data = wire.server.recv(999), [], b""
+    while raw:
+        size = raw[1] & 0x7F
+        found.append(raw[0] & 0x0F)
+        if found[-1] < websocket.CLOSE:
+            data += bytes(b ^ raw[2 + i % 4] for i, b in enumerate(raw[6 : 6 + size]))
+        raw = raw[6 + size :]
+    assert (data, found) == (b"packets", opcodes)
 
 
 def test_a_close_frame_is_echoed_and_the_end_awaited(wire: Wire) -> None:
