@@ -342,6 +342,8 @@ def _read_auth(reader: Reader, from_client: bool, user_properties_max: int) -> A
 
 def _read_connack(reader: Reader, version: int, user_properties_max: int) -> Connack:
     flags = reader.byte("connect acknowledge flags")
+    if version == packets.V3:
+        flags = 0  # reserved in MQTT 3.1, whatever it is
     if flags > 1:
         raise MalformedPacket("connect acknowledge flags: reserved bits are set")  # [MQTT-3.2.2-1]
     code = reader.byte("reason code")

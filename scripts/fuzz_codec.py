@@ -5,9 +5,9 @@
     scripts/fuzz_codec.py --inputs 1000000     the mutational loop: seeded, no dependency
     scripts/fuzz_codec.py --input 0a1b2c...    one input again, as a failure prints it
 
-`check` is what every input must pass; the first byte of an input chooses side and version, the
-second how the rest is cut into pieces. The loop is also in the quick tier, see
-tests/mqtt/test_fuzz_codec.py.
+`check` is what every input must pass; the first byte of an input chooses side, version and packet
+limit, the second how the rest is cut into pieces. The loop is in the tests too, 40,000 inputs in
+the quick tier and 1,000,000 in the slow one: tests/mqtt/test_fuzz_codec.py.
 """
 
 import argparse
@@ -23,15 +23,32 @@ sys.path.insert(0, str(ROOT))
 
 from mqtt.decoder import Decoder  # noqa: E402  # the checkout, not an installed copy
 from mqtt.encoder import encode  # noqa: E402
-from mqtt.errors import MqttError  # noqa: E402
+from mqtt.errors import (  # noqa: E402
+    MalformedPacket,
+    MqttError,
+    ProtocolError,
+    UnsupportedProtocolVersion,
+)
 from mqtt.packets import Connack, Connect, Packet  # noqa: E402
 
-# (role of the decoder, version): what the first byte of an input chooses
-STATES = (("server", 0), ("server", 4), ("server", 5), ("client", 4), ("client", 5))
-PACKET_SIZE_MAX = 100_000
+# (role of the decoder, version): what the first byte of an input chooses, modulo their number ...
+STATES = (
+    ("server", 0),
+    ("server", 4),
+    ("server", 5),
+    ("client", 4),
+    ("client", 5),
+    ("server", 3),
+    ("client", 3),
+)
+# ... and what the rest of that division does.
+PACKET_SIZES_MAX = (100_000, 100_000, 40, 0)
+FAULTS = (MalformedPacket, ProtocolError, UnsupportedProtocolVersion)
 INPUT_SIZE_MAX = 4096
-CONNECT_V4 = bytes.fromhex("100c00044d5154540402003c0000")
-CONNECT_V5 = bytes.fromhex("100d00044d5154540502003c000000")
+EVERY_CUT_SIZE_MAX = 80  # bytes of the longest input that is cut at every place
+EVERY_CUT_SHARE = 25  # one of so many is
+CONNECT_V3 = bytes.fromhex("100f00064d51497364700302003c000163")
+PUBLISH_V3 = bytes.fromhex("300400017478")
 
 Outcome = tuple[list[Packet], tuple[type[MqttError], int, str] | None, int, int]
 
@@ -43,33 +60,52 @@ class CodecFault(AssertionError):
 def check(data: bytes) -> int:
     """Put one input through the codec; return the number of packets in it.
 
-    Promises: no exception but the stored `MqttError`; any cutting gives the same packets, the same
-    fault and the same kept bytes; after a fault nothing comes any more; each packet can be encoded
-    and decodes to itself, which means that what was accepted is legal to send.
+    Promises: no exception but the stored `MqttError`, which is a malformed packet or a protocol
+    error; any cutting gives the same packets, the same fault and the same kept bytes; after a fault
+    nothing comes any more; each packet can be encoded and decodes to itself, which means that what
+    was accepted is legal to send.
     """
     if len(data) < 2:
         return 0
-    state = data[0] % len(STATES)
+    state = data[0]
     piece_size = data[1] % 17 + 1
     stream = data[2:]
-    whole = _decode(state, stream, len(stream) or 1)
-    if _decode(state, stream, piece_size) != whole:
+    whole = _decode(state, [stream])
+    if _decode(state, _pieces(stream, piece_size)) != whole:
         raise CodecFault(f"pieces of {piece_size} bytes differ from one piece")
     packets, _, version, _ = whole
     for packet in packets:
-        _check_round_trip(packet, state, version)
+        _check_round_trip(packet, state % len(STATES), version)
     return len(packets)
 
 
-def _decode(state: int, stream: bytes, piece_size: int) -> Outcome:
-    role, version = STATES[state]
-    decoder = Decoder("server" if role == "server" else "client", PACKET_SIZE_MAX, version)
+def check_every_cut(data: bytes) -> None:
+    """Cut one short input in two at every place, and into single bytes."""
+    state, stream = data[0], data[2:]
+    whole = _decode(state, [stream])
+    for place in range(1, len(stream)):
+        if _decode(state, [stream[:place], stream[place:]]) != whole:
+            raise CodecFault(f"two pieces, cut behind {place} bytes, differ from one piece")
+    if _decode(state, _pieces(stream, 1)) != whole:
+        raise CodecFault("single bytes differ from one piece")
+
+
+def _pieces(stream: bytes, size: int) -> list[bytes]:
+    return [stream[position : position + size] for position in range(0, len(stream), size)]
+
+
+def _decode(state: int, pieces: list[bytes]) -> Outcome:
+    role, version = STATES[state % len(STATES)]
+    limit = PACKET_SIZES_MAX[state // len(STATES) % len(PACKET_SIZES_MAX)]
+    decoder = Decoder("server" if role == "server" else "client", limit, version)
     found: list[Packet] = []
-    for position in range(0, len(stream), piece_size):
-        found += decoder.receive(stream[position : position + piece_size])
+    for piece in pieces:
+        found += decoder.receive(piece)
     error = decoder.error
     if error is None:
         return found, None, decoder.version, decoder.pending_size
+    if type(error) not in FAULTS:
+        raise CodecFault(f"{error!r} is no fault of a peer")
     if decoder.receive(b"\xc0\x00") or decoder.error is not error:
         raise CodecFault("packets after a fault")
     return found, (type(error), error.reason_code, str(error)), decoder.version, 0
@@ -95,7 +131,8 @@ def _check_round_trip(packet: Packet, state: int, version: int) -> None:
 def seeds() -> list[bytes]:
     """Return legal inputs: the golden packets of the tests, alone and as connections."""
     samples = _load_samples()
-    result: list[bytes] = []
+    result: list[bytes] = [bytes((0, 5)) + CONNECT_V3 + PUBLISH_V3]
+    result.append(bytes((STATES.index(("client", 3)), 2)) + PUBLISH_V3)
     for sample in samples.GOLDEN + samples.LONG_FORMS:
         role = "client" if sample.sender == "server" else "server"
         state = STATES.index((role, sample.version))
@@ -119,6 +156,24 @@ def _load_samples() -> ModuleType:
 
 
 INTERESTING = (0x00, 0x01, 0x02, 0x03, 0x7F, 0x80, 0x81, 0xFF, 0x26, 0x0B, 0x23, 0x2B, 0xC0, 0xED)
+
+
+def generate(random_source: random.Random, corpus: list[bytes]) -> bytes:
+    """Make a new input: mostly a damaged one, sometimes a cut, spliced or random one."""
+    kind = random_source.randrange(20)
+    if kind == 0:
+        return random_source.randbytes(random_source.randrange(2, 80))
+    data = random_source.choice(corpus)
+    if kind == 1:
+        return data[: random_source.randrange(2, len(data) + 1)]
+    if kind == 2:  # the beginning of one, the end of another one
+        other = random_source.choice(corpus)
+        place = random_source.randrange(2, len(data) + 1)
+        return data[:place] + other[random_source.randrange(2, len(other) + 1) :]
+    if kind == 3:  # any two one after the other, in any state
+        head = random_source.randbytes(2)
+        return head + data[2:] + random_source.choice(corpus)[2:]
+    return mutate(random_source, corpus)
 
 
 def mutate(random_source: random.Random, corpus: list[bytes]) -> bytes:
@@ -168,13 +223,18 @@ def run_loop(seed: int, inputs: int, seconds: float | None = None) -> tuple[int,
     while seconds is not None or done < inputs:
         if seconds is not None and done % 256 == 0 and time.monotonic() - started >= seconds:
             break
-        packets += _checked(mutate(random_source, corpus))
+        data = generate(random_source, corpus)
+        packets += _checked(data)
+        if done % EVERY_CUT_SHARE == 0 and 2 < len(data) <= EVERY_CUT_SIZE_MAX:
+            _checked(data, every_cut=True)
         done += 1
     return done, packets
 
 
-def _checked(data: bytes) -> int:
+def _checked(data: bytes, *, every_cut: bool = False) -> int:
     try:
+        if every_cut:
+            check_every_cut(data)
         return check(data)
     except Exception as error:  # any exception at all is the finding
         raise CodecFault(f"scripts/fuzz_codec.py --input {data.hex()}") from error
@@ -221,7 +281,10 @@ def main() -> int:
     parser.add_argument("--loop", action="store_true", help="the loop, even if there is atheris")
     arguments = parser.parse_args()
     if arguments.input is not None:
-        print(f"fine, {check(bytes.fromhex(arguments.input))} packets")
+        data = bytes.fromhex(arguments.input)
+        packets = check(data)
+        check_every_cut(data)
+        print(f"fine, {packets} packets")
         return 0
     if arguments.seconds is not None and not arguments.loop:
         if importlib.util.find_spec("atheris") is not None:

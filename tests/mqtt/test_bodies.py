@@ -3,8 +3,9 @@
 import pytest
 
 from mqtt.bodies import header_fault
+from mqtt.decoder import Decoder
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
-from mqtt.packets import Connect, Disconnect, Packet, Publish, Subscribe, Subscription
+from mqtt.packets import Connack, Connect, Disconnect, Packet, Publish, Subscribe, Subscription
 from tests.mqtt.samples import (
     GOLDEN,
     LONG_FORMS,
@@ -357,6 +358,17 @@ def test_connack_flags_are_0_or_1(flags: int) -> None:
 def test_session_present_comes_with_success_only() -> None:
     assert fault(framed(0x20, "01 05"), "server", 4).reason_code == 0x82
     assert fault(framed(0x20, "01 87 00"), "server", 5).reason_code == 0x82
+
+
+def test_mqtt_3_1_has_no_session_present() -> None:
+    """The byte is reserved there: it says nothing, and is no fault either."""
+    decoder = Decoder("client", 0, 3)
+    assert decoder.receive(bytes.fromhex("2002ff00 20020100 20020105")) == [
+        Connack(False, 0),
+        Connack(False, 0),
+        Connack(False, 5),
+    ]
+    assert decoder.error is None
 
 
 def test_connack_needs_its_property_length_in_v5() -> None:

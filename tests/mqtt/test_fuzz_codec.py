@@ -1,14 +1,26 @@
-"""The codec under damaged input: the seeded loop in the quick tier, atheris in the slow one."""
+"""The codec under damaged input: the seeded loop, longer in the slow tier, and atheris there."""
 
 import importlib.util
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from scripts.fuzz_codec import CodecFault, check, main, mutate, run_loop, seeds
+from mqtt.decoder import Decoder
+from mqtt.packets import Packet
+from scripts.fuzz_codec import (
+    CodecFault,
+    check,
+    check_every_cut,
+    generate,
+    main,
+    run_loop,
+    seeds,
+)
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_codec.py"
 
@@ -19,6 +31,14 @@ def test_forty_thousand_damaged_inputs_keep_the_promises() -> None:
     assert packets > 20_000  # the damage is small enough to get past the fixed header
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_a_million_damaged_inputs_keep_the_promises(part: int) -> None:
+    done, packets = run_loop(seed=1_000_000 + part, inputs=250_000)
+    assert done == 250_000
+    assert packets > 125_000
+
+
 def test_random_bytes_keep_the_promises() -> None:
     random_source = random.Random(1)
     for _ in range(3000):
@@ -27,8 +47,14 @@ def test_random_bytes_keep_the_promises() -> None:
 
 def test_the_loop_is_reproducible() -> None:
     corpus = seeds()
-    one = [mutate(random.Random(number), corpus) for number in range(50)]
-    assert one == [mutate(random.Random(number), corpus) for number in range(50)]
+    one = [generate(random.Random(number), corpus) for number in range(200)]
+    assert one == [generate(random.Random(number), corpus) for number in range(200)]
+
+
+def test_a_connection_may_be_cut_anywhere() -> None:
+    """Every golden packet, and every golden connection, in two pieces and in single bytes."""
+    for seed in seeds():
+        check_every_cut(seed)
 
 
 def test_every_seed_is_legal() -> None:
@@ -43,6 +69,25 @@ def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "encode", lambda packet, version: b"\xc0\x00")
     with pytest.raises(CodecFault, match="--input"):
         run_loop(seed=0, inputs=10)
+
+
+@pytest.mark.parametrize("check_one", [check, check_every_cut])
+def test_a_decoder_that_depends_on_the_cutting_is_found(
+    monkeypatch: pytest.MonkeyPatch, check_one: Callable[[bytes], object]
+) -> None:
+    class Forgetful:
+        def __init__(self, role: Literal["server", "client"], limit: int, version: int = 0) -> None:
+            self.decoder = Decoder(role, limit, version)
+
+        def receive(self, data: bytes) -> list[Packet]:
+            return self.decoder.receive(data) if len(data) > 1 else []
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.decoder, name)
+
+    monkeypatch.setattr("scripts.fuzz_codec.Decoder", Forgetful)
+    with pytest.raises(CodecFault, match="one piece"):
+        check_one(bytes((1, 0)) + bytes.fromhex("c000"))
 
 
 @pytest.mark.slow
