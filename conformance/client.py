@@ -117,6 +117,15 @@ class Client:
         packet = None if self.last is None else self.last.raw
         raise Failure(f"client {self.name}: {message}", packet=packet, expected=expected)
 
+    def _missing(self, message: str, expected: str) -> NoReturn:
+        """Raise `Failure` for something that did not come, with the last packet that was sent."""
+        raise Failure(
+            f"client {self.name}: {message}",
+            packet=self.connection.last_sent,
+            was_sent=True,
+            expected=expected,
+        )
+
     # Reading.
 
     def _deadline(self, timeout: float | None) -> float:
@@ -128,7 +137,7 @@ class Client:
             return self.inbox.popleft()
         packet = self.connection.arrive(self._deadline(timeout))
         if packet is None:
-            self.fail("the broker closed the connection", expected="a packet")
+            self._missing("the broker closed the connection", "a packet")
         return packet
 
     def expect(
@@ -151,9 +160,9 @@ class Client:
                 arrived = self.connection.arrive(deadline)
             except Silence:
                 aside = ", ".join(map(packets.describe, self.inbox))
-                self.fail(f"no {wanted} in time{aside and f'; there is {aside}'}", expected=wanted)
+                self._missing(f"no {wanted} in time{aside and f'; there is {aside}'}", wanted)
             if arrived is None:
-                self.fail("the broker closed the connection", expected=wanted)
+                self._missing("the broker closed the connection", wanted)
             if isinstance(arrived, kind) and _has_id(arrived, packet_id):
                 return arrived
             if isinstance(arrived, _URGENT):
@@ -218,9 +227,9 @@ class Client:
             try:
                 packet = self.connection.arrive(deadline)
             except Silence:
-                self.fail("PINGREQ is not answered", expected="PINGRESP")
+                self._missing("PINGREQ is not answered", "PINGRESP")
             if packet is None:
-                self.fail("the broker closed the connection", expected="PINGRESP")
+                self._missing("the broker closed the connection", "PINGRESP")
             if isinstance(packet, Pingresp):
                 return found
             found.append(packet)
@@ -255,7 +264,7 @@ class Client:
             while (packet := self.connection.arrive(deadline)) is not None:
                 found.append(packet)
         except Silence:
-            self.fail("the broker keeps the connection open", expected="its end")
+            self._missing("the broker keeps the connection open", "its end")
         return found
 
     def bytes_to_end(self, timeout: float | None = None) -> bytes:
@@ -311,10 +320,10 @@ class Client:
         try:
             packet = self.inbox.popleft() if self.inbox else self.connection.arrive(deadline)
         except Silence:
-            self.fail("the broker keeps the connection open", expected=expected)
+            self._missing("the broker keeps the connection open", expected)
         if packet is None:
             if not silent_is_fine:
-                self.fail("closed without a reason code", expected=expected)
+                self._missing("closed without a reason code", expected)
             return None
         code = self._parting_code(packet)
         if code is None or (self.version < 5 and not reasons):
@@ -546,11 +555,11 @@ class Client:
             try:
                 packet = self.connection.arrive(deadline, until_marker=True)
             except Silence:
-                self.fail("the barrier message is not delivered", expected=f"PUBLISH {topic}")
+                self._missing("the barrier message is not delivered", f"PUBLISH {topic}")
             if packet is not None:
                 self.inbox.append(packet)
             elif self.connection.marker:
-                self.fail("the broker closed the connection", expected=f"PUBLISH {topic}")
+                self._missing("the broker closed the connection", f"PUBLISH {topic}")
 
 
 def _has_id(packet: Packet, packet_id: int | None) -> bool:

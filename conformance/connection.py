@@ -57,6 +57,7 @@ class Connection:
     ) -> None:
         self.rules: Rules = Rules(version)
         self.last: Packet | None = None  # the last packet that arrived
+        self.last_sent: bytes | None = None
         self.eof: bool = False  # has the broker ended the connection?
         self.marker: str = ""  # topic of a barrier that is under way
         self._name = name
@@ -77,7 +78,9 @@ class Connection:
         """Write bytes as they are. A connection the broker has closed swallows them."""
         stream = self._stream
         assert stream is not None, f"client {self._name!r} is closed: call open() or connect()"
+        self.last_sent = data
         for packet in self.rules.sent(data):
+            self.last_sent = packet.raw
             self._record.sent(self._name, packet.raw, packet.describe())
         try:
             stream.settimeout(patience)
@@ -132,7 +135,8 @@ class Connection:
             if not self._read_some(deadline - time.monotonic()) and time.monotonic() >= deadline:
                 raise Silence(
                     f"client {self._name}: nothing came in time",
-                    packet=None if self.last is None else self.last.raw,
+                    packet=self.last_sent,
+                    was_sent=True,
                 )
 
     def bytes_to_end(self, deadline: float) -> bytes:

@@ -4,13 +4,22 @@
 class Failure(Exception):
     """The broker under test did something the statement does not allow.
 
-    `packet` is what it sent (or the last thing it sent), `expected` what should have come instead.
+    `packet` is the offending packet, or (`was_sent`) the packet of ours that was not answered as it
+    should; `expected` is what should have come instead.
     """
 
-    def __init__(self, message: str, *, packet: bytes | None = None, expected: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        packet: bytes | None = None,
+        was_sent: bool = False,
+        expected: str = "",
+    ) -> None:
         super().__init__(message)
         self.message: str = message
         self.packet: bytes | None = packet
+        self.was_sent: bool = was_sent
         self.expected: str = expected
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from conformance.failure import Violation
 from conformance.wire import Text
 
-LINES_MAX: Final = 40  # of the exchange kept per check: enough to read what led to a failure
+LINES_MAX: Final = 30  # of the exchange kept per check: enough to read what led to a failure
 HEX_MAX: Final = 96  # bytes of a packet shown
 
 
@@ -77,8 +77,15 @@ class Record:
         self._version = version
         self._check = check
         self._began = time.monotonic()
+        self._is_frozen = False
+
+    def freeze(self) -> None:
+        """The check is over: what comes now is only cleaning up."""
+        self._is_frozen = True
 
     def _add(self, client: str, arrow: str, text: str, data: bytes = b"") -> None:
+        if self._is_frozen:
+            return
         self.lines.append(Line(time.monotonic() - self._began, client, arrow, text, data))
 
     def sent(self, client: str, data: bytes, text: str) -> None:

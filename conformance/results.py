@@ -17,8 +17,9 @@ BAD: Final = frozenset({"fail", "error"})
 class Result:
     """What is known of one statement.
 
-    `reason` says why it failed or was not run; `packet` is the offending packet, `decoded` what it
-    says, `expected` what should have come instead.
+    `reason` says why it failed or was not run; `packet` is the offending packet of the broker, or
+    (`was_sent`) the one of ours it did not answer as it should; `decoded` is what the packet says,
+    `expected` what should have come.
     """
 
     statement: Statement
@@ -26,6 +27,7 @@ class Result:
     sentence: str
     reason: str = ""
     packet: bytes | None = None
+    was_sent: bool = False
     decoded: str = ""
     expected: str = ""
     notes: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ from conformance.failure import Failure, NotRun, Violation
 from conformance.record import Ledger, Record
 from conformance.results import Outcome, Result
 from conformance.selection import Test
+from conformance.sent import Splitter
 from conformance.statements import VERSION_NAMES, Statement, load
 
 THREADS: Final = 12  # ordinary checks mostly wait
@@ -290,12 +291,12 @@ class _Session:
         )
         began = time.monotonic()
         outcome: Outcome = "pass"
-        reason, packet, expected = "", None, ""
+        reason, packet, was_sent, expected = "", None, False, ""
         try:
             check.run(bench)
         except Failure as failure:
             outcome, reason = "fail", failure.message
-            packet, expected = failure.packet, failure.expected
+            packet, was_sent, expected = failure.packet, failure.was_sent, failure.expected
         except NotRun as why:
             outcome, reason = "not run", str(why)
         except AdapterError as problem:
@@ -303,6 +304,7 @@ class _Session:
         except Exception:
             outcome, reason = "error", traceback.format_exc(limit=-4)
         finally:
+            record.freeze()
             bench.close()
         return Result(
             _statement(check),
@@ -310,7 +312,8 @@ class _Session:
             check.sentence,
             reason,
             packet,
-            _decoded(packet, check.version),
+            was_sent,
+            _decoded(packet, check.version, was_sent=was_sent),
             expected,
             tuple(record.notes),
             tuple(record.lines),
@@ -344,6 +347,7 @@ class _Session:
                     outcome="fail",
                     reason=f"{booking.message} (seen while {booking.check} was checked)",
                     packet=booking.packet,
+                    was_sent=False,
                     decoded=_decoded(booking.packet, booking.version),
                     expected=booking.expected,
                 )
@@ -439,9 +443,11 @@ def _searchable(statement: Statement) -> str:
     return statement.id + (f" {check.module} {' '.join(sorted(check.needs))}" if check else "")
 
 
-def _decoded(packet: bytes | None, version: int) -> str:
+def _decoded(packet: bytes | None, version: int, *, was_sent: bool = False) -> str:
     if not packet:
         return ""
+    if was_sent:
+        return next((sent.describe() for sent in Splitter(version).feed(packet)), "not a packet")
     try:
         return packets.describe(packets.parse(packet, version))
     except Violation as violation:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from conformance.record import Line
 from conformance.results import OUTCOMES, Report, Result
 from conformance.statements import VERSION_NAMES
 
@@ -37,9 +38,15 @@ def _statement(result: Result) -> dict[str, Any]:
         "outcome": result.outcome,
         "reason": result.reason,
         "packet": result.packet.hex() if result.packet else "",
+        "packet_from": "client" if result.was_sent else "broker",
         "decoded": result.decoded,
         "expected": result.expected,
+        "exchange": [_line(line) for line in result.lines] if result.is_bad else [],
         "notes": list(result.notes),
         "check": result.check,
         "seconds": round(result.seconds, 3),
     }
+
+
+def _line(line: Line) -> str:
+    return f"{line.seconds:.3f} {line.client} {line.arrow} {line.text} [{line.hex()}]"

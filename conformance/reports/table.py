@@ -33,7 +33,8 @@ def describe(result: Result) -> list[str]:
     shown += [f"  {line}" for line in result.reason.splitlines()]
     if result.packet:
         cut = f" … ({len(result.packet)} bytes)" * (len(result.packet) > HEX_MAX)
-        shown.append(f"  packet   {result.packet[:HEX_MAX].hex(' ')}{cut}")
+        label = "sent    " if result.was_sent else "received"
+        shown.append(f"  {label} {result.packet[:HEX_MAX].hex(' ')}{cut}")
         shown.append(f"  decoded  {result.decoded}")
     if result.expected:
         shown.append(f"  expected {result.expected}")
