@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from conformance import tables, wire
 from conformance.check import Bench
-from conformance.client import Client
+from conformance.client import Client, Silence
 from conformance.failure import Failure, NotRun
 from conformance.packets import Connack, Disconnect, Packet, Puback, Publish, Suback
 
@@ -40,6 +40,14 @@ def expect_each_closes(
 def answer_or_end(client: Client) -> Packet | None:
     """Return the next packet of any kind, None if the broker closed the connection instead."""
     return None if client.peek() is None else client.receive()
+
+
+def answer_within(client: Client, seconds: float) -> Packet | None:
+    """Return the next packet of any kind, None if the broker closes or says nothing in time."""
+    try:
+        return client.peek(seconds)
+    except Silence:
+        return None
 
 
 def resume(client: Client, **options: Any) -> Connack:

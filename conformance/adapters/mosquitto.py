@@ -26,6 +26,7 @@ _LINES: Final[Mapping[str, Callable[[Option], str]]] = {
     "keep_alive_max": lambda value: f"max_keepalive {value}",
 }
 _DENIALS: Final = {"deny_publish": "publishClientSend", "deny_subscribe": "subscribeLiteral"}
+_KEEP_ALIVE_MAX_LEAST: Final = 10  # seconds; the configuration parser refuses less
 _OTHERS: Final = frozenset({"users", "allow_anonymous", "websocket", *_DENIALS})
 _PLUGINS: Final = (
     "/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so",
@@ -52,6 +53,9 @@ class Mosquitto:
     def prepare(self, place: Place, options: Options) -> Launch:
         """Write mosquitto.conf and the files it names."""
         given = {name: value for name, value in options.items() if value is not None}
+        ceiling = given.get("keep_alive_max")
+        if isinstance(ceiling, int) and ceiling < _KEEP_ALIVE_MAX_LEAST:
+            raise NotRun(f"mosquitto cannot have a max_keepalive below {_KEEP_ALIVE_MAX_LEAST}")
         missing = sorted(set(given) - set(_LINES) - _OTHERS)
         if missing:
             raise NotRun(f"mosquitto cannot be configured for {', '.join(missing)}")
