@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from conformance import wire
+from conformance import tables, wire
 from conformance.check import Bench
 from conformance.client import Client
 from conformance.packets import Publish, Suback
@@ -40,9 +40,12 @@ def open_websocket(bench: Bench, subprotocols: str | None = "mqtt") -> WebSocket
     """Return a WebSocket to the bench's broker, granted or refused; the caller closes it."""
     broker = bench.broker
     request = upgrade_request(broker.host, broker.websocket_port, subprotocols=subprotocols)
-    return WebSocket.open(
-        broker.host, broker.websocket_port, timeout=bench.patience, request=request
-    )
+    try:
+        return WebSocket.open(
+            broker.host, broker.websocket_port, timeout=bench.patience, request=request
+        )
+    except OSError as problem:
+        bench.fail(f"cannot open a connection to the broker: {problem}", expected="a connection")
 
 
 def client_over(
@@ -70,7 +73,11 @@ def binary_frames_only(bench: Bench) -> None:
     topic = bench.topic("t")
     client, stream = client_over(bench, "asking")
     client.subscribe(topic, 1)
+    assert client.connack is not None
+    limit = client.connack.properties.number(tables.MAXIMUM_PACKET_SIZE) or wire.VARINT_MAX
     for size in (0, 100, 125, 126, 1000, 65_535, 65_536, 200_000):
+        if size + len(topic) + 20 > limit:
+            break
         with bench.case(f"a message of {size} bytes"):
             client.publish(topic, bytes(size), 1)
             client.expect_publish(topic, bytes(size))

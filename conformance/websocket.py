@@ -168,8 +168,8 @@ class WebSocket:
     ) -> "WebSocket":
         """Connect, send the upgrade (`request`, or a proper one) and read the whole answer.
 
-        Raises BadFrame if the answer is not HTTP or accepts with a wrong key, TimeoutError if
-        none comes within `timeout` seconds. A refusal is no error: look at `opened`.
+        Raises BadFrame if the answer is not HTTP, accepts with a wrong key or does not come
+        within `timeout` seconds. A refusal is no error: look at `opened`.
         """
         with contextlib.ExitStack() as unless_opened:
             transport = socket.create_connection((host, port), timeout=timeout)
@@ -304,6 +304,8 @@ def _read_response(transport: socket.socket) -> tuple[Response, bytes]:
     while b"\r\n\r\n" not in raw:
         try:
             received = transport.recv(4096)
+        except TimeoutError:
+            raise BadFrame("the upgrade is not answered", expected="HTTP status 101") from None
         except ConnectionError:
             received = b""
         if not received and not raw:

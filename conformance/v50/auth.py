@@ -171,7 +171,7 @@ def auths_within(bench: Bench, property_id: int) -> None:
     """Every AUTH to a client that takes little is small enough for it."""
     start(bench)
     exchanges = 0
-    for limit in (40, 60, 80, 100, 120, 140, 160, 200, 300):
+    for limit in (40, 60, 80, 100, 120, 140, 160, 200, 300, 1000):
         with bench.case(f"Maximum Packet Size {limit}"):
             scram = ScramClient(USER, PASSWORD)
             client = begin(bench, scram.first(), (tables.MAXIMUM_PACKET_SIZE, limit))
@@ -197,7 +197,7 @@ def auths_within(bench: Bench, property_id: int) -> None:
                 client.send(wire.auth(CONTINUE, method_and(proof)))
             exchanges += isinstance(answer, Auth) and answer.reason == SUCCESS
     if not exchanges:
-        bench.fail("no exchange is completed within any limit", expected="one within 300 bytes")
+        bench.fail("no exchange is completed within any limit", expected="one within 1000 bytes")
 
 
 def expect_small(bench: Bench, packet: Packet | None, limit: int, property_id: int) -> None:

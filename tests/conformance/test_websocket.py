@@ -168,6 +168,12 @@ def test_an_answer_that_is_not_http_is_reported(answer: bytes) -> None:
         answered_with(answer)
 
 
+def test_an_upgrade_that_is_not_answered_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with pytest.raises(BadFrame, match="not answered"):
+            WebSocket.open(*listener.getsockname(), timeout=0.05)
+
+
 def test_a_header_of_the_request_can_be_left_out_or_added() -> None:
     request = websocket.upgrade_request(
         "h", 1, path="/", subprotocols=None, origin="http://x", extra=[("A", "b")]
