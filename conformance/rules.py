@@ -80,7 +80,7 @@ class Rules:
             if self._connects == 1:
                 self.asked_for = packet.level
                 self._note_connect(packet)
-        elif packet.kind in (tables.SUBSCRIBE, tables.UNSUBSCRIBE) and packet.packet_id:
+        elif packet.kind in (tables.SUBSCRIBE, tables.UNSUBSCRIBE) and packet.packet_id is not None:
             if packet.kind == tables.SUBSCRIBE:
                 self._filters.update(packet.filters)
             self._asked[packet.kind, packet.packet_id] = len(packet.filters)
@@ -172,7 +172,7 @@ class Rules:
         """Judge what depends on the properties of CONNECT."""
         properties = getattr(packet, "properties", ())
         limit = self._packet_size_max
-        if limit and len(packet.raw) > limit:  # 0 is an error of the client's own
+        if limit and len(packet.raw) > limit and not _is_unread(packet):
             reason, user = _TOO_LARGE.get(type(packet), ("", ""))
             broken = ["MQTT-3.1.2-24"]
             broken += [reason] * (tables.REASON_STRING in properties)
@@ -299,6 +299,11 @@ class Rules:
                 (statement,), f"{len(packet.codes)} codes", packet=packet.raw,
                 expected=f"{count} codes, one per filter",
             )  # fmt: skip
+
+
+def _is_unread(packet: Packet) -> bool:
+    """Is it the refusal of a CONNECT that the broker need not have read to its limits?"""
+    return isinstance(packet, Connack) and packet.code in (0x81, 0x82, 0x84)
 
 
 def _plain(topic_filter: str) -> str:
