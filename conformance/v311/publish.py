@@ -1,4 +1,4 @@
-"""MQTT 3.1.1, section 3.3 without RETAIN: PUBLISH in and out, DUP, QoS and topic names."""
+"""MQTT 3.1.1, sections 3.3 and 3.6 without RETAIN: PUBLISH, its DUP, QoS and topic; PUBREL."""
 
 from typing import Final
 
@@ -215,6 +215,30 @@ def _check_copies(bench: Bench, copies: list[Publish], granted: list[int]) -> No
             copies[0] if copies else None,
             expected=f"one at QoS {limits[0]}, others within {limits[1:]}",
         )
+
+
+@statement("MQTT-3.6.1-1")
+def mqtt_3_6_1_1(bench: Bench) -> None:
+    """[MQTT-3.6.1-1] The flags of PUBREL are 0010; other ones end the connection."""
+    topic = bench.topic("t")
+    watcher = scenes.watch(bench, "t")
+    client = bench.client("publisher", clean=False)
+    for bits in range(16):
+        if bits == 2:
+            continue
+        with bench.case(f"PUBREL with first byte {0x60 | bits:#04x}"):
+            payload = f"{bits}".encode()
+            client.send(wire.publish(topic, payload, version=4, qos=2, packet_id=77))
+            client.expect(Pubrec, packet_id=77)
+            client.send(wire.acknowledgement(0x60 | bits, 77))
+            client.expect_close()
+            # It was no PUBREL: the identifier is still open, and the right one frees it.
+            scenes.resume(bench, client)
+            client.send(wire.publish(topic, payload, version=4, qos=2, packet_id=77, dup=True))
+            client.expect(Pubrec, packet_id=77)
+            client.pubrel(77)
+            client.expect(Pubcomp, packet_id=77)
+            scenes.only(bench, watcher, topic, payload)
 
 
 def _publish_denied(client: Client, topic: str, qos: int) -> str:
