@@ -464,6 +464,7 @@ class Engine:
     def _refuse(self, connection: Connection, error: MqttError) -> None:
         """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
         connection.version = connection.decoder.version
+        connection.maximum_packet_size = connection.decoder.peer_packet_size_max
         if isinstance(error, UnsupportedProtocolVersion):
             # A level 3 or lower client understands the v3 form of CONNACK, a higher one v5's.
             connection.version = 4 if error.protocol_version < 5 else 5

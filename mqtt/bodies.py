@@ -75,18 +75,18 @@ def read_protocol(reader: Reader) -> int:
     raise ProtocolError(problem, reasons.UNSUPPORTED_PROTOCOL_VERSION)
 
 
-def read_connect(reader: Reader, version: int, user_properties_max: int) -> Connect:
-    """Read CONNECT after its protocol version."""
+def read_connect(
+    reader: Reader, version: int, user_properties_max: int, found: Properties
+) -> Connect:
+    """Read CONNECT after its protocol version; fills `found`, as far as it gets if it fails."""
     flags = reader.byte("connect flags")
     _check_connect_flags(flags, version)
     keep_alive = reader.two_bytes("keep alive")
     if version == packets.V5:
-        found = props.read(reader.properties(), packets.CONNECT, user_properties_max)
+        props.read(reader.properties(), packets.CONNECT, user_properties_max, found)
         if props.AUTHENTICATION_DATA in found.binaries:
             if props.AUTHENTICATION_METHOD not in found.strings:
                 raise ProtocolError("authentication data without authentication method")
-    else:
-        found = Properties()
     client_id = reader.string("client id")
     will = _read_will(reader, flags, version, user_properties_max) if flags & _WILL else None
     # MQTT 3.1, CONNECT, "User name and password flags": for the sake of older clients the end of
@@ -161,7 +161,7 @@ def read_body(
     The caller has checked that this type may come from this side in this version.
     """
     if packets.PUBACK <= kind <= packets.PUBCOMP:
-        return _read_acknowledgement(kind, reader, version, from_client, user_properties_max)
+        return _read_acknowledgement(kind, reader, version, user_properties_max)
     if kind == packets.SUBSCRIBE:
         return _read_subscribe(reader, version, user_properties_max)
     if kind == packets.UNSUBSCRIBE:
@@ -197,7 +197,7 @@ def _check_reason(code: int, allowed: frozenset[int], kind: int) -> None:
 
 
 def _read_acknowledgement(
-    kind: int, reader: Reader, version: int, from_client: bool, user_properties_max: int
+    kind: int, reader: Reader, version: int, user_properties_max: int
 ) -> Packet:
     packet_id = _read_packet_id(reader)
     code = reasons.SUCCESS
@@ -207,8 +207,6 @@ def _read_acknowledgement(
         code = reader.byte("reason code")
         if kind == packets.PUBREL or kind == packets.PUBCOMP:
             _check_reason(code, reasons.PUBREL_CODES, kind)
-        elif from_client:
-            _check_reason(code, reasons.PUBACK_CODES_FROM_CLIENT, kind)
         else:
             _check_reason(code, reasons.PUBACK_CODES, kind)
         if reader.position < reader.end:

@@ -90,6 +90,7 @@ class Decoder:
         "connect_size_max",
         "error",
         "maximum_packet_size",
+        "peer_packet_size_max",
         "user_properties_max",
         "version",
     )
@@ -106,6 +107,8 @@ class Decoder:
         # read, also if that CONNECT turns out to be broken: the form of the answer depends on it.
         self.version: int = version
         self.maximum_packet_size: int = maximum_packet_size
+        # Maximum Packet Size of a CONNECT that is broken behind it: the answer must fit, 0 = none.
+        self.peer_packet_size_max: int = 0
         self.connect_size_max: int = CONNECT_SIZE_MAX  # bytes; the smaller of both limits holds
         self.user_properties_max: int = USER_PROPERTIES_MAX
         self.error: MqttError | None = None  # set once; the stream is broken for good
@@ -224,13 +227,13 @@ class Decoder:
                     append(Pubrel(packet_id))
                 else:
                     append(Pubcomp(packet_id))
-            elif route == _FAULT:
-                self._check_first(first)
-            elif first == 0x10:
-                append(self._connect(data, start, stop))
+            elif first >> 4 == packets.CONNECT and self.version == 0:
+                append(self._connect(data, position, start, stop))
                 routes = _ROUTES[self.version, True]
                 size_max = self._size_max()
                 five = self.version == 5
+            elif route == _FAULT:
+                self._check_first(first)
             else:
                 append(
                     bodies.read_body(
@@ -256,9 +259,14 @@ class Decoder:
         if fault is not None:
             raise fault
 
+    def _check_start(self, first: int) -> None:
+        """The same for a packet that is not complete: a CONNECT waits for its version."""
+        if self.version or first >> 4 != packets.CONNECT:
+            self._check_first(first)
+
     def _wait_for_header(self, data: bytes, position: int, end: int) -> int:
         if position < end:
-            self._check_first(data[position])
+            self._check_start(data[position])
         self._needed = 2
         return position
 
@@ -267,7 +275,7 @@ class Decoder:
 
         Returns (start of the body, length), or (0, 0) and sets `_needed` if bytes are missing.
         """
-        self._check_first(data[position])
+        self._check_start(data[position])
         length = 0
         for index in range(4):
             at = position + 1 + index
@@ -290,7 +298,7 @@ class Decoder:
         Too large is decided on the fixed header, before any byte of the body is kept, except for
         CONNECT, of which seven bytes are awaited: they tell the version to answer in.
         """
-        self._check_first(data[position])
+        self._check_start(data[position])
         if stop - position <= size_max:
             self._needed = stop - position
             return
@@ -304,10 +312,19 @@ class Decoder:
             f"packet of {stop - position} bytes: expected at most {size_max}", PACKET_TOO_LARGE
         )
 
-    def _connect(self, data: bytes, start: int, stop: int) -> Packet:
+    def _connect(self, data: bytes, first: int, start: int, stop: int) -> Packet:
+        """Read CONNECT; its flags are judged when the version is known, so that it can be told."""
         reader = Reader(data, start, stop)
         self.version = bodies.read_protocol(reader)
-        return bodies.read_connect(reader, self.version, self.user_properties_max)
+        fault = bodies.header_fault(data[first], 0, True)
+        if fault is not None:
+            raise fault
+        found = props.Properties()
+        try:
+            return bodies.read_connect(reader, self.version, self.user_properties_max, found)
+        except MqttError:
+            self.peer_packet_size_max = found.numbers.get(props.MAXIMUM_PACKET_SIZE, 0)
+            raise
 
     def _publish(
         self, data: bytes, first: int, topic: str, packet_id: int, position: int, stop: int

@@ -176,15 +176,18 @@ class Properties:
         self.identifiers: list[int] = []  # subscription identifiers, in the order received
 
 
-def read(block: Reader, kind: int, user_properties_max: int) -> Properties:
-    """Read a whole property block of a packet of type `kind` (or `WILL`).
+def read(
+    block: Reader, kind: int, user_properties_max: int, found: Properties | None = None
+) -> Properties:
+    """Read a whole property block of a packet of type `kind` (or `WILL`), into `found` if given.
 
     Raises `MalformedPacket` for an identifier that is unknown or foreign to the packet and for
     bytes that do not end on a property border, `ProtocolError` for repeats and for values that are
     never legal.
     """
     table = TABLES[kind]
-    found = Properties()
+    if found is None:
+        found = Properties()
     seen = 0  # bit n is set once identifier n was read
     while block.position < block.end:
         identifier = block.byte("property identifier")

@@ -102,10 +102,9 @@ CONNACK_CODES: Final = frozenset(
     (SUCCESS, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F)
 )
 PUBACK_CODES: Final = frozenset((SUCCESS, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+# A client has no use for "No matching subscribers". From one it is a success all the same: what is
+# below 0x80 goes on [MQTT-4.3.3-4].
 PUBREC_CODES: Final = PUBACK_CODES
-# "No matching subscribers" is sent only by the server.
-PUBACK_CODES_FROM_CLIENT: Final = PUBACK_CODES - {NO_MATCHING_SUBSCRIBERS}
-PUBREC_CODES_FROM_CLIENT: Final = PUBACK_CODES_FROM_CLIENT
 PUBREL_CODES: Final = frozenset((SUCCESS, PACKET_IDENTIFIER_NOT_FOUND))
 PUBCOMP_CODES: Final = PUBREL_CODES
 SUBACK_CODES: Final = frozenset(

@@ -890,3 +890,13 @@ def test_a_retained_copy_that_was_acknowledged_just_before_a_crash_is_not_sent_a
     client = broker.durable("c")
     client.expect_nothing()
     assert in_flight(client) == 0
+
+
+def test_a_pubrec_with_any_success_code_goes_on() -> None:
+    """[MQTT-4.3.3-4] 0x10 is below 0x80, though a client has no use for it."""
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2)
+    broker.publish("t", b"1", 2)
+    message = client.message()
+    client.send_bytes(b"\x50\x03" + message.packet_id.to_bytes(2, "big") + b"\x10")
+    client.expect(Pubrel(message.packet_id))

@@ -677,3 +677,12 @@ def test_what_connack_says_is_missing_is_an_error(
     if not identifier:
         old = broker.connect("old", version=4)
         assert old.subscribe(topic_filter, "plain") == [0x80, 0]
+
+
+def test_the_answer_to_a_broken_connect_fits_the_client_if_that_could_be_read() -> None:
+    """[MQTT-3.1.2-24]"""
+    client = Broker().open()
+    client.send_bytes(
+        frame(0x10, bytes.fromhex("0004 4d515454 05 02 003c 08 27 00000004 21 0000 0000"))
+    )
+    assert client.is_closed and client.take() == []

@@ -100,7 +100,7 @@ def acknowledgements(draw: st.DrawFn, version: int, sender: Sender) -> Packet:
         return packet_type(draw(packet_ids))
     codes = reasons.PUBREL_CODES
     if packet_type in (Puback, Pubrec):
-        codes = reasons.PUBACK_CODES if sender == "server" else reasons.PUBACK_CODES_FROM_CLIENT
+        codes = reasons.PUBACK_CODES
     return packet_type(
         draw(packet_ids), draw(_codes(codes)), draw(optional_strings), draw(user_properties)
     )

@@ -487,8 +487,6 @@ class TestAcknowledgements:
         letter = "A" if first in (0x40, 0x50) else "L"
         for code in range(256):
             legal = letter in REASON_TABLE.get(code, "")
-            if code == 0x10 and sender == "client":
-                legal = False
             for body in (f"0001 {code:02x}", f"0001 {code:02x} 00"):
                 if legal:
                     accepted(framed(first, body), sender, 5)

@@ -73,11 +73,6 @@ def test_each_packet_allows_the_codes_of_the_table(letter: str, codes: frozenset
     assert codes == {code for code, letters in TABLE.items() if letter in letters}
 
 
-def test_only_a_server_says_no_matching_subscribers() -> None:
-    assert reasons.PUBACK_CODES - reasons.PUBACK_CODES_FROM_CLIENT == {0x10}
-    assert reasons.PUBREC_CODES_FROM_CLIENT == reasons.PUBACK_CODES_FROM_CLIENT
-
-
 def test_every_code_has_a_name_and_a_constant() -> None:
     constants = {
         value
