@@ -278,7 +278,7 @@ def mqtt_3_14_4_2(bench: Bench) -> None:
                 bench.fail("an answer to DISCONNECT", packet, expected="only the close")
 
 
-@statement("MQTT-3.14.4-3")
+@statement("MQTT-3.14.4-3", seconds=4)
 def mqtt_3_14_4_3(bench: Bench) -> None:
     """[MQTT-3.14.4-3] DISCONNECT 0x00 drops the will; any other reason lets it come."""
     watcher, will = will_watcher(bench)
@@ -311,7 +311,7 @@ def mqtt_3_14_4_3(bench: Bench) -> None:
 # Rules of the text without a number.
 
 
-@statement("X-37", needs=("restart",))
+@statement("X-37", needs=("restart",), seconds=5)
 def x_37(bench: Bench) -> None:
     """[X-37] A server that ends a connection of its own accord says why."""
 

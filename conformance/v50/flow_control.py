@@ -45,7 +45,7 @@ def next_one(client: Client) -> tuple[Publish, int]:
     return delivery, delivery.packet_id
 
 
-@statement("MQTT-4.9.0-1")
+@statement("MQTT-4.9.0-1", seconds=4)
 def mqtt_4_9_0_1(bench: Bench) -> None:
     """[MQTT-4.9.0-1] The send quota begins above zero and at most at the Receive Maximum."""
     count = 12
@@ -82,7 +82,7 @@ def settle(client: Client, delivery: Publish, how: str) -> None:
         client.pubcomp(delivery.packet_id)
 
 
-@statement("MQTT-4.9.0-2")
+@statement("MQTT-4.9.0-2", seconds=6)
 def mqtt_4_9_0_2(bench: Bench) -> None:
     """[MQTT-4.9.0-2] Each QoS 1 or 2 PUBLISH uses up quota, and at zero no further one is sent."""
     limit, count = 2, 5

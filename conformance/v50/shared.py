@@ -205,7 +205,7 @@ def mqtt_4_8_2_4(bench: Bench) -> None:
     expect_not_moved(bench, publisher, second, "one", "two")
 
 
-@statement("MQTT-4.8.2-5")
+@statement("MQTT-4.8.2-5", seconds=4)
 def mqtt_4_8_2_5(bench: Bench) -> None:
     """[MQTT-4.8.2-5] If that member's session ends instead, no other client gets the message."""
     publisher = publisher_of(bench)
@@ -311,7 +311,7 @@ def x_21(bench: Bench) -> None:
         bench.fail("a member that has left still gets messages", first.last, expected="none")
 
 
-@statement("X-22", strict_only=True)
+@statement("X-22", strict_only=True, seconds=2)
 def x_22(bench: Bench) -> None:
     """[X-22] An unacknowledged QoS 1 message of a member whose session ended goes to another."""
     publisher = publisher_of(bench)
