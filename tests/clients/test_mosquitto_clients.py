@@ -28,7 +28,7 @@ def _subscribe(broker: BrokerProcess, name: str, version: int, *rest: str) -> li
 def _roomy(version: int) -> list[str]:
     """Return a Receive Maximum above the -C count, which mosquitto_sub 2.0.11 would take for it.
 
-    It counts a message that comes again after a reconnect twice, and would give up at its own limit.
+    It counts a message that comes again after a reconnect twice, and gives up at its own limit.
     """
     return ["-D", "CONNECT", "receive-maximum", "20"] if version == 5 else []
 
