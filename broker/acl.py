@@ -22,7 +22,7 @@ DENY: Final = 4
 
 ACCESS: Final = {"read": READ, "write": WRITE, "readwrite": READ | WRITE, "deny": DENY}
 
-LEVELS_MAX: Final = 200  # of a rule, mosquitto's limit too
+LEVELS_MAX: Final = 201  # of a rule: 200 slashes, mosquitto's limit too
 _BLANKS: Final = " \t\n\v\f\r"  # what isspace() of C takes off the end of a line
 _CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
 

@@ -61,7 +61,7 @@ def rights(rules: AclPolicy, identity: str, client_id: str, topic: str) -> str:
         "#comment",
         "",
         "   ",
-        "topic read " + "/" * 199,
+        "topic read " + "/" * 200,
     ],
 )
 def test_lines_mosquitto_reads_are_read(line: str) -> None:
@@ -87,7 +87,7 @@ def test_lines_mosquitto_reads_are_read(line: str) -> None:
         ("topic read a\0b", "U+0000"),
         ("topic read a\x01b", "control characters"),
         ("user a\x7f", "control characters"),
-        ("topic read " + "/" * 200, "201 levels: expected at most 200"),
+        ("topic read " + "/" * 201, "202 levels: expected at most 201"),
         ("topic read " + "x" * 65_536, "65536 bytes"),
         ("pattern read a/%c-x", "level '%c-x': expected '%c' or '%u' to be the whole level"),
         ("pattern read %c%u", "expected '%c' or '%u' to be the whole level"),
@@ -453,8 +453,8 @@ def test_where_nothing_is_denied_a_filter_is_allowed_only_if_something_readable_
 
 
 def test_deep_topics_and_many_rules_take_no_recursion() -> None:
-    deep = "/".join("a" * 200)
-    rules = policy(f"topic read {deep[:-2]}/#", "topic read +/+/+/#", "topic deny " + "+/" * 199)
+    deep = "/".join("a" * 201)
+    rules = policy(f"topic read {deep[:-2]}/#", "topic read +/+/+/#", "topic deny " + "+/" * 200)
     assert rules.may_receive("", "c", "/".join("a" * 32_000))
     assert rules.may_subscribe("", "c", "/".join("+" * 32_000) + "/#")
 
