@@ -191,7 +191,7 @@ def mqtt_4_3_3_2(bench: Bench) -> None:
     scenes.only(bench, subscriber, topic, b"fourth")
 
 
-@statement("MQTT-4.4.0-1", wants=("restart",))
+@statement("MQTT-4.4.0-1", wants=("restart",), seconds=4)
 def mqtt_4_4_0_1(bench: Bench) -> None:
     """[MQTT-4.4.0-1] When a client comes back with CleanSession 0, unacknowledged PUBLISH and
     PUBREL packets are sent again under their old identifiers.

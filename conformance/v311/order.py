@@ -198,7 +198,7 @@ def mqtt_4_6_0_5(bench: Bench) -> None:
     _keeps_order(bench, [bench.topic(path) for path in ("a", "a/b", "c", "/d/")], 200)
 
 
-@statement("MQTT-4.6.0-6")
+@statement("MQTT-4.6.0-6", seconds=5)
 def mqtt_4_6_0_6(bench: Bench) -> None:
     """[MQTT-4.6.0-6] Messages of one client to one topic at one QoS reach every subscriber in the
     order in which the server received them.

@@ -11,7 +11,7 @@ from conformance.v311 import scenes
 IDLE_S: Final = 6.0  # three times the keep alive of the idle connection
 
 
-@statement("MQTT-3.1.2-4", wants=("restart",))
+@statement("MQTT-3.1.2-4", wants=("restart",), seconds=4)
 def mqtt_3_1_2_4(bench: Bench) -> None:
     """[MQTT-3.1.2-4] With CleanSession 0 the server goes on with the stored session of the client
     id, or makes one, and keeps it when the connection ends.
@@ -200,7 +200,7 @@ def mqtt_4_1_0_1(bench: Bench) -> None:
             subscriber.disconnect()
 
 
-@statement("MQTT-4.1.0-2")
+@statement("MQTT-4.1.0-2", seconds=6)
 def mqtt_4_1_0_2(bench: Bench) -> None:
     """[MQTT-4.1.0-2] A session lasts at least as long as its connection."""
     watcher = scenes.watch(bench, "out")

@@ -243,7 +243,7 @@ def x_08(bench: Bench) -> None:
         bench.note("a PUBLISH may come before its SUBACK")
 
 
-@statement("X-41", needs=("kill",))
+@statement("X-41", needs=("kill",), seconds=4)
 def x_41(bench: Bench) -> None:
     """[X-41] Wills of clients that are connected when the server ends are published, perhaps only
     after it was started again, but once.

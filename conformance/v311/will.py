@@ -71,7 +71,7 @@ def mqtt_3_1_2_9(bench: Bench) -> None:
     scenes.nothing_comes(bench, watcher)
 
 
-@statement("MQTT-3.1.2-10", wants=("restart",))
+@statement("MQTT-3.1.2-10", wants=("restart",), seconds=4)
 def mqtt_3_1_2_10(bench: Bench) -> None:
     """[MQTT-3.1.2-10] The will is gone once it was published or DISCONNECT has come."""
     restarts = scenes.restartable(bench)
@@ -177,7 +177,7 @@ def _seconds_to_end(bench: Bench, silent: Client, publisher: Client, pinging: Cl
     )
 
 
-@statement("MQTT-3.1.2-24")
+@statement("MQTT-3.1.2-24", seconds=10)
 def mqtt_3_1_2_24(bench: Bench) -> None:
     """[MQTT-3.1.2-24] The server ends a connection on which no packet has come for one and a half
     times a keep alive other than 0.
