@@ -77,12 +77,13 @@ class Brokers:
                 self.end(found.broker)
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, and let go of their ports."""
         with self._lock:
             self._is_closed = True
             brokers = list(self._all)
         for broker in brokers:
             broker.close()
+        self._ports.close()
 
 
 class _Configured:

@@ -28,6 +28,7 @@ POLL_S: Final = 0.02
 # Below the range Linux takes the ports of outgoing connections from, so that no client of ours can
 # take the port of a broker that is being started again.
 PORTS: Final = range(20_000, 32_000)
+PORTS_BLOCK: Final = 200  # ports a run takes at a time; a broker needs three
 
 # Every option a check may ask for, and what it means. None of them given: the broker's defaults,
 # open to anonymous clients.
@@ -200,20 +201,48 @@ class Broker:
 
 
 class Ports:
-    """Gives out ports that are free and that it has not given out before."""
+    """Gives out ports that are free, and that no other run on this machine gives out.
+
+    The ports are taken in blocks: a block belongs to the run whose socket is bound to its first
+    port. Only looking whether a port is free would not do, as a broker takes its port some time
+    later, and two runs would then meet one broker.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._next = PORTS.start + os.getpid() * 7 % (len(PORTS) - 1000)
+        self._guards: list[socket.socket] = []
+        self._left: list[int] = []
 
     def take(self) -> int:
-        """Return a port."""
+        """Return a port; raises `AdapterError` if there is none."""
         with self._lock:
-            for _ in PORTS:
-                self._next = self._next + 1 if self._next + 1 in PORTS else PORTS.start
-                if not _is_taken(self._next):
-                    return self._next
-        raise AdapterError("no free port")
+            while True:
+                while self._left:
+                    port = self._left.pop(0)
+                    if not _is_taken(port):
+                        return port
+                self._claim()
+
+    def _claim(self) -> None:
+        for first in range(PORTS.start, PORTS.stop, PORTS_BLOCK):
+            guard = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                guard.bind((HOST, first))
+            except OSError:
+                guard.close()
+                continue
+            self._guards.append(guard)
+            self._left = list(range(first + 1, first + PORTS_BLOCK))
+            return
+        raise AdapterError(f"no free block of ports in {PORTS.start}..{PORTS.stop - 1}")
+
+    def close(self) -> None:
+        """Let go of all blocks: the brokers on them have ended."""
+        with self._lock:
+            for guard in self._guards:
+                guard.close()
+            self._guards.clear()
+            self._left.clear()
 
 
 def _is_taken(port: int) -> bool:
