@@ -8,13 +8,11 @@ next start recovers from what is durable. Read next: `broker.driver`.
 
 import asyncio
 import contextlib
-import errno
 import gc
 import os
 import resource
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -26,11 +24,11 @@ from broker.connection import Connection
 from broker.counters import Counters
 from broker.driver import Driver
 from broker.engine import Engine, Recovery
+from broker.listeners import ListenError, Listeners, bind_problem
 from broker.log import Log, install_bridge
 from broker.metrics import MetricsServer, Status
 from broker.notify import notify, watchdog_period_s
 from broker.sysinfo import SystemTopics
-from broker.transport import ClientStream
 from broker.version import VERSION
 from storage import boottime, clock
 from storage.clock import HEARTBEAT_KEY, Heartbeat
@@ -47,6 +45,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
 HOUSEKEEPING_S: Final = 1.0
+HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how both loops begin to tell of one
 # Objects that survive a start are the broker's own; freezing them and collecting less often takes
 # full collections (30 ms for 100,000 sessions) out of the latency. Cycles are rare in our code.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -61,6 +60,7 @@ def serve(config: Config) -> int:
 
     Does not return after an unrecoverable failure: the process exits with status 1 at once.
     """
+    os.umask(0o077)  # what the database writes is for its owner alone (CVE-2017-9868)
     log = Log(level=config.shell.log_level, format=_log_format(config))
     install_bridge(log)
     with contextlib.ExitStack() as opened:
@@ -97,7 +97,7 @@ class Server:
         self._counters = Counters()
         self._status = Status()
         self._status.durability = config.shell.durability
-        self._sockets: list[socket.socket] = []
+        self._listeners = Listeners(config.listeners, log)
         self._driver: Driver | None = None
         self._metrics_port = 0
         self._damaged_logged = 0
@@ -113,10 +113,8 @@ class Server:
         try:
             directory = DataDirectory(shell.data_dir)
             self._opened.callback(directory.close)
-            listener = self._config.listeners[0]
-            self._sockets = bind(listener.host, listener.port or 0)
-            for channel in self._sockets:
-                self._opened.callback(channel.close)
+            self._opened.callback(self._listeners.close)
+            self._listeners.bind()
             self._access = access.open_files(self._config, self._log, self._answer)
             self._opened.callback(self._access.close)
             self._open_metrics()
@@ -139,7 +137,7 @@ class Server:
             self._pulse = Pulse(directory.pulse)
             self._opened.callback(self._pulse.close)
             self._start_engine()
-        except StorageError as problem:
+        except (StorageError, ListenError) as problem:
             raise StartError(str(problem)) from None
         except access.AccessError as problem:
             raise StartError(str(problem)) from None
@@ -180,7 +178,7 @@ class Server:
             )
         except OSError as problem:
             raise StartError(
-                _bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
+                bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
             ) from None
         self._metrics_port = metrics.port
         self._opened.callback(metrics.close)
@@ -260,17 +258,14 @@ class Server:
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
-        servers = [
-            await loop.create_server(
-                lambda: ClientStream(driver, "tcp"),
-                sock=channel,
-                backlog=self._config.listeners[0].backlog,
-            )
-            for channel in self._sockets
-        ]
+        try:
+            await self._listeners.start(driver)
+        except ListenError as problem:
+            driver.stop()
+            raise StartError(str(problem)) from None
         self._system_topics = SystemTopics(
             self._engine.publish_system, self._counters, version=VERSION, started_ms=driver.now
         )
@@ -282,11 +277,11 @@ class Server:
         gc.set_threshold(*GC_THRESHOLDS)
         self._say_ready()
         await ended.wait()
-        return await self._drain(driver, servers)
+        return await self._drain(driver)
 
     def _say_ready(self) -> None:
         status, recovery = self._status, self._recovery
-        port = self._sockets[0].getsockname()[1]
+        port = self._listeners.port
         sessions = f"{recovery.sessions} session" + ("" if recovery.sessions == 1 else "s")
         recovered = f"recovered {sessions} in {status.recovery_seconds:.2f} s"
         status.beat = time.monotonic()
@@ -296,6 +291,7 @@ class Server:
             f"holdfast {VERSION} ready port={port} {recovered}",
             host=self._config.listeners[0].host,
             port=port,
+            listeners=str(self._listeners),
             metrics_port=self._metrics_port,
             durability=self._config.shell.durability,
             data_dir=self._config.shell.data_dir,
@@ -388,16 +384,20 @@ class Server:
         self._log.info("draining", "sending clients away, committing", signal=name)
         ended.set()
 
+    def _hang_up(self) -> None:
+        """SIGHUP: read again what may change while we run."""
+        self._listeners.reload()
+        self._reload()
+
     def _reload(self) -> None:
         """SIGHUP: read the files of users and rules again."""
         access.reload_files(self._access, self._log)
 
-    async def _drain(self, driver: Driver, servers: list[asyncio.Server]) -> int:
+    async def _drain(self, driver: Driver) -> int:
         """End in order; 0 when everything was out and durable in time."""
         self._status.phase = "draining"
         notify(STOPPING=1, STATUS="draining")
-        for server in servers:
-            server.close()
+        self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await driver.drain(timeout_s)
         driver.stop()
@@ -421,67 +421,20 @@ class Server:
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log what no callback of ours caught, as the loop tells it."""
         error = context.get("exception")
-        if isinstance(error, OSError):  # a peer's network, or no file descriptor for it
-            self._log.warning("network", f"{context.get('message', '')}: {error}")
+        message = str(context.get("message", ""))
+        if isinstance(error, OSError) or message.startswith(HANDSHAKE_FAILED):
+            # A peer's network, no file descriptor for it, or a certificate that is noise.
+            self._log.warning("network", f"{message}: {error}")
         elif isinstance(error, Exception) and self._driver is not None:
             self._driver.count_bug("loop", error)
         else:
-            self._log.error("loop", str(context.get("message", "")))
+            self._log.error("loop", message)
 
 
 def _exit_now(status: int) -> None:
     """Leave without joining a thread that may hang in a sync for ever, and without flushing."""
     sys.stderr.flush()
     os._exit(status)
-
-
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of `host`; raise `StartError`.
-
-    Bound, not listening: clients are refused until recovery is done. Port 0 is one free port,
-    the same one for every address.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as problem:
-        raise StartError(f"listener.host = {host!r}: {problem.strerror}") from None
-    sockets: list[socket.socket] = []
-    failure: OSError | None = None
-    for family, kind, protocol, _, address in found:
-        try:
-            channel = socket.socket(family, kind, protocol)
-        except OSError as problem:
-            failure = problem  # a name may have an IPv6 address on a machine without IPv6
-            continue
-        try:
-            channel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6 and len(found) > 1:
-                channel.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            channel.bind((address[0], port, *address[2:]))
-        except OSError as problem:
-            channel.close()
-            failure = problem
-            if problem.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                break
-            continue
-        sockets.append(channel)
-        port = channel.getsockname()[1]
-        failure = None if failure is None else failure
-    if not sockets or (failure is not None and failure.errno in (errno.EADDRINUSE, errno.EACCES)):
-        for channel in sockets:
-            channel.close()
-        assert failure is not None
-        raise StartError(_bind_problem("listener", host, port, failure)) from None
-    return sockets
-
-
-def _bind_problem(section: str, host: str, port: int, problem: OSError) -> str:
-    """Return one line about an address that could not be had."""
-    if problem.errno == errno.EADDRINUSE:
-        return f"{section}: port {port} on {host} is in use by another process"
-    if problem.errno == errno.EACCES:
-        return f"{section}: no permission to listen on port {port} of {host}"
-    return f"{section}: cannot listen on {host} port {port}: {problem.strerror or problem}"
 
 
 def _raise_file_limit() -> None:
