@@ -196,12 +196,12 @@ def configured(bench: Bench, what: str, **options: Option) -> bool:
     False where that cannot be done: then only the part that needs no options is checked.
     """
     if not bench.has("configure"):
-        bench.note(f"{what} not tried: that needs an adapter")
+        bench.note(f"not tried: {what}, which needs an adapter")
         return False
     try:
         bench.start(**options)
     except NotRun as why:
-        bench.note(f"{what} not tried: {why}")
+        bench.note(f"not tried: {what}: {why}")
         return False
     return True
 
@@ -211,7 +211,7 @@ def restartable(bench: Bench) -> bool:
     to be called before the first client.
     """
     if not bench.has("restart"):
-        bench.note("not tried over a restart of the broker: that needs an adapter")
+        bench.note("not tried: a restart of the broker, which needs an adapter")
         return False
     bench.start()
     return True
