@@ -58,6 +58,21 @@ class DataDirectory:
             self._file = -1
 
 
+def is_in_use(path: str | Path) -> bool:
+    """Tell whether a process holds the data directory at this moment; creates nothing."""
+    try:
+        file = os.open(Path(path) / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
 def _reason(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"permission denied: expected to be readable and writable by user {os.geteuid()}"

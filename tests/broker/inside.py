@@ -14,10 +14,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+import uvloop
+
 from broker.auth import AllowAll, AllowAllPolicy
 from broker.counters import Counters
 from broker.driver import Driver
+from broker.endpoints import Endpoint
 from broker.engine import Engine
+from broker.listeners import Listener
 from broker.log import Log
 from broker.settings import Settings
 from broker.transport import ClientStream
@@ -79,6 +83,7 @@ class InsideBroker:
         self.store = store
         self.counters = Counters()
         self.output = io.StringIO()
+        self.log = Log(self.output, format="json", level="debug")
         self.failures: list[BaseException] = []
         numbers = itertools.count(1)
         self.engine = Engine(
@@ -97,9 +102,10 @@ class InsideBroker:
             store,
             loop=self.loop,
             clock=self.clock_ms,
-            log=Log(self.output, format="json", level="debug"),
+            log=self.log,
             fail=self.failures.append,
         )
+        self.listeners: list[Listener] = []
         self.peers: list[Peer] = []
         self.port = 0
 
@@ -119,6 +125,24 @@ class InsideBroker:
         peer.send(Connect(client_id, clean_start=not expiry, session_expiry_interval=expiry))
         assert (await peer.receive(Connack)).reason_code == 0
         return peer
+
+    async def listen(self, endpoint: Endpoint) -> Listener:
+        """Open a listener; it is closed with the broker."""
+        listener = Listener(endpoint, self.log)
+        self.listeners.append(listener)
+        listener.bind()
+        await listener.start(self.driver)
+        return listener
+
+    async def greet(self, peer: Peer, client_id: str = "c", **fields: Any) -> Connack:
+        """CONNECT on an open connection and return the answer."""
+        peer.send(Connect(client_id, **fields))
+        return await peer.receive(Connack)
+
+    def peer_of(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:
+        """Return a client on a connection made elsewhere; it is closed with the broker."""
+        self.peers.append(Peer(reader, writer))
+        return self.peers[-1]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the loop to make `condition` true."""
@@ -141,7 +165,20 @@ def publish(topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 1)
 Scenario = Callable[[InsideBroker], Coroutine[Any, Any, None]]
 
 
-def run(scenario: Scenario, *, settings: Settings | None = None, durability: str = "fsync") -> None:
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+LOOPS: Final[dict[str, LoopFactory]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def run(
+    scenario: Scenario,
+    *,
+    settings: Settings | None = None,
+    durability: str = "fsync",
+    loop: str = "asyncio",
+) -> None:
     """Run `scenario` with a broker of its own in a new loop and a new directory."""
 
     async def main(directory: str) -> None:
@@ -158,6 +195,9 @@ def run(scenario: Scenario, *, settings: Settings | None = None, durability: str
             await scenario(broker)
         finally:
             server.close()
+            for listener in broker.listeners:
+                listener.stop()
+                listener.close()
             driver.stop()
             for peer in broker.peers:
                 peer.writer.transport.abort()
@@ -166,4 +206,5 @@ def run(scenario: Scenario, *, settings: Settings | None = None, durability: str
             store.close()
 
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(main(directory))
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(main(directory))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.directory import DataDirectory
+from storage.directory import DataDirectory, is_in_use
 from storage.errors import StorageError, StoreBusy
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +48,15 @@ def test_a_second_lock_is_refused_until_the_first_is_given_up(tmp_path: Path) ->
         DataDirectory(tmp_path)
     first.close()
     DataDirectory(tmp_path).close()
+
+
+def test_whether_a_directory_is_in_use_can_be_asked_without_touching_it(tmp_path: Path) -> None:
+    assert not is_in_use(tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    held = DataDirectory(tmp_path / "data")
+    assert is_in_use(tmp_path / "data")
+    held.close()
+    assert not is_in_use(tmp_path / "data")
 
 
 def test_another_process_is_named_and_its_death_unlocks(tmp_path: Path) -> None:
