@@ -1,14 +1,16 @@
 """The files that say who may come in and do what: read together, checked, and only then in force.
 
 Must never leave the broker more open than it was: a file that cannot be read or understood keeps it
-from starting, and at a reload everything stays as it was, in every file. Read next: `broker.auth`
-and `broker.acl` (who judge), `broker.passwords` (one of the files).
+from starting, and at a reload everything stays as it was, in every file. A reload reads beside the
+event loop, for 100,000 users take most of a second. Read next: `broker.auth` and `broker.acl` (who
+judge), `broker.passwords` (one of the files).
 """
 
 import os
 import secrets
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from broker import acl, passwords
@@ -16,7 +18,6 @@ from broker.accounts import Accounts
 from broker.acl import AclError, AclPolicy, Rules
 from broker.auth import AllowAll, AllowAllPolicy, AllowNobody, PasswordFile, PlainNames
 from broker.config import Config
-from broker.hashes import StoredHash
 from broker.log import Log
 from broker.ports import Authenticator, Policy
 
@@ -34,16 +35,16 @@ class AccessError(Exception):
 class Files:
     """What the configured files hold; None where none is configured."""
 
-    __slots__ = ("rules", "users", "warnings")
+    __slots__ = ("accounts", "rules", "warnings")
 
-    def __init__(self, password_path: str | None, acl_path: str | None) -> None:
-        """Read and check all of them; raise `AccessError`."""
-        self.users: dict[str, StoredHash] | None = None
+    def __init__(self, password_path: str | None, acl_path: str | None, key: bytes) -> None:
+        """Read and check all of them; raise `AccessError`. `key` is for `Accounts`."""
+        self.accounts: Accounts | None = None
         self.rules: Rules | None = None
         self.warnings: list[str] = []
         if password_path is not None:
             try:
-                self.users = passwords.load(password_path)
+                self.accounts = Accounts(passwords.load(password_path), key)
             except passwords.PasswordFileError as problem:
                 raise AccessError(str(problem)) from None
             self._look_at_mode("password file", password_path, _READ | _WRITE)
@@ -86,15 +87,17 @@ class Access:
         self._password_path: Final = shell.password_file
         self._acl_path: Final = shell.acl_file
         self._key: Final = key
+        self._call_soon_threadsafe: Final = call_soon_threadsafe
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="access")  # one reload at a time
         self._password_file: PasswordFile | None = None
         self._acl_policy: AclPolicy | None = None
         self.authenticator: Authenticator = AllowAll()
         self.policy: Policy = AllowAllPolicy()
-        files = Files(self._password_path, self._acl_path)
+        files = self._read()
         self.warnings: list[str] = files.warnings
-        if files.users is not None:
+        if files.accounts is not None:
             self._password_file = PasswordFile(
-                Accounts(files.users, key),
+                files.accounts,
                 allow_anonymous=config.settings.allow_anonymous,
                 threads_max=shell.hash_threads,
                 call_soon_threadsafe=call_soon_threadsafe,
@@ -114,28 +117,52 @@ class Access:
         """Return whether there is anything to reload."""
         return self._password_file is not None or self._acl_policy is not None
 
-    def reload(self) -> dict[str, int]:
-        """Read the files again and return what they hold, for the log.
+    def reload(self, done: Callable[[dict[str, int] | AccessError], None]) -> None:
+        """Read the files again in a thread, and put them in force on the engine's.
 
-        Raises `AccessError`, and then nothing has changed. What is in force is seen by the next
-        question: who connects, publishes, subscribes or is delivered to from now on. Connected
-        clients stay connected.
+        `done` is then called there, with what they hold or with what is wrong with one of them:
+        then nothing has changed. What is in force is seen by the next question: who connects,
+        publishes, subscribes or is delivered to from then on. Connected clients stay connected.
         """
-        files = Files(self._password_path, self._acl_path)
-        accounts = None if files.users is None else Accounts(files.users, self._key)
-        # Nothing below can fail.
+        self._reader.submit(self._read_again, done)
+
+    def _read(self) -> Files:
+        return Files(self._password_path, self._acl_path, self._key)
+
+    def _read_again(self, done: Callable[[dict[str, int] | AccessError], None]) -> None:
+        """Read in the reader's thread and hand the files to the engine's."""
+        files: Files | AccessError
+        try:
+            files = self._read()
+        except AccessError as problem:
+            files = problem
+        except MemoryError:
+            files = AccessError("not enough memory to read the files of users and rules")
+        try:
+            self._call_soon_threadsafe(self._take, files, done)
+        except RuntimeError:
+            return  # the loop has ended in the meantime, and with it whoever asked
+
+    def _take(
+        self, files: Files | AccessError, done: Callable[[dict[str, int] | AccessError], None]
+    ) -> None:
+        """Put files in force; nothing in here can fail."""
+        if isinstance(files, AccessError):
+            done(files)
+            return
         self.warnings = files.warnings
         loaded: dict[str, int] = {}
-        if accounts is not None and self._password_file is not None:
-            self._password_file.accounts = accounts
-            loaded["users"] = len(accounts)
+        if files.accounts is not None and self._password_file is not None:
+            self._password_file.accounts = files.accounts
+            loaded["users"] = len(files.accounts)
         if files.rules is not None and self._acl_policy is not None:
             self._acl_policy.rules = files.rules
             loaded["rules"] = files.rules.count
-        return loaded
+        done(loaded)
 
     def close(self) -> None:
         """End the threads; checks still waiting get no answer."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
         if self._password_file is not None:
             self._password_file.close()
 
@@ -155,22 +182,24 @@ def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., obj
 
 def reload_files(opened: Access, log: Log) -> None:
     """Do what SIGHUP asks for: all files of now, or one error in the log and those of before."""
-    if not opened.has_files:
+
+    def done(loaded: dict[str, int] | AccessError) -> None:
+        if isinstance(loaded, AccessError):
+            log.error("reload_failed", f"{loaded}; users and rules stay as they were")
+            return
+        for warning in opened.warnings:
+            log.warning("access", warning)
+        log.info("reload", "files of users and rules read again", **loaded)
+
+    if opened.has_files:
+        opened.reload(done)
+    else:
         log.info("reload", "nothing to reload: there is no password or ACL file")
-        return
-    try:
-        loaded = opened.reload()
-    except AccessError as problem:
-        log.error("reload_failed", f"{problem}; users and rules stay as they were")
-        return
-    for warning in opened.warnings:
-        log.warning("access", warning)
-    log.info("reload", "files of users and rules read again", **loaded)
 
 
 def check(config: Config) -> list[str]:
     """Check the files of a configuration and return the warnings; raise `AccessError`."""
-    return Files(config.shell.password_file, config.shell.acl_file).warnings
+    return Files(config.shell.password_file, config.shell.acl_file, b"").warnings
 
 
 def secret_key(data_dir: str | os.PathLike[str]) -> tuple[bytes, str | None]:

@@ -18,6 +18,7 @@ from broker.access import KEY_FILE, Access, AccessError, secret_key
 from broker.config import Config
 from broker.log import Log
 from broker.ports import Verdict
+from tests.broker.loop import Loop
 from tests.broker.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 
 RULES = "topic read public/#\nuser anna\ntopic a\npattern read own/%c/#\n"
@@ -30,6 +31,7 @@ class Site:
         self.users = directory / "users"
         self.acl = directory / "acl"
         self.opened: list[Access] = []
+        self.loop = Loop()
 
     def write(self, users: str | None = None, rules: str | None = None) -> None:
         """Write the files, private as they should be."""
@@ -54,10 +56,21 @@ class Site:
             Access(
                 config,
                 key=b"k" * 32,
-                call_soon_threadsafe=lambda call, *arguments: call(*arguments),
+                call_soon_threadsafe=self.loop.call_soon_threadsafe,
             )
         )
         return self.opened[-1]
+
+    def reload(self, opened: Access) -> dict[str, int]:
+        """Reload, and return what was loaded or raise what was wrong."""
+        answers: list[dict[str, int] | AccessError] = []
+        opened.reload(answers.append)
+        assert answers == []  # it is being read elsewhere
+        self.loop.run_one()
+        (answer,) = answers
+        if isinstance(answer, AccessError):
+            raise answer
+        return answer
 
 
 @pytest.fixture
@@ -186,7 +199,7 @@ def test_a_reload_is_seen_by_the_next_question(site: Site) -> None:
     assert policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_6}\nuser:{SCRAM}\n", "user anna\ntopic b\n")
-    assert opened.reload() == {"users": 2, "rules": 1}
+    assert site.reload(opened) == {"users": 2, "rules": 1}
     assert not policy.may_publish("anna", "c", "a")
     assert policy.may_publish("anna", "c", "b")
     assert not policy.may_receive("anna", "c", "own/c/x")
@@ -237,13 +250,60 @@ def test_a_reload_that_fails_changes_nothing_in_any_file(
     opened = site.open(allow_anonymous=True)
     before = (opened._password_file.accounts, opened._acl_policy.rules)  # type: ignore[union-attr]
     with damage(site), pytest.raises(AccessError, match=complaint):  # type: ignore[attr-defined]
-        opened.reload()
+        site.reload(opened)
     after = (opened._password_file.accounts, opened._acl_policy.rules)  # type: ignore[union-attr]
     assert after == before
     assert opened.policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_7}\n", RULES)
-    assert opened.reload() == {"users": 1, "rules": 3}
+    assert site.reload(opened) == {"users": 1, "rules": 3}
+
+
+def test_files_are_read_off_the_engines_thread_and_put_in_force_on_it(site: Site) -> None:
+    site.write(rules="topic a\n")
+    opened = site.open()
+    site.write(rules="topic b\n")
+    opened.reload(lambda loaded: None)
+    call, arguments = site.loop.take()  # read by now
+    assert opened.policy.may_publish("", "c", "a")
+    call(*arguments)
+    assert not opened.policy.may_publish("", "c", "a")
+    assert opened.policy.may_publish("", "c", "b")
+
+
+def test_the_last_of_two_reloads_counts(site: Site) -> None:
+    site.write(rules="topic a\n")
+    opened = site.open()
+    opened.reload(lambda loaded: None)
+    site.write(rules="topic b\n")
+    opened.reload(lambda loaded: None)
+    site.loop.run_one()
+    site.loop.run_one()
+    assert opened.policy.may_publish("", "c", "b")
+
+
+def test_files_too_large_for_the_memory_leave_everything_as_it_was(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(path: str) -> None:
+        raise MemoryError
+
+    site.write(rules="topic a\n")
+    opened = site.open()
+    monkeypatch.setattr(access, "_read_acl", no_memory)
+    with pytest.raises(AccessError, match="not enough memory"):
+        site.reload(opened)
+    assert opened.policy.may_publish("", "c", "a")
+
+
+def test_a_reload_that_the_loops_end_overtakes_is_dropped(site: Site) -> None:
+    def ended(*arguments: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    site.write(rules="topic a\n")
+    opened = Access(site.configure(), key=b"", call_soon_threadsafe=ended)
+    opened._read_again(lambda loaded: pytest.fail("answered"))
+    opened.close()
 
 
 def test_an_empty_acl_file_denies_everything_at_a_reload_too(site: Site) -> None:
@@ -251,7 +311,7 @@ def test_an_empty_acl_file_denies_everything_at_a_reload_too(site: Site) -> None
     opened = site.open()
     assert opened.policy.may_publish("", "c", "a")
     site.write(rules="")
-    assert opened.reload() == {"rules": 0}
+    assert site.reload(opened) == {"rules": 0}
     assert not opened.policy.may_publish("", "c", "a")
     assert not opened.policy.may_subscribe("", "c", "#")
 
@@ -299,10 +359,10 @@ def test_a_reload_warns_of_the_files_of_now(site: Site) -> None:
     site.write("", None)
     opened = site.open()
     site.users.chmod(0o644)
-    opened.reload()
+    site.reload(opened)
     assert len(opened.warnings) == 1
     site.users.chmod(0o600)
-    opened.reload()
+    site.reload(opened)
     assert opened.warnings == []
 
 
@@ -329,16 +389,18 @@ def test_start_and_reload_are_logged_with_one_line_for_each_thing_to_know(
     config = site.configure()
     config.shell.data_dir = str(tmp_path)
     lines = Lines()
-    opened = access.open_files(config, lines.log, lambda call, *arguments: call(*arguments))
+    opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     site.opened.append(opened)
     assert [(line["level"], line["event"]) for line in lines.take()] == [("warning", "access")]
     assert (tmp_path / KEY_FILE).exists()
     site.users.chmod(0o600)
     access.reload_files(opened, lines.log)
+    site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"], line["users"], line["rules"]) == ("info", "reload", 1, 3)
     site.write(None, "garbled\n")
     access.reload_files(opened, lines.log)
+    site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"]) == ("error", "reload_failed")
     assert f"acl file {site.acl} line 1: 'garbled'" in line["message"]
@@ -348,7 +410,7 @@ def test_without_files_there_is_no_key_and_nothing_to_reload(site: Site, tmp_pat
     config = site.configure()
     config.shell.data_dir = str(tmp_path / "data")
     lines = Lines()
-    opened = access.open_files(config, lines.log, lambda call, *arguments: call(*arguments))
+    opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     assert lines.take() == []
     assert not (tmp_path / "data").exists()
     access.reload_files(opened, lines.log)

@@ -1,6 +1,5 @@
 """Who is let in, as whom, and that no hash is computed on the caller's thread."""
 
-import queue
 import threading
 from collections.abc import Callable, Iterator
 
@@ -13,23 +12,10 @@ from broker.hashes import StoredHash, parse
 from broker.ports import STEP_CONTINUE, STEP_REFUSED, STEP_SUCCESS, Step, Verdict
 from conformance.scram import ScramClient
 from mqtt import reasons
+from tests.broker.loop import Loop
 from tests.broker.stored import MOSQUITTO_6, SCRAM
 
 KEY = b"k" * 32
-
-
-class Loop:
-    """The engine's thread, reduced to a queue that the test runs."""
-
-    def __init__(self) -> None:
-        self.calls: queue.Queue[tuple[Callable[..., None], tuple[object, ...]]] = queue.Queue()
-
-    def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
-        self.calls.put((call, arguments))
-
-    def run_one(self) -> None:
-        call, arguments = self.calls.get(timeout=30)
-        call(*arguments)
 
 
 @pytest.fixture
