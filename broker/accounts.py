@@ -55,32 +55,37 @@ class Accounts:
         """Return what the file holds for a user."""
         return self._users.get(username)
 
-    def stand_in(self, username: str) -> StoredHash:
-        """Return the hash to spend the time on for a name that does not exist."""
-        return self._pick(self._by_cost, self._digest(b"hash", username))
+    def to_verify(self, username: str) -> StoredHash:
+        """Return the hash to spend the time on: the user's, or another's for an unknown name.
+
+        Whoever is let in must be `stored`; this alone says nothing.
+        """
+        # Found for users too: the few microseconds would tell them from strangers.
+        stand_in = self._pick(self._by_cost, self._digest(b"hash", username))
+        return self._users.get(username, stand_in)
 
     def scram_account(self, name: str) -> scram.Account:
         """Return the account of a prepared name, or one that nobody can prove to own.
 
         The latter also for a user whose password is kept in another form.
         """
-        username = self._scram.get(name)
-        if username is not None:
-            stored = self._users[username]
-            return scram.Account(
-                username,
-                iterations=stored.cost[0],
-                salt=stored.salt,
-                stored_key=stored.key,
-                server_key=stored.server_key,
-            )
         model = self._pick(self._scram_by_cost, self._digest(b"iterations", name))
-        return scram.Account(
+        made_up = StoredHash(  # for users too, as above
             "",
-            iterations=model.cost[0],
-            salt=self._salt(name, len(model.salt)),
-            stored_key=self._digest(b"stored key", name),
-            server_key=self._digest(b"server key", name),
+            hashes.SCRAM,
+            model.cost,
+            self._salt(name, len(model.salt)),
+            self._digest(b"stored key", name),
+            self._digest(b"server key", name),
+        )
+        username = self._scram.get(name, "")
+        stored = self._users.get(username, made_up)
+        return scram.Account(
+            username,
+            iterations=stored.cost[0],
+            salt=stored.salt,
+            stored_key=stored.key,
+            server_key=stored.server_key,
         )
 
     def _pick(self, candidates: list[StoredHash], digest: bytes) -> StoredHash:

@@ -102,7 +102,7 @@ class PasswordFile:
         if self._waiting >= WAITING_CHECKS_MAX:
             done(Verdict(False, reasons.SERVER_BUSY, ANONYMOUS))
             return
-        stored = self.accounts.stored(username) or self.accounts.stand_in(username)
+        stored = self.accounts.to_verify(username)
         self._waiting += 1
         self._threads.submit(self._check, stored, username, password or b"", done)
 

@@ -109,7 +109,7 @@ def test_a_stranger_is_refused_even_with_the_password_of_who_stands_in(
     open_file: Callable[..., PasswordFile], loop: Loop
 ) -> None:
     file = open_file()
-    assert hashes.verify(file.accounts.stand_in("nobody"), b"right")
+    assert hashes.verify(file.accounts.to_verify("nobody"), b"right")
     verdict, _ = ask(file, loop, "nobody", b"right")
     assert (verdict.ok, verdict.reason_code) == (False, reasons.BAD_USER_NAME_OR_PASSWORD)
 
