@@ -1,5 +1,6 @@
 """MQTT 5.0, section 3.3: flags of PUBLISH, its topic name, and what answers it."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from conformance import wire
@@ -142,7 +143,7 @@ def expect_wildcard_refused(bench: Bench, client: Client, qos: int) -> None:
     check_parting(bench, packets, WILDCARD_REFUSALS)
 
 
-def check_parting(bench: Bench, packets: list[Packet], reasons: tuple[int, ...]) -> None:
+def check_parting(bench: Bench, packets: Sequence[Packet], reasons: tuple[int, ...]) -> None:
     """The broker closed: only a DISCONNECT may have come; strict wants it, with its reason."""
     for packet in packets:
         if not isinstance(packet, Disconnect) or packet.reason < 0x80:
