@@ -15,6 +15,17 @@ from cryptography.x509.oid import NameOID
 # Fixed, so that no test depends on when it runs; far enough away for any clock.
 _FROM = datetime.datetime(2020, 1, 1)
 _UNTIL = datetime.datetime(2120, 1, 1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 LOOPBACK = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost"))
 
 
@@ -30,6 +41,7 @@ class Authority:
         certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS, critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.file = directory / f"{name}.pem"
@@ -44,6 +56,14 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(_FROM)
             .not_valid_after(_UNTIL)
+            # Newer versions of Python are strict with what a certificate has to say.
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
         )
 
     def issue(

@@ -385,7 +385,9 @@ async def say_goodbye(broker: BrokerProcess, authority: Authority, folder: Path)
     for peer in plain:
         assert b"\xe0\x01\x8b" in await peer.reader.read()
     for peer in web + plain:
-        peer.writer.close()
+        peer.writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await peer.writer.wait_closed()
 
 
 async def talk(web: list[WebPeer], plain: list[WebPeer]) -> None:
