@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from conformance.adapters.base import Adapter, Broker, Options, Ports, launch
+from conformance.adapters.base import Adapter, AdapterError, Broker, Options, Ports, launch
 
 IDLE_MAX: Final = 2  # configured brokers kept for the next check that asks for the same
 SLOTS: Final = 4  # checks that may have brokers from here at the same time
@@ -33,6 +33,8 @@ class Brokers:
     def own(self, options: Options) -> Broker:
         """Return a new broker; give it back with `end`. Raises `NotRun`, `AdapterError`."""
         with self._lock:
+            if self._is_closed:
+                raise AdapterError("the run is over: no broker is started any more")
             directory = self._directory / f"broker-{next(self._names)}"
         broker = launch(self._adapter, directory, self._ports, options)
         with self._lock:

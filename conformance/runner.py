@@ -113,6 +113,7 @@ class _Session:
             self._brokers = Brokers(plan.adapter, Path(directory))
             stack.callback(self._brokers.close)
         self._crashes = 0
+        self._last_exit = ""
         self._shared: dict[int, Broker] = {}
 
     def run(self) -> list[Result]:
@@ -229,10 +230,11 @@ class _Session:
     def _has_died(self, broker: Broker, starts: int) -> bool:
         """Tell whether the broker died since `starts`; start it again if nobody has yet."""
         with self._lock:
-            if broker.is_running:
+            if broker.starts != starts or not broker.has_died():
                 return broker.starts != starts
             self._crashes += 1
-            self._progress.say(f"{broker.name} ended with {broker.exit_code}; starting it again")
+            self._last_exit = f"exit code {broker.exit_code}"
+            self._progress.say(f"{broker.name} ended ({self._last_exit}); starting it again")
             if self._crashes > CRASHES_MAX:
                 raise AdapterError(f"{broker.name} has ended {self._crashes} times: giving up")
             broker.start()
@@ -247,9 +249,9 @@ class _Session:
         """Run a check while no other one uses the broker."""
         starts = broker.starts
         result = self._run_with_brokers(check, broker)
-        code = broker.exit_code
         if self._has_died(broker, starts):
-            reason = f"the broker ended with {code} during this check; {result.reason}"
+            how = f"the broker ended during this check ({self._last_exit})"
+            reason = f"{how}; {result.reason}" if result.reason else how
             result = dataclasses.replace(result, outcome="fail", reason=reason)
         self._finish(check, result)
 

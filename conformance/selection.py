@@ -15,8 +15,9 @@ class SelectionError(Exception):
 def compile_expression(text: str) -> Test:
     """Return the test of a name that `text` stands for; an empty text takes everything.
 
-    Dots, dashes and underscores are the same: `3.1.2-24`, `3_1_2_24` and `mqtt-3.1.2` all work.
-    Raises `SelectionError`.
+    Dots, dashes and underscores are the same: `3.1.2-24`, `3_1_2_24` and `mqtt-3.1.2` all work. A
+    word that begins with a digit is the beginning of a statement's number; any other word may be
+    anywhere in the name. Raises `SelectionError`.
     """
     tokens = _TOKEN.findall(text)
     if not tokens:
@@ -62,6 +63,9 @@ def _one(tokens: list[str], text: str) -> tuple[Test, list[str]]:
     if word == ")" or word.lower() in ("and", "or"):
         raise SelectionError(f"-k {text!r}: {word!r} has nothing before it")
     wanted = _plain(word)
+    if wanted[0].isdigit():  # the beginning of a number, level by level: 3.1 is not 3.10
+        number = re.compile(rf"\bmqtt_{re.escape(wanted)}(_|\b)")
+        return lambda name: bool(number.search(name)), rest
     return lambda name: wanted in name, rest
 
 

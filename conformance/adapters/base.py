@@ -24,6 +24,7 @@ Options: TypeAlias = Mapping[str, Option]
 HOST: Final = "127.0.0.1"
 START_S: Final = 30.0  # a broker may recover a database first, on a busy machine
 STOP_S: Final = 30.0
+DYING_S: Final = 2.0
 POLL_S: Final = 0.02
 # Below the range Linux takes the ports of outgoing connections from, so that no client of ours can
 # take the port of a broker that is being started again.
@@ -127,6 +128,19 @@ class Broker:
     def exit_code(self) -> int | None:
         """The exit code of the last process (negative: the signal), None while it runs."""
         return None if self._process is None else self._process.poll()
+
+    def has_died(self) -> bool:
+        """Tell whether its process has ended, after something went wrong with a connection.
+
+        A process that is on its way out refuses connections a little before it is gone.
+        """
+        if self._process is None or _listens(self.host, self.port):
+            return False
+        try:
+            self._process.wait(DYING_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def start(self) -> None:
         """Start it (again, on the same data) and return when it listens; raises `AdapterError`."""
@@ -281,5 +295,9 @@ def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) ->
         directory=directory,
         websocket_port=place.websocket_port if options.get("websocket") else 0,
     )
-    broker.start()
+    try:
+        broker.start()
+    except BaseException:
+        broker.close()
+        raise
     return broker

@@ -1,0 +1,114 @@
+"""The command line: what it prints, where, and with which status."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli import main as holdfast
+from conformance.command import main
+from tests.conformance.conftest import TOY
+
+ADAPTER = f"""
+import sys
+from conformance.adapters.base import Launch
+
+class Toy:
+    name = "toy"
+    def describe(self):
+        return "toy 1"
+    def prepare(self, place, options):
+        return Launch([sys.executable, "-S", {str(TOY)!r}, str(place.port), str(place.directory)])
+"""
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> str:
+    path = tmp_path / "toy_adapter.py"
+    path.write_text(ADAPTER)
+    return f"{path}:Toy"
+
+
+def test_a_table_comes_out_with_the_summary_last(
+    adapter: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["--adapter", adapter, "--version", "5.0", "-k", "3.1.4-5 or 4.5.0-2"])
+    output = capsys.readouterr()
+    assert status == 0
+    lines = output.out.splitlines()
+    assert lines[0] == "MQTT 5.0"
+    assert any(line.startswith("pass         MQTT-3.1.4-5") for line in lines)
+    assert any(line.startswith("not testable MQTT-4.5.0-2") for line in lines)
+    assert lines[-1].startswith("toy 1: MQTT 5.0: 1 passed, 0 failed, 1 not testable")
+    assert "[  1/1] 1 passed" in output.err
+
+
+def test_a_failure_makes_the_status_1(adapter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # The toy knows no wildcards.
+    status = main(["--adapter", adapter, "--version", "3.1.1", "-k", "4.7.1-3", "-q"])
+    output = capsys.readouterr()
+    assert status == 1
+    assert "FAIL MQTT-4.7.1-3 (MQTT 3.1.1)" in output.out
+    assert output.err == ""
+
+
+def test_a_report_can_go_to_a_file(
+    adapter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    arguments = ["--adapter", adapter, "-k", "3.1.4-5", "-q", "-o", "json", "--output", str(path)]
+    assert main(arguments) == 0
+    assert json.loads(path.read_text())["broker"] == "toy 1"
+    assert capsys.readouterr().out.startswith(
+        "toy 1: MQTT 3.1.1: 0 passed, 0 failed, 1 not run; MQTT 5.0: 1 passed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--adapter", "nobody"], "unknown adapter 'nobody'"),
+        (["--adapter", "no.such.module:Class"], "No module named 'no'"),
+        (["--adapter", "/no/such/file.py:Class"], "No such file"),
+        (["--adapter", "json:Nothing"], "has no attribute 'Nothing'"),
+        (["--adapter", "holdfast", "--port", "1883"], "no --host or --port"),
+        (["-k", "a and"], "something is missing"),
+        (["--output", "/no/such/directory/x"], "no such directory"),
+    ],
+)
+def test_what_is_asked_for_in_a_wrong_way_is_one_line_and_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments, prog="suite") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("suite: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_options_that_do_not_exist_are_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--version", "3.1"], ["-o", "pdf"], ["--nonsense"], ["--port", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    capsys.readouterr()
+
+
+def test_no_broker_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--port", "1", "-k", "3.12.4", "-q"], prog="suite") == 1
+    output = capsys.readouterr()
+    assert output.err == "suite: 127.0.0.1:1: no connection: Connection refused\n"
+    assert output.out == ""
+
+
+def test_holdfast_has_the_command_and_does_not_import_it_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert holdfast(["conformance", "--adapter", "nobody", "-k", "x"]) == 2
+    assert "holdfast conformance: unknown adapter" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        holdfast(["conformance", "--help"])
+    assert caught.value.code == 0
+    assert "usage: holdfast conformance" in capsys.readouterr().out
+    assert "conformance.command" in sys.modules
