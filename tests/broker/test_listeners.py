@@ -405,13 +405,13 @@ def test_a_process_serves_on_all_its_listeners_until_it_ends(
     start: Start, authority: Authority, folder: Path
 ) -> None:
     broker = start(**listening(authority, folder))
+    asyncio.run(say_goodbye(broker, authority, folder))
+    assert broker.wait_exit(20) == 0
+    assert os.listdir(folder) == []
     ready = ready_line(broker)
     assert ready["port"] == broker.port
     kinds = [item.split(" ")[0] for item in ready["listeners"].split(", ")]
     assert sorted(kinds) == ["tcp", "tcp+tls", "unix", "websocket", "websocket+tls"]
-    asyncio.run(say_goodbye(broker, authority, folder))
-    assert broker.wait_exit(20) == 0
-    assert os.listdir(folder) == []
 
 
 def test_after_a_crash_the_socket_file_is_taken_over(
