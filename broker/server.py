@@ -200,7 +200,7 @@ class Server:
             self._config.settings,
             authenticator=self._access.authenticator,
             policy=self._access.policy,
-            new_client_id=lambda: "auto-" + secrets.token_hex(12),
+            new_client_id=lambda: "auto-" + secrets.token_hex(16),
             counters=self._counters,
             heartbeat=self._heartbeat,
             observe=self._observe,
@@ -391,7 +391,13 @@ class Server:
 
     def _reload(self) -> None:
         """SIGHUP: read the files of users and rules again."""
-        access.reload_files(self._access, self._log)
+        access.reload_files(self._access, self._log, self._send_away)
+
+    def _send_away(self, users: frozenset[str]) -> None:
+        """End the connections of users who are not who they were."""
+        driver = self._driver
+        assert driver is not None
+        self._engine.send_away(users, driver.now)
 
     async def _drain(self, driver: Driver) -> int:
         """End in order; 0 when everything was out and durable in time."""
