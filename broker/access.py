@@ -68,6 +68,19 @@ class Files:
             )
 
 
+class Loaded:
+    """What a reload has put in force."""
+
+    __slots__ = ("counts", "revoked", "warnings")
+
+    def __init__(
+        self, counts: dict[str, int], revoked: frozenset[str], warnings: list[str]
+    ) -> None:
+        self.counts: dict[str, int] = counts  # for the log
+        self.revoked: frozenset[str] = revoked  # users that are gone or have another password
+        self.warnings: list[str] = warnings
+
+
 class Access:
     """The authenticator and the policy that a configuration asks for, and how they change."""
 
@@ -117,19 +130,20 @@ class Access:
         """Return whether there is anything to reload."""
         return self._password_file is not None or self._acl_policy is not None
 
-    def reload(self, done: Callable[[dict[str, int] | AccessError], None]) -> None:
+    def reload(self, done: Callable[[Loaded | AccessError], None]) -> None:
         """Read the files again in a thread, and put them in force on the engine's.
 
         `done` is then called there, with what they hold or with what is wrong with one of them:
         then nothing has changed. What is in force is seen by the next question: who connects,
-        publishes, subscribes or is delivered to from then on. Connected clients stay connected.
+        publishes, subscribes or is delivered to from then on. Sending away who is connected by a
+        password that is not theirs any more is the caller's.
         """
         self._reader.submit(self._read_again, done)
 
     def _read(self) -> Files:
         return Files(self._password_path, self._acl_path, self._key)
 
-    def _read_again(self, done: Callable[[dict[str, int] | AccessError], None]) -> None:
+    def _read_again(self, done: Callable[[Loaded | AccessError], None]) -> None:
         """Read in the reader's thread and hand the files to the engine's."""
         files: Files | AccessError
         try:
@@ -144,21 +158,22 @@ class Access:
             return  # the loop has ended in the meantime, and with it whoever asked
 
     def _take(
-        self, files: Files | AccessError, done: Callable[[dict[str, int] | AccessError], None]
+        self, files: Files | AccessError, done: Callable[[Loaded | AccessError], None]
     ) -> None:
         """Put files in force; nothing in here can fail."""
         if isinstance(files, AccessError):
             done(files)
             return
-        self.warnings = files.warnings
-        loaded: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        revoked: frozenset[str] = frozenset()
         if files.accounts is not None and self._password_file is not None:
+            revoked = self._password_file.accounts.revoked_by(files.accounts)
             self._password_file.accounts = files.accounts
-            loaded["users"] = len(files.accounts)
+            counts["users"] = len(files.accounts)
         if files.rules is not None and self._acl_policy is not None:
             self._acl_policy.rules = files.rules
-            loaded["rules"] = files.rules.count
-        done(loaded)
+            counts["rules"] = files.rules.count
+        done(Loaded(counts, revoked, files.warnings))
 
     def close(self) -> None:
         """End the threads; checks still waiting get no answer."""
@@ -180,16 +195,22 @@ def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., obj
     return opened
 
 
-def reload_files(opened: Access, log: Log) -> None:
-    """Do what SIGHUP asks for: all files of now, or one error in the log and those of before."""
+def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]) -> None:
+    """Do what SIGHUP asks for: all files of now, or one error in the log and those of before.
 
-    def done(loaded: dict[str, int] | AccessError) -> None:
+    `send_away` ends the connections of users whose line is gone or another.
+    """
+
+    def done(loaded: Loaded | AccessError) -> None:
         if isinstance(loaded, AccessError):
             log.error("reload_failed", f"{loaded}; users and rules stay as they were")
             return
-        for warning in opened.warnings:
+        if loaded.revoked:
+            send_away(loaded.revoked)
+        for warning in loaded.warnings:
             log.warning("access", warning)
-        log.info("reload", "files of users and rules read again", **loaded)
+        counts = {**loaded.counts, "revoked": len(loaded.revoked)}
+        log.info("reload", "files of users and rules read again", **counts)
 
     if opened.has_files:
         opened.reload(done)

@@ -55,6 +55,14 @@ class Accounts:
         """Return what the file holds for a user."""
         return self._users.get(username)
 
+    def revoked_by(self, newer: "Accounts") -> frozenset[str]:
+        """Return the users who are not in `newer`, or not with the same line."""
+        return frozenset(
+            name
+            for name, stored in self._users.items()
+            if (other := newer.stored(name)) is None or other.text != stored.text
+        )
+
     def to_verify(self, username: str) -> StoredHash:
         """Return the hash to spend the time on: the user's, or another's for an unknown name.
 

@@ -52,6 +52,7 @@ DISCONNECT_REASONS: Final = (
     "quota_exceeded",
     "rate_exceeded",
     "storage_refused",
+    "not_authorized",
     "connect_timeout",
     "other",
 )

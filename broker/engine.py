@@ -10,7 +10,7 @@ Read next: `broker.inbound` (packets), `broker.lifecycle` (connections), `broker
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from broker.admission import Admission
@@ -749,6 +749,20 @@ class Engine:
             if connection.state < CLOSING:
                 self.counters.disconnects["shutting_down"] += 1
             self._lifecycle.end(connection, self._admission.farewell())
+
+    def send_away(self, identities: Collection[str], now: int) -> None:
+        """End with 0x87 the connections of users whose password is not what it was.
+
+        Not those a transport has proved. Sessions stay, wills do what they do; the shell ticks.
+        """
+        self._tick.now = now
+        for connection in list(self._connections):
+            session = connection.session
+            if session is None or connection.identity is not None or connection.state >= CLOSING:
+                continue
+            if session.identity in identities:
+                self.counters.disconnects["not_authorized"] += 1
+                self._lifecycle.end(connection, reasons.NOT_AUTHORIZED)
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is named."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker import access
-from broker.access import KEY_FILE, Access, AccessError, secret_key
+from broker.access import KEY_FILE, Access, AccessError, Loaded, secret_key
 from broker.config import Config
 from broker.log import Log
 from broker.ports import Verdict
@@ -61,9 +61,9 @@ class Site:
         )
         return self.opened[-1]
 
-    def reload(self, opened: Access) -> dict[str, int]:
+    def reload(self, opened: Access) -> Loaded:
         """Reload, and return what was loaded or raise what was wrong."""
-        answers: list[dict[str, int] | AccessError] = []
+        answers: list[Loaded | AccessError] = []
         opened.reload(answers.append)
         assert answers == []  # it is being read elsewhere
         self.loop.run_one()
@@ -199,7 +199,7 @@ def test_a_reload_is_seen_by_the_next_question(site: Site) -> None:
     assert policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_6}\nuser:{SCRAM}\n", "user anna\ntopic b\n")
-    assert site.reload(opened) == {"users": 2, "rules": 1}
+    assert site.reload(opened).counts == {"users": 2, "rules": 1}
     assert not policy.may_publish("anna", "c", "a")
     assert policy.may_publish("anna", "c", "b")
     assert not policy.may_receive("anna", "c", "own/c/x")
@@ -256,7 +256,7 @@ def test_a_reload_that_fails_changes_nothing_in_any_file(
     assert opened.policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_7}\n", RULES)
-    assert site.reload(opened) == {"users": 1, "rules": 3}
+    assert site.reload(opened).counts == {"users": 1, "rules": 3}
 
 
 def test_files_are_read_off_the_engines_thread_and_put_in_force_on_it(site: Site) -> None:
@@ -269,6 +269,16 @@ def test_files_are_read_off_the_engines_thread_and_put_in_force_on_it(site: Site
     call(*arguments)
     assert not opened.policy.may_publish("", "c", "a")
     assert opened.policy.may_publish("", "c", "b")
+
+
+def test_a_reload_tells_whose_password_is_not_theirs_any_more(site: Site) -> None:
+    site.write(f"anna:{MOSQUITTO_6}\nben:{MOSQUITTO_6}\n", RULES)
+    opened = site.open()
+    assert site.reload(opened).revoked == frozenset()
+    site.write(f"anna:{MOSQUITTO_6}\nben:{MOSQUITTO_7}\n")
+    assert site.reload(opened).revoked == {"ben"}
+    site.write("")
+    assert site.reload(opened).revoked == {"anna", "ben"}
 
 
 def test_the_last_of_two_reloads_counts(site: Site) -> None:
@@ -311,7 +321,7 @@ def test_an_empty_acl_file_denies_everything_at_a_reload_too(site: Site) -> None
     opened = site.open()
     assert opened.policy.may_publish("", "c", "a")
     site.write(rules="")
-    assert site.reload(opened) == {"rules": 0}
+    assert site.reload(opened).counts == {"rules": 0}
     assert not opened.policy.may_publish("", "c", "a")
     assert not opened.policy.may_subscribe("", "c", "#")
 
@@ -359,11 +369,9 @@ def test_a_reload_warns_of_the_files_of_now(site: Site) -> None:
     site.write("", None)
     opened = site.open()
     site.users.chmod(0o644)
-    site.reload(opened)
-    assert len(opened.warnings) == 1
+    assert len(site.reload(opened).warnings) == 1
     site.users.chmod(0o600)
-    site.reload(opened)
-    assert opened.warnings == []
+    assert site.reload(opened).warnings == []
 
 
 class Lines:
@@ -394,16 +402,24 @@ def test_start_and_reload_are_logged_with_one_line_for_each_thing_to_know(
     assert [(line["level"], line["event"]) for line in lines.take()] == [("warning", "access")]
     assert (tmp_path / KEY_FILE).exists()
     site.users.chmod(0o600)
-    access.reload_files(opened, lines.log)
+    sent_away: list[frozenset[str]] = []
+    access.reload_files(opened, lines.log, sent_away.append)
     site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"], line["users"], line["rules"]) == ("info", "reload", 1, 3)
+    assert (line["revoked"], sent_away) == (0, [])
+    site.write("", None)
+    access.reload_files(opened, lines.log, sent_away.append)
+    site.loop.run_one()
+    (line,) = lines.take()
+    assert (line["revoked"], sent_away) == (1, [frozenset({"anna"})])
     site.write(None, "garbled\n")
-    access.reload_files(opened, lines.log)
+    access.reload_files(opened, lines.log, sent_away.append)
     site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"]) == ("error", "reload_failed")
     assert f"acl file {site.acl} line 1: 'garbled'" in line["message"]
+    assert len(sent_away) == 1
 
 
 def test_without_files_there_is_no_key_and_nothing_to_reload(site: Site, tmp_path: Path) -> None:
@@ -413,7 +429,7 @@ def test_without_files_there_is_no_key_and_nothing_to_reload(site: Site, tmp_pat
     opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     assert lines.take() == []
     assert not (tmp_path / "data").exists()
-    access.reload_files(opened, lines.log)
+    access.reload_files(opened, lines.log, lambda users: pytest.fail("sent away"))
     (line,) = lines.take()
     assert "nothing to reload" in line["message"]
 

@@ -137,8 +137,11 @@ def test_a_garbled_file_at_sighup_leaves_everything_as_it_was(
     assert f"acl file {acl} line 2: 'allow'" in broker.log()
     acl.write_text("")
     reload(broker)
-    writer.publish("a", b"2", reason=reasons.NOT_AUTHORIZED)
+    farewell = writer.expect_closed()  # its user is gone now
+    assert farewell is not None
+    assert farewell.reason_code == reasons.NOT_AUTHORIZED
     other.connect(username="other", password=b"right pass")
+    other.publish("a", b"2", reason=reasons.NOT_AUTHORIZED)
 
 
 def test_an_empty_acl_file_lets_nobody_do_anything(start: Start, acl: Path) -> None:

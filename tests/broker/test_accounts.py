@@ -81,6 +81,15 @@ def test_without_any_user_a_stranger_costs_what_we_would_write() -> None:
     assert not hashes.verify(accounts.to_verify("anna"), b"")
 
 
+def test_users_who_are_gone_or_have_another_password_are_revoked() -> None:
+    old = Accounts({"kept": argon(), "gone": argon(), "changed": argon(), "other": keys()}, KEY)
+    new = Accounts(
+        {"kept": argon(), "changed": argon(65_536), "other": argon(), "new": keys()}, KEY
+    )
+    assert old.revoked_by(new) == {"gone", "changed", "other"}
+    assert old.revoked_by(old) == Accounts({}, KEY).revoked_by(old) == frozenset()
+
+
 def test_scram_is_offered_when_somebody_can_use_it() -> None:
     assert not Accounts({"a": argon(), "b": pbkdf2(1)}, KEY).offers_scram
     assert Accounts({"a": argon(), "b": keys()}, KEY).offers_scram

@@ -7,6 +7,7 @@ from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import (
     Connack,
+    Connect,
     Disconnect,
     Pingreq,
     Pingresp,
@@ -615,6 +616,44 @@ def test_a_shutdown_publishes_wills_without_delay() -> None:
     assert watcher.receive_all() == [b"now"]
     broker.advance(s=61)
     assert watcher.receive_all() == [b"later"]
+
+
+# Users who are no longer who they were
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_users_sent_away_lose_their_connections_and_keep_their_sessions(version: int) -> None:
+    broker = Broker()
+    watcher = broker.clean("watcher", "w", username="ben")
+    gone = [
+        broker.durable(name, "t", username="anna", version=version, will=will("w", name.encode()))
+        for name in ("one", "two")
+    ]
+    nameless = broker.connect("nameless")
+    unknown = broker.open()
+    broker.engine.send_away({"anna", "nobody"}, broker.now)
+    broker.settle()
+    for client in gone:
+        client.expect_closed(reasons.NOT_AUTHORIZED if version == 5 else None)
+    assert sorted(watcher.receive_all()) == [b"one", b"two"]
+    for client in (watcher, nameless):
+        client.ping()
+    assert not unknown.is_closed
+    assert broker.engine.counters.disconnects["not_authorized"] == 2
+    broker.publish("t", b"later")
+    back = broker.durable("one", username="anna", version=version)
+    assert present(back)
+    assert back.receive_all() == [b"later"]
+
+
+def test_a_client_whose_transport_proves_who_it_is_is_not_sent_away() -> None:
+    broker = Broker()
+    proved = broker.open(identity="anna")
+    proved.send(Connect("proved"))
+    broker.settle()
+    broker.engine.send_away({"anna"}, broker.now)
+    broker.settle()
+    proved.ping()
 
 
 # Restarts
