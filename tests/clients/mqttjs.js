@@ -1,13 +1,11 @@
 // An MQTT.js client that reports what happens to it, one JSON object a line.
-// Usage: node mqttjs.js PORT CLIENT_ID VERSION
+// Usage: node mqttjs.js URL CLIENT_ID VERSION
 'use strict'
 const mqtt = require('mqtt')
-const [port, clientId, version] = process.argv.slice(2)
+const [url, clientId, version] = process.argv.slice(2)
 const say = (event) => console.log(JSON.stringify(event))
 
-const client = mqtt.connect({
-  host: '127.0.0.1',
-  port: Number(port),
+const client = mqtt.connect(url, {
   clientId,
   protocolVersion: Number(version),
   clean: false,

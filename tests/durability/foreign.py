@@ -31,14 +31,14 @@ def durable_client(client_id: str, protocol: int) -> paho.Client:
     return client
 
 
-def connect(client: paho.Client, port: int) -> None:
+def connect(client: paho.Client, port: int, *, host: str = "127.0.0.1") -> None:
     """Connect with Clean Start 0 and an hour of session expiry, and run the network loop."""
     fields: dict[str, Any] = {}
     if client.protocol == paho.MQTTv5:
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 3600
         fields = {"properties": properties, "clean_start": False}
-    client.connect("127.0.0.1", port, keepalive=30, **fields)
+    client.connect(host, port, keepalive=30, **fields)
     client.loop_start()
 
 
