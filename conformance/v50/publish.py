@@ -155,7 +155,7 @@ def check_parting(bench: Bench, packets: Sequence[Packet], reasons: tuple[int, .
         bench.fail("closed without a reason code", expected="DISCONNECT")
 
 
-@statement("MQTT-3.3.2-2")
+@statement("MQTT-3.3.2-2", alone=True)
 def mqtt_3_3_2_2(bench: Bench) -> None:
     """[MQTT-3.3.2-2] A PUBLISH to a topic with a wildcard in it is refused."""
     observer = subscribed(bench, "observer", bench.topic("#"), 2)
