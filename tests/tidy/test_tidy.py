@@ -17,6 +17,10 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("mqtt", "session", "storage", "broker")
+# The conformance suite acts all over, so purity is not asked of it; everything else is.
+SUITE: Final = "conformance"
+# Checks are found by importing these folders, and tried by tests/conformance/wrong.
+CHECKS: Final = ("conformance.v311.", "conformance.v50.")
 
 LINE_MAX: Final = 100
 FILE_LINES_MAX: Final = 900
@@ -57,7 +61,9 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "print": {
         "broker/cli.py": "a command answers on stdout",
         "broker/demo.py": "a show",
+        "conformance/command.py": "a command answers on stdout",
     },
+    "datetime.now": {"conformance/command.py": "a report has a date"},
     "time.time": {"broker/log.py": "a log line carries wall time"},
     "time.time_ns": {"storage/boottime.py": "the one place that reads wall time for the broker"},
     "WriteOptions": {"storage/rocks.py": "the adapter"},
@@ -66,6 +72,12 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/transport.py": "shell boundary: connection callbacks",
         "storage/writer.py::Committer._run": "shell boundary: the committer's thread",
         "storage/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
+        "conformance/runner.py::_Session._attempt": "whatever a check raises is its result",
+    },
+    "except BaseException": {
+        "conformance/adapters/base.py::launch": "no process is left, even on Ctrl-C",
+        "conformance/brokers.py::Brokers.shared": "no broker stays counted as used",
+        "conformance/runner.py": "threads hand everything to the one that waits for them",
     },
     "dead": {"storage.memory": "the disk of the simulation and of tests"},
 }
@@ -146,6 +158,13 @@ NO_MIRROR: Final[dict[str, str]] = {
     "broker.__main__": "three lines; tests/broker/test_cli.py runs them",
     "broker.ports": "protocols",
     "broker.version": "a constant; tests/broker/test_cli.py prints it",
+    "conformance.__main__": "three lines; tests/conformance/test_command.py runs what they call",
+    "conformance.deliveries": "parts of checks; tests/conformance/wrong tries them with these",
+    "conformance.failure": "names",
+    "conformance.over_websocket": "checks of both versions; tests/conformance/wrong tries them",
+    "conformance.scenes": "parts of checks; tests/conformance/wrong tries them with these",
+    "conformance.stages": "parts of checks; tests/conformance/wrong tries them with these",
+    "conformance.tables": "tables; tests/conformance/test_packets.py reads packets by them",
     "storage.api": "protocols",
     "storage.errors": "names",
     "storage.layouts.api": "protocols",
@@ -163,6 +182,8 @@ def _tracked() -> list[Path]:
 FILES: Final = _tracked()
 PYTHON: Final = [path for path in FILES if path.suffix == ".py"]
 MODULES: Final = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in PACKAGES]
+SUITE_MODULES: Final = [path for path in PYTHON if path.relative_to(ROOT).parts[0] == SUITE]
+ALL_MODULES: Final = [*MODULES, *SUITE_MODULES]
 DOCUMENTS: Final = [path for path in FILES if path.suffix == ".md"]
 
 
@@ -283,7 +304,7 @@ def test_functions_fit_on_a_screen() -> None:
 def test_banned_names_stay_out(name: str) -> None:
     found = [
         f"{_name(path)}:{line}: in {place or 'the module'}"
-        for path in MODULES
+        for path in ALL_MODULES
         for place, line, banned in _uses(path)
         if banned == name and not _allowed(path, place, banned)
     ]
@@ -331,8 +352,10 @@ def test_import_linter_holds_the_same_modules_pure() -> None:
 
 def test_every_module_has_a_test_of_its_own() -> None:
     missing = []
-    for path in MODULES:
+    for path in ALL_MODULES:
         if path.name == "__init__.py" or _module(path) in NO_MIRROR:
+            continue
+        if _module(path).startswith(CHECKS):
             continue
         folder = ROOT / "tests" / path.relative_to(ROOT).parent
         mirrors = [*folder.glob(f"test_{path.stem}.py"), *folder.glob(f"test_{path.stem}_*.py")]
@@ -342,12 +365,13 @@ def test_every_module_has_a_test_of_its_own() -> None:
 
 
 def test_every_module_is_imported_by_another_one() -> None:
-    imported = {name for path in MODULES for _, name in _imports(ast.parse(path.read_text()))}
-    entrances = {"broker.cli", "broker.__main__", *PACKAGES}
+    imported = {name for path in ALL_MODULES for _, name in _imports(ast.parse(path.read_text()))}
+    entrances = {"broker.cli", "broker.__main__", "conformance.__main__", *PACKAGES, SUITE}
     dead = [
         _name(path)
-        for path in MODULES
+        for path in ALL_MODULES
         if _module(path) not in imported | entrances
+        and not _module(path).startswith(CHECKS)
         and path.name != "__init__.py"
         and _module(path) not in ALLOWED.get("dead", {})
     ]
@@ -357,7 +381,7 @@ def test_every_module_is_imported_by_another_one() -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [
         _name(path)
-        for path in MODULES
+        for path in ALL_MODULES
         if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert not silent, "no docstring: " + ", ".join(silent)
@@ -414,7 +438,7 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
     ],
 )
 def test_exceptions_name_what_exists(table: str, entries: dict[str, str]) -> None:
-    modules = {_module(path) for path in MODULES}
+    modules = {_module(path) for path in ALL_MODULES}
     stale = []
     for entry, reason in entries.items():
         assert reason, f"{table}: {entry} needs a reason"
