@@ -7,7 +7,6 @@ from conformance.check import Bench, statement
 from conformance.client import Client
 from conformance.deliveries import (
     announced,
-    arrived,
     come_back,
     expect_only,
     persistent,
@@ -247,12 +246,15 @@ def x_15(bench: Bench) -> None:
     both.subscribe(bench.topic("in/#"), 1)
     observer = subscribed(bench, "observer", bench.topic("out/#"), 1)
     numbers = range(1, min(3, alias_maximum(both)) + 1)
+    used = 0
     for round_ in range(3):
         for number in numbers:
             incoming, outgoing = bench.topic(f"in/{number}"), bench.topic(f"out/{number}")
             both.publish(outgoing if not round_ else "", outgoing, 1, properties=alias(number))
             expect_topic(bench, observer.expect_publish())
             sender.publish(incoming, incoming, 1)
-            expect_topic(bench, both.expect_publish())
-    if not any(tables.TOPIC_ALIAS in packet.properties for packet in arrived(both)):
-        bench.note("aliases of the broker, if it uses any, did not get in the way")
+            packet = both.expect_publish()
+            expect_topic(bench, packet)
+            used += tables.TOPIC_ALIAS in packet.properties
+    if not used:
+        bench.note("the broker sets no aliases of its own")

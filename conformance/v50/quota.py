@@ -20,7 +20,7 @@ from conformance.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pu
 
 RECEIVE_MAXIMUM_EXCEEDED: Final = 0x93
 SMALL: Final = 5
-TRIED_MAX: Final = 1000  # a broker whose Receive Maximum is above this has to be configured
+TRIED_MAX: Final = 2000  # a broker whose Receive Maximum is above this has to be configured
 ERROR: Final = 0x80
 
 
