@@ -1,11 +1,15 @@
 """How a name on the command line becomes an adapter."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from conformance.adapters import BUILT_IN, find
-from conformance.adapters.base import AdapterError
+from conformance.adapters.base import OPTIONS, AdapterError, Place
+from conformance.failure import NotRun
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "conformance.md"
 
 
 def test_those_that_come_with_the_suite_are_found_by_name() -> None:
@@ -25,3 +29,22 @@ def test_a_file_that_is_broken_is_one_clear_error(tmp_path: Path) -> None:
     path.write_text("class Mine\n")
     with pytest.raises(AdapterError, match="expected ':'"):
         find(f"{path}:Mine")
+
+
+def test_the_example_in_the_documents_is_an_adapter(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(# acme.*?)```", DOCUMENT.read_text(), flags=re.S)
+    path = tmp_path / "acme_adapter.py"
+    path.write_text(example)
+    acme = find(f"{path}:Acme")
+    assert acme.describe() == "acme 1.2"
+    launch = acme.prepare(Place(tmp_path, "127.0.0.1", 20_001, 20_002), {"maximum_qos": 1})
+    assert list(launch.command) == ["acme", "--config", str(tmp_path / "acme.conf")]
+    assert "max-qos 1" in (tmp_path / "acme.conf").read_text()
+    with pytest.raises(NotRun, match="websocket"):
+        acme.prepare(Place(tmp_path, "127.0.0.1", 20_001, 20_002), {"websocket": True})
+
+
+def test_the_documents_list_the_options_there_are() -> None:
+    section = DOCUMENT.read_text().split("The options, all of them optional:")[1].split("\n\n")[1]
+    first_cells = [row.split("|")[1] for row in section.splitlines()[2:]]
+    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == set(OPTIONS)
