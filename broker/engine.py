@@ -466,8 +466,9 @@ class Engine:
         connection.version = connection.decoder.version
         connection.maximum_packet_size = connection.decoder.peer_packet_size_max
         if isinstance(error, UnsupportedProtocolVersion):
-            # A level 3 or lower client understands the v3 form of CONNACK, a higher one v5's.
-            connection.version = 4 if error.protocol_version < 5 else 5
+            # Below 5 nobody can understand v5's form of CONNACK, whatever their CONNECT looks like.
+            is_five = error.reads_as_five and error.protocol_version >= 5
+            connection.version = 5 if is_five else 4
         elif connection.version < 5:
             connection.version = 0  # malformed: no CONNACK at all [MQTT-3.1.4-1]
         self._lifecycle.refuse(connection, error.reason_code)

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from mqtt import bodies, packets
 from mqtt import properties as props
-from mqtt.errors import MalformedPacket, MqttError, ProtocolError
+from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqtt.reasons import PACKET_TOO_LARGE, TOPIC_NAME_INVALID
 from mqtt.wire import VARINT_MAX, Reader
@@ -315,7 +315,11 @@ class Decoder:
     def _connect(self, data: bytes, first: int, start: int, stop: int) -> Packet:
         """Read CONNECT; its flags are judged when the version is known, so that it can be told."""
         reader = Reader(data, start, stop)
-        self.version = bodies.read_protocol(reader)
+        try:
+            self.version = bodies.read_protocol(reader)
+        except UnsupportedProtocolVersion as error:
+            error.reads_as_five = self._reads_as_five(reader)
+            raise
         fault = bodies.header_fault(data[first], 0, True)
         if fault is not None:
             raise fault
@@ -325,6 +329,14 @@ class Decoder:
         except MqttError:
             self.peer_packet_size_max = found.numbers.get(props.MAXIMUM_PACKET_SIZE, 0)
             raise
+
+    def _reads_as_five(self, reader: Reader) -> bool:
+        """Tell whether the rest of a CONNECT, from its flags on, has the form of v5."""
+        try:
+            bodies.read_connect(reader, 5, self.user_properties_max, props.Properties())
+        except MqttError:
+            return False
+        return True
 
     def _publish(
         self, data: bytes, first: int, topic: str, packet_id: int, position: int, stop: int

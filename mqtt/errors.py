@@ -33,11 +33,14 @@ class ProtocolError(MqttError):
 
 
 class UnsupportedProtocolVersion(MqttError):
-    """CONNECT asks for a protocol version other than 4 (3.1.1) and 5 (5.0) [MQTT-3.1.2-2].
+    """CONNECT asks for a protocol version that we do not speak [MQTT-3.1.2-2].
 
-    `protocol_version` is the byte that the client sent; the rest of its CONNECT was not read.
+    `protocol_version` is the byte that the client sent; `reads_as_five` tells whether the answer
+    should have the form of v5: the rest of the packet does. Bridges try 0x83 and 0x84 first, with
+    the form of 3.1 and 3.1.1, and go on with 3 or 4 when they are answered in that form.
     """
 
     def __init__(self, message: str, protocol_version: int) -> None:
         super().__init__(message, reasons.UNSUPPORTED_PROTOCOL_VERSION)
         self.protocol_version: Final[int] = protocol_version
+        self.reads_as_five: bool = False

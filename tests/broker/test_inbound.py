@@ -167,6 +167,27 @@ def test_a_broken_v4_connect_gets_no_answer_but_an_unknown_level_does(
     assert client.is_closed
 
 
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("0004 4d515454 84 02 003c 0001 61", "20020001"),  # a bridge that tries its private level
+        ("0006 4d5149736470 83 02 003c 0001 61", "20020001"),
+        ("0004 4d515454 06 02 003c 0001 61", "20020001"),
+        ("0004 4d515454 7f 02 003c 0000", "20020001"),
+        ("0004 4d515454 06 02 003c 00 0001 61", "20030084 00"),
+        ("0004 4d515454 7f 02 003c 05 11 0000000a 0001 61", "20030084 00"),
+        ("0004 4d515458 05 02 003c 00 0001 61", "20030084 00"),
+        ("0004 4d515454 00 02 003c 00 0001 61", "20020001"),
+    ],
+)
+def test_an_unknown_level_is_answered_in_the_form_of_its_connect(body: str, answer: str) -> None:
+    """[MQTT-3.1.2-2] of both versions: a client understands the form that it speaks."""
+    client = Broker().open(4)
+    client.send_bytes(frame(0x10, bytes.fromhex(body)))
+    assert client.stream.data == bytes.fromhex(answer)
+    assert client.is_closed
+
+
 def test_a_connect_above_the_packet_size_is_told_so() -> None:
     client = Broker(maximum_packet_size=200).open()
     client.send(connect_packet("c" * 300, 5))
