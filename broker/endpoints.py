@@ -19,8 +19,8 @@ IDENTITIES: Final = ("none", "cn", "san")
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 NAME_CHARACTERS_MAX: Final = 32
 ENDPOINTS_MAX: Final = 64  # each is a label value; nobody needs more
-# The kernel takes 107 bytes; the socket is made under a longer name first ("." and a process id).
-PATH_BYTES_MAX: Final = 99
+# The kernel takes 107 bytes; the socket is made under a longer name first (see `UnixPath`).
+PATH_BYTES_MAX: Final = 103
 DEFAULT_PORT: Final = 1883
 
 _TLS_KEYS: Final = ("tls_certificate", "tls_key", "tls_client_ca", "tls_identity")
