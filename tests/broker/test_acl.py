@@ -7,7 +7,7 @@ from itertools import product
 from typing import Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.acl import AclError, AclPolicy, parse
@@ -199,6 +199,7 @@ def test_rules_match_as_filters_do(rule: str, topic: str, matched: bool) -> None
 NAMES: Final = st.text(st.sampled_from("ab+#/$.*[]\\%cu^x\x85é"), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(client_id=NAMES, other=NAMES, rest=st.sampled_from(["", "/t", "/t/u"]))
 def test_a_client_pattern_grants_the_topics_whose_level_is_the_client_id_and_no_others(
     client_id: str, other: str, rest: str
@@ -210,6 +211,7 @@ def test_a_client_pattern_grants_the_topics_whose_level_is_the_client_id_and_no_
         assert rights(rules, "", client_id, "/".join(levels)) == ("rw" if is_level else "")
 
 
+@settings(deadline=None)
 @given(username=NAMES, client_id=NAMES, other=NAMES)
 def test_a_user_pattern_grants_the_topics_whose_level_is_the_user_name_and_no_others(
     username: str, client_id: str, other: str
@@ -394,6 +396,7 @@ IDENTITIES: Final = ("", "anna", "ben", "a/b", "a+", "$s")
 CLIENT_IDS: Final = ("c9", "a", "a/b", "a#", "$s")
 
 
+@settings(deadline=None)
 @given(
     lines=files(("read", "write", "readwrite", "deny")),
     identity=st.sampled_from(IDENTITIES),
@@ -418,6 +421,7 @@ FILTERS: Final = (
 )
 
 
+@settings(deadline=None)
 @given(
     lines=files(("read", "write", "deny")),
     topic_filter=FILTERS,
@@ -434,6 +438,7 @@ def test_no_filter_is_refused_that_something_readable_matches(
                 assert not rules.may_receive(identity, client_id, topic), topic
 
 
+@settings(deadline=None)
 @given(
     lines=files(("read", "write")),
     topic_filter=FILTERS,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import scramp  # type: ignore[import-untyped]
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp.utils import saslprep  # type: ignore[import-untyped]
 
@@ -248,6 +248,7 @@ def test_a_client_that_says_nothing_is_asked_once(nothing: bytes | None) -> None
     assert is_refused(say(again, nothing))
 
 
+@settings(deadline=None)
 @given(
     messages=st.lists(
         st.one_of(
@@ -297,6 +298,7 @@ def test_what_saslprep_prohibits_is_refused(text: str) -> None:
         scram.prepared(text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12))
 def test_a_foreign_implementation_prepares_strings_alike(text: str) -> None:
     try:
