@@ -106,11 +106,7 @@ class Listener:
     def bind(self) -> None:
         """Take the address and read the certificate; raises `ListenError`."""
         endpoint = self.endpoint
-        if endpoint.has_tls:
-            try:
-                self._context = tls.server_context(endpoint)
-            except tls.TlsError as problem:
-                raise ListenError(str(problem)) from None
+        self._context = _prepared(endpoint)
         if endpoint.type == UNIX:
             assert endpoint.path is not None
             self._path = UnixPath(endpoint.section, endpoint.path, endpoint.mode)
@@ -287,13 +283,7 @@ def check(endpoints: Sequence[Endpoint], *, is_running: bool) -> None:
     `is_running` says that this broker runs already: then its addresses are its own.
     """
     for endpoint in endpoints:
-        if endpoint.type == WEBSOCKET:
-            import broker.websocket  # noqa: F401
-        if endpoint.has_tls:
-            try:
-                tls.server_context(endpoint)
-            except tls.TlsError as problem:
-                raise ListenError(str(problem)) from None
+        _prepared(endpoint)
         if is_running:
             continue
         if endpoint.type == UNIX:
@@ -303,6 +293,23 @@ def check(endpoints: Sequence[Endpoint], *, is_running: bool) -> None:
             assert endpoint.port is not None
             for channel in bind(endpoint.section, endpoint.host, endpoint.port):
                 channel.close()
+
+
+def _prepared(endpoint: Endpoint) -> ssl.SSLContext | None:
+    """Return the context of an endpoint with TLS; raises `ListenError` for what it lacks."""
+    if endpoint.type == WEBSOCKET:
+        try:
+            import broker.websocket  # noqa: F401
+        except ImportError as problem:
+            raise ListenError(
+                f"{endpoint.section}.type = 'websocket': a package is missing: {problem}"
+            ) from None
+    if not endpoint.has_tls:
+        return None
+    try:
+        return tls.server_context(endpoint)
+    except tls.TlsError as problem:
+        raise ListenError(str(problem)) from None
 
 
 def bind(section: str, host: str, port: int) -> list[socket.socket]:

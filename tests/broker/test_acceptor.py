@@ -19,9 +19,18 @@ from broker.proxy_protocol import SIGNATURE
 from broker.settings import Settings
 from mqtt import reasons
 from mqtt.encoder import encode
-from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+)
 from tests.broker.certificates import Authority
-from tests.broker.inside import InsideBroker, Peer, run
+from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 
 LINE = b"PROXY TCP4 192.0.2.7 127.0.0.1 9 1883\r\n"
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -196,6 +205,55 @@ def test_something_else_than_tls_is_refused(authority: Authority, loop: str) -> 
         peer = await plain(broker, listener, encode(Connect("c"), 5))
         await peer.closed()
         await refused(broker, "TLS: ")
+
+    run(scenario, loop=loop)
+
+
+@BOTH
+def test_flow_control_works_through_tls(authority: Authority, loop: str) -> None:
+    settings = Settings()
+    settings.out_buffer_bytes_max = 16 * 1024
+
+    async def scenario(broker: InsideBroker) -> None:
+        listener = await broker.listen(endpoint(authority))
+        slow = await secured(broker, listener, authority.client_context())
+        await broker.greet(slow, "slow")
+        (stream,) = broker.driver.streams
+        stream.pause_reading()
+        slow.send(subscribe("a", 0))
+        await slow.silence()
+        stream.resume_reading()
+        await slow.receive(Suback)
+        fast = await broker.connect("fast")
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(400):
+            fast.send(*[publish("a", b"x" * 60_000, 0)] * 4, publish("b"))
+            await fast.receive(Puback)
+            if broker.counters.dropped["slow_consumer"]:
+                break
+        assert broker.counters.dropped["slow_consumer"]
+        sent = broker.counters.messages_sent[0]
+        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(sent):
+            await slow.receive(Publish)
+        fast.send(publish("a", b"y", 0))
+        assert (await slow.receive(Publish)).payload == b"y"
+
+    run(scenario, settings=settings, loop=loop)
+
+
+@BOTH
+def test_the_last_packet_reaches_a_client_that_goes_on_sending(
+    authority: Authority, loop: str
+) -> None:
+    async def scenario(broker: InsideBroker) -> None:
+        listener = await broker.listen(endpoint(authority))
+        peer = await secured(broker, listener, authority.client_context())
+        await broker.greet(peer)
+        peer.writer.write(b"\xf0\x7f" + b"\0" * 1_000_000)  # a malformed AUTH and a flood behind it
+        farewell = await peer.receive(Disconnect)
+        assert farewell.reason_code in (reasons.MALFORMED_PACKET, reasons.PROTOCOL_ERROR)
+        await peer.closed()
 
     run(scenario, loop=loop)
 

@@ -324,6 +324,15 @@ def test_check_finds_what_a_start_would_and_leaves_nothing(
         listeners.check([nowhere], is_running=False)
 
 
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "broker.websocket", None)
+    with pytest.raises(ListenError, match="type = 'websocket': a package is missing"):
+        Listener(endpoint(type="websocket"), Log()).bind()
+    without = Listener(endpoint(), Log())
+    without.bind()
+    without.close()
+
+
 # The process.
 
 
