@@ -104,7 +104,8 @@ class Access:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="access")  # one reload at a time
         self._password_file: PasswordFile | None = None
         self._acl_policy: AclPolicy | None = None
-        self.authenticator: Authenticator = AllowAll()
+        # Without passwords a name is what the client says; it counts where rules ask for it.
+        self.authenticator: Authenticator = AllowAll(names_count=self._acl_path is not None)
         self.policy: Policy = AllowAllPolicy()
         files = self._read()
         self.warnings: list[str] = files.warnings

@@ -28,6 +28,14 @@ CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
 class AllowAll:
     """Lets everybody in; the identity is the user name as claimed, "" without one."""
 
+    def __init__(self, *, names_count: bool = True) -> None:
+        """With `names_count` false everybody is nobody, whatever name they give.
+
+        A name that nobody has checked proves nothing: it must not keep its sessions from a device
+        that comes without it, or with another one.
+        """
+        self._names_count: bool = names_count
+
     def authenticate(
         self,
         client_id: str,
@@ -36,7 +44,8 @@ class AllowAll:
         done: Callable[[Verdict], None],
     ) -> None:
         """Accept at once."""
-        done(Verdict(True, reasons.SUCCESS, username or ANONYMOUS))
+        name = username or ANONYMOUS
+        done(Verdict(True, reasons.SUCCESS, name if self._names_count else ANONYMOUS))
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method: there is nothing to check a client against."""

@@ -31,6 +31,7 @@ from mqtt.packets import (
     PUBREL,
     SUBACK,
     UNSUBACK,
+    V4,
     Puback,
     Pubcomp,
     Publish,
@@ -49,6 +50,16 @@ from session.subscription import Subscription
 
 # v3.1.1 knows one failure code in SUBACK.
 _V4_FAILURE: Final = 0x80
+
+
+def _refused(version: int, reason_code: int, qos: int) -> int:
+    """Return the code of a refused filter. MQTT 3.1 has none: such a client is told what it wants.
+
+    (MQTT 3.1, SUBSCRIBE: a server that does not authorise has no way to inform the client.)
+    """
+    if version >= 5:
+        return reason_code
+    return _V4_FAILURE if version == V4 else qos
 
 
 class Inbound:
@@ -333,7 +344,7 @@ class Inbound:
         for request in packet.subscriptions:
             refusal = self._subscription_refusal(session, request)
             if refusal:
-                codes.append(refusal if connection.version >= 5 else _V4_FAILURE)
+                codes.append(_refused(connection.version, refusal, request.qos))
                 continue
             subscription = self._granted(session, request, packet.subscription_identifier)
             is_new = self._sessions.subscribe(connection, subscription)

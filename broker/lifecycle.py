@@ -146,9 +146,12 @@ class Lifecycle:
         version = connection.version
         # v3.1.1 has no code for some reasons: then a close says it [MQTT-3.2.2-6].
         if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
-            reference = self._reference(reason_code)
-            data = encode(Connack(False, reason_code, server_reference=reference), version)
+            data = encode(
+                Connack(False, reason_code, server_reference=self._reference(reason_code)), version
+            )
             limit = connection.maximum_packet_size
+            if limit and len(data) > limit:
+                data = encode(Connack(False, reason_code), version)
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
                 self._tick.send(connection, data)
@@ -178,7 +181,7 @@ class Lifecycle:
         old = self._sessions.live.get(client_id)
         try:
             session = old.session if old is not None else self._sessions.load(client_id)
-            if session is not None and session.identity != identity:
+            if session is not None and session.identity != identity and session.identity:
                 if old is not None or not session.is_expired(self._tick.now):
                     self.refuse(connection, reasons.NOT_AUTHORIZED)
                     return
@@ -210,6 +213,7 @@ class Lifecycle:
             self._counters.sessions_created += 1
         else:
             self._counters.sessions_resumed += 1
+        session.identity = identity  # a session that was nobody's is theirs now
         session.expiry_interval_s = expiry_interval_s
         if expiry_interval_s and not session.is_stored:
             self._sessions.create(session)
@@ -316,7 +320,7 @@ class Lifecycle:
             packet.topic_alias_maximum, settings.outbound_topic_alias_maximum
         )
         connection.will = packet.will
-        connection.expiry_interval_s = session.expiry_interval_s
+        connection.expiry_interval_s = packet.session_expiry_interval
         # [MQTT-3.1.2-22]: one and a half times
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
         self._watch(connection)
@@ -397,7 +401,7 @@ class Lifecycle:
         assert session is not None
         expiry = packet.session_expiry_interval
         if expiry is not None and expiry != session.expiry_interval_s:
-            if expiry and not session.expiry_interval_s:
+            if expiry and not connection.expiry_interval_s:
                 return reasons.PROTOCOL_ERROR  # [MQTT-3.14.2-2] of the table: void, will fires
         ends = expiry == 0 or (expiry is None and not session.expiry_interval_s)
         if ends and session.is_stored:

@@ -9,6 +9,9 @@ from typing import Final
 
 # What may come at once after a silence, as time at the full rate.
 BURST_US: Final = 1_000_000
+# The longest pause: one read of a socket may bring far more than a second's worth, and a client
+# that hears nothing for longer than its Keep Alive comes back with a meter that knows nothing.
+PAUSE_US_MAX: Final = 5_000_000
 
 
 class Meter:
@@ -28,6 +31,7 @@ class Meter:
         self._full_us = (
             max(self._full_us, now_us - BURST_US) + count * 1_000_000 // self._per_second
         )
+        self._full_us = min(self._full_us, now_us + PAUSE_US_MAX)
         ahead_us = self._full_us - now_us
         return (ahead_us + 999) // 1000 if ahead_us > 0 else 0
 

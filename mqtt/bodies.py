@@ -118,12 +118,13 @@ def read_connect(
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
-    if flags & _RESERVED:
+    is_old = version == packets.V3  # it does not use bit 0, nor what belongs to a will without one
+    if flags & _RESERVED and not is_old:
         raise MalformedPacket("connect flags: reserved bit 0 is set")  # [MQTT-3.1.2-3]
     if flags & _WILL:
         if flags >> 3 & 3 == 3:
             raise MalformedPacket("will QoS 3: expected 0, 1 or 2")  # v5 [MQTT-3.1.2-12]
-    elif flags & 0x38:
+    elif flags & 0x38 and not is_old:
         # v4 [MQTT-3.1.2-13, MQTT-3.1.2-15], v5 [MQTT-3.1.2-11, MQTT-3.1.2-13]
         raise MalformedPacket("will QoS or will retain without will")
     if version < packets.V5 and flags & _PASSWORD and not flags & _USER_NAME:

@@ -81,8 +81,8 @@ def test_a_client_that_publishes_too_fast_is_read_more_slowly() -> None:
 def test_a_throttled_client_is_not_called_silent() -> None:
     broker = Broker(publish_rate=1)
     client = broker.connect("c", keep_alive=1)
-    client.send(*[Publish("t", b"x") for _ in range(10)])
-    broker.advance(s=8)
+    client.send(*[Publish("t", b"x") for _ in range(5)])
+    broker.advance(ms=3900)
     assert not client.is_closed
     broker.advance(s=10)
     client.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
@@ -144,6 +144,8 @@ def test_a_reference_too_long_for_the_client_is_left_out() -> None:
     broker.engine.drain(broker.now)
     broker.settle()
     assert client.take() == [Disconnect(reasons.USE_ANOTHER_SERVER)]
+    broker = Broker(server_reference="x" * 100, redirect_when="always")
+    assert broker.refused("c", maximum_packet_size=12) == reasons.USE_ANOTHER_SERVER
 
 
 def test_a_redirection_needs_a_place() -> None:

@@ -81,6 +81,12 @@ def test_allow_nobody_refuses_whatever_is_claimed() -> None:
     assert AllowAll().exchange("SCRAM-SHA-256", "c") is None
 
 
+def test_a_name_that_nobody_checks_or_asks_for_owns_nothing() -> None:
+    verdicts: list[Verdict] = []
+    AllowAll(names_count=False).authenticate("c", "ann", b"x", verdicts.append)
+    assert verdicts[0].ok and verdicts[0].identity == ""
+
+
 def test_the_right_password_is_accepted_as_its_user(
     open_file: Callable[..., PasswordFile], loop: Loop
 ) -> None:

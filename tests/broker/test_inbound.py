@@ -707,3 +707,15 @@ def test_the_answer_to_a_broken_connect_fits_the_client_if_that_could_be_read() 
         frame(0x10, bytes.fromhex("0004 4d515454 05 02 003c 08 27 00000004 21 0000 0000"))
     )
     assert client.is_closed and client.take() == []
+
+
+def test_a_client_of_mqtt_3_1_is_not_told_of_a_refused_filter() -> None:
+    """It has no code for it, and reads 0x80 as a broken packet."""
+    broker = Broker()
+    broker.rules.forbid("subscribe", "secret")
+    client = broker.connect("c", version=3)
+    client.send(Subscribe(7, [Subscription("secret", 1), Subscription("open", 2)]))
+    assert client.stream.data.endswith(bytes.fromhex("90 04 0007 01 02"))
+    client.take()
+    broker.publish("secret", b"1")
+    client.expect_nothing()

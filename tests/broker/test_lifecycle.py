@@ -756,3 +756,13 @@ def test_a_clean_start_is_not_confirmed_before_the_end_of_the_old_session_is_dur
     assert isinstance(second.take()[0], Connack)
     broker.hold_commits()
     assert isinstance(broker.request("other").take()[0], Connack)
+
+
+def test_an_expiry_that_a_ceiling_took_away_is_no_mistake_of_the_client() -> None:
+    """Section 3.14.2.2.2 speaks of what CONNECT asked for."""
+    broker = Broker(session_expiry_max_s=0)
+    watcher = broker.clean("watcher", "w")
+    client = broker.connect("c", expiry=300, will=will("w"))
+    client.disconnect(session_expiry_interval=100)
+    client.expect_closed()
+    watcher.expect_nothing()

@@ -26,6 +26,12 @@ def test_a_silence_gives_no_more_than_one_burst() -> None:
     assert meter.take(1, 3_600_000) == 100
 
 
+def test_no_pause_is_longer_than_five_seconds() -> None:
+    meter = Meter(1)
+    assert meter.take(500, 1000) == 5000
+    assert meter.take(1, 6000) == 1000
+
+
 def test_what_is_refused_is_not_counted() -> None:
     meter = Meter(2)
     assert [meter.try_take(1000) for _ in range(5)] == [True, True, False, False, False]
@@ -34,7 +40,7 @@ def test_what_is_refused_is_not_counted() -> None:
 
 
 @given(
-    st.integers(1, 1000),
+    st.integers(50, 1000),
     st.lists(st.tuples(st.integers(0, 500), st.integers(1, 50)), max_size=60),
 )
 def test_who_waits_as_told_never_exceeds_rate_and_burst(

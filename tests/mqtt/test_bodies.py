@@ -252,6 +252,14 @@ def test_only_mqtt_3_1_marks_what_is_sent_again_with_dup(first: int) -> None:
     assert isinstance(header_fault(first ^ 4, 3, True), MalformedPacket)
 
 
+@pytest.mark.parametrize("flags", ["03", "22", "0a", "3a"])
+def test_mqtt_3_1_disregards_flags_of_a_will_that_is_not_there(flags: str) -> None:
+    packet = accepted(framed(0x10, f"0006 4d5149736470 03 {flags} 003c 0001 63"), "client", 0)
+    assert isinstance(packet, Connect) and packet.will is None
+    error = fault(framed(0x10, f"0004 4d515454 04 {flags} 003c 0001 63"), "client", 0)
+    assert isinstance(error, MalformedPacket)
+
+
 def test_mqtt_3_1_has_no_auth() -> None:
     assert isinstance(header_fault(0xF0, 3, True), MalformedPacket)
 

@@ -32,6 +32,21 @@ def test_c05_nobody_takes_the_session_of_another_user(clean_start: bool, online:
     assert ann.receive_all() == [b"1"]
 
 
+def test_c05_a_session_that_was_nobodys_belongs_to_whom_takes_it() -> None:
+    """It protected nobody; a device that gets a user name keeps what it was owed."""
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    broker.publish("t", b"1")
+    ann = broker.durable("c", username="ann")
+    assert ann.connack is not None and ann.connack.session_present
+    assert ann.receive_all() == [b"1"]
+    ann.drop()
+    broker.crash()
+    broker.start()
+    assert broker.refused("c") == reasons.NOT_AUTHORIZED
+    assert broker.refused("c", username="bob") == reasons.NOT_AUTHORIZED
+
+
 def test_c05_the_owner_is_known_after_a_crash() -> None:
     broker = Broker()
     broker.durable("c", "t", username="ann")
