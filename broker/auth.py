@@ -6,6 +6,10 @@ password), never hash on the event loop, and fail closed: too many checks at onc
 these a configuration asks for).
 """
 
+import contextlib
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -19,6 +23,12 @@ from mqtt import reasons
 # Checks waiting for a thread. At ~25 ms each and two threads this is a wait of 13 s, about what
 # clients allow for a CONNACK; whoever comes later is better served by an honest refusal.
 WAITING_CHECKS_MAX: Final = 1024
+
+# Steps of niceness by which a thread that hashes steps back behind the event loop: what a storm of
+# logins can take of a short processor (two threads hashing without end, other load beside them: the
+# loop's wake-ups are late by 30 ms at the 99th percentile instead of 55, by 3 ms instead of 8 at
+# the median, 2026-11-21).
+HASHING_NICENESS: Final = 10
 
 ANONYMOUS: Final = ""  # the identity that owns the sessions of clients without a user name
 
@@ -92,7 +102,9 @@ class PasswordFile:
         self._call_soon_threadsafe = call_soon_threadsafe
         self._new_nonce = new_nonce
         self._waiting: int = 0  # touched on the engine's thread only
-        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="password")
+        self._threads = ThreadPoolExecutor(
+            threads_max, thread_name_prefix="password", initializer=_step_back
+        )
 
     def authenticate(
         self,
@@ -152,6 +164,15 @@ class PasswordFile:
     def close(self) -> None:
         """Drop the checks still waiting and end the threads; no answer follows."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _step_back() -> None:
+    """Let everything else of the process go first; only Linux has niceness by thread."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):  # forbidden here: then without
+            lower = os.getpriority(os.PRIO_PROCESS, thread) + HASHING_NICENESS
+            os.setpriority(os.PRIO_PROCESS, thread, min(lower, 19))
 
 
 class PlainNames:

@@ -1,5 +1,7 @@
 """Who is let in, as whom, and that no hash is computed on the caller's thread."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -184,6 +186,23 @@ def test_hashing_happens_off_the_callers_thread(
     file._verify = observed
     ask(file, loop, "anna", b"right")
     assert threads != [threading.current_thread().name]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness by thread is Linux's")
+def test_threads_that_hash_let_the_others_go_first(
+    open_file: Callable[..., PasswordFile], loop: Loop
+) -> None:
+    file = open_file()
+    found: list[int] = []
+
+    def observed(stored: StoredHash, password: bytes) -> bool:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return False
+
+    file._verify = observed
+    ask(file, loop, "anna", b"right")
+    ours = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert found == [min(ours + auth.HASHING_NICENESS, 19)]
 
 
 def test_new_accounts_count_from_the_next_check(
