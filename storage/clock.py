@@ -66,6 +66,8 @@ class Heartbeat:
             raise CorruptRecord(
                 f"heartbeat with {len(boot_id)} bytes of boot id: expected {length}"
             )
+        if not boot_id.isascii():
+            raise CorruptRecord(f"heartbeat with boot id {boot_id!r}: expected ASCII")
         return Heartbeat(
             broker_ms=broker_ms,
             wall_ms=wall_ms,

@@ -104,7 +104,10 @@ def decode_generation(value: bytes, number: int) -> tuple[str, int, int]:
     name = body[_ROW.size :]
     if len(name) != size:
         raise CorruptRecord(f"generation {number}: layout of {len(name)} bytes, expected {size}")
-    return name.decode(), first_offset, created_ms
+    try:
+        return name.decode(), first_offset, created_ms
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(f"generation {number}: name of its layout is not UTF-8") from error
 
 
 def load_generations(store: Store) -> list[Generation]:

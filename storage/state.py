@@ -214,7 +214,10 @@ def check_format(store: Store, batch: Batch) -> None:
     if value is None:
         batch.append((META, FORMAT_KEY, seal(FORMAT_VERSION.to_bytes(2, "big"))))
         return
-    version = int.from_bytes(unseal(value, "format"), "big")
+    body = unseal(value, "format")
+    if len(body) != 2:
+        raise CorruptRecord(f"format: {len(body)} bytes, expected 2")
+    version = int.from_bytes(body, "big")
     if version != FORMAT_VERSION:
         raise CorruptRecord(
             f"data format {version}, but this version of Holdfast reads format {FORMAT_VERSION}"
