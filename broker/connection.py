@@ -15,7 +15,7 @@ from broker.meter import Meter
 from broker.ports import Exchange, Transport
 from mqtt.decoder import Decoder
 from mqtt.message import Message
-from mqtt.packets import Packet, Will
+from mqtt.packets import Will
 from session.session import Session
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ class Connection:
         "commits_owed",
         "cursor",
         "decoder",
-        "early",
         "expiry_interval_s",
         "gated",
         "group_keys",
@@ -184,7 +183,6 @@ class Connection:
         self.username: str = ""
         self.authentication_method: str | None = None  # of CONNECT
         self.handshake: Handshake | None = None
-        self.early: list[Packet] = []  # arrived before the CONNECT was judged
 
         self.out: list[bytes] = []
         self.touched: bool = False  # is it in the tick's list of connections to write to?

@@ -72,7 +72,10 @@ from storage.state import (
     scan_all,
 )
 
-EARLY_PACKETS_MAX: Final = 256  # packets sent before CONNACK that one connection may have waiting
+# Bytes sent behind a CONNECT that one connection may have waiting until it is judged: what one read
+# of a socket may bring.
+EARLY_BYTES_MAX: Final = 256 << 10
+SLOW_PACKET_BYTES: Final = 1024  # a packet of which so much is there may take its time
 RETRY_MS: Final = 100  # how long after a refused write the same batch is tried again
 STALL_RETRY_MS: Final = 10
 # Changes an unwritten batch may have before whoever adds to it is not read from any more.
@@ -316,6 +319,7 @@ class Engine:
         settings = self.settings
         decoder = Decoder("server", settings.maximum_packet_size)
         decoder.connect_size_max = settings.connect_size_max
+        decoder.holds_after_connect = True
         connection = Connection(
             self._next_number, transport, decoder, now - waited_ms, listener, remote, identity
         )
@@ -332,42 +336,57 @@ class Engine:
     def receive(self, connection: Connection, data: bytes, now: int) -> None:
         """Handle bytes from a client. Never raises for anything that a client can send."""
         self._tick.now = now
-        connection.last_received_ms = now
         self.counters.bytes_received += len(data)
         if connection.state >= CLOSING:
             return
         decoder = connection.decoder
+        self._handle(connection, decoder.receive(data), len(data), now)
+        if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
+            mistake = ProtocolError("too much before CONNACK", reasons.QUOTA_EXCEEDED)
+            self._fail(connection, mistake)
+
+    def _handle(self, connection: Connection, packets: list[Packet], size: int, now: int) -> None:
+        """Handle the packets that the last `size` bytes have completed."""
+        decoder = connection.decoder
         inbound = self._inbound
         received = self.counters.packets_received
         published = received[PUBLISH]
+        # A packet is a sign of life [MQTT-3.1.2-22], and so are the bytes of one too large for a
+        # slow link; single bytes of one that never ends are not.
+        if packets or decoder.pending_size > SLOW_PACKET_BYTES:
+            connection.last_received_ms = now
         try:
-            for packet in decoder.receive(data):
-                # The two packets that make the traffic go straight to their handlers.
-                if connection.state != ACTIVE:
-                    self._begin(connection, packet)
-                elif type(packet) is Publish:
-                    received[PUBLISH] += 1
-                    inbound.publish(connection, packet)
-                elif type(packet) is Puback:
-                    received[PUBACK] += 1
-                    inbound.puback(connection, packet)
-                else:
-                    self._dispatch(connection, packet)
-                if connection.state >= CLOSING:
-                    return
+            while packets:
+                for packet in packets:
+                    # The two packets that make the traffic go straight to their handlers.
+                    if connection.state != ACTIVE:
+                        self._begin(connection, packet)
+                    elif type(packet) is Publish:
+                        received[PUBLISH] += 1
+                        inbound.publish(connection, packet)
+                    elif type(packet) is Puback:
+                        received[PUBACK] += 1
+                        inbound.puback(connection, packet)
+                    else:
+                        self._dispatch(connection, packet)
+                    if connection.state >= CLOSING:
+                        return
+                if not decoder.is_held or not (
+                    connection.state == ACTIVE or connection.handshake is not None
+                ):
+                    break
+                packets = decoder.go_on()  # behind a CONNECT that was judged at once
         except MqttError as error:
             self._fail(connection, error)
             return
-        if decoder.error is not None and (
-            connection.state != AUTHENTICATING or connection.handshake is not None
-        ):
+        if decoder.error is not None:
             self._fail(connection, decoder.error)
         elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
             self._stalled[connection] = None
             connection.transport.pause_reading()
         if connection.meters is not None and connection.state < CLOSING:
             messages = received[PUBLISH] - published
-            if not self._admission.measure(connection, messages, len(data), now):
+            if not self._admission.measure(connection, messages, size, now):
                 if self.settings.on_rate == "disconnect":
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
@@ -393,10 +412,6 @@ class Engine:
                 connection.transport.pause_reading()
         elif connection.handshake is not None:
             self._converse(connection, packet)
-        elif connection.state == AUTHENTICATING:
-            if len(connection.early) >= EARLY_PACKETS_MAX:
-                raise ProtocolError("too many packets before CONNACK", reasons.QUOTA_EXCEEDED)
-            connection.early.append(packet)
 
     def _converse(self, connection: Connection, packet: Packet) -> None:
         """Handle a packet that came before the CONNACK of an enhanced authentication."""
@@ -410,20 +425,10 @@ class Engine:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
 
     def _handle_early(self, connection: Connection) -> None:
-        """The authenticator answered: go on with what came after the CONNECT."""
-        early, connection.early = connection.early, []
+        """The authenticator answered: go on with what came after the CONNECT [MQTT-3.1.4-5]."""
         if connection.state == ACTIVE:
             connection.transport.resume_reading()
-        try:
-            for packet in early:
-                if connection.state < CLOSING:
-                    self._dispatch(connection, packet)
-        except MqttError as error:
-            self._fail(connection, error)
-            return
-        fault = connection.decoder.error
-        if fault is not None and connection.state < CLOSING:
-            self._fail(connection, fault)
+            self._handle(connection, connection.decoder.go_on(), 0, self._tick.now)
 
     def _dispatch(self, connection: Connection, packet: Packet) -> None:
         self.counters.packets_received[packet.kind] += 1

@@ -96,7 +96,10 @@ class Lifecycle:
         connection.version = packet.protocol_version
         connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
-        refusal = connection.refusal or self._refusal(packet)
+        refusal = connection.refusal
+        if refusal == reasons.QUOTA_EXCEEDED and packet.client_id in self._sessions.live:
+            refusal = 0  # one more of its address, but it takes over one of those, most likely
+        refusal = refusal or self._refusal(packet)
         if refusal:
             self.refuse(connection, refusal)
             return
@@ -179,6 +182,10 @@ class Lifecycle:
         changes = len(self._tick.batch)
         client_id = packet.client_id
         old = self._sessions.live.get(client_id)
+        if old is not None and old.number > connection.number:
+            # Its password took longer than that of a later connection, which has the session now.
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
         try:
             session = old.session if old is not None else self._sessions.load(client_id)
             if session is not None and session.identity != identity and session.identity:

@@ -428,13 +428,11 @@ def header_fault(first: int, version: int, from_client: bool) -> MqttError | Non
     if kind == packets.PUBLISH:
         if flags & 6 == 6:
             return MalformedPacket("PUBLISH with QoS 3")  # [MQTT-3.3.1-4]
-        if flags & 14 == 8:
+        if flags & 14 == 8 and version != packets.V3:
             return MalformedPacket("PUBLISH with DUP at QoS 0")  # [MQTT-3.3.1-2]
-    elif kind in (packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE):
-        # MQTT 3.1 lets a client set DUP when it sends one again.
-        if flags != 2 and not (version == packets.V3 and flags == 10):
-            return MalformedPacket(f"{name} with fixed header flags {flags:04b}")  # [MQTT-2.1.3-1]
-    elif flags:
+    elif version == packets.V3:
+        pass  # MQTT 3.1 has DUP on what is sent again, and says of the others "not used"
+    elif flags != (2 if kind in (packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE) else 0):
         return MalformedPacket(f"{name} with fixed header flags {flags:04b}")  # [MQTT-2.1.3-1]
     if version == 0:
         return None if kind == packets.CONNECT else ProtocolError(f"{name} before CONNECT")

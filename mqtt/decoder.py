@@ -89,6 +89,8 @@ class Decoder:
         "_pending",
         "connect_size_max",
         "error",
+        "holds_after_connect",
+        "is_held",
         "maximum_packet_size",
         "peer_packet_size_max",
         "user_properties_max",
@@ -111,6 +113,10 @@ class Decoder:
         self.peer_packet_size_max: int = 0
         self.connect_size_max: int = CONNECT_SIZE_MAX  # bytes; the smaller of both limits holds
         self.user_properties_max: int = USER_PROPERTIES_MAX
+        # With it nothing behind a CONNECT is decoded before `go_on`: who sent it is to be judged
+        # first, and bytes are cheaper to keep than packets.
+        self.holds_after_connect: bool = False
+        self.is_held: bool = False
         self.error: MqttError | None = None  # set once; the stream is broken for good
         self._pending: bytearray = bytearray()  # the packet not yet complete, from its first byte
         self._needed: int = 0  # size `_pending` must have before another look makes sense
@@ -130,6 +136,9 @@ class Decoder:
         found: list[Packet] = []
         if self.error is not None:
             return found
+        if self.is_held:
+            self._pending += data
+            return found
         if self._pending:
             self._pending += data
             if len(self._pending) < self._needed:
@@ -144,6 +153,12 @@ class Decoder:
         if position < len(data):
             self._pending += data[position:]
         return found
+
+    def go_on(self) -> list[Packet]:
+        """Decode what was held behind a CONNECT, and everything from now on."""
+        self.is_held = False
+        self._needed = 0
+        return self.receive(b"")
 
     def _decode(self, data: bytes, found: list[Packet]) -> int:
         """Append all complete packets in `data` to `found`; return where the incomplete one starts.
@@ -229,6 +244,9 @@ class Decoder:
                     append(Pubcomp(packet_id))
             elif first >> 4 == packets.CONNECT and self.version == 0:
                 append(self._connect(data, position, start, stop))
+                if self.holds_after_connect:
+                    self.is_held = True
+                    return stop
                 routes = _ROUTES[self.version, True]
                 size_max = self._size_max()
                 five = self.version == 5

@@ -27,6 +27,15 @@ def test_an_address_has_only_so_many_connections() -> None:
     assert from_address(broker, "10.0.0.1:4", "e")[1] == 0
 
 
+def test_a_client_that_comes_back_takes_its_own_place() -> None:
+    broker = Broker(connections_per_address=1)
+    first, _ = from_address(broker, "10.0.0.1:1", "a")
+    second, code = from_address(broker, "10.0.0.1:2", "a")
+    assert code == 0
+    first.expect_closed(reasons.SESSION_TAKEN_OVER)
+    second.ping()
+
+
 def test_connections_without_an_address_are_not_counted() -> None:
     """A Unix socket has none."""
     broker = Broker(connections_per_address=1)

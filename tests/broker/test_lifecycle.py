@@ -450,33 +450,63 @@ def test_a_fault_behind_connect_is_judged_after_the_verdict() -> None:
     assert packets[1:] == [Disconnect(reasons.MALFORMED_PACKET)]
 
 
-def test_too_many_packets_before_the_verdict_are_refused() -> None:
+def test_a_whole_read_of_packets_may_wait_for_the_verdict() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    watcher = broker.request("watcher")
+    slow.answer("watcher")
+    broker.settle()
+    watcher.subscribe("t")
+    client = broker.open()
+    client.send(connect_packet("c", 5), *[Publish("t", b"%d" % number) for number in range(3000)])
+    assert not client.stream.is_read and watcher.payloads() == []
+    slow.answer("c")
+    broker.settle()
+    assert client.stream.is_read
+    assert watcher.payloads() == [b"%d" % number for number in range(3000)]
+
+
+def test_what_follows_a_refused_connect_is_not_even_looked_at() -> None:
+    """[MQTT-3.1.4-6]"""
     slow = SlowAuthenticator()
     broker = Broker(authenticator=slow)
     client = broker.open()
-    client.send(connect_packet("c", 5), *[Pingreq()] * 300)
-    client.expect(Connack(False, reasons.QUOTA_EXCEEDED))
-    slow.waiting.pop("c")(Verdict(True, 0, ""))
+    client.send(connect_packet("c", 5))
+    client.send_bytes(b"\x00\x00")
+    slow.answer("c", ok=False, reason_code=reasons.NOT_AUTHORIZED)
     broker.settle()
-    client.expect_nothing()
+    assert client.take() == [Connack(False, reasons.NOT_AUTHORIZED)]
+    assert client.is_closed
 
 
-@pytest.mark.parametrize("clean_start", [True, False])
-def test_a_session_belongs_to_the_user_who_made_it(clean_start: bool) -> None:
-    broker = Broker()
-    broker.durable("c", "t", username="ann").drop()
-    broker.publish("t", b"secret")
-    assert (
-        broker.refused("c", username="bob", clean_start=clean_start, expiry=10)
-        == reasons.NOT_AUTHORIZED
-    )
-    ann = broker.durable("c", username="ann")
-    assert present(ann)
-    assert broker.refused("c", username="bob", clean_start=clean_start) == reasons.NOT_AUTHORIZED
-    assert ann.receive_all() == [b"secret"]
+def test_too_many_bytes_before_the_verdict_are_refused() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5), Publish("t", b"x" * (256 << 10)))
+    assert client.take() == [Connack(False, reasons.QUOTA_EXCEEDED)]
+    assert client.is_closed
+    slow.answer("c")
+    broker.settle()
+    assert broker.engine.stats()["sessions_online"] == 0
 
 
-# Taking over [MQTT-3.1.4-3]
+def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> None:
+    """[MQTT-3.1.4-3] The older connection is the one that ends."""
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    first = broker.open()
+    first.send(connect_packet("c", 5, expiry=60))
+    late = slow.waiting.pop("c")
+    second = broker.open()
+    second.send(connect_packet("c", 5, expiry=60))
+    slow.answer("c")
+    broker.settle()
+    second.subscribe("t")
+    late(Verdict(True, 0, ""))
+    broker.settle()
+    assert first.is_closed and not second.is_closed
+    second.ping()
 
 
 def test_the_old_connection_is_told_and_closed_and_the_session_goes_on() -> None:

@@ -66,6 +66,28 @@ def test_a_v4_client_that_asks_for_more_is_refused_because_it_cannot_be_told(
     assert isinstance(connack, Connack) and connack.reason_code == answer
 
 
+def test_bytes_of_a_packet_that_never_ends_are_no_sign_of_life() -> None:
+    """[MQTT-3.1.2-22] and SlowITe: a control packet has to come."""
+    broker = Broker()
+    client = broker.connect("c", keep_alive=10)
+    client.send_bytes(b"\x30\x64")
+    for _ in range(2):
+        broker.advance(s=7)
+        client.send_bytes(b"\x00")
+    broker.advance(s=2)
+    client.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
+
+
+def test_a_large_packet_on_a_slow_link_may_take_its_time() -> None:
+    broker = Broker()
+    client = broker.connect("c", keep_alive=10)
+    client.send_bytes(b"\x30\xa0\x1f" + b"\x00\x01t\x00" + b"x" * 1024)
+    for _ in range(4):
+        broker.advance(s=14)
+        client.send_bytes(b"x" * 100)
+    assert not client.is_closed
+
+
 def test_a_client_we_do_not_read_from_is_not_silent() -> None:
     broker = Broker(held_bytes_max=100)
     broker.durable("other", "t").drop()
