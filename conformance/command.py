@@ -1,14 +1,17 @@
 """The command line: `holdfast conformance`, or `python -m conformance`.
 
 Exit status: 0 = nothing failed, 1 = something did (or there is no broker), 2 = asked for in a wrong
-way. Progress goes to stderr, the report to stdout or to the file named.
+way, 130 = interrupted. Progress goes to stderr, the report to stdout or to the file named.
 """
 
 import argparse
+import contextlib
 import datetime
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +28,7 @@ from conformance.statements import VERSION_NAMES, VERSIONS
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -83,10 +87,14 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
         print(f"{prog}: --output {options.output}: no such directory", file=sys.stderr)
         return EXIT_USAGE
     try:
-        report = _run(plan, options)
+        with _ended_by(signal.SIGTERM):
+            report = _run(plan, options)
     except AdapterError as problem:
         print(f"{prog}: {problem}", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     text = RENDERERS[options.output_format](report)
     if options.output is None:
         print(text, end="")
@@ -94,6 +102,19 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
         Path(options.output).write_text(text, "utf-8")
         print(report.summary())
     return report.exit_code
+
+
+@contextlib.contextmanager
+def _ended_by(number: signal.Signals) -> Iterator[None]:
+    """Let this signal end the run as Ctrl-C does: with every broker it has started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of signals
+        return
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -1,6 +1,8 @@
 """The command line: what it prints, where, and with which status."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,10 @@ import pytest
 
 from broker.cli import main as holdfast
 from conformance.command import main
+from conformance.connection import open_tcp
 from tests.conformance.conftest import TOY
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ADAPTER = f"""
 import sys
@@ -100,6 +105,50 @@ def test_no_broker_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) 
     output = capsys.readouterr()
     assert output.err == "suite: 127.0.0.1:1: no connection: Connection refused\n"
     assert output.out == ""
+
+
+def test_a_signal_ends_the_run_and_every_broker_of_it(tmp_path: Path) -> None:
+    ports = tmp_path / "ports"
+    path = tmp_path / "toy_adapter.py"
+    path.write_text(
+        ADAPTER.replace(
+            "        return Launch(",
+            f"        with open({str(ports)!r}, 'a') as file:\n"
+            "            file.write(f'{place.port}\\n')\n"
+            "        return Launch(",
+        )
+    )
+    command = [sys.executable, "-m", "conformance", "--adapter", f"{path}:Toy"]
+    command += [
+        "--version",
+        "5.0",
+        "-k",
+        "3.1.2-22",
+        "--patience",
+        "60",
+    ]  # the toy does not time out
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        assert process.stderr.readline().startswith("[  0/1]")
+        while not ports.exists() or not any(map(listens, ports.read_text().split())):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30.0)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert said == "python -m conformance: interrupted\n"
+    assert not any(map(listens, ports.read_text().split()))
+
+
+def listens(port: str) -> bool:
+    try:
+        open_tcp("127.0.0.1", int(port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_holdfast_has_the_command_and_does_not_import_it_before(
