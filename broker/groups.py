@@ -395,6 +395,10 @@ class Groups:
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
                 continue
+            max_age_ms = self._settings.max_age_s * 1000
+            if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
+                self._counters.drop("max_age")
+                continue
             connection = self._pick(group, message.topic)
             if connection is None:
                 if self._may_somebody_receive(group, message.topic):

@@ -102,7 +102,7 @@ class Publishing:
         # A stored session whose end is not durable yet may have been the only one that wanted the
         # message. A crash would bring it back, so the acknowledgement waits for that end.
         waits = bool(self._tick.ended or self._tick.ending)
-        if route.targets or route.groups:
+        if route.targets or route.groups or route.filter_ids:
             return CHANGED if waits else UNCHANGED
         self._counters.unmatched_messages += 1
         return UNMATCHED_YET if waits else UNMATCHED

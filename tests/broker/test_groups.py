@@ -463,6 +463,16 @@ def test_a_message_that_no_connected_member_may_receive_is_dropped_and_counted()
     assert broker.counters.dropped["not_authorized"] == 4
 
 
+def test_a_message_that_is_too_old_is_handed_to_nobody() -> None:
+    broker = Broker(max_age_s=5)
+    broker.durable("one", SHARED).drop()
+    broker.publish("t", b"old")
+    broker.advance(s=6)
+    broker.publish("t", b"new")
+    assert broker.durable("one").receive_all() == [b"new"]
+    assert broker.counters.dropped["max_age"] == 1
+
+
 def test_an_expired_message_is_handed_to_nobody() -> None:
     broker = Broker()
     broker.durable("one", SHARED).drop()

@@ -216,3 +216,13 @@ def test_a_will_over_a_limit_is_dropped_and_not_tried_for_ever() -> None:
     watcher.expect_nothing()
     assert broker.rows("due") == []
     assert broker.counters.wills["refused"] == 1
+
+
+def test_a_dropped_message_had_a_subscriber() -> None:
+    """0x10 would tell the publisher that nobody wants it."""
+    broker = Broker(total_bytes_max=300, on_limit="drop_new")
+    broker.durable("c", "t").drop()
+    publisher = broker.connect("p")
+    codes = [getattr(publisher.publish("t", b"x" * 50, 1), "reason_code", None) for _ in range(20)]
+    assert broker.counters.dropped["total_limit"] > 0
+    assert set(codes) == {reasons.SUCCESS}
