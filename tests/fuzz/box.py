@@ -76,6 +76,7 @@ class Box:
         self.now = START_MS
         self.published = Published()
         self.settings = self._draw_settings()
+        self.published.is_lossy = bool(self.settings.total_bytes_max)
         self.inputs = Inputs(self.random, self.settings)
         self.store = MemoryStore()
         self.streams: list[Stream] = []  # those whose end the engine was not told, oldest first
@@ -175,7 +176,8 @@ class Box:
 
     def _look(self) -> None:
         """Judge what came, and what the engine thinks of itself."""
-        for stream in self.streams:
+        # Of one client's connections the one that was taken over had its bytes first.
+        for stream in sorted(self.streams, key=lambda stream: stream.watcher.order):
             if stream.data:
                 data = b"".join(stream.data)
                 stream.data.clear()

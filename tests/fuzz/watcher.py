@@ -58,14 +58,18 @@ class View:
         self.flows: dict[int, Flow] = {}
         self.doubtful: set[int] = set()  # ids of which nothing is known any more
         self.has_crashed = False
+        # Had a connection a limit for packets? What it would not take is gone [MQTT-3.1.2-25].
+        self.had_limit = False
         self.filters: set[str] = set()  # ever asked for
-        self.unanswered: set[int] = set()  # connections with a CONNECT that was not answered
+        self.order = 0  # of the connection that has the session; one before may still be flushed
+        self.unanswered: list[int] = []  # connections whose CONNECT was not answered, in order
 
     def begin(self) -> None:
         """A new session: CONNACK without session present."""
         self.flows.clear()
         self.doubtful.clear()
         self.has_crashed = False
+        self.had_limit = False
 
     def crashed(self) -> None:
         """What was not durable may be undone."""
@@ -79,6 +83,8 @@ class Published:
 
     def __init__(self) -> None:
         self.messages: set[tuple[str, bytes]] = set()
+        self.is_lossy = False  # may limits drop what is owed?
+        self.connects = 0
         self.views: dict[str, View] = {}
 
     def view(self, client_id: str) -> View:
@@ -93,6 +99,7 @@ class Watcher:
         self.number = number
         self.published = published
         self.client_id = ""
+        self.order = 0  # of its CONNECT among all; 0 = none yet
         self.connect: Connect | None = None
         self.connack: Connack | None = None
         self.view: View | None = None
@@ -162,7 +169,11 @@ class Watcher:
             return
         self.connect = packet
         self.client_id = packet.client_id
-        self._view().unanswered.add(self.number)
+        self.published.connects += 1
+        self.order = self.published.connects
+        view = self._view()
+        view.unanswered.append(self.number)
+        view.had_limit = view.had_limit or packet.maximum_packet_size > 0
         if packet.will is not None:
             self.published.messages.add((packet.will.topic, packet.will.payload))
 
@@ -180,6 +191,8 @@ class Watcher:
         if self.view is None:
             self._early_ids.add(packet_id)
             self._view().doubtful.add(packet_id)
+            return
+        if self.view.order != self.order:
             return
         flow = self.view.flows.get(packet_id)
         fits = flow is not None and (
@@ -287,8 +300,12 @@ class Watcher:
             raise Fault("no client id was assigned")
         self.view = self._view()
         self.client_id = assigned or self.client_id
-        others = {number for number in self.view.unanswered if number < self.number}
-        self.view.unanswered -= others | {self.number}
+        if self.number not in self.view.unanswered:
+            return  # it was taken over before its CONNACK was flushed
+        place = self.view.unanswered.index(self.number)
+        others = self.view.unanswered[:place]
+        del self.view.unanswered[: place + 1]
+        self.view.order = self.order
         # MQTT 3.1 does not say whether there was a session.
         is_known = self.version > 3 or self.connect.clean_start
         if is_known and not packet.session_present:
@@ -311,7 +328,7 @@ class Watcher:
             raise Fault(f"nobody published {packet!r} on {topic!r}")
         if not any(matches(_stream(name), topic) for name in self.view.filters):
             raise Fault(f"{packet!r} on {topic!r}, asked for was {sorted(self.view.filters)}")
-        if packet.qos:
+        if packet.qos and self.view.order == self.order:
             self._judge_flow(packet)
 
     def _judge_flow(self, packet: Publish) -> None:
@@ -334,7 +351,7 @@ class Watcher:
     def _judge_pubrel(self, packet: Pubrel) -> None:
         assert self.view is not None
         flow = self.view.flows.get(packet.packet_id)
-        if packet.packet_id in self.view.doubtful:
+        if packet.packet_id in self.view.doubtful or self.view.order != self.order:
             return
         if flow is None:
             if not self.view.has_crashed:
@@ -363,8 +380,8 @@ class Watcher:
                 raise Fault(f"{self.client_id!r} never got PUBREL {packet_id}")
         if len(self._open) >= self.connect.receive_maximum or self.view.doubtful:
             return  # more may wait for room
-        if self.connect.maximum_packet_size:
-            return  # it may have been too large [MQTT-3.1.2-25]
+        if self.connect.maximum_packet_size or self.view.had_limit or self.published.is_lossy:
+            return
         for packet_id, flow in self.view.flows.items():
             if flow.connection != self.number and flow.is_certain:
                 raise Fault(f"{self.client_id!r} never got {flow.packet!r} ({packet_id}) again")
