@@ -346,13 +346,13 @@ class Delivery:
             subscription = session.subscriptions.get(entry.topic_filter)
             if subscription is None:
                 continue
-            if subscription.no_local and message.publisher == session.client_id:
+            if message.publisher == session.client_id and session.is_no_local(subscription):
                 continue
             if message.offset and message.offset <= subscription.since:
                 continue
             if subscription.qos > qos:
                 qos = subscription.qos
-            keep_retain |= subscription.retain_as_published
+            keep_retain |= session.keeps_retain(subscription)
             if subscription.identifier:
                 identifiers = (*identifiers, subscription.identifier)
         if qos < 0:
@@ -677,7 +677,7 @@ class Delivery:
             if shared is None:
                 return message, False, ()
             identifier = shared.identifier
-            retain = message.retain and shared.retain_as_published
+            retain = message.retain and session.keeps_retain(shared)
             return message, retain, (identifier,) if identifier else ()
         options = self.options(session, message)
         if options is None:  # unsubscribed meanwhile: what was begun is completed

@@ -221,7 +221,9 @@ class Groups:
 
     def _send_qos0(self, group: Group, connection: Connection, message: Message) -> None:
         subscription = group.members[connection]
-        retain = message.retain and subscription.retain_as_published
+        session = connection.session
+        assert session is not None
+        retain = message.retain and session.keeps_retain(subscription)
         identifier = subscription.identifier
         self._delivery.send_qos0(
             connection, message, retain, (identifier,) if identifier else (), {}
@@ -293,7 +295,7 @@ class Groups:
             connection,
             message,
             qos,
-            message.retain and subscription.retain_as_published,
+            message.retain and session.keeps_retain(subscription),
             (identifier,) if identifier else (),
             message.offset,
             FROM_GROUP,

@@ -47,8 +47,12 @@ class Target:
     def __init__(self, connection: "Connection", subscription: Subscription) -> None:
         self.connection = connection
         self.qos: int = subscription.qos  # the highest granted [MQTT-3.3.4-2]
-        self.retain_as_published: bool = subscription.retain_as_published
-        self.no_local: bool = subscription.no_local  # any of them: look closer if it is its own
+        session = connection.session
+        assert session is not None
+        self.retain_as_published: bool = session.keeps_retain(subscription)
+        self.no_local: bool = session.is_no_local(
+            subscription
+        )  # any of them: look closer if it is its own
         identifier = subscription.identifier
         self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
 
@@ -56,8 +60,10 @@ class Target:
         """Add another matching subscription of the same session [MQTT-3.3.4-4]."""
         if subscription.qos > self.qos:
             self.qos = subscription.qos
-        self.retain_as_published |= subscription.retain_as_published
-        self.no_local |= subscription.no_local
+        session = self.connection.session
+        assert session is not None
+        self.retain_as_published |= session.keeps_retain(subscription)
+        self.no_local |= session.is_no_local(subscription)
         if subscription.identifier:
             self.identifiers = (*self.identifiers, subscription.identifier)
 

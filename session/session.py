@@ -111,6 +111,14 @@ class Session:
             self.subscription_bytes -= len(topic_filter.encode())
         return subscription
 
+    def keeps_retain(self, subscription: Subscription) -> bool:
+        """Return whether RETAIN comes as published: not to a v3.1.1 client that goes on with it."""
+        return subscription.retain_as_published and self.protocol_version >= 5
+
+    def is_no_local(self, subscription: Subscription) -> bool:
+        """Return whether the client does not want its own messages; v3.1.1 cannot say so."""
+        return subscription.no_local and self.protocol_version >= 5
+
     # Packet ids and windows, sender side
 
     def begin_connection(self, receive_maximum: int, in_flight_max: int = PACKET_ID_MAX) -> None:

@@ -9,8 +9,11 @@ from broker import routes as routes_module
 from broker.connection import Connection
 from broker.groups import Group
 from broker.routes import Entry, Route, Routes
+from mqtt.decoder import Decoder
 from mqtt.topics import matches
+from session.session import Session
 from session.subscription import Subscription
+from tests.broker.harness import Stream
 
 TOPIC_LEVELS = ("", "a", "b", "ab", "$a", "c")
 
@@ -33,9 +36,12 @@ def subscription(
     )
 
 
-def somebody() -> Connection:
-    """Return something that stands for a connection: routes only compare identities."""
-    return cast(Connection, object())
+def somebody(version: int = 5) -> Connection:
+    """Return a connection with a session."""
+    connection = Connection(1, Stream(), Decoder("server", 0), 0, "tcp", "", None)
+    connection.session = Session("c", "", 0)
+    connection.session.protocol_version = version
+    return connection
 
 
 def join(routes: Routes, topic_filter: str, connection: Connection, **fields: int) -> Entry:
