@@ -307,7 +307,7 @@ class Bench:
             try:
                 channel.sendall(wire.connect(self.id("cleaner"), version=4))
                 channel.recv(4)
-                for topic in sorted(self.record.retained_topics, key=repr):
+                for topic in sorted(self.record.retained_topics):
                     channel.sendall(wire.publish(topic, b"", version=4, retain=True))
                 channel.sendall(wire.pingreq() + wire.disconnect())
                 while channel.recv(4096):

@@ -388,8 +388,6 @@ class Client:
         if self.version >= 5 and session_expiry is not None:
             assert not isinstance(properties, bytes)
             properties = [(tables.SESSION_EXPIRY, session_expiry), *properties]
-        if will is not None and will.retain and will.payload:
-            self._record.retained(will.topic)
         self.send(
             wire.connect(
                 self.client_id if client_id is None else client_id,
@@ -469,8 +467,6 @@ class Client:
         """
         if qos and packet_id is None:
             packet_id = self.next_id()
-        if retain and payload:
-            self._record.retained(topic)
         self.send(
             wire.publish(
                 topic,

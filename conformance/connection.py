@@ -82,6 +82,8 @@ class Connection:
         for packet in self.rules.sent(data):
             self.last_sent = packet.raw
             self._record.sent(self._name, packet.raw, packet.describe())
+            if packet.retained_topic is not None:
+                self._record.retained(packet.retained_topic)
         try:
             stream.settimeout(patience)
             stream.sendall(data)

@@ -12,7 +12,6 @@ from collections import deque
 from typing import Final
 
 from conformance.failure import Violation
-from conformance.wire import Text
 
 LINES_MAX: Final = 30  # of the exchange kept per check: enough to read what led to a failure
 HEX_MAX: Final = 96  # bytes of a packet shown
@@ -72,7 +71,7 @@ class Record:
     def __init__(self, ledger: Ledger, *, version: int, check: str) -> None:
         self.notes: list[str] = []
         self.lines: deque[Line] = deque(maxlen=LINES_MAX)
-        self.retained_topics: set[Text] = set()
+        self.retained_topics: set[str] = set()
         self._ledger = ledger
         self._version = version
         self._check = check
@@ -100,8 +99,8 @@ class Record:
         """Something else happened."""
         self._add(client, "--", text)
 
-    def retained(self, topic: Text) -> None:
-        """A retained message was published here: it has to be removed after the check."""
+    def retained(self, topic: str) -> None:
+        """A retained message is left here, or may be: it has to be removed after the check."""
         self.retained_topics.add(topic)
 
     def violation(self, client: str, violation: Violation) -> None:

@@ -28,6 +28,7 @@ class Sent:
     properties: Properties = _NONE
     summary: str = ""
     level: int | None = None  # of CONNECT
+    retained_topic: str | None = None  # where this PUBLISH, or the will, leaves a message
 
     def describe(self) -> str:
         """Return one line a person can read."""
@@ -169,7 +170,19 @@ def _read_connect(raw: bytes, reader: _Reader, version: int) -> Sent:
     client_id = reader.text()
     summary = f"{name} {level}, id {client_id!r}, flags 0x{flags:02X}, keep alive {keep_alive} s"
     summary += _show(properties)
-    return Sent(tables.CONNECT, raw, properties=properties, summary=summary, level=level)
+    will_topic = None
+    if flags & 0x24 == 0x24:  # a will, and retained
+        if version >= 5:
+            reader.properties()
+        will_topic = reader.text()
+    return Sent(
+        tables.CONNECT,
+        raw,
+        properties=properties,
+        summary=summary,
+        level=level,
+        retained_topic=will_topic,
+    )
 
 
 def _level(raw: bytes) -> int | None:
@@ -192,7 +205,15 @@ def _read_publish(raw: bytes, reader: _Reader, version: int) -> Sent:
     flags = f"QoS {qos}" + " RETAIN" * (raw[0] & 1) + " DUP" * ((raw[0] >> 3) & 1)
     summary = f"id {packet_id}, " * (packet_id is not None)
     summary += f"{_cut(topic)}, {flags}, payload {_cut(payload)}{_show(properties)}"
-    return Sent(tables.PUBLISH, raw, packet_id, properties=properties, summary=summary)
+    retained_topic = topic if raw[0] & 1 and payload and topic else None
+    return Sent(
+        tables.PUBLISH,
+        raw,
+        packet_id,
+        properties=properties,
+        summary=summary,
+        retained_topic=retained_topic,
+    )
 
 
 def _read_request(raw: bytes, reader: _Reader, version: int) -> Sent:

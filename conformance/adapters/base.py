@@ -24,7 +24,8 @@ Options: TypeAlias = Mapping[str, Option]
 HOST: Final = "127.0.0.1"
 START_S: Final = 30.0  # a broker may recover a database first, on a busy machine
 STOP_S: Final = 30.0
-DYING_S: Final = 2.0
+DYING_S: Final = 2.0  # from the first connection it cuts to the end of the process
+HOLDS_S: Final = 0.2
 POLL_S: Final = 0.02
 # Below the range Linux takes the ports of outgoing connections from, so that no client of ours can
 # take the port of a broker that is being started again.
@@ -132,9 +133,9 @@ class Broker:
     def has_died(self) -> bool:
         """Tell whether its process has ended, after something went wrong with a connection.
 
-        A process that is on its way out refuses connections a little before it is gone.
+        A process that is on its way out cuts or refuses connections a little before it is gone.
         """
-        if self._process is None or _listens(self.host, self.port):
+        if self._process is None or (self._process.poll() is None and _holds(self.host, self.port)):
             return False
         try:
             self._process.wait(DYING_S)
@@ -275,6 +276,19 @@ def _listens(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _holds(host: str, port: int) -> bool:
+    """Tell whether a connection can be opened and is still open a moment later."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0) as channel:
+            channel.settimeout(HOLDS_S)
+            channel.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) -> Broker:

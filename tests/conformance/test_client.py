@@ -402,4 +402,8 @@ def test_retained_messages_are_noted_for_cleaning_up(far_end: Ends) -> None:
     client.publish("t", b"x", retain=True)
     client.publish("u", b"", retain=True)
     client.publish("v", b"x")
-    assert end.record.retained_topics == {"t"}
+    client.send(wire.publish("w", b"x", version=5, retain=True))
+    client.send(wire.publish("r", b"x", version=5, first_byte=0x37))
+    client.send(wire.connect("x", version=5, will=Will("will", retain=True)))
+    client.send(wire.connect("x", version=5, will=Will("live")))
+    assert end.record.retained_topics == {"t", "w", "will"}

@@ -55,6 +55,16 @@ def test_a_broker_we_only_know_the_address_of_is_left_alone() -> None:
     assert broker.log() == ""
 
 
+def test_a_broker_that_has_died_is_told_from_one_that_only_closed_a_connection(
+    toy: type[ToyAdapter], tmp_path: Path, ports: Ports
+) -> None:
+    broker = base.launch(toy(), tmp_path / "b", ports, {})
+    assert not broker.has_died()
+    broker.kill()
+    assert broker.has_died()
+    assert not Broker("somebody", "127.0.0.1", 1).has_died()
+
+
 def stubborn(tmp_path: Path, ports: Ports, program: str) -> Broker:
     port = ports.take()
     command = [sys.executable, "-S", "-c", program.replace("PORT", str(port))]
