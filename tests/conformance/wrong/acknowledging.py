@@ -10,37 +10,19 @@ from tests.conformance.wrong.frames import (
     PUBLISH,
     PUBREC,
     PUBREL,
+    SUBACK,
+    UNSUBACK,
     Frame,
 )
 from tests.conformance.wrong.mutant import DROP, Answer, Link, counter, mutant, on_broker, on_client
 
 NAMES = {PUBACK: "puback", PUBREC: "pubrec", PUBREL: "pubrel", PUBCOMP: "pubcomp"}
 
+AGAIN = 64_000  # packet identifier of what a mutant publishes on its own
 
-def swallow(kind: int, word: str) -> None:
-    """Register a broker that does not read acknowledgements of a kind, and one that sends none."""
 
-    @on_client(f"reads_no_{word}", f"does not read {word.upper()}", kind)
-    def _(link: Link, frame: Frame) -> Answer:
-        return DROP
-
-    @on_broker(f"never_{word}", f"never sends {word.upper()}", kind)
-    def _(link: Link, frame: Frame) -> Answer:
-        return DROP
-
-    @on_broker(f"{word}_with_another_id", f"sends {word.upper()} with another identifier", kind)
-    def _(link: Link, frame: Frame) -> Answer:
-        frame.packet_id = (frame.packet_id or 0) ^ 0x4000
-        return None
-
-    @on_broker(f"two_{word}s", f"sends {word.upper()} twice", kind)
-    def _(link: Link, frame: Frame) -> Answer:
-        return [frame, frame]
-
-    @on_broker(f"{word}_flags", f"sends {word.upper()} with wrong header flags", kind)
-    def _(link: Link, frame: Frame) -> Answer:
-        frame.flags ^= 1
-        return None
+def wrong_packets(kind: int, word: str) -> None:
+    """Register brokers that send this kind of acknowledgement wrong."""
 
     @on_broker(f"strange_{word}_code", f"sends {word.upper()} with a reason code of no table", kind)
     def _(link: Link, frame: Frame) -> Answer:
@@ -60,6 +42,10 @@ def swallow(kind: int, word: str) -> None:
             frame.add(tables.USER_PROPERTY, ("u" * 150, "v" * 150))
         return None
 
+
+def swaps(kind: int, word: str) -> None:
+    """Register a broker that sends this kind of acknowledgement out of order."""
+
     @on_broker(f"swaps_{word}s", f"sends each {word.upper()} behind the next one", kind)
     def _(link: Link, frame: Frame) -> Answer:
         held = link.notes.pop("held", None)
@@ -74,20 +60,42 @@ def swallow(kind: int, word: str) -> None:
         link.later(0.3, give_up)
         return DROP
 
-    @on_client(f"{word}_is_success", f"does not read the reason code of {word.upper()}", kind)
+
+def reads_none(kind: int, word: str) -> None:
+    """Register a broker that does not read this kind of acknowledgement."""
+
+    @on_client(f"reads_no_{word}", f"does not read {word.upper()}", kind)
     def _(link: Link, frame: Frame) -> Answer:
-        frame.reason = frame.properties = None
-        return None
+        return DROP
+
+
+def sends_none(kind: int, word: str) -> None:
+    """Register a broker that does not send this kind of acknowledgement."""
+
+    @on_broker(f"never_{word}", f"never sends {word.upper()}", kind)
+    def _(link: Link, frame: Frame) -> Answer:
+        return DROP
 
 
 for _kind, _word in NAMES.items():
-    swallow(_kind, _word)
+    wrong_packets(_kind, _word)
+    if _kind != PUBCOMP:
+        swaps(_kind, _word)
+    if _kind in (PUBACK, PUBREC):
+        reads_none(_kind, _word)
+    if _kind != PUBACK:
+        sends_none(_kind, _word)
 
 
-@on_broker("hides_errors", "acknowledges with success what it has refused", *ACKS)
+@on_broker("puback_with_another_id", "sends PUBACK with another identifier", PUBACK)
 def _(link: Link, frame: Frame) -> Answer:
-    if frame.reason is not None and frame.reason >= 0x80:
-        frame.reason = 0
+    frame.packet_id = (frame.packet_id or 0) ^ 0x4000
+    return None
+
+
+@on_client("pubrec_is_success", "does not read the reason code of PUBREC", PUBREC)
+def _(link: Link, frame: Frame) -> Answer:
+    frame.reason = frame.properties = None
     return None
 
 
@@ -95,6 +103,45 @@ def _(link: Link, frame: Frame) -> Answer:
 def _(link: Link, frame: Frame) -> Answer:
     if frame.reason == 0x92:
         frame.reason = 0
+    return None
+
+
+@on_broker(
+    "explains_everything", "adds a Reason String to every acknowledgement", *ACKS, SUBACK, UNSUBACK
+)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.version == 5:
+        frame.add(tables.REASON_STRING, "because")
+    return None
+
+
+@on_broker(
+    "closes_after_an_error", "ends the connection after it has refused a PUBLISH", PUBACK, PUBREC
+)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.reason is not None and frame.reason >= 0x80:
+        link.later(0, link.cut)
+    return None
+
+
+refused = mutant(
+    "an_error_frees_nothing", "takes an identifier for open after a PUBREC with an error"
+)
+
+
+@refused.on_broker(PUBREC)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.reason is not None and frame.reason >= 0x80:
+        link.notes.setdefault("refused", set()).add(frame.packet_id)
+    return None
+
+
+@refused.on_client(PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.qos and frame.packet_id in link.notes.get("refused", ()):
+        assert frame.packet_id is not None
+        link.to_client(b"\x50\x02" + frame.packet_id.to_bytes(2, "big"))
+        return DROP
     return None
 
 
@@ -118,12 +165,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_client("pings_are_goodbyes", "closes at PINGREQ", PINGREQ)
-def _(link: Link, frame: Frame) -> Answer:
-    link.cut()
-    return DROP
-
-
 # QoS 2, the receiver's side.
 
 
@@ -137,8 +178,13 @@ def _(link: Link, frame: Frame) -> Answer:
     if frame.qos == 2:
         again = counter(link.world, (link.client_id, frame.packet_id))
         if again:
-            link.to_broker(frame.copy(flags=frame.flags & 1, packet_id=None))
+            link.to_broker(frame.copy(flags=2 | frame.flags & 1, packet_id=AGAIN))
     return None
+
+
+@twice.on_broker(PUBACK)
+def _(link: Link, frame: Frame) -> Answer:
+    return DROP if frame.packet_id == AGAIN else None
 
 
 @twice.on_client(PUBREL)
@@ -206,8 +252,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_client("answers_qos_0", "acknowledges QoS 0", PUBLISH)
+@on_client("reads_long_forms_only", "does not read an acknowledgement without a reason", *ACKS)
 def _(link: Link, frame: Frame) -> Answer:
-    if frame.qos == 0:
-        link.to_client(b"\x40\x02\x00\x01")
-    return None
+    return DROP if link.version == 5 and frame.reason is None else None

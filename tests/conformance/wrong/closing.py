@@ -5,11 +5,9 @@ from tests.conformance.wrong.frames import (
     CONNACK,
     CONNECT,
     DISCONNECT,
-    PINGREQ,
     PUBACK,
     PUBCOMP,
     PUBLISH,
-    PUBREC,
     PUBREL,
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -26,25 +24,29 @@ from tests.conformance.wrong.mutant import (
 )
 from tests.conformance.wrong.toys import answer
 
-WORDS = {
-    CONNECT: "connect",
+STAYS = {
     PUBLISH: "publish",
     PUBACK: "puback",
-    PUBREC: "pubrec",
-    PUBREL: "pubrel",
     PUBCOMP: "pubcomp",
     SUBSCRIBE: "subscribe",
     UNSUBSCRIBE: "unsubscribe",
-    PINGREQ: "pingreq",
+    DISCONNECT: "disconnect",
+    AUTH: "auth",
+}
+FLAGS = {
+    PUBREL: "pubrel",
+    SUBSCRIBE: "subscribe",
+    UNSUBSCRIBE: "unsubscribe",
     DISCONNECT: "disconnect",
     AUTH: "auth",
 }
 
 
-def stubborn(kind: int, word: str) -> None:
-    """Register brokers that go on after a packet of a kind that should have been the last."""
+def stays(kind: int, word: str) -> None:
+    """Register a broker that goes on after a packet that should have been the last."""
     patient = mutant(
-        f"stays_after_{word}", f"keeps the connection open after a {word.upper()} it must not take"
+        f"stays_after_{word}",
+        f"keeps the connection open after a {word.upper()} it must not take",
     )
     patient.keeps_open = lambda link: link.last is not None and link.last.kind == kind
 
@@ -52,38 +54,29 @@ def stubborn(kind: int, word: str) -> None:
     def _(link: Link, frame: Frame) -> Answer:
         return DROP if link.last is not None and link.last.kind == kind else None
 
-    @on_client(f"skips_bad_{word}", f"passes over a malformed {word.upper()}", kind, bad=True)
-    def _(link: Link, frame: Frame) -> Answer:
-        return None if is_sound(frame.raw, link.version) else DROP
 
-    @on_client(
-        f"takes_bad_{word}", f"answers a malformed {word.upper()} like a good one", kind, bad=True
-    )
-    def _(link: Link, frame: Frame) -> Answer:
-        if is_sound(frame.raw, link.version):
-            return None
-        link.to_client(answer(frame.raw, link.version))
-        return DROP
+def takes_any_flags(kind: int, word: str) -> None:
+    """Register a broker that does not look at reserved header flags."""
 
     @on_client(
         f"{word}_flags_do_not_matter", f"takes {word.upper()} with any header flags", kind, bad=True
     )
     def _(link: Link, frame: Frame) -> Answer:
-        if kind == PUBLISH:
-            return None
         flags = 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0
         return [bytes([kind << 4 | flags]) + frame.raw[1:]]
 
 
-for _kind, _word in WORDS.items():
-    stubborn(_kind, _word)
+for _kind, _word in STAYS.items():
+    stays(_kind, _word)
+for _kind, _word in FLAGS.items():
+    takes_any_flags(_kind, _word)
 
-never = mutant("never_closes", "never closes a connection")
-never.keeps_open = lambda link: True
 
-
-@never.on_broker(DISCONNECT)
+@on_client("takes_bad_connect", "answers a malformed CONNECT like a good one", CONNECT, bad=True)
 def _(link: Link, frame: Frame) -> Answer:
+    if is_sound(frame.raw, link.version):
+        return None
+    link.to_client(answer(frame.raw, link.version))
     return DROP
 
 
@@ -134,11 +127,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_broker("says_no_goodbye", "closes without DISCONNECT", DISCONNECT)
-def _(link: Link, frame: Frame) -> Answer:
-    return DROP
-
-
 @on_broker("talks_after_goodbye", "sends PINGRESP after its DISCONNECT", DISCONNECT)
 def _(link: Link, frame: Frame) -> Answer:
     return [frame, b"\xd0\x00"]
@@ -152,19 +140,13 @@ def _(link: Link, frame: Frame) -> Answer:
     return [b"\xe0\x01\x87"] if frame.reason and frame.version == 5 else None
 
 
-@on_client("closes_at_unsubscribe", "ends the connection at UNSUBSCRIBE", UNSUBSCRIBE)
-def _(link: Link, frame: Frame) -> Answer:
-    link.cut()
-    return DROP
-
-
 @on_client("reads_no_disconnect", "does not read DISCONNECT", DISCONNECT)
 def _(link: Link, frame: Frame) -> Answer:
     return DROP
 
 
-stays = mutant("stays_after_goodbye", "keeps the connection open after a client's DISCONNECT")
-stays.keeps_open = lambda link: link.last is not None and link.last.kind == DISCONNECT
+polite = mutant("stays_after_goodbye", "keeps the connection open after a client's DISCONNECT")
+polite.keeps_open = lambda link: link.last is not None and link.last.kind == DISCONNECT
 
 one_for_all = mutant("one_for_all", "ends every connection when one has to end")
 
@@ -187,5 +169,5 @@ def _cut_all(link: Link) -> bool:
 
 one_for_all.keeps_open = _cut_all
 
-unnoticed = mutant("does_not_see_ends", "does not notice that a client has gone")
-unnoticed.client_gone = lambda link: False
+
+mutant("wants_whole_packets", "wants each packet whole in one segment").wants_whole_packets = True

@@ -1,7 +1,15 @@
 """Brokers that get CONNECT and CONNACK wrong."""
 
 from conformance import tables
-from tests.conformance.wrong.frames import CONNACK, CONNECT, DISCONNECT, Frame
+from tests.conformance.wrong.frames import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBLISH,
+    SUBSCRIBE,
+    Frame,
+)
 from tests.conformance.wrong.mutant import (
     DROP,
     Answer,
@@ -78,12 +86,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_client("impatient", "takes the keep alive for a third of what it is", CONNECT)
-def _(link: Link, frame: Frame) -> Answer:
-    frame.keep_alive = frame.keep_alive and max(1, frame.keep_alive // 3)
-    return None
-
-
 # Wills.
 
 
@@ -138,10 +140,26 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_client("spoils_wills", "publishes another will message than was left", CONNECT)
+@on_client("keeps_old_wills", "takes a will for that of all later connections too", CONNECT)
 def _(link: Link, frame: Frame) -> Answer:
+    wills = link.world.setdefault("wills", {})
     if frame.connect_flags & WILL:
-        frame.payload += b"?"
+        wills[frame.client_id] = (
+            frame.connect_flags & 0x3C,
+            frame.will_properties,
+            frame.topic,
+            frame.payload,
+        )
+    elif frame.client_id in wills:
+        flags, frame.will_properties, frame.topic, frame.payload = wills[frame.client_id]
+        frame.connect_flags |= flags
+    return None
+
+
+@on_client("swaps_credentials", "takes the password for the user name", CONNECT)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.connect_flags & 0xC0 == 0xC0:
+        frame.username, frame.password = frame.password, frame.username
     return None
 
 
@@ -175,32 +193,36 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_client("short_ids", "takes only the first 12 characters of a client id", CONNECT)
-def _(link: Link, frame: Frame) -> Answer:
-    frame.client_id = frame.client_id[:12]
-    return None
-
-
 @on_client("one_anonymous_id", "gives every client without an id the same one", CONNECT)
 def _(link: Link, frame: Frame) -> Answer:
     frame.client_id = frame.client_id or b"anonymous"
     return None
 
 
-@on_client("many_ids", "gives every connection a session of its own", CONNECT)
+@on_client("refuses_long_ids", "refuses client ids of more than 20 characters", CONNECT)
 def _(link: Link, frame: Frame) -> Answer:
-    number = link.world["ids"] = link.world.get("ids", 0) + 1
-    if frame.client_id:
-        frame.client_id += b"x%d" % number
+    if len(frame.client_id) > 20:
+        link.to_client(b"\x20\x03\0\x85\0" if frame.version == 5 else b"\x20\x02\0\x02")
+        link.cut()
+        return DROP
     return None
 
 
-# CONNACK.
+early = mutant("deaf_until_connack", "does not read what comes before CONNACK is sent")
 
 
-@on_broker("never_connack", "does not answer CONNECT", CONNACK)
+@early.on_broker(CONNACK)
 def _(link: Link, frame: Frame) -> Answer:
-    return DROP
+    link.notes["in"] = True
+    return None
+
+
+@early.on_client(PUBLISH, SUBSCRIBE, PINGREQ)
+def _(link: Link, frame: Frame) -> Answer:
+    return None if link.notes.get("in") else DROP
+
+
+# CONNACK.
 
 
 @on_broker(
@@ -248,13 +270,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_broker("refuses_with_1", "always says that it was the protocol version", CONNACK)
-def _(link: Link, frame: Frame) -> Answer:
-    if frame.reason:
-        frame.reason = 1 if frame.version < 5 else 0x84
-    return None
-
-
 @on_broker("refuses_with_5", "always says that it was the authorization", CONNACK)
 def _(link: Link, frame: Frame) -> Answer:
     if frame.reason:
@@ -282,31 +297,17 @@ def limit(name: str, sentence: str, identifier: int, value: int | None) -> None:
 
 
 limit(
-    "hides_receive_maximum", "does not announce its Receive Maximum", tables.RECEIVE_MAXIMUM, None
-)
-limit(
     "boasts_of_aliases", "announces more aliases than it takes", tables.TOPIC_ALIAS_MAXIMUM, 65_535
 )
-limit(
-    "hides_aliases", "does not announce its Topic Alias Maximum", tables.TOPIC_ALIAS_MAXIMUM, None
-)
 limit("hides_maximum_qos", "does not announce its Maximum QoS", tables.MAXIMUM_QOS, None)
-limit(
-    "hides_retain_available", "does not say that it retains nothing", tables.RETAIN_AVAILABLE, None
-)
-limit("denies_retain", "says that it retains nothing, and does", tables.RETAIN_AVAILABLE, 0)
 limit("denies_wildcards", "says that it has no wildcards, and has", tables.WILDCARD_AVAILABLE, 0)
-limit("denies_shared", "says that it has no shared subscriptions", tables.SHARED_AVAILABLE, 0)
 limit("hides_keep_alive", "does not announce its Server Keep Alive", tables.SERVER_KEEP_ALIVE, None)
-limit("hides_expiry", "does not announce that it caps the expiry", tables.SESSION_EXPIRY, None)
 limit(
     "hides_assigned_id",
     "does not say which client id it has given",
     tables.ASSIGNED_CLIENT_ID,
     None,
 )
-limit("maximum_qos_2", "announces a Maximum QoS of 2", tables.MAXIMUM_QOS, 2)
-limit("receive_maximum_0", "announces a Receive Maximum of 0", tables.RECEIVE_MAXIMUM, 0)
 
 
 def talkative(

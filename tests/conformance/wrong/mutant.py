@@ -65,6 +65,8 @@ class Mutant:
     opened: Callable[[Link], None] | None = None
     # Before the broker is started: its directory, environment, and the number of the start.
     start: Start | None = None
+    # True: bytes that do not begin with a packet are lost.
+    wants_whole_packets: bool = False
     # Bytes over a WebSocket, from the client and from the broker.
     websocket_client: Callable[[dict[Any, Any], bytes], bytes] | None = None
     websocket_broker: Callable[[dict[Any, Any], bytes], bytes] | None = None

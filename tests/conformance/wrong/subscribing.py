@@ -3,7 +3,16 @@
 from collections.abc import Callable
 
 from conformance import tables
-from tests.conformance.wrong.frames import PUBLISH, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, Frame
+from tests.conformance.wrong.frames import (
+    PUBACK,
+    PUBLISH,
+    PUBREC,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    Frame,
+)
 from tests.conformance.wrong.mutant import DROP, MUTANTS, Answer, Link, mutant, on_broker, on_client
 
 NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING = 4, 8, 0x30
@@ -27,11 +36,9 @@ def filters(name: str, sentence: str, change: Callable[[bytes], bytes]) -> None:
         return None
 
 
-options("grants_qos_0", "grants QoS 0 to everybody", lambda o: o & ~3)
 options("grants_qos_2", "grants QoS 2 to everybody", lambda o: (o & ~3) | 2 if o & 3 < 3 else o)
 options("ignores_no_local", "does not know No Local", lambda o: o & ~NO_LOCAL)
 options("ignores_rap", "does not know Retain As Published", lambda o: o & ~RETAIN_AS_PUBLISHED)
-options("ignores_retain_handling", "always sends retained messages", lambda o: o & ~RETAIN_HANDLING)
 options("handling_2_is_0", "takes Retain Handling 2 for 0", lambda o: o & ~0x20)
 options(
     "handling_1_is_0",
@@ -65,8 +72,6 @@ def _in_group(topic_filter: bytes, group: bytes) -> bytes:
 
 filters("shares_with_everybody", "gives shared messages to every member",
         lambda f: _in_group(f, b""))  # fmt: skip
-filters("filters_are_prefixes", "takes every filter for the beginning of topics",
-        lambda f: f if f.endswith(b"#") else f + b"/#")  # fmt: skip
 filters("plus_is_number_sign", "takes '+' for '#'",
         lambda f: f[: f.index(b"+")] + b"#" if b"+" in f else f)  # fmt: skip
 filters("number_sign_is_plus", "takes '#' for '+'", lambda f: f.replace(b"#", b"+"))
@@ -74,10 +79,22 @@ filters("plus_is_a_character", "takes '+' for a character like any other",
         lambda f: f.replace(b"+", b"%"))  # fmt: skip
 filters("wildcards_at_the_end_only", "knows '#' but not the level above it",
         lambda f: f[:-1] + b"+/#" if f.endswith(b"/#") else f)  # fmt: skip
-filters("marks_no_order", "skips U+FEFF in filters", lambda f: f.replace(b"\xef\xbb\xbf", b""))
-filters("trims_filters", "takes the white space off a filter", lambda f: f.strip())
 filters("one_group", "knows one group per filter, whatever its share name",
         lambda f: _in_group(f, b"$share/all/"))  # fmt: skip
+
+
+@on_client("any_share_name", "takes every share name, and none, for one", SUBSCRIBE)
+def _(link: Link, frame: Frame) -> Answer:
+    frame.filters = [
+        (b"$share/any/x" if f.startswith(b"$share") and not _is_shared(f) else f, o)
+        for f, o in frame.filters
+    ]
+    return None
+
+
+def _is_shared(topic_filter: bytes) -> bool:
+    parts = topic_filter.split(b"/", 2)
+    return len(parts) == 3 and bool(parts[1]) and bool(parts[2]) and not set(b"+#") & set(parts[1])
 
 
 @on_client("filters_know_no_case", "takes small letters for large ones", SUBSCRIBE, PUBLISH)
@@ -102,16 +119,9 @@ def _(link: Link, frame: Frame) -> Answer:
     given = frame.get(tables.SUBSCRIPTION_ID)
     for text, _ in frame.filters:
         if given is not None:
-            link.notes[text] = given
-        elif text in link.notes:
-            frame.properties = [(tables.SUBSCRIPTION_ID, link.notes[text])]
-    return None
-
-
-@on_client("reads_first_filter_only", "reads the first filter of SUBSCRIBE only", SUBSCRIBE)
-def _(link: Link, frame: Frame) -> Answer:
-    link.notes["filters", frame.packet_id] = len(frame.filters)
-    frame.filters = frame.filters[:1]
+            link.world[link.client_id, text] = given
+        elif (link.client_id, text) in link.world:
+            frame.properties = [(tables.SUBSCRIPTION_ID, link.world[link.client_id, text])]
     return None
 
 
@@ -224,7 +234,41 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
+@on_client("subscriptions_fade", "ends a subscription after 2 seconds", SUBSCRIBE)
+def _(link: Link, frame: Frame) -> Answer:
+    end = frame.copy(
+        kind=UNSUBSCRIBE, packet_id=65_000, properties=[] if frame.version == 5 else None
+    )
+    link.notes["mine"] = 65_000
+    link.later(2.0, lambda: link.to_broker(end))
+    return None
+
+
+MUTANTS["subscriptions_fade"].on_broker(UNSUBACK)(_not_mine)
+
+
 # Answers.
+
+
+@on_broker("refuses_in_silence", "does not answer a SUBSCRIBE it refuses", SUBACK)
+def _(link: Link, frame: Frame) -> Answer:
+    return DROP if frame.codes and min(frame.codes) >= 0x80 else None
+
+
+strict = mutant("all_or_nothing", "refuses a subscription it cannot grant at the QoS asked for")
+
+
+@strict.on_client(SUBSCRIBE)
+def _(link: Link, frame: Frame) -> Answer:
+    link.notes["asked", frame.packet_id] = [o & 3 for _, o in frame.filters]
+    return None
+
+
+@strict.on_broker(SUBACK)
+def _(link: Link, frame: Frame) -> Answer:
+    asked = link.notes.pop(("asked", frame.packet_id), [])
+    frame.codes = [0x80 if g < a else g for g, a in zip(frame.codes, asked, strict=False)]
+    return None
 
 
 @on_broker("never_suback", "does not answer SUBSCRIBE", SUBACK)
@@ -257,12 +301,6 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_broker("one_unsuback_code", "says one code for all filters of UNSUBSCRIBE", UNSUBACK)
-def _(link: Link, frame: Frame) -> Answer:
-    frame.codes = frame.codes[:1]
-    return None
-
-
 @on_broker("suback_backwards", "says the codes of SUBACK in reverse", SUBACK)
 def _(link: Link, frame: Frame) -> Answer:
     frame.codes.reverse()
@@ -287,21 +325,10 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_broker("suback_says_1", "says QoS 1 in SUBACK, whatever it grants", SUBACK)
-def _(link: Link, frame: Frame) -> Answer:
-    frame.codes = [min(code, 1) or 1 if code < 3 else code for code in frame.codes]
-    return None
-
-
 @on_broker("suback_says_yes", "grants in words what it refuses", SUBACK)
 def _(link: Link, frame: Frame) -> Answer:
     frame.codes = [0 if code > 2 else code for code in frame.codes]
     return None
-
-
-@on_broker("two_subacks", "sends SUBACK twice", SUBACK)
-def _(link: Link, frame: Frame) -> Answer:
-    return [frame, frame]
 
 
 @on_broker("two_unsubacks", "sends UNSUBACK twice", UNSUBACK)
@@ -353,3 +380,55 @@ def _(link: Link, frame: Frame) -> Answer:
 def _(link: Link, frame: Frame) -> Answer:
     frame.properties = None
     return None
+
+
+moving = mutant("moves_begun_messages", "gives what a member has not finished to other members")
+
+
+@moving.on_client(SUBSCRIBE)
+def _(link: Link, frame: Frame) -> Answer:
+    if any(f.startswith(b"$share/") for f, _ in frame.filters):
+        link.notes["open"] = {}
+    return None
+
+
+@moving.on_broker(PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    if "open" in link.notes and frame.packet_id:
+        link.notes["open"][frame.packet_id] = frame
+    return None
+
+
+@moving.on_client(PUBACK, PUBREC)
+def _(link: Link, frame: Frame) -> Answer:
+    link.notes.get("open", {}).pop(frame.packet_id, None)
+    return None
+
+
+def _move(link: Link) -> None:
+    for other in link.links:
+        if (
+            other is not link
+            and "open" in other.notes
+            and other.client_id[:8] == link.client_id[:8]
+        ):
+            for frame in link.notes.get("open", {}).values():
+                other.to_client(frame.copy(flags=0, packet_id=None))
+
+
+moving.client_gone = _move
+
+
+@on_broker("never_moves_messages", "gives a message to one member and then to no other", PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    key = link.client_id[:8], frame.topic, frame.payload
+    return None if link.world.setdefault(key, link.client_id) == link.client_id else DROP
+
+
+@on_broker(
+    "copies_with_all_ids", "sends a copy per subscription, with the identifiers of all", PUBLISH
+)
+def _(link: Link, frame: Frame) -> Answer:
+    found = [p for p in frame.properties or () if p[0] == tables.SUBSCRIPTION_ID]
+    more = frame.copy(flags=frame.flags & 1, packet_id=None)
+    return [frame, *[more] * (len(found) - 1)] if len(found) > 1 else None
