@@ -204,7 +204,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "bytes per second from one client" + _NONE),
     Option("limits", "on_rate", "settings", "on_rate", Choice("throttle", "disconnect"),
            "above these two: read more slowly, or close with 0x96"),
-    Option("limits", "client_id_bytes", "settings", "client_id_bytes_max", Integer(1, 65_535),
+    Option("limits", "client_id_bytes", "settings", "client_id_bytes_max", Integer(23, 65_535),
            "longest client identifier"),
     Option("limits", "topic_levels", "settings", "topic_levels_max", Integer(1, 32_768),
            "levels of a topic name or filter"),

@@ -137,8 +137,6 @@ class Lifecycle:
                 return reasons.QOS_NOT_SUPPORTED
             if will.retain and not settings.retain_available:
                 return reasons.RETAIN_NOT_SUPPORTED
-            if will.topic.startswith("$"):
-                return reasons.NOT_AUTHORIZED
         return 0
 
     def refuse(self, connection: Connection, reason_code: int) -> None:
@@ -525,7 +523,10 @@ class Lifecycle:
 
     def fire(self, client_id: str, identity: str, will: Will) -> None:
         """Publish a will now; its deletion is in the same batch, so it fires once."""
-        if not self._policy.may_publish(identity, client_id, will.topic):
+        # A will on a topic of the server is refused here and not at CONNECT, like its PUBLISH:
+        # mosquitto's bridges come with one and would never connect.
+        is_reserved = will.topic.startswith("$")
+        if is_reserved or not self._policy.may_publish(identity, client_id, will.topic):
             self._counters.wills["refused"] += 1
             return
         now = self._tick.now

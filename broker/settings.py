@@ -98,7 +98,8 @@ class Settings:
         self.publish_rate: int = 0
         self.receive_rate_bytes: int = 0
         self.on_rate: OnRate = "throttle"
-        # Longest client identifier in bytes. The protocol's own limit is 65,535.
+        # Longest client identifier in bytes. The protocol's own limit is 65,535, and 23 must be
+        # taken [MQTT-3.1.3-5].
         self.client_id_bytes_max: int = 65_535
         # Levels of a topic name or filter. Matching costs time by depth; 128 is generous.
         self.topic_levels_max: int = 128
@@ -173,8 +174,8 @@ class Settings:
             )
         if self.redirect_when == "always" and not self.server_reference:
             found.append("redirect_when 'always': expected a server_reference")
-        if not 1 <= self.client_id_bytes_max <= 65_535:
-            found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 1 to 65535")
+        if not 23 <= self.client_id_bytes_max <= 65_535:
+            found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 23 to 65535")
         for name in ("topic_levels_max", "pending_messages_max", "heartbeat_ms", "expiry_slice"):
             if getattr(self, name) < 1:
                 found.append(f"{name} {getattr(self, name)}: expected at least 1")

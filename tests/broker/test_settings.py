@@ -21,7 +21,7 @@ def test_the_defaults_are_good() -> None:
         ("keep_alive_max_s", 65_536),
         ("maximum_packet_size", 127),
         ("maximum_packet_size", 268_435_461),
-        ("client_id_bytes_max", 0),
+        ("client_id_bytes_max", 22),
         ("topic_levels_max", 0),
         ("pending_messages_max", 0),
         ("heartbeat_ms", 0),

@@ -209,7 +209,8 @@ class SessionView:
             live = item.live(0 if packet.retain else sent.first_step)
             certain = certain and item.covers(sent) and len(live) == 1
             for option in live:
-                if option.no_local and sent.publisher == self.client and not packet.retain:
+                is_own = sent.publisher == self.client and not packet.retain
+                if option.no_local and is_own and self.version == 5:  # v3.1.1 has no such option
                     continue
                 qos = min(sent.qos, option.qos)
                 possible.add(qos)
