@@ -83,7 +83,7 @@ def mqtt_4_7_1_1(bench: Bench) -> None:
     scenes.nothing_is_retained(bench, bench.topic("#"))
 
 
-@statement("MQTT-4.7.1-2")
+@statement("MQTT-4.7.1-2", alone=True)
 def mqtt_4_7_1_2(bench: Bench) -> None:
     """[MQTT-4.7.1-2] '#' is a whole level and the last one; it matches the level above as well."""
     for path in ("a#", "a/#/b", "##", "#/a", "a/b#", "#a", "a/##", "#/", "a/#/", "#/#", "+#"):
@@ -96,7 +96,7 @@ def mqtt_4_7_1_2(bench: Bench) -> None:
     _grants_widest(bench, "/#", f"/{bench.topic('a')}")
 
 
-@statement("MQTT-4.7.1-3")
+@statement("MQTT-4.7.1-3", alone=True)
 def mqtt_4_7_1_3(bench: Bench) -> None:
     """[MQTT-4.7.1-3] '+' takes the place of a whole level, wherever it stands."""
     for path in ("a+", "+a/b", "a/b+", "a/+b/c", "++", "a/++", "+a"):
@@ -111,7 +111,7 @@ def mqtt_4_7_1_3(bench: Bench) -> None:
     _grants_widest(bench, "+/#", bench.topic("a/b"))
 
 
-@statement("MQTT-4.7.2-1")
+@statement("MQTT-4.7.2-1", alone=True)
 def mqtt_4_7_2_1(bench: Bench) -> None:
     """[MQTT-4.7.2-1] A filter that begins with a wildcard matches no topic that begins with $."""
     wide = bench.client("wide")
