@@ -55,9 +55,9 @@ def test_nobody_there_is_said_in_one_line() -> None:
 
 
 def test_a_refusal_and_a_closed_connection_are_said(start: Start) -> None:
-    broker = start(HOLDFAST__LIMITS__CLIENT_ID_BYTES="4")
+    broker = start(HOLDFAST__LIMITS__CLIENT_ID_BYTES="23")
     with pytest.raises(ClientError, match="CONNECT was answered by"):
-        Client("too long").connect(broker.port)
+        Client("one character too many!!").connect(broker.port)
     client = Client("good")
     client.connect(broker.port)
     broker.kill()
