@@ -5,6 +5,7 @@ tests/security/test_identity.py asks the same of the engine; here are the files,
 
 import os
 import resource
+import string
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,18 +75,22 @@ def test_c05_another_user_with_a_right_password_changes_nothing_of_a_session(
 def test_c05_an_assigned_client_id_cannot_be_guessed(start_broker: Start) -> None:
     """128 bits of it are random: an id is all that keeps nameless clients apart."""
     scene = start_broker()
-    names = set()
-    for _ in range(20):
+    names = []
+    for _ in range(40):
         client = scene.client("nameless")
         client.client_id = ""
         client.connect()
-        names.add(client.client_id)
+        names.append(client.client_id)
         client.drop()
-    digits = [name.partition("-")[2] for name in names]
-    assert len(digits) == 20
-    for position in range(len(digits[0])):  # no part of it is a counter or a clock
-        assert len({text[position] for text in digits}) > 1, digits
-    assert all(len(bytes.fromhex(text)) * 8 >= 128 for text in digits)
+    assert len(set(names)) == len(names)
+    assert {len(name) for name in names} == {22}  # [MQTT-3.1.3-5] has servers take 23
+    assert set("".join(names)) <= {*string.ascii_letters, *string.digits}
+    # With less than 128 bits in it, the last of the 22 digits would have few values, or one. And no
+    # part of it is a counter or a clock.
+    for position in range(22):
+        digits = [name[position] for name in names]
+        assert len(set(digits)) > 3, (position, names)
+        assert digits != sorted(digits), (position, names)
 
 
 # C6: rights taken away while something is stored
