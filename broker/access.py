@@ -199,8 +199,10 @@ def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., obj
 def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]) -> None:
     """Do what SIGHUP asks for: all files of now, or one error in the log and those of before.
 
-    `send_away` ends the connections of users whose line is gone or another.
+    `send_away` ends the connections of users whose line is gone or another. There has to be a file:
+    `Access.has_files`.
     """
+    assert opened.has_files
 
     def done(loaded: Loaded | AccessError) -> None:
         if isinstance(loaded, AccessError):
@@ -213,10 +215,7 @@ def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]],
         counts = {**loaded.counts, "revoked": len(loaded.revoked)}
         log.info("reload", "files of users and rules read again", **counts)
 
-    if opened.has_files:
-        opened.reload(done)
-    else:
-        log.info("reload", "nothing to reload: there is no password or ACL file")
+    opened.reload(done)
 
 
 def check(config: Config) -> list[str]:

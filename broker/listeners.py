@@ -76,6 +76,11 @@ class Listeners:
                 self._log.info("reload", "certificate read again", listener=section)
 
     @property
+    def has_certificates(self) -> bool:
+        """Whether a reload has anything to read."""
+        return any(listener.endpoint.has_tls for listener in self._listeners)
+
+    @property
     def port(self) -> int:
         """The port of the first listener, 0 if it has none."""
         return self._listeners[0].port

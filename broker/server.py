@@ -392,11 +392,10 @@ class Server:
     def _hang_up(self) -> None:
         """SIGHUP: read again what may change while we run."""
         self._listeners.reload()
-        self._reload()
-
-    def _reload(self) -> None:
-        """SIGHUP: read the files of users and rules again."""
-        access.reload_files(self._access, self._log, self._send_away)
+        if self._access.has_files:
+            access.reload_files(self._access, self._log, self._send_away)
+        elif not self._listeners.has_certificates:
+            self._log.info("reload", "nothing to reload: no password file, ACL file or certificate")
 
     def _send_away(self, users: frozenset[str]) -> None:
         """End the connections of users who are not who they were."""

@@ -422,16 +422,16 @@ def test_start_and_reload_are_logged_with_one_line_for_each_thing_to_know(
     assert len(sent_away) == 1
 
 
-def test_without_files_there_is_no_key_and_nothing_to_reload(site: Site, tmp_path: Path) -> None:
+def test_without_files_there_is_no_key_and_nothing_to_read_again(
+    site: Site, tmp_path: Path
+) -> None:
     config = site.configure()
     config.shell.data_dir = str(tmp_path / "data")
     lines = Lines()
     opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     assert lines.take() == []
     assert not (tmp_path / "data").exists()
-    access.reload_files(opened, lines.log, lambda users: pytest.fail("sent away"))
-    (line,) = lines.take()
-    assert "nothing to reload" in line["message"]
+    assert not opened.has_files
 
 
 def test_a_key_that_cannot_be_kept_is_logged(site: Site, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from mqtt.packets import Connack, Connect, Disconnect
 from storage.rocks import RocksStore
 from storage.state import SESSIONS
 from storage.watermark import Watermark
-from tests.durability.process import ROOT, BrokerProcess, http_get
+from tests.broker.certificates import Authority
+from tests.durability.process import ROOT, BrokerProcess, free_port, http_get
 from tests.durability.rawclient import Closed, RawClient
 
 Start = Callable[..., BrokerProcess]
@@ -334,6 +335,37 @@ def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_pat
     users.write_text("nonsense\n")
     broker.signal(signal.SIGHUP)
     client.connect(username="ben", password=b"his")
+
+
+def test_sighup_says_what_it_has_read_again(start: Start, tmp_path: Path) -> None:
+    """Certificates are something; only without them and without files there is nothing."""
+    certificate, key = Authority(tmp_path / "authority").server()
+    tls = {
+        "HOLDFAST__LISTENER__TLS__PORT": str(free_port()),
+        "HOLDFAST__LISTENER__TLS__TLS_CERTIFICATE": str(certificate),
+        "HOLDFAST__LISTENER__TLS__TLS_KEY": str(key),
+    }
+    (tmp_path / "acl").write_text("topic readwrite #\n")
+    rules = {"HOLDFAST__AUTH__ACL_FILE": str(tmp_path / "acl")}
+    nothing = "nothing to reload: no password file, ACL file or certificate"
+    both = ["certificate read again", "files of users and rules read again"]
+    for environment, expected in (({}, [nothing]), (tls, both[:1]), ({**tls, **rules}, both)):
+        broker = start(**environment)
+        client = RawClient(broker.port, "c")
+        client.connect()
+        broker.signal(signal.SIGHUP)
+        said: list[object] = []
+        for _ in range(500):
+            client.ping()
+            lines = [json.loads(line) for line in broker.log().splitlines()]
+            said = [line["message"] for line in lines if line["event"] == "reload"]
+            if len(said) >= len(expected):
+                break
+        client.ping()
+        client.drop()
+        assert said == expected
+        broker.kill()
+        assert broker.log().count('"reload"') == len(expected)
 
 
 def test_the_last_packet_reaches_a_client_that_goes_on_sending(start: Start) -> None:
