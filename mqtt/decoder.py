@@ -226,7 +226,8 @@ class Decoder:
                         data[body:stop],
                         first >> 1 & 3,
                         first & 1 == 1,
-                        first & 8 == 8,
+                        # DUP at QoS 0 gets this far in MQTT 3.1 only, where it means nothing.
+                        first & 8 == 8 and first & 6 != 0,
                         packet_id,
                     )
                 )

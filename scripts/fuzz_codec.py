@@ -80,7 +80,7 @@ def check(data: bytes) -> int:
 
 
 def check_every_cut(data: bytes) -> None:
-    """Cut one short input in two at every place, and into single bytes."""
+    """Cut one short input in two at every place, into single bytes, and behind its CONNECT."""
     state, stream = data[0], data[2:]
     whole = _decode(state, [stream])
     for place in range(1, len(stream)):
@@ -88,19 +88,24 @@ def check_every_cut(data: bytes) -> None:
             raise CodecFault(f"two pieces, cut behind {place} bytes, differ from one piece")
     if _decode(state, _pieces(stream, 1)) != whole:
         raise CodecFault("single bytes differ from one piece")
+    if _decode(state, [stream], held=True) != whole:
+        raise CodecFault("a decoder that waits behind CONNECT differs")
 
 
 def _pieces(stream: bytes, size: int) -> list[bytes]:
     return [stream[position : position + size] for position in range(0, len(stream), size)]
 
 
-def _decode(state: int, pieces: list[bytes]) -> Outcome:
+def _decode(state: int, pieces: list[bytes], *, held: bool = False) -> Outcome:
     role, version = STATES[state % len(STATES)]
     limit = PACKET_SIZES_MAX[state // len(STATES) % len(PACKET_SIZES_MAX)]
     decoder = Decoder("server" if role == "server" else "client", limit, version)
+    decoder.holds_after_connect = held
     found: list[Packet] = []
     for piece in pieces:
         found += decoder.receive(piece)
+    if held:
+        found += decoder.go_on()
     error = decoder.error
     if error is None:
         return found, None, decoder.version, decoder.pending_size

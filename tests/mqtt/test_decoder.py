@@ -281,6 +281,29 @@ def test_faults_on_the_short_path(version: int, hexadecimal: str) -> None:
 # CONNECT and the version
 
 
+def test_dup_at_qos_0_means_nothing_in_mqtt_3_1() -> None:
+    """What comes out can be sent, to clients of every version."""
+    decoder = server(3)
+    found = decoder.receive(bytes.fromhex("38 04 0001 74 78") + bytes.fromhex("39 04 0001 74 78"))
+    assert found == [Publish("t", b"x"), Publish("t", b"x", retain=True)]
+    assert decoder.receive(bytes.fromhex("3a 06 0001 74 0007 78")) == [
+        Publish("t", b"x", 1, dup=True, packet_id=7)
+    ]
+    assert decoder.error is None
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_nothing_behind_a_connect_is_decoded_before_it_is_asked_for(size: int) -> None:
+    """The fault in the stream, too, is found only then."""
+    decoder = server(0)
+    decoder.holds_after_connect = True
+    found = feed(decoder, CONNECT_V5 + PINGREQ * 2 + b"\x00", size)
+    assert [type(packet) for packet in found] == [Connect]
+    assert decoder.is_held and decoder.error is None
+    assert decoder.go_on() == [Pingreq(), Pingreq()]
+    fault_of(decoder, MalformedPacket)
+
+
 def test_the_version_comes_from_connect() -> None:
     for connect, version, publish in (
         (CONNECT_V4, 4, b"\x30\x04\x00\x01t\x00"),
