@@ -86,7 +86,7 @@ class Box:
         self.token: tuple[int, int] | None = None  # of the sync that runs, and what it covers
         self.start()
         random = self.random
-        self._actions: list[tuple[Callable[[], None], float]] = [
+        self._actions: list[tuple[Callable[[], object], float]] = [
             (self._send, 60.0),
             (self._open, 5.0),
             (self._drop, 1.5),

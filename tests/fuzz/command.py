@@ -29,8 +29,11 @@ def run_history(seed: int) -> tuple[int, int, str | None]:
     return box.packets, box.received, None
 
 
-def run_many(first: int, packets: int) -> tuple[int, int, list[str]]:
-    """Run histories until so many packets were sent; returns (sent, received, problems)."""
+def run_many(first: int, packets: int) -> tuple[int, int, int, list[str]]:
+    """Run histories until so many packets were sent.
+
+    Returns (histories, packets sent, packets received, problems).
+    """
     sent = received = 0
     problems: list[str] = []
     seed = first
@@ -39,10 +42,10 @@ def run_many(first: int, packets: int) -> tuple[int, int, list[str]]:
         sent, received = sent + one[0], received + one[1]
         problems += [one[2]] if one[2] is not None else []
         seed += 1
-    return sent, received, problems
+    return seed - first, sent, received, problems
 
 
-def _part(arguments: tuple[int, int]) -> tuple[int, int, list[str]]:
+def _part(arguments: tuple[int, int]) -> tuple[int, int, int, list[str]]:
     return run_many(*arguments)
 
 
@@ -63,14 +66,16 @@ def main() -> int:
     parts = [(options.first + 1_000_000 * job, share) for job in range(options.jobs)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         results = pool.map(_part, parts)
-    sent = sum(result[0] for result in results)
-    received = sum(result[1] for result in results)
-    problems = [problem for result in results for problem in result[2]]
+    histories = sum(result[0] for result in results)
+    sent = sum(result[1] for result in results)
+    received = sum(result[2] for result in results)
+    problems = [problem for result in results for problem in result[3]]
     for problem in problems[:20]:
         sys.stdout.write(problem + "\n")
     elapsed = time.monotonic() - began
     sys.stdout.write(
-        f"{sent} packets sent, {received} received in {elapsed:.0f} s, {len(problems)} faults\n"
+        f"{histories} histories, {sent} packets sent, {received} received in {elapsed:.0f} s, "
+        f"{len(problems)} faults\n"
     )
     return 1 if problems else 0
 
