@@ -131,6 +131,18 @@ def test_c12_auth_where_there_is_no_method_is_an_error() -> None:
     client.expect_closed(reasons.PROTOCOL_ERROR)
 
 
+def test_c12_a_broken_stream_costs_its_own_connection_only() -> None:
+    """[MQTT-4.13.1-1]"""
+    broker = Broker()
+    other = broker.connect("other")
+    client = broker.open()
+    client.send(connect_packet("c", 5))
+    client.take()
+    client.send_bytes(b"\x00\x00")
+    client.expect_closed(reasons.MALFORMED_PACKET)
+    other.ping()
+
+
 # C11: text
 
 
