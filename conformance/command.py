@@ -7,6 +7,7 @@ way, 130 = interrupted. Progress goes to stderr, the report to stdout or to the 
 import argparse
 import contextlib
 import datetime
+import os
 import signal
 import sys
 import threading
@@ -61,8 +62,19 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         default="",
         help="only statements that match: parts of ids or module names, with and, or, not, ( )",
     )
-    parser.add_argument("-o", "--output-format", choices=list(RENDERERS), default="table")
-    parser.add_argument("--output", metavar="FILE", help="write the report here, not to stdout")
+    parser.add_argument(
+        "-o",
+        "--output-format",
+        choices=list(RENDERERS),
+        help="form of the report (default: by the ending of FILE, else a table)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="write the report here, not to stdout; several times for several forms of one run",
+    )
     parser.add_argument(
         "--patience",
         type=float,
@@ -83,9 +95,11 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
     except (SelectionError, AdapterError) as problem:
         print(f"{prog}: {problem}", file=sys.stderr)
         return EXIT_USAGE
-    if options.output is not None and not Path(options.output).absolute().parent.is_dir():
-        print(f"{prog}: --output {options.output}: no such directory", file=sys.stderr)
-        return EXIT_USAGE
+    for name in options.output:  # now, not after a minute of checks
+        if os.path.isdir(name) or not os.path.isdir(Path(name).absolute().parent):
+            what = "is a directory" if os.path.isdir(name) else "no such directory"
+            print(f"{prog}: --output {name}: {what}", file=sys.stderr)
+            return EXIT_USAGE
     try:
         with _ended_by(signal.SIGTERM):
             report = _run(plan, options)
@@ -95,13 +109,28 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    text = RENDERERS[options.output_format](report)
-    if options.output is None:
-        print(text, end="")
-    else:
-        Path(options.output).write_text(text, "utf-8")
-        print(report.summary())
-    return report.exit_code
+    return _write(report, options, prog)
+
+
+# The form of a report by the ending of its file.
+_ENDINGS: Final = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit"}
+
+
+def _write(report: Report, options: argparse.Namespace, prog: str) -> int:
+    """Write the report to stdout or to its files, and return the exit status."""
+    if not options.output:
+        print(RENDERERS[options.output_format or "table"](report), end="")
+        return report.exit_code
+    status = report.exit_code
+    for path in map(Path, options.output):
+        form = options.output_format or _ENDINGS.get(path.suffix.lower(), "table")
+        try:
+            path.write_text(RENDERERS[form](report), "utf-8")
+        except OSError as problem:
+            print(f"{prog}: --output {path}: {problem.strerror}", file=sys.stderr)
+            status = EXIT_FAILED
+    print(report.summary())
+    return status
 
 
 @contextlib.contextmanager

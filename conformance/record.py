@@ -18,8 +18,28 @@ HEX_MAX: Final = 96  # bytes of a packet shown
 
 
 @dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of the exchange: seconds since the check began, client, direction, what."""
+
+    seconds: float
+    client: str
+    arrow: str  # "->" to the broker, "<-" from the broker, "--" neither
+    text: str
+    data: bytes = b""
+
+    def hex(self) -> str:
+        """Return the packet in hex, cut if it is long."""
+        cut = self.data[:HEX_MAX].hex(" ")
+        return cut + f" … ({len(self.data)} bytes)" * (len(self.data) > HEX_MAX)
+
+    def __str__(self) -> str:
+        packet = f" [{self.hex()}]" if self.data else ""
+        return f"{self.seconds:.3f} {self.client} {self.arrow} {self.text}{packet}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Booking:
-    """One fault seen during the run; `check` is the one that happened to see it."""
+    """One fault seen during the run; `check` is the one that happened to see it, in `lines`."""
 
     version: int
     statement: str
@@ -27,6 +47,7 @@ class Booking:
     message: str
     packet: bytes
     expected: str
+    lines: tuple[Line, ...] = ()
 
 
 class Ledger:
@@ -47,22 +68,6 @@ class Ledger:
             return sorted(
                 self._bookings, key=lambda b: (b.version, b.statement, b.check, b.message)
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """One line of the exchange: seconds since the check began, client, direction, what."""
-
-    seconds: float
-    client: str
-    arrow: str  # "->" to the broker, "<-" from the broker, "--" neither
-    text: str
-    data: bytes = b""
-
-    def hex(self) -> str:
-        """Return the packet in hex, cut if it is long."""
-        cut = self.data[:HEX_MAX].hex(" ")
-        return cut + f" … ({len(self.data)} bytes)" * (len(self.data) > HEX_MAX)
 
 
 class Record:
@@ -115,5 +120,6 @@ class Record:
                     violation.message,
                     violation.packet or b"",
                     violation.expected,
+                    tuple(self.lines),
                 )
             )

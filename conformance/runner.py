@@ -352,6 +352,7 @@ class _Session:
                     was_sent=False,
                     decoded=_decoded(booking.packet, booking.version),
                     expected=booking.expected,
+                    lines=booking.lines,
                 )
         return [results[key] for key in known if key in results]
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from conformance.record import Line
 from conformance.results import OUTCOMES, Report, Result
 from conformance.statements import VERSION_NAMES
 
@@ -41,12 +40,8 @@ def _statement(result: Result) -> dict[str, Any]:
         "packet_from": "client" if result.was_sent else "broker",
         "decoded": result.decoded,
         "expected": result.expected,
-        "exchange": [_line(line) for line in result.lines] if result.is_bad else [],
+        "exchange": [str(line) for line in result.lines] if result.is_bad else [],
         "notes": list(result.notes),
         "check": result.check,
         "seconds": round(result.seconds, 3),
     }
-
-
-def _line(line: Line) -> str:
-    return f"{line.seconds:.3f} {line.client} {line.arrow} {line.text} [{line.hex()}]"

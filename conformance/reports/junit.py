@@ -47,7 +47,8 @@ def _case(result: Result) -> xml.Element:
     if result.is_bad:
         kind = "failure" if result.outcome == "fail" else "error"
         node = xml.SubElement(case, kind, message=first, type=result.outcome)
-        node.text = _clean("\n".join(describe(result)))
+        exchange = ["  exchange", *(f"    {line}" for line in result.lines)] if result.lines else []
+        node.text = _clean("\n".join([*describe(result), *exchange]))
     elif result.outcome != "pass":
         xml.SubElement(case, "skipped", message=f"{result.outcome}: {first}")
     if result.notes:

@@ -70,9 +70,34 @@ def test_a_report_can_go_to_a_file(
     )
 
 
+def test_one_run_can_be_written_in_several_forms_told_by_their_endings(
+    adapter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beginnings = {"r.json": "{", "r.html": "<!doctype html>", "r.xml": "<?xml", "r.txt": "MQTT 5.0"}
+    arguments = ["--adapter", adapter, "--version", "5.0", "-k", "3.1.4-5", "-q"]
+    for name in beginnings:
+        arguments += ["--output", str(tmp_path / name)]
+    assert main(arguments) == 0
+    for name, beginning in beginnings.items():
+        assert (tmp_path / name).read_text().startswith(beginning)
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_does_not_lose_the_others(
+    adapter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "good.json"
+    # Longer than a file name may be: only writing it shows.
+    files = ["--output", str(tmp_path / f"{'x' * 300}.json"), "--output", str(good)]
+    assert main(["--adapter", adapter, "-k", "3.1.4-5", "-q", *files], prog="suite") == 1
+    assert json.loads(good.read_text())["broker"] == "toy 1"
+    assert "File name too long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--output", "/"], "is a directory"),
         (["--adapter", "nobody"], "unknown adapter 'nobody'"),
         (["--adapter", "no.such.module:Class"], "No module named 'no'"),
         (["--adapter", "/no/such/file.py:Class"], "No such file"),

@@ -16,6 +16,7 @@ def test_a_violation_is_booked_on_every_statement_it_breaks() -> None:
     ]
     assert ledger.bookings()[0].packet == b"\x30\x00"
     assert record.lines[-1].data == b"\x30\x00"
+    assert [str(line) for line in ledger.bookings()[0].lines] == [str(record.lines[-1])]
 
 
 def test_only_the_last_lines_of_an_exchange_are_kept() -> None:

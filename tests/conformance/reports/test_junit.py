@@ -20,7 +20,8 @@ def test_junit_is_xml_that_counts_right() -> None:
     failure = new.find("testcase/failure")
     assert failure is not None
     assert failure.get("message") == "received PUBACK"
-    assert "40 02 00 07" in (failure.text or "")
+    assert "received 40 02 00 07" in (failure.text or "")
+    assert "0.500 a <- PUBACK id 7 [40 02 00 07]" in (failure.text or "")
 
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
