@@ -63,24 +63,20 @@ def mqtt_3_1_4_2(bench: Bench) -> None:
     older connection.
     """
     topic = bench.topic("t")
-    watcher = scenes.watch(bench, "will")
     publisher = bench.client("publisher")
     for old_clean in (True, False):
         for new_clean in (True, False):
             what = f"CleanSession {int(old_clean)}, then {int(new_clean)}"
             with bench.case(what):
-                payload = what.encode()
-                will = Will(bench.topic("will"), payload, qos=1)
                 first = bench.client("a", clean=True)
                 first.disconnect()
-                first.connect(clean=old_clean, will=will)
+                first.connect(clean=old_clean)
                 scenes.subscribe(bench, first, (topic, 1))
                 publisher.publish(topic, b"open", qos=1)
                 open_id = first.expect_publish(topic, b"open", acknowledge=False).packet_id
                 second = bench.client("a", connect=False)
                 connack = second.connect(clean=new_clean)
                 first.expect_close()
-                watcher.expect_publish(bench.topic("will"), payload, qos=1)
                 moves = not old_clean and not new_clean
                 if connack.session_present != moves:
                     bench.fail("session present is wrong", connack, expected=f"{int(moves)}")
@@ -93,7 +89,6 @@ def mqtt_3_1_4_2(bench: Bench) -> None:
                     scenes.subscribe(bench, second, (topic, 1))
                 publisher.publish(topic, b"live", qos=1)
                 scenes.only(bench, second, topic, b"live", publisher)
-                scenes.nothing_comes(bench, watcher, publisher)
                 second.disconnect()
 
 

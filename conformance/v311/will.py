@@ -37,6 +37,18 @@ def mqtt_3_1_2_8(bench: Bench) -> None:
                 client.send(wire.packet(0xF0))
                 client.expect_close()
             watcher.expect_publish(topic, payload, qos=number, retain=False)
+    with bench.case("a second CONNECT"):
+        client = bench.client("mortal", will=Will(topic, b"twice", qos=1))
+        client.send(wire.connect(client.client_id, version=4))
+        client.expect_close()
+        watcher.expect_publish(topic, b"twice", qos=1, retain=False)
+    for old, new in ((True, True), (True, False), (False, True), (False, False)):
+        with bench.case(f"taken over, CleanSession {int(old)}, then {int(new)}"):
+            payload = f"taken over {int(old)} {int(new)}".encode()
+            client = bench.client("mortal", clean=old, will=Will(topic, payload, qos=1))
+            bench.client("mortal", clean=new).disconnect()
+            client.expect_close()
+            watcher.expect_publish(topic, payload, qos=1, retain=False)
     with bench.case("keep alive exceeded"):
         silent.expect_close(timeout=1.5 + scenes.KEEP_ALIVE_LATENESS_S)
         watcher.expect_publish(bench.topic("timeout"), b"silent", qos=1)

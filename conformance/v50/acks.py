@@ -294,10 +294,10 @@ def x_35(bench: Bench) -> None:
     client.subscribe(topic, 2)
     for packet_id in UNKNOWN_IDS:
         client.pubrec(packet_id)
-        expect_reason(bench, client.expect_pubrel(packet_id), NOT_FOUND)
+        expect_not_found(bench, client.expect_pubrel(packet_id))
         client.pubcomp(packet_id, NOT_FOUND)
         client.pubrel(packet_id)
-        expect_reason(bench, client.expect(Pubcomp, packet_id=packet_id), NOT_FOUND)
+        expect_not_found(bench, client.expect(Pubcomp, packet_id=packet_id))
         client.puback(packet_id)  # nothing answers these two
         client.pubcomp(packet_id)
         client.ping()

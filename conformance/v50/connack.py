@@ -7,9 +7,10 @@ from conformance import tables, wire
 from conformance.check import Bench, statement
 from conformance.client import Client
 from conformance.deliveries import announced, come_back, persistent, require, restart
-from conformance.failure import Violation
+from conformance.failure import NotRun, Violation
 from conformance.packets import Connack, Pingresp, Suback
 from conformance.scenes import answer_within
+from conformance.v50 import auth
 from conformance.v50.connect_payload import anonymous
 from conformance.v50.connect_properties import expect_silence_to_end
 
@@ -82,7 +83,7 @@ def mqtt_3_2_0_1(bench: Bench) -> None:
         bench.fail("not all queued messages", expected="20 messages")
 
 
-@statement("MQTT-3.2.0-2")
+@statement("MQTT-3.2.0-2", wants=("configure",))
 def mqtt_3_2_0_2(bench: Bench) -> None:
     """[MQTT-3.2.0-2] A connection gets one CONNACK and no more."""
     # On every connection of every check a second CONNACK is a fault; here it is provoked.
@@ -105,6 +106,19 @@ def mqtt_3_2_0_2(bench: Bench) -> None:
         rest = client.drain()
         if rest:
             bench.fail("more than a CONNACK", rest[0], expected="nothing more")
+    if bench.has("configure") and auth.started(bench):
+        _authenticates_again(bench)
+
+
+def _authenticates_again(bench: Bench) -> None:
+    """An exchange that is like the one of CONNECT must not end with CONNACK again."""
+    with bench.case("authentication, and then again"):
+        client = auth.authenticated(bench)
+        for _ in range(2):
+            auth.finish(client, *auth.again(client))
+        rest = client.drain()
+        if rest:
+            bench.fail("more than AUTH", rest[0], expected="nothing more")
 
 
 @statement("MQTT-3.2.2-1")
@@ -321,28 +335,39 @@ def mqtt_3_2_2_20(bench: Bench) -> None:
 @statement("MQTT-3.2.2-21", needs=("configure",), seconds=4)
 def mqtt_3_2_2_21(bench: Bench) -> None:
     """[MQTT-3.2.2-21] A Server Keep Alive counts in place of the client's keep alive."""
-    bench.start(keep_alive_max=2)
+    most = _start_with_ceiling(bench)
     clients = {}
     for asked in (60, 0):
         client = bench.client(f"k{asked}", keep_alive=asked)
         clients[asked] = client, time.monotonic()
         told = announced(client).properties.number(tables.SERVER_KEEP_ALIVE)
-        if told != 2 and (told is not None or asked):
-            bench.fail(f"Server Keep Alive {told} for {asked}", announced(client), expected="2")
+        if told != most and (told is not None or asked):
+            what = f"Server Keep Alive {told} for {asked}"
+            bench.fail(what, announced(client), expected=f"{most}")
         if told is None:
             bench.note("a client that asks for no keep alive gets none")
             del clients[asked]
     kept = bench.client("kept", keep_alive=60)
     within = bench.client("within", keep_alive=1)
-    told = announced(within).properties.number(tables.SERVER_KEEP_ALIVE)
-    time.sleep(1.4)
-    kept.ping()
-    within.ping()
-    for asked, (client, began) in clients.items():
-        with bench.case(f"Server Keep Alive 2 for a client that asked for {asked}"):
-            expect_silence_to_end(bench, client, began, 2)
-    with bench.case("Server Keep Alive 2 and a PINGREQ in time"):
+    for _ in range(most):
+        time.sleep(0.7)
         kept.ping()
+        within.ping()
+    for asked, (client, began) in clients.items():
+        with bench.case(f"Server Keep Alive {most} for a client that asked for {asked}"):
+            expect_silence_to_end(bench, client, began, most)
+    with bench.case(f"Server Keep Alive {most} and a PINGREQ in time"):
+        kept.ping()
+
+
+def _start_with_ceiling(bench: Bench) -> int:
+    """Start a broker with a ceiling of the keep alive and return it: the lowest it can have."""
+    try:
+        bench.start(keep_alive_max=2)
+    except NotRun:
+        bench.start(keep_alive_max=10)
+        return 10
+    return 2
 
 
 @statement("MQTT-3.2.2-22", seconds=6)

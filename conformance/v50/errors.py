@@ -215,14 +215,11 @@ def mqtt_4_13_2_1(bench: Bench) -> None:
         old = bench.client("twice")
         bench.client("twice")
         old.expect_close(0x8E)
-    watcher = bench.client("watcher")
-    watcher.subscribe(bench.topic("will"), 1)
     for reason in CLIENT_REASONS:
         with bench.case(f"the client sends DISCONNECT 0x{reason:02X}"):
-            client = bench.client("leaving", will=Will(bench.topic("will"), f"{reason}"))
+            client = bench.client("leaving")
             client.send(wire.disconnect(reason) + wire.pingreq())
             client.expect_silent_close()
-            watcher.expect_publish(bench.topic("will"), f"{reason}")
 
 
 # Rules of the text without a number.

@@ -143,7 +143,6 @@ def mqtt_3_8_3_5(bench: Bench) -> None:
     reserved = [with_options(options) for options in (0x40, 0x80, 0xC0, 0x41, 0x82, 0x68)]
     later = wire.subscribe(7, [(topic, 0), (topic + "/u", 0x80)], version=5)
     scenes.expect_each_closes(bench, [*reserved, ("in the second filter", later)], MALFORMED)
-    scenes.expect_each_closes(bench, [with_options(0x03), with_options(0x30)], PROTOCOL_ERROR)
 
 
 @statement("MQTT-3.8.4-1", wants=("configure",))
