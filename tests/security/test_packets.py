@@ -4,6 +4,9 @@ Every one costs its own connection at most. tests/mqtt proves the same of the de
 tests/fuzz with random input.
 """
 
+from itertools import product
+from typing import Any, Final
+
 import pytest
 
 from mqtt import reasons
@@ -141,6 +144,114 @@ def test_c12_a_broken_stream_costs_its_own_connection_only() -> None:
     client.send_bytes(b"\x00\x00")
     client.expect_closed(reasons.MALFORMED_PACKET)
     other.ping()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_c12_every_truncation_of_connect_is_refused_or_waited_for(version: int) -> None:
+    """With a will and both credentials: whatever is missing, nobody gets in and nothing stays."""
+    broker = Broker()
+    fields: dict[str, Any] = {"username": "ann", "password": b"secret", "will": will("w")}
+    if version == 5:
+        fields |= {"session_expiry_interval": 60, "user_properties": (("a", "b"),)}
+    whole = encode(connect_packet("c", version, **fields), version)
+    for size in range(2, len(whole)):
+        client = broker.open(version)
+        client.send_bytes(whole[:size])
+        assert not client.is_closed and client.take() == []
+        client.drop()
+        client = broker.open(version)
+        client.send_bytes(whole[:1] + bytes((size - 2,)) + whole[2:size])
+        assert client.is_closed
+        answers = client.take()
+        assert all(isinstance(packet, Connack) and packet.reason_code for packet in answers)
+    assert broker.rows("sessions") == [] and broker.rows("connections") == []
+    client = broker.open(version)
+    client.send_bytes(whole)
+    client.answer(Connack)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_c12_a_topic_without_a_character_is_an_error(version: int) -> None:
+    """CVE-2021-34432"""
+    broker = Broker()
+    watcher = broker.clean("watcher", "#")
+    block = b"\x00" if version == 5 else b""
+    for first, body in (
+        (0x30, b"\x00\x00" + block + b"x"),
+        (0x31, b"\x00\x00" + block + b"x"),
+        (0x32, b"\x00\x00\x00\x01" + block),
+        (0x82, b"\x00\x01" + block + b"\x00\x00\x01"),
+        (0xA2, b"\x00\x01" + block + b"\x00\x00"),
+    ):
+        client = broker.connect("c", version=version)
+        client.send_bytes(bytes((first, len(body))) + body)
+        assert client.is_closed, hex(first)
+        assert kinds(client.take()) == (["Disconnect"] if version == 5 else [])
+    watcher.expect_nothing()
+
+
+ZERO_IN_CONNECT: Final = {"receive maximum": "21 0000", "maximum packet size": "27 00000000"}
+
+
+@pytest.mark.parametrize("text", ZERO_IN_CONNECT.values(), ids=ZERO_IN_CONNECT)
+def test_c12_a_zero_where_none_may_be_is_refused(text: str) -> None:
+    """FlashMQ CVE-2026-42209: a division by what a client had sent."""
+    client = Broker().open()
+    block = bytes.fromhex(text)
+    body = b"\x00\x04MQTT\x05\x02\x00\x00" + bytes((len(block),)) + block + b"\x00\x01c"
+    client.send_bytes(bytes((0x10, len(body))) + body)
+    answer = client.answer(Connack)
+    assert isinstance(answer, Connack) and answer.reason_code == reasons.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize(
+    "text", ["82 08 0001 02 0b00 0000 01", "82 07 0000 00 0001 74 01", "32 07 0001 74 0000 00 78"]
+)
+def test_c12_an_id_of_zero_is_refused(text: str) -> None:
+    """A Subscription Identifier, and packet ids."""
+    client = Broker().connect("c")
+    client.send_bytes(bytes.fromhex(text))
+    assert client.is_closed and kinds(client.take()) == ["Disconnect"]
+
+
+def test_c12_a_group_that_empties_while_it_is_served_is_no_fault() -> None:
+    """Turns are taken by a remainder: the last member leaves, is thrown out, or takes nothing."""
+    broker = Broker()
+    publisher = broker.connect("p")
+    for turn in range(3):
+        members = [broker.clean(f"m{number}", "$share/g/t", qos=turn) for number in range(3)]
+        for member in members:
+            publisher.publish("t", b"x", turn)
+            member.drop()
+        publisher.publish("t", b"x", turn)
+    publisher.ping()
+
+
+PIECES: Final = {
+    "connect": connect_packet("seq", 5),
+    "disconnect": Disconnect(0),
+    "subscribe": Subscribe(1, [Subscription("t", 2)]),
+    "unsubscribe": Unsubscribe(2, ["t"]),
+    "publish": Publish("t", b"x" * 100, 2, packet_id=3, retain=True),
+}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_c12_no_sequence_of_packets_leaves_anything_behind(length: int) -> None:
+    """CVE-2024-8376: sequences of these five leaked, or used what was freed."""
+    broker = Broker()
+    other = broker.connect("other")
+    before = broker.engine.stats()
+    for names in product(PIECES, repeat=length):
+        client = broker.open()
+        client.send_bytes(b"".join(encode(PIECES[name], 5) for name in names))
+        assert (kinds(client.take())[:1] == ["Connack"]) is (names[0] == "connect")
+        client.drop()
+        other.publish("t", b"", retain=True)
+    other.ping()
+    assert broker.engine.stats() == before
+    for family in ("sessions", "subscriptions", "filters", "holders", "incoming", "connections"):
+        assert broker.rows(family) == [], family
 
 
 # C11: text
