@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from mqtt import reasons
+from mqtt.decoder import Decoder
 from mqtt.encoder import encode
 from mqtt.packets import (
     Auth,
@@ -30,6 +31,7 @@ from mqtt.packets import (
     Unsubscribe,
 )
 from tests.broker.harness import Broker, connect_packet, will
+from tests.fuzz.command import run_many
 
 FROM_CLIENT: list[Packet] = [
     Publish("t", b"x", 1, packet_id=1),
@@ -254,6 +256,16 @@ def test_c12_no_sequence_of_packets_leaves_anything_behind(length: int) -> None:
         assert broker.rows(family) == [], family
 
 
+FUZZED: Final = 6000
+
+
+def test_c12_random_sessions_break_no_rule() -> None:
+    """10^7 inputs of the codec and 2 x 10^6 packets are the slow tier of tests/fuzz; a few here."""
+    histories, sent, received, problems = run_many(12_000, FUZZED)
+    assert not problems, problems[0]
+    assert histories > 5 and sent >= FUZZED and received > FUZZED // 5
+
+
 # C11: text
 
 
@@ -283,6 +295,74 @@ def test_c11_text_that_is_none_closes_wherever_it_stands(raw: bytes, version: in
     client = broker.open(version)
     client.send_bytes(bytes((0x10, len(head) + len(text))) + head + text)
     assert client.is_closed
+
+
+@pytest.mark.parametrize("raw", BAD_TEXT.values(), ids=BAD_TEXT)
+def test_c11_text_that_is_none_is_found_in_every_field(raw: bytes) -> None:
+    """CVE-2017-7653: one such topic or name, passed on, disconnected every other client."""
+    broker = Broker()
+    watcher = broker.clean("watcher", "#")
+    text = len(raw).to_bytes(2, "big") + raw
+    head = b"\x00\x04MQTT\x05"
+    key = b"\x00\x01k"
+    for body in (
+        head + b"\x82\x00\x00\x00\x00\x01c" + text,  # user name
+        head + b"\x06\x00\x00\x00\x00\x01c\x00" + text + b"\x00\x00",  # topic of the will
+        head + b"\x02\x00\x00" + bytes((4 + len(text),)) + b"\x26" + key + text + b"\x00\x01c",
+    ):
+        client = broker.open()
+        client.send_bytes(bytes((0x10, len(body))) + body)
+        answer = client.answer(Connack)
+        assert isinstance(answer, Connack) and answer.reason_code == reasons.MALFORMED_PACKET
+    for name in (b"\x26" + key, b"\x26" + text, b"\x08", b"\x03"):  # and response topic, type
+        block = name + (key if name[1:] == text else text)
+        body = b"\x00\x01t" + bytes((len(block),)) + block
+        client = broker.connect("c")
+        client.send_bytes(bytes((0x30, len(body))) + body)
+        client.expect_closed(reasons.MALFORMED_PACKET)
+    watcher.expect_nothing()
+
+
+def allowed_first_bytes(version: int) -> set[int]:
+    """Return what a client may begin a packet with behind CONNECT [MQTT 2.1.2, 2.1.3]."""
+    publish = {
+        0x30 | dup << 3 | qos << 1 | retain
+        for dup, qos, retain in product((0, 1), (0, 1, 2), (0, 1))
+    }
+    no_dup_at_qos0 = {first for first in publish if not (first & 8 and not first & 6)}
+    others = {0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0}
+    return no_dup_at_qos0 | others | ({0xF0} if version == 5 else set())
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_c11_every_first_two_bytes_are_a_packet_or_an_error(version: int) -> None:
+    """mosquitto 2.0.21: reserved types. All 65,536 pairs, each with three kinds of bytes behind."""
+    allowed = allowed_first_bytes(version)
+    for first in range(256):
+        decoder = Decoder("server", 0, version)
+        decoder.receive(bytes((first,)))
+        decoder.receive(b"\x80\x80\x01")  # a length to wait for, where anything is waited for
+        assert (decoder.error is None) is (first in allowed), hex(first)
+        for second in range(256):
+            for filling in (b"\x00", b"\x01", b"\xff"):
+                decoder = Decoder("server", 0, version)
+                found = decoder.receive(bytes((first, second)) + filling * min(second, 127))
+                assert decoder.error is None or not found
+                if first not in allowed:
+                    assert found == [] and decoder.error is not None
+
+
+@pytest.mark.parametrize("first", [0x00, 0x0F, 0xF0, 0xFF])
+def test_c11_reserved_types_close_the_connection(first: int) -> None:
+    broker = Broker()
+    other = broker.connect("other")
+    for version in (4, 5):
+        if version == 5 and first == 0xF0:
+            continue  # AUTH
+        client = broker.connect("c", version=version)
+        client.send_bytes(bytes((first, 0)))
+        client.expect_closed(reasons.MALFORMED_PACKET)
+    other.ping()
 
 
 def test_c11_a_byte_order_mark_is_a_character_like_any_other() -> None:
