@@ -159,6 +159,8 @@ class Client:
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
         note_connect(process, self.name)
+        if self.view is not None:
+            self.view.connecting(self.version)
         self.presence.connecting(attempt)
         self.receiver.receive_maximum = packet.receive_maximum
         self.send(packet)
@@ -349,7 +351,7 @@ class Client:
                 sometimes("clean_start_over_a_session")
             self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
-        self.view.version = self.version
+        self.view.connected(self.version, world.step)
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )

@@ -78,6 +78,7 @@ class Profile:
         self.slow_disk = 0.3  # share of worlds with phases of slow syncs
         self.sync_failure = 0.15
         self.full_disk = 0.0
+        self.crash_when_full = 0.3  # share of full disks during which the process is killed
         self.qos = (1, 3, 4)  # weights of QoS 0, 1, 2
         self.retained = 0.12  # share of publishes that go to the publisher's retained topic
         self.message_expiry = 0.05

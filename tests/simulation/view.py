@@ -91,10 +91,12 @@ class SessionView:
         "owed_retained",
         "retained_copies",
         "version",
+        "version4_until",
     )
 
     def __init__(self, client: str, number: int) -> None:
         self.version = 5  # of the protocol, on the present connection
+        self.version4_until = 0  # step up to which a v3.1.1 connection may have held it
         self.client = client
         self.number = number
         self.durable = False
@@ -106,6 +108,16 @@ class SessionView:
         self.retained_copies: dict[int, int] = {}  # index -> QoS 2 applications with RETAIN set
         self.first: set[int] = set()
         self.order: dict[tuple[str, str, int, int], int] = {}
+
+    def connecting(self, version: int) -> None:
+        """CONNECT is sent: from now on the session may be held with this protocol version."""
+        if version == 4:
+            self.version4_until = OPEN
+
+    def connected(self, version: int, step: int) -> None:
+        """CONNACK came: the session is held with this protocol version."""
+        self.version = version
+        self.version4_until = OPEN if version == 4 else min(self.version4_until, step)
 
     def matching(self, topic: str) -> list[Filter]:
         """Return every filter that was ever asked for and matches."""
@@ -209,9 +221,10 @@ class SessionView:
             live = item.live(0 if packet.retain else sent.first_step)
             certain = certain and item.covers(sent) and len(live) == 1
             for option in live:
-                is_own = sent.publisher == self.client and not packet.retain
-                if option.no_local and is_own and self.version == 5:  # v3.1.1 has no such option
-                    continue
+                if option.no_local and sent.publisher == self.client and not packet.retain:
+                    if sent.first_step > self.version4_until:  # v3.1.1 has no such option
+                        continue
+                    certain = False
                 qos = min(sent.qos, option.qos)
                 possible.add(qos)
                 if option.identifier:

@@ -496,7 +496,14 @@ class World:
             process.schedule_tick()
         else:
             process.store.full = True
-        self.after(self.full_until - self.now, self.space_returns)
+        length = self.full_until - self.now
+        self.after(length, self.space_returns)
+        if self.chance(self.profile.crash_when_full):
+            self.after(int(self.random.random() * length / 2), self._crash_on_full_disk)
+
+    def _crash_on_full_disk(self) -> None:
+        if self.faults and self.now < self.full_until:
+            self.crash()
 
     def space_returns(self) -> None:
         """The disk has room again."""
