@@ -46,7 +46,8 @@ class Explanation(NamedTuple):
     """Why a class of differences is there, and who is right."""
 
     name: str
-    step: re.Pattern[str]
+    steps: tuple[re.Pattern[str], ...]
+    after: str  # what the sequence must have had, "" = anything
     versions: tuple[int, ...]
     holdfast: tuple[re.Pattern[str], ...]
     other: tuple[re.Pattern[str], ...]
@@ -62,7 +63,7 @@ class Explanation(NamedTuple):
         It is if each pattern of both sides, and each for what both did, finds something; then
         everything that those of the sides, or of `perhaps`, find is explained.
         """
-        if difference.version not in self.versions or not self.step.fullmatch(difference.step):
+        if difference.version not in self.versions or not self._is_about(difference.step):
             return difference
         for patterns, items in (
             (self.holdfast, difference.holdfast),
@@ -75,6 +76,13 @@ class Explanation(NamedTuple):
             holdfast=_without(difference.holdfast, (*self.holdfast, *self.perhaps)),
             other=_without(difference.other, (*self.other, *self.perhaps)),
         )
+
+    def _is_about(self, step: str) -> bool:
+        """Is this the step, and has the sequence had what it must have had?"""
+        name, _, notes = step.partition(" {")
+        if self.after and self.after not in notes.rstrip("}").split(", "):
+            return False
+        return not self.steps or any(each.fullmatch(name) for each in self.steps)
 
 
 def _matches(pattern: re.Pattern[str], item: str) -> bool:
@@ -97,7 +105,8 @@ def load_explanations(path: Path = EXPLANATIONS) -> list[Explanation]:
     return [
         Explanation(
             entry["name"],
-            re.compile(f"(?:{entry.get('step', '.*')})"),
+            patterns(entry, "steps"),
+            entry.get("after", ""),
             tuple(entry.get("versions", (4, 5))),
             patterns(entry, "holdfast"),
             patterns(entry, "mosquitto"),
