@@ -615,7 +615,9 @@ class Engine:
         connection.messages_behind -= item.messages
         if connection.state == CLOSED or connection.is_over:
             return  # [MQTT-3.14.4-1]
-        connection.gated = False
+        if connection.gated:
+            connection.gated = False
+            connection.last_received_ms = self._tick.now  # its silence was ours until now
         if item.acks:
             connection.inbound_open -= item.acks
         connection.out.extend(item.data)
@@ -716,9 +718,10 @@ class Engine:
         elif (
             connection.reading_paused
             or connection.throttled_until_ms
+            or connection.gated
             or connection in self._stalled
         ):
-            # It is us who do not listen: the client's silence says nothing.
+            # It is us who do not listen, or owe the CONNACK: the client's silence says nothing.
             connection.last_received_ms = now
             self._watch(connection)
         elif connection.state < ACTIVE:

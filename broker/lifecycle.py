@@ -434,7 +434,7 @@ class Lifecycle:
         publish_will: bool = True,
         ends_session: bool = False,
     ) -> None:
-        """End a connection from our side, with DISCONNECT to a v5 client that got its CONNACK."""
+        """End a connection from our side, with DISCONNECT to a v5 client behind its CONNACK."""
         if connection.state in (CLOSING, CLOSED):
             return
         was_active = connection.state == ACTIVE
@@ -445,9 +445,14 @@ class Lifecycle:
             if session.is_stored and (ends_session or not session.expiry_interval_s):
                 self._settle()
             self._leave(connection, publish_will=publish_will, ends_session=ends_session)
-        if was_active and not connection.gated and connection.version >= 5:
+        if was_active and connection.version >= 5:
             self._say_why(connection, reason_code)
         connection.state = CLOSING
+        if was_active and connection.gated:
+            # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: that waits for its commit,
+            # and the end behind it.
+            self._tick.hold(connection, b"")
+            return
         connection.is_over = True
         connection.held.clear()
         self._tick.close(connection)

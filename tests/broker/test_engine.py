@@ -237,6 +237,70 @@ def test_nothing_leaves_before_a_held_connack() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_good_connect_is_answered_before_the_connection_ends(
+    version: int, is_written: bool
+) -> None:
+    """[MQTT-3.1.4-5]: whatever comes while the CONNACK waits ends the connection behind it."""
+
+    def bad_packet(broker: Broker, client: Client) -> int:
+        client.send_bytes(b"\x00\x00")
+        return reasons.MALFORMED_PACKET
+
+    def takeover(broker: Broker, client: Client) -> int:
+        broker.request("c", version=version, **fields)
+        return reasons.SESSION_TAKEN_OVER
+
+    def drain(broker: Broker, client: Client) -> int:
+        broker.engine.drain(broker.now)
+        broker.settle()
+        return reasons.SERVER_SHUTTING_DOWN
+
+    fields = {"durable": True} if version == 4 else {"expiry": 100}
+    for end in (bad_packet, takeover, drain):
+        broker = Broker()
+        broker.hold_commits()
+        if is_written:
+            client = broker.request("c", version=version, **fields)
+            reason = end(broker, client)
+        else:
+            with broker.one_tick():
+                client = broker.request("c", version=version, **fields)
+                reason = end(broker, client)
+        client.expect_nothing()
+        assert not client.is_closed
+        broker.commit()
+        connack = client.collect().pop(0)
+        assert isinstance(connack, Connack) and connack.reason_code == 0
+        client.expect_closed(reason)
+
+
+def test_the_connection_is_lost_before_its_held_connack() -> None:
+    broker = Broker()
+    broker.hold_commits()
+    client = broker.request("c", expiry=100, will=will("w"))
+    client.send_bytes(b"\x10\x00")
+    client.drop()
+    broker.commit()
+    client.expect_nothing()
+
+
+def test_keep_alive_does_not_run_while_the_connack_is_held() -> None:
+    broker = Broker()
+    broker.hold_commits()
+    client = broker.request("c", expiry=100, keep_alive=1)
+    broker.advance(s=5)
+    client.expect_nothing()
+    assert not client.is_closed
+    broker.commit()
+    assert isinstance(client.collect().pop(0), Connack)
+    broker.advance(ms=1400)
+    assert not client.is_closed
+    broker.advance(ms=200)
+    client.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
+
+
+@pytest.mark.parametrize("version", [4, 5])
 def test_suback_waits_for_commit(version: int) -> None:
     broker = Broker()
     client = broker.durable("c", version=version)
