@@ -148,7 +148,9 @@ class Decoder:
         try:
             position = self._decode(data, found)
         except MqttError as error:
-            self.error = error.with_traceback(None)  # frames would keep `data` alive
+            # Frames would keep `data` alive: its own, and those of what it came from.
+            error.__cause__ = error.__context__ = None
+            self.error = error.with_traceback(None)
             return found
         if position < len(data):
             self._pending += data[position:]

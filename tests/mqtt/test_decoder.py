@@ -489,6 +489,25 @@ def test_bytes_looked_at_grow_with_the_bytes_received() -> None:
         assert decoder.bytes_seen <= 2 * len(data)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(0x30, b"\x00\x01\xff\x00"),  # not UTF-8
+        frame(0x30, b"\x00\x03t\x00t\x00"),
+        frame(0x30, b"\x00\x01t\x02\x01\x07"),
+        frame(0x10, b"\x00\x04MQTT\x04\xc2\x00\x00\x00\x01c\x00\x01\xff\x00\x01x"),
+        frame(0x10, b"\x00\x04MQTT\x09\x02\x00\x00\x00\x01c"),
+    ],
+)
+def test_an_error_keeps_nothing_of_the_stream_alive(data: bytes) -> None:
+    """A traceback, its own or of what it came from, leads to the packet and back to the decoder."""
+    decoder = Decoder("server", 0, 0 if data[0] == 0x10 else 5)
+    decoder.receive(data)
+    error = decoder.error
+    assert isinstance(error, MqttError)
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
 # The cache of topics
 
 
