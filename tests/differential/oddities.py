@@ -6,7 +6,7 @@ is explained in differences.toml. Read next: `tests.differential.sequences`.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from conformance import wire
 
@@ -62,17 +62,26 @@ def _later(
     LATER.append(Oddity(name, versions, build, partial))
 
 
-def _connect(place: Place, **fields: object) -> bytes:
+def _just(data: bytes) -> Build:
+    """Return what builds this, wherever it is sent."""
+    return lambda place: data
+
+
+def _connect(place: Place, **fields: Any) -> bytes:
     client_id = fields.pop("client_id", place.client_id)
     if client_id in (CONTROL, WILDCARDS):  # these may be taken: nobody else may have the same
         client_id = place.client_id.encode() + bytes(client_id)
-    return wire.connect(client_id, version=place.version, **fields)  # type: ignore[arg-type]
+    return wire.connect(client_id, version=place.version, **fields)
+
+
+def _connecting(fields: dict[str, Any]) -> Build:
+    return lambda place: _connect(place, **fields)
 
 
 def _add_connects() -> None:
     """CONNECT with something wrong in it."""
     will = wire.Will("w", b"x")
-    table: list[tuple[str, dict[str, object], tuple[int, ...]]] = [
+    table: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
         ("reserved flag", {"flags": 0x03}, BOTH),
         ("will qos 3", {"flags": 0x1E, "will": will}, BOTH),
         ("will qos without will", {"flags": 0x0A}, BOTH),
@@ -123,23 +132,23 @@ def _add_connects() -> None:
         ("will response topic with #", {"will": wire.Will("w", b"", 0, False, [(8, "#")])}, FIVE),
     ]
     for name, fields, versions in table:
-        _first(name, lambda place, f=fields: _connect(place, **dict(f)), versions)  # type: ignore[misc]
+        _first(name, _connecting(fields), versions)
 
 
 def _add_strangers() -> None:
     """Something else than CONNECT."""
-    _first("PINGREQ", lambda place: wire.pingreq())
-    _first("DISCONNECT", lambda place: wire.disconnect())
+    _first("PINGREQ", _just(wire.pingreq()))
+    _first("DISCONNECT", _just(wire.disconnect()))
     _first("PUBLISH", lambda place: wire.publish(place.topic, b"x", version=place.version))
     _first("SUBSCRIBE", lambda place: wire.subscribe(1, [(place.topic, 0)], version=place.version))
-    _first("AUTH", lambda place: wire.auth(0x18, [(0x15, "NONE")]), FIVE)
-    _first("CONNACK", lambda place: bytes.fromhex("20020000"))
-    _first("kind 0", lambda place: bytes.fromhex("0000"))
-    _first("remaining length of five bytes", lambda place: bytes.fromhex("10ffffffffff01"))
+    _first("AUTH", _just(wire.auth(0x18, [(0x15, "NONE")])), FIVE)
+    _first("CONNACK", _just(bytes.fromhex("20020000")))
+    _first("kind 0", _just(bytes.fromhex("0000")))
+    _first("remaining length of five bytes", _just(bytes.fromhex("10ffffffffff01")))
     _first("HTTP", lambda place: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     _first("nothing but a first byte", lambda place: b"\x10", partial=True)
     _first("half a CONNECT", lambda place: _connect(place)[:9], partial=True)
-    _first("empty CONNECT", lambda place: bytes.fromhex("1000"))
+    _first("empty CONNECT", _just(bytes.fromhex("1000")))
     _first("two CONNECTs at once", lambda place: _connect(place) * 2)
     _first(
         "CONNECT and PUBLISH at once",
@@ -148,14 +157,18 @@ def _add_strangers() -> None:
     _first("CONNECT and DISCONNECT at once", lambda place: _connect(place) + wire.disconnect())
 
 
-def _publish(place: Place, topic: str | bytes | None = None, **fields: object) -> bytes:
+def _publish(place: Place, topic: str | bytes | None = None, **fields: Any) -> bytes:
     name = place.topic if topic is None else topic
-    return wire.publish(name, b"odd", version=place.version, **fields)  # type: ignore[arg-type]
+    return wire.publish(name, b"odd", version=place.version, **fields)
+
+
+def _publishing(topic: str | bytes | None, fields: dict[str, Any]) -> Build:
+    return lambda place: _publish(place, topic, **fields)
 
 
 def _add_publishes() -> None:
     """PUBLISH with something wrong in it."""
-    table: list[tuple[str, str | bytes | None, dict[str, object], tuple[int, ...]]] = [
+    table: list[tuple[str, str | bytes | None, dict[str, Any], tuple[int, ...]]] = [
         ("qos 3", None, {"first_byte": 0x36, "packet_id": 7}, BOTH),
         ("qos 0 with DUP", None, {"dup": True}, BOTH),
         ("packet id 0", None, {"qos": 1, "packet_id": 0}, BOTH),
@@ -192,7 +205,7 @@ def _add_publishes() -> None:
     for name, topic, fields, versions in table:
         _later(
             f"PUBLISH {name}",
-            lambda place, t=topic, f=fields: _publish(place, t, **dict(f)),  # type: ignore[misc]
+            _publishing(topic, fields),
             versions,
         )
     _later(
@@ -215,9 +228,21 @@ def _large(place: Place) -> bytes:
     return wire.publish(f"{place.topic}/large", bytes(300_000), version=place.version)
 
 
-def _subscribe(place: Place, *filters: tuple[str | bytes, int], **fields: object) -> bytes:
+def _subscribe(place: Place, *filters: tuple[str | bytes, int], **fields: Any) -> bytes:
     number = fields.pop("packet_id", 9)
-    return wire.subscribe(number, filters, version=place.version, **fields)  # type: ignore[arg-type]
+    return wire.subscribe(number, filters, version=place.version, **fields)
+
+
+def _subscribing(*filters: tuple[str | bytes, int]) -> Build:
+    return lambda place: _subscribe(place, *filters)
+
+
+def _unsubscribing(topic_filter: str | bytes) -> Build:
+    return lambda place: wire.unsubscribe(9, [topic_filter], version=place.version)
+
+
+def _identified(identifier: bytes) -> Build:
+    return lambda place: _subscribe(place, (place.topic, 0), properties=[identifier])
 
 
 def _add_subscribes() -> None:
@@ -238,10 +263,10 @@ def _add_subscribes() -> None:
         ("filter of 200 levels", "/" * 200),
     ]
     for name, topic_filter in bad:
-        _later(f"SUBSCRIBE {name}", lambda place, t=topic_filter: _subscribe(place, (t, 0)))  # type: ignore[misc]
+        _later(f"SUBSCRIBE {name}", _subscribing((topic_filter, 0)))
         _later(
             f"UNSUBSCRIBE {name}",
-            lambda place, t=topic_filter: wire.unsubscribe(9, [t], version=place.version),  # type: ignore[misc]
+            _unsubscribing(topic_filter),
         )
     _later("SUBSCRIBE a good and a bad filter", lambda p: _subscribe(p, (p.topic, 1), ("a#", 1)))
     _later("SUBSCRIBE no filter", lambda place: _subscribe(place))
@@ -256,7 +281,7 @@ def _add_subscribes() -> None:
     for name, value in (("0", b"\x0b\x00"), ("twice", b"\x0b\x01\x0b\x02")):
         _later(
             f"SUBSCRIBE identifier {name}",
-            lambda p, v=value: _subscribe(p, (p.topic, 0), properties=[v]),  # type: ignore[misc]
+            _identified(value),
             FIVE,
         )
     _later(
@@ -280,24 +305,24 @@ def _add_acknowledgements() -> None:
         ("PUBREL", wire.pubrel),
         ("PUBCOMP", wire.pubcomp),
     ):
-        _later(f"{name} of nothing", lambda place, b=build: b(77))  # type: ignore[misc]
-        _later(f"{name} packet id 0", lambda place, b=build: b(0))  # type: ignore[misc]
-        _later(f"{name} reason 0x55", lambda place, b=build: b(77, 0x55), FIVE)  # type: ignore[misc]
-        _later(f"{name} reason 0x80 of nothing", lambda p, b=build: b(77, 0x80), FIVE)  # type: ignore[misc]
+        _later(f"{name} of nothing", _just(build(77)))
+        _later(f"{name} packet id 0", _just(build(0)))
+        _later(f"{name} reason 0x55", _just(build(77, 0x55)), FIVE)
+        _later(f"{name} reason 0x80 of nothing", _just(build(77, 0x80)), FIVE)
         _later(
             f"{name} with a session expiry",
-            lambda place, b=build: b(77, 0, [(0x11, 5)]),  # type: ignore[misc]
+            _just(build(77, 0, [(0x11, 5)])),
             FIVE,
         )
         _later(
             f"{name} with reason string and user property",
-            lambda place, b=build: b(77, 0, [(0x1F, "why"), (0x26, ("k", "v"))]),  # type: ignore[misc]
+            _just(build(77, 0, [(0x1F, "why"), (0x26, ("k", "v"))])),
             FIVE,
         )
-        _later(f"{name} of three bytes", lambda place, b=build: b(77, 0), FOUR)  # type: ignore[misc]
-        _later(f"{name} of one byte", lambda p, b=build: bytes((b(1)[0], 1, 0)))  # type: ignore[misc]
+        _later(f"{name} of three bytes", _just(build(77, 0)), FOUR)
+        _later(f"{name} of one byte", _just(bytes((build(1)[0], 1, 0))))
         first = 0x60 if name == "PUBREL" else build(1)[0] | 2
-        _later(f"{name} wrong flags", lambda p, b=build, f=first: bytes((f,)) + b(77)[1:])  # type: ignore[misc]
+        _later(f"{name} wrong flags", _just(bytes((first,)) + build(77)[1:]))
 
 
 def _add_others() -> None:
@@ -310,25 +335,25 @@ def _add_others() -> None:
         ("PINGRESP", "d000"),
         ("kind 0", "0000"),
     ):
-        _later(f"{name} from a client", lambda place, d=data: bytes.fromhex(d))  # type: ignore[misc]
-    _later("kind 15", lambda place: bytes.fromhex("f000"), FOUR)
-    _later("AUTH without a method", lambda place: wire.auth(), FIVE)
-    _later("AUTH 0x18", lambda place: wire.auth(0x18, [(0x15, "NONE")]), FIVE)
-    _later("AUTH 0x19", lambda place: wire.auth(0x19, [(0x15, "NONE")]), FIVE)
-    _later("PINGREQ with flags", lambda place: bytes.fromhex("c100"))
-    _later("PINGREQ with a body", lambda place: bytes.fromhex("c00100"))
-    _later("PINGREQ in long form", lambda place: bytes.fromhex("c08000"))
-    _later("remaining length of five bytes", lambda place: bytes.fromhex("30ffffffffff01"))
+        _later(f"{name} from a client", _just(bytes.fromhex(data)))
+    _later("kind 15", _just(bytes.fromhex("f000")), FOUR)
+    _later("AUTH without a method", _just(wire.auth()), FIVE)
+    _later("AUTH 0x18", _just(wire.auth(0x18, [(0x15, "NONE")])), FIVE)
+    _later("AUTH 0x19", _just(wire.auth(0x19, [(0x15, "NONE")])), FIVE)
+    _later("PINGREQ with flags", _just(bytes.fromhex("c100")))
+    _later("PINGREQ with a body", _just(bytes.fromhex("c00100")))
+    _later("PINGREQ in long form", _just(bytes.fromhex("c08000")))
+    _later("remaining length of five bytes", _just(bytes.fromhex("30ffffffffff01")))
     _later("a first byte alone", lambda place: b"\x30", partial=True)
-    _later("DISCONNECT with flags", lambda place: wire.disconnect(first_byte=0xE1))
-    _later("DISCONNECT with a body", lambda place: bytes.fromhex("e00100"), FOUR)
-    _later("DISCONNECT reason 0x55", lambda place: wire.disconnect(0x55), FIVE)
-    _later("DISCONNECT reason 0x8b of a server", lambda place: wire.disconnect(0x8B), FIVE)
-    _later("DISCONNECT reason 0x8e of a server", lambda place: wire.disconnect(0x8E), FIVE)
-    _later("DISCONNECT reason 0x80", lambda place: wire.disconnect(0x80), FIVE)
-    _later("DISCONNECT server reference", lambda p: wire.disconnect(0, [(0x1C, "x")]), FIVE)
-    _later("DISCONNECT expiry twice", lambda p: wire.disconnect(0, [(17, 1), (17, 1)]), FIVE)
-    _later("DISCONNECT expiry raised from 0", lambda p: wire.disconnect(0, [(17, 60)]), FIVE)
+    _later("DISCONNECT with flags", _just(wire.disconnect(first_byte=0xE1)))
+    _later("DISCONNECT with a body", _just(bytes.fromhex("e00100")), FOUR)
+    _later("DISCONNECT reason 0x55", _just(wire.disconnect(0x55)), FIVE)
+    _later("DISCONNECT reason 0x8b of a server", _just(wire.disconnect(0x8B)), FIVE)
+    _later("DISCONNECT reason 0x8e of a server", _just(wire.disconnect(0x8E)), FIVE)
+    _later("DISCONNECT reason 0x80", _just(wire.disconnect(0x80)), FIVE)
+    _later("DISCONNECT server reference", _just(wire.disconnect(0, [(0x1C, "x")])), FIVE)
+    _later("DISCONNECT expiry twice", _just(wire.disconnect(0, [(17, 1), (17, 1)])), FIVE)
+    _later("DISCONNECT expiry raised from 0", _just(wire.disconnect(0, [(17, 60)])), FIVE)
     _later(
         "PUBLISH behind DISCONNECT", lambda p: wire.disconnect() + _publish(p, qos=1, packet_id=3)
     )
