@@ -139,8 +139,10 @@ def _row(result: Result) -> str:
     look, sign, word = _LOOKS[result.outcome]
     statement = result.statement
     text = escape(result.sentence)
-    if not result.is_bad and result.reason:
-        text += f'<span class="why">{escape(result.reason)}</span>'
+    if result.reason.strip():
+        # Of an error the last line of the traceback; all of it is in the details.
+        reason = result.reason.strip().splitlines()[-1 if result.outcome == "error" else 0]
+        text += f'<span class="why">{escape(reason)}</span>'
     text += "".join(f'<span class="note">{escape(note)}</span>' for note in result.notes)
     line = (
         f'<span class="mark">{sign} {word}</span><span class="id">{statement.id}</span>'
