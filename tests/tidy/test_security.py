@@ -1,6 +1,7 @@
 """The table of docs/security.md: every class has a row, and its tests are those there are."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ def table() -> dict[str, list[str]]:
     return rows
 
 
+@functools.cache
 def written() -> dict[str, Path]:
     """Return the tests for a class, wherever they stand in tests/security."""
     found: dict[str, Path] = {}
