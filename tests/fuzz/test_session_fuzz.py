@@ -6,7 +6,7 @@ import broker.engine
 from broker.engine import Engine
 from tests.fuzz.box import Box
 from tests.fuzz.command import PACKETS_PER_HISTORY, run_history, run_many
-from tests.fuzz.watcher import Fault
+from tests.fuzz.watcher import Fault, View
 from tests.simulation.mutants import MUTANTS
 
 is_compiled = not (broker.engine.__file__ or "").endswith(".py")
@@ -34,6 +34,16 @@ def test_a_history_is_the_same_twice() -> None:
     one, two = boxes
     assert (one.now, one.packets, one.received) == (two.now, two.packets, two.received)
     assert one.published.messages == two.published.messages
+
+
+def test_a_packet_limit_is_remembered_when_the_answer_to_an_older_connect_comes_late() -> None:
+    """The takeover had the limit, and what was too large for it is gone by right."""
+    view = View()
+    view.limit_order = 7
+    view.begin(6)
+    assert view.limit_order == 7
+    view.begin(8)
+    assert view.limit_order == 0
 
 
 @pytest.mark.skipif(is_compiled, reason="compiled code cannot be patched")

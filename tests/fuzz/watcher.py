@@ -58,18 +58,23 @@ class View:
         self.flows: dict[int, Flow] = {}
         self.doubtful: set[int] = set()  # ids of which nothing is known any more
         self.has_crashed = False
-        # Had a connection a limit for packets? What it would not take is gone [MQTT-3.1.2-25].
-        self.had_limit = False
+        # The last of the connections that had a limit for packets, 0 = none. What it would not take
+        # is gone [MQTT-3.1.2-25].
+        self.limit_order = 0
         self.filters: set[str] = set()  # ever asked for
         self.order = 0  # of the connection that has the session; one before may still be flushed
         self.unanswered: list[int] = []  # connections whose CONNECT was not answered, in order
 
-    def begin(self) -> None:
-        """A new session: CONNACK without session present."""
+    def begin(self, order: int) -> None:
+        """A new session: CONNACK without session present, on the connection of this order.
+
+        The next connection's CONNECT may be here before the answer to this one's.
+        """
         self.flows.clear()
         self.doubtful.clear()
         self.has_crashed = False
-        self.had_limit = False
+        if self.limit_order <= order:
+            self.limit_order = 0
 
     def crashed(self) -> None:
         """What was not durable may be undone."""
@@ -173,7 +178,8 @@ class Watcher:
         self.order = self.published.connects
         view = self._view()
         view.unanswered.append(self.number)
-        view.had_limit = view.had_limit or packet.maximum_packet_size > 0
+        if packet.maximum_packet_size:
+            view.limit_order = self.order
         if packet.will is not None:
             self.published.messages.add((packet.will.topic, packet.will.payload))
 
@@ -309,7 +315,7 @@ class Watcher:
         # MQTT 3.1 does not say whether there was a session.
         is_known = self.version > 3 or self.connect.clean_start
         if is_known and not packet.session_present:
-            self.view.begin()
+            self.view.begin(self.order)
         elif others or not is_known:
             self.view.crashed()  # one of them, or this one, may have begun the session anew
         self.view.doubtful |= self._early_ids
@@ -380,7 +386,7 @@ class Watcher:
                 raise Fault(f"{self.client_id!r} never got PUBREL {packet_id}")
         if len(self._open) >= self.connect.receive_maximum or self.view.doubtful:
             return  # more may wait for room
-        if self.connect.maximum_packet_size or self.view.had_limit or self.published.is_lossy:
+        if self.connect.maximum_packet_size or self.view.limit_order or self.published.is_lossy:
             return
         for packet_id, flow in self.view.flows.items():
             if flow.connection != self.number and flow.is_certain:
