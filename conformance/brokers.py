@@ -36,12 +36,13 @@ class Brokers:
             if self._is_closed:
                 raise AdapterError("the run is over: no broker is started any more")
             directory = self._directory / f"broker-{next(self._names)}"
-        broker = launch(self._adapter, directory, self._ports, options)
+        return launch(self._adapter, directory, self._ports, options, self._admit)
+
+    def _admit(self, broker: Broker) -> None:
         with self._lock:
             self._all.append(broker)
             if self._is_closed:
                 broker.close()
-        return broker
 
     def end(self, broker: Broker) -> None:
         """End a broker of `own`."""

@@ -7,6 +7,7 @@ way, 130 = interrupted. Progress goes to stderr, the report to stdout or to the 
 import argparse
 import contextlib
 import datetime
+import math
 import os
 import signal
 import sys
@@ -22,9 +23,9 @@ from conformance.check import PATIENCE_S
 from conformance.progress import Printer
 from conformance.reports import RENDERERS
 from conformance.results import Report
-from conformance.runner import Plan, discover, run
+from conformance.runner import Plan, discover, run, searchable
 from conformance.selection import SelectionError, compile_expression
-from conformance.statements import VERSION_NAMES, VERSIONS
+from conformance.statements import VERSION_NAMES, VERSIONS, load
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -40,7 +41,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     target = parser.add_argument_group("the broker")
     target.add_argument("--host", help="address of a broker that is running (127.0.0.1)")
-    target.add_argument("--port", type=int, help="its port (1883)")
+    target.add_argument("--port", type=_port, help="its port (1883)")
     target.add_argument(
         "--adapter",
         metavar="NAME",
@@ -77,13 +78,27 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--patience",
-        type=float,
+        type=_seconds,
         default=PATIENCE_S,
         metavar="SECONDS",
         help=f"how long to wait for what has to come ({PATIENCE_S:g})",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{port} is not a port: 1 to 65535")
+    return port
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: a number of seconds above 0")
+    return seconds
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast conformance") -> int:
@@ -103,6 +118,9 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
     try:
         with _ended_by(signal.SIGTERM):
             report = _run(plan, options)
+    except SelectionError as problem:
+        print(f"{prog}: {problem}", file=sys.stderr)
+        return EXIT_USAGE
     except AdapterError as problem:
         print(f"{prog}: {problem}", file=sys.stderr)
         return EXIT_FAILED
@@ -166,6 +184,8 @@ def _run(plan: Plan, options: argparse.Namespace) -> Report:
     problems = discover(plan.versions)
     for problem in problems:
         print(f"conformance: {problem}", file=sys.stderr)
+    if not any(plan.select(searchable(s)) for v in plan.versions for s in load(v)):
+        raise SelectionError(f"-k {options.selection!r}: no statement matches")
     began = time.monotonic()
     results = run(plan, Printer(sys.stderr, quiet=options.quiet))
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

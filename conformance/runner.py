@@ -118,7 +118,7 @@ class _Session:
 
     def run(self) -> list[Result]:
         statements = [s for version in self._plan.versions for s in load(version)]
-        statements = [s for s in statements if self._plan.select(_searchable(s))]
+        statements = [s for s in statements if self._plan.select(searchable(s))]
         wanted = [REGISTRY[s.key] for s in statements if s.key in REGISTRY]
         checks = self._sift(wanted)
         self._progress.begin(len(checks))
@@ -232,6 +232,8 @@ class _Session:
         with self._lock:
             if broker.starts != starts or not broker.has_died():
                 return broker.starts != starts
+            if self._stop.is_set():
+                return False  # it was ended with the run
             self._crashes += 1
             self._last_exit = f"exit code {broker.exit_code}"
             self._progress.say(f"{broker.name} ended ({self._last_exit}); starting it again")
@@ -331,7 +333,8 @@ class _Session:
     def _finish(self, check: Check, result: Result) -> None:
         with self._lock:
             self._results[check.key] = result
-            self._progress.done(result)
+            if not self._stop.is_set():
+                self._progress.done(result)
 
     # Results.
 
@@ -441,7 +444,8 @@ def _where(check: Check) -> str:
     return f"{check.module}.{check.name}"
 
 
-def _searchable(statement: Statement) -> str:
+def searchable(statement: Statement) -> str:
+    """Return the text of a statement that a selection is applied to."""
     check = REGISTRY.get(statement.key)
     return statement.id + (f" {check.module} {' '.join(sorted(check.needs))}" if check else "")
 

@@ -38,6 +38,9 @@ def find(name: str) -> Adapter:
         else:
             module = importlib.import_module(place)
         adapter: Adapter = getattr(module, attribute)()
-    except (ImportError, OSError, SyntaxError, AttributeError) as problem:
+    except (ImportError, OSError, SyntaxError, AttributeError, TypeError) as problem:
         raise AdapterError(f"adapter {name!r}: {problem}") from None
+    lacks = [part for part in ("name", "describe", "prepare") if not hasattr(adapter, part)]
+    if lacks:
+        raise AdapterError(f"adapter {name!r} has no {' and no '.join(lacks)}")
     return adapter

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -119,6 +119,8 @@ class Broker:
         self._launch = launch
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
 
     @property
     def is_running(self) -> bool:
@@ -148,7 +150,9 @@ class Broker:
         if self._launch is None or self._directory is None:
             raise NotRun("needs a broker adapter")
         assert self._process is None or self._process.poll() is not None, "it is running"
-        with open(self._directory / "broker.log", "ab") as log:
+        with self._lock, open(self._directory / "broker.log", "ab") as log:
+            if self._is_closed:  # a run that was interrupted must not leave a process
+                raise AdapterError(f"{self.name} is not started any more: the run is over")
             try:
                 self._process = subprocess.Popen(
                     list(self._launch.command),
@@ -209,10 +213,12 @@ class Broker:
             raise Failure(f"{self.name} did not end within {STOP_S:.0f} s of SIGTERM") from None
 
     def close(self) -> None:
-        """Make sure that no process is left; never raises."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        """Make sure that no process is left, and that none is started; never raises."""
+        with self._lock:
+            self._is_closed = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
 
 
 class Ports:
@@ -291,9 +297,16 @@ def _holds(host: str, port: int) -> bool:
     return False
 
 
-def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) -> Broker:
+def launch(
+    adapter: Adapter,
+    directory: Path,
+    ports: Ports,
+    options: Options,
+    admit: Callable[[Broker], None] = lambda _: None,
+) -> Broker:
     """Return a new, running broker with `options` on an empty `directory`.
 
+    `admit` gets it before it is started, so that whoever ends the run can end it at any moment.
     Raises `NotRun` if the adapter does not have an option, `AdapterError` if it does not start.
     """
     unknown = set(options) - set(OPTIONS)
@@ -310,6 +323,7 @@ def launch(adapter: Adapter, directory: Path, ports: Ports, options: Options) ->
         websocket_port=place.websocket_port if options.get("websocket") else 0,
     )
     try:
+        admit(broker)
         broker.start()
     except BaseException:
         broker.close()

@@ -98,6 +98,9 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_others(
     ("arguments", "said"),
     [
         (["--output", "/"], "is a directory"),
+        (["--adapter", "json:dumps"], "missing 1 required positional argument"),
+        (["--adapter", "json:JSONDecoder"], "has no name and no describe and no prepare"),
+        (["-k", "no_such_thing"], "no statement matches"),
         (["--adapter", "nobody"], "unknown adapter 'nobody'"),
         (["--adapter", "no.such.module:Class"], "No module named 'no'"),
         (["--adapter", "/no/such/file.py:Class"], "No such file"),
@@ -118,7 +121,15 @@ def test_what_is_asked_for_in_a_wrong_way_is_one_line_and_status_2(
 
 
 def test_options_that_do_not_exist_are_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--version", "3.1"], ["-o", "pdf"], ["--nonsense"], ["--port", "x"]):
+    for arguments in (
+        ["--version", "3.1"],
+        ["-o", "pdf"],
+        ["--nonsense"],
+        ["--port", "x"],
+        ["--port", "99999"],
+        ["--port", "0"],
+        ["--patience", "0"],
+    ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2

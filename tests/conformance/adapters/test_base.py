@@ -71,6 +71,18 @@ def stubborn(tmp_path: Path, ports: Ports, program: str) -> Broker:
     return Broker("stubborn", base.HOST, port, launch=Launch(command), directory=tmp_path)
 
 
+def test_a_broker_that_was_ended_with_its_run_is_not_started_again(
+    toy: type[ToyAdapter], ports: Ports, tmp_path: Path
+) -> None:
+    broker = base.launch(toy(), tmp_path / "b", ports, {})
+    broker.close()
+    with pytest.raises(AdapterError, match="the run is over"):
+        broker.start()
+    assert not broker.is_running
+    with pytest.raises(AdapterError, match="the run is over"):
+        base.launch(toy(), tmp_path / "c", ports, {}, Broker.close)
+
+
 def test_a_broker_that_ignores_sigterm_is_killed_and_blamed(
     tmp_path: Path, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
