@@ -32,6 +32,7 @@ NEEDS: Final = frozenset({"restart", "kill", "configure", "websocket"})
 # These need nothing of a broker but its options: checks with equal options may share one.
 SHAREABLE: Final = frozenset({"configure", "websocket"})
 PATIENCE_S: Final = 4.0  # for what must come: only a failing check ever waits that long
+CLEANUP_S: Final = 1.0  # for the removal of what a check has left
 SETTLE_S: Final = 0.25  # for what must not come, where no barrier is possible
 CLIENT_ID_BYTES_MAX: Final = 23  # what every broker has to accept
 
@@ -300,9 +301,11 @@ class Bench:
     def _remove_retained(self, broker: Broker) -> None:
         """Best effort: a broker that refuses this does no harm to the check, which is over."""
         try:
-            channel = open_tcp(broker.host, broker.port, 1.0)
+            channel = open_tcp(broker.host, broker.port, CLEANUP_S)
         except OSError:
             return
+        # A broker that never stops talking would never let the wait for its end time out.
+        deadline = time.monotonic() + CLEANUP_S
         with channel:
             try:
                 channel.sendall(wire.connect(self.id("cleaner"), version=4))
@@ -310,7 +313,7 @@ class Bench:
                 for topic in sorted(self.record.retained_topics):
                     channel.sendall(wire.publish(topic, b"", version=4, retain=True))
                 channel.sendall(wire.pingreq() + wire.disconnect())
-                while channel.recv(4096):
+                while channel.recv(4096) and time.monotonic() < deadline:
                     pass
             except OSError:
                 return

@@ -1,5 +1,8 @@
 """How checks are declared, and what the bench gives them."""
 
+import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -143,3 +146,32 @@ def test_a_barrier_knows_two_qualities() -> None:
 
 def test_the_words_of_needs_are_few() -> None:
     assert module.SHAREABLE < module.NEEDS == {"restart", "kill", "configure", "websocket"}
+
+
+def test_a_broker_that_never_stops_talking_cannot_hold_up_the_end_of_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CLEANUP_S", 0.05)
+    over, heard = threading.Event(), bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def talk() -> None:
+            channel, _ = listener.accept()
+            with channel, contextlib.suppress(OSError):
+                heard.extend(channel.recv(4096))
+                while not over.wait(0.01):
+                    channel.sendall(b"\xd0\x00")
+
+        talker = threading.Thread(target=talk, daemon=True)
+        talker.start()
+        target = bench()
+        target._shared = Broker("shared", "127.0.0.1", listener.getsockname()[1])
+        target.record.retained_topics.add("left")
+        closing = threading.Thread(target=target.close, daemon=True)
+        closing.start()
+        closing.join(5.0)
+        was_held_up = closing.is_alive()
+        over.set()
+        talker.join(5.0)
+    assert heard.startswith(b"\x10"), "it has not tried"
+    assert not was_held_up
