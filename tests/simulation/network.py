@@ -246,8 +246,11 @@ class Link:
 
     # Both
 
-    def note_closing(self) -> None:
-        """The connection ends at the broker now: note when, and what it had read."""
+    def note_closing(self, serial: int = 0) -> None:
+        """The connection ends at the broker now: note when, and what it had read.
+
+        `serial` of the batch that its end is in, at the latest; 0 = the next one.
+        """
         if self.closing is not None:
             return
         hi = self.process.broker_now()
@@ -257,7 +260,7 @@ class Link:
         read = YES if self.disconnected_ms else NO
         # A close in answer to DISCONNECT says that its consequences are durable.
         promised = self.engine_closed and self.disconnected_ms
-        serial = 0 if promised else self.process.next_serial()
+        serial = 0 if promised else serial or self.process.next_serial()
         self.closing = Closing(lo, hi, read, serial)
         self.process.closings.append(self.closing)
         if self.attempt is not None:

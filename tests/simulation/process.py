@@ -66,6 +66,7 @@ class BrokerProcess:
             new_client_id=world.new_client_id,
             counters=self.counters,
             heartbeat=world.heartbeat,
+            observe=self._observe,
         )
         self.engine.start(broker_ms, alive_ms=world.pulse_ms)
         self.schedule_tick()
@@ -77,6 +78,15 @@ class BrokerProcess:
     def next_serial(self) -> int:
         """Return the serial of the batch that the changes made now will be in."""
         return self.engine.written + 1
+
+    def _observe(self, event: str, connection: "Connection", detail: str) -> None:
+        """The engine ends a connection; its transport is closed later, if a CONNACK is held."""
+        if event == "closed":
+            if connection.gated:
+                sometimes("ended_before_connack")
+            link = connection.transport
+            assert isinstance(link, Link)
+            link.note_closing(self.next_serial() + 1)  # the open batch may be written before
 
     # What the network calls
 

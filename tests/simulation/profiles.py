@@ -78,7 +78,7 @@ class Profile:
         self.slow_disk = 0.3  # share of worlds with phases of slow syncs
         self.sync_failure = 0.15
         self.full_disk = 0.0
-        self.crash_when_full = 0.3  # share of full disks during which the process is killed
+        self.crash_when_full = 0.8  # share of full disks during which the process is killed
         self.qos = (1, 3, 4)  # weights of QoS 0, 1, 2
         self.retained = 0.12  # share of publishes that go to the publisher's retained topic
         self.message_expiry = 0.05
@@ -265,6 +265,7 @@ def _disk() -> Profile:
     profile.stalls = 0.5
     profile.broken_disk = 0.5
     profile.full_disk = 1.0
+    profile.other_settings = 0.4  # another layout needs room for a generation of its own
     profile.slow_disk = 0.8
     profile.sync_failure = 0.5
     return profile

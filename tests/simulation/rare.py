@@ -28,6 +28,7 @@ RARE: Final[dict[str, str]] = {
     "publisher_packet_id_wrap": "a publisher's packet id wrapped to 1",
     "takeover": "a second connection of a client took the session over",
     "takeover_with_held_acks": "takeover while the old connection held acknowledgements",
+    "ended_before_connack": "the broker ended a connection whose CONNACK waited for its commit",
     "half_open_resume": "resume while the broker still believed in the old connection",
     "will_pending_at_crash": "crash while a delayed will waited",
     "connected_with_will_at_crash": "crash while a client with a will was connected",

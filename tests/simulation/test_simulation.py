@@ -17,7 +17,7 @@ from tests.simulation.world import World
 SEEDS: Final = int(os.environ.get("HOLDFAST_SIM_SEEDS", "300"))
 CHUNK: Final = 20
 JOBS: Final = min(2, os.cpu_count() or 1)
-RARE_SEEDS_MIN: Final = 300  # fewer worlds than that need not reach every rare state
+RARE_SEEDS_MIN: Final = 1_000  # fewer worlds than that need not reach every rare state
 DEEP_SEEDS: Final = 20_000
 ROOT: Final = Path(__file__).parents[2]
 
