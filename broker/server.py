@@ -17,6 +17,7 @@ import string
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, Final
 
 from broker import access
@@ -70,6 +71,7 @@ def serve(config: Config) -> int:
     install_bridge(log)
     with contextlib.ExitStack() as opened:
         server = Server(config, log, opened)
+        signal.signal(signal.SIGHUP, server.note_hang_up)  # else it ends who is not ready yet
         server.open()
         return _run(server.run())
 
@@ -107,6 +109,7 @@ class Server:
         self._metrics_port = 0
         self._damaged_logged = 0
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
+        self._hung_up = False  # did SIGHUP come before there was anything to reload?
 
     # Opening, before there is a loop.
 
@@ -281,6 +284,8 @@ class Server:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._say_ready()
+        if self._hung_up:
+            self._hang_up()
         await ended.wait()
         return await self._drain(driver)
 
@@ -388,6 +393,10 @@ class Server:
             _exit_now(EXIT_FAILED)
         self._log.info("draining", "sending clients away, committing", signal=name)
         ended.set()
+
+    def note_hang_up(self, number: int, frame: FrameType | None) -> None:
+        """SIGHUP while the broker starts: what has been read is read again once it is ready."""
+        self._hung_up = True
 
     def _hang_up(self) -> None:
         """SIGHUP: read again what may change while we run."""

@@ -55,6 +55,17 @@ def events(broker: BrokerProcess) -> dict[str, dict[str, object]]:
     return {line["event"]: line for line in lines}
 
 
+def wait_for_event(broker: BrokerProcess, name: str) -> None:
+    """Return once the broker has logged this event; each try is a connection of its own."""
+    for _ in range(500):
+        if name in events(broker):
+            return
+        client = RawClient(broker.port, "waits")
+        client.open()
+        client.drop()
+    raise AssertionError(f"{name} never came: {broker.tail()}")
+
+
 # Starting.
 
 
@@ -326,15 +337,31 @@ def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_pat
     client.connect(reason=reasons.NOT_AUTHORIZED)
     passwords.save(str(users), {**first, "ben": hashes.hasher().hash("his")})
     broker.signal(signal.SIGHUP)
-    for _ in range(100):
-        if "reload" in events(broker):
-            break
-        client.open()
-        client.drop()
+    wait_for_event(broker, "reload")
     client.connect(username="ben", password=b"his")
     users.write_text("nonsense\n")
     broker.signal(signal.SIGHUP)
+    wait_for_event(broker, "reload_failed")
     client.connect(username="ben", password=b"his")
+
+
+def test_sighup_before_the_broker_is_ready_is_heeded_when_it_is(
+    prepare: Start, tmp_path: Path
+) -> None:
+    """It neither ends the process nor is forgotten. A pipe holds the start up where we want it."""
+    users, line = tmp_path / "users", f"anna:{hashes.hasher().hash('right')}\n"
+    os.mkfifo(users)
+    broker = prepare(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
+    broker.launch()
+    with users.open("w") as pipe:  # returns when the broker has begun to read
+        broker.signal(signal.SIGHUP)
+        (tmp_path / "new").write_text(line)
+        (tmp_path / "new").replace(users)
+        pipe.write(line)
+    broker.wait_until_ready()
+    client = RawClient(broker.port, "c")
+    client.connect(username="anna", password=b"right")
+    wait_for_event(broker, "reload")
 
 
 def test_sighup_says_what_it_has_read_again(start: Start, tmp_path: Path) -> None:

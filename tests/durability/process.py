@@ -99,6 +99,10 @@ class BrokerProcess:
     def start(self, timeout: float = READY_SECONDS) -> Self:
         """Start the broker and return once it is ready; raises BrokerFailed if it ends first."""
         self.launch()
+        return self.wait_until_ready(timeout)
+
+    def wait_until_ready(self, timeout: float = READY_SECONDS) -> Self:
+        """Return once a launched broker is ready; raises BrokerFailed if it ends first."""
         deadline = time.monotonic() + timeout
         while not self._is_ready(self):
             if self.exit_code() is not None:
