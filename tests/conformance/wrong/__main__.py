@@ -2,10 +2,9 @@
 
 import sys
 
-from tests.conformance.wrong.mutants import MUTANTS
-
 from tests.conformance.wrong import toys
 from tests.conformance.wrong.mutant import TOYS
+from tests.conformance.wrong.mutants import MUTANTS
 from tests.conformance.wrong.proxy import Server
 
 
@@ -13,7 +12,7 @@ def main() -> int:
     """Serve until SIGTERM."""
     name, port, websocket_port, *command = sys.argv[1:]
     if name in TOYS:
-        return toys.serve(name, int(port))
+        return toys.serve(name, *filter(None, (int(port), int(websocket_port))))
     return Server(MUTANTS[name], int(port), int(websocket_port)).run(command)
 
 

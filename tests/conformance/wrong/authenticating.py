@@ -45,10 +45,15 @@ def _(link: Link, frame: Frame) -> Answer:
 
 @on_client("method_may_change", "does not compare the methods of AUTH and CONNECT", CONNECT, AUTH)
 def _(link: Link, frame: Frame) -> Answer:
+    mine = frame.get(tables.AUTH_METHOD)
     if frame.kind == CONNECT:
-        link.notes["method"] = frame.get(tables.AUTH_METHOD)
-    elif link.notes.get("method") and frame.remove(tables.AUTH_METHOD):
-        frame.add(tables.AUTH_METHOD, link.notes["method"])
+        link.notes["method"] = mine
+    elif link.notes.get("method") and mine is not None:
+        frame.remove(tables.AUTH_METHOD)
+        frame.properties = [
+            *(frame.properties or ()),
+            (tables.AUTH_METHOD, link.notes["method"]),
+        ]
     return None
 
 

@@ -199,6 +199,24 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
+assigned = mutant("assigns_one_id", "assigns the same client id to everybody who has none")
+
+
+@assigned.on_client(CONNECT)
+def _(link: Link, frame: Frame) -> Answer:
+    if not frame.client_id:
+        frame.client_id = b"assigned"
+        link.notes["assigned"] = True
+    return None
+
+
+@assigned.on_broker(CONNACK)
+def _(link: Link, frame: Frame) -> Answer:
+    if link.notes.get("assigned") and frame.version == 5:
+        frame.add(tables.ASSIGNED_CLIENT_ID, "assigned")
+    return None
+
+
 @on_client("refuses_long_ids", "refuses client ids of more than 20 characters", CONNECT)
 def _(link: Link, frame: Frame) -> Answer:
     if len(frame.client_id) > 20:

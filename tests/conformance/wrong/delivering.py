@@ -380,9 +380,9 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
-@on_broker("adds_user_properties", "adds a User Property to every delivery", PUBLISH)
+@on_broker("adds_user_properties", "adds a User Property to a delivery without properties", PUBLISH)
 def _(link: Link, frame: Frame) -> Answer:
-    if frame.version == 5:
+    if frame.version == 5 and not frame.properties:
         frame.add(tables.USER_PROPERTY, ("via", "broker"))
     return None
 
@@ -427,3 +427,47 @@ def _(link: Link, frame: Frame) -> Answer:
 @expired.on_broker(PUBLISH)
 def _(link: Link, frame: Frame) -> Answer:
     return DROP if frame.dup and ("expires", frame.topic, frame.payload) in link.world else None
+
+
+begun = mutant("sends_publish_with_pubrel", "sends PUBLISH again although it has sent PUBREL")
+
+
+@begun.on_broker(PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    if frame.qos == 2:
+        link.world[link.client_id, frame.packet_id] = frame
+    return None
+
+
+@begun.on_broker(PUBREL)
+def _(link: Link, frame: Frame) -> Answer:
+    key = link.client_id, frame.packet_id
+    first = link.world.get(key)
+    if ("released", key) in link.world and first is not None:
+        return [first.copy(flags=first.flags | 8), frame]
+    link.world["released", key] = True
+    return None
+
+
+impatient = mutant("keeps_nothing_for_the_absent", "delivers only to who is there already")
+
+
+@impatient.on_client(PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    number = link.world["published"] = link.world.get("published", 0) + 1
+    link.world["number", frame.topic, frame.payload] = number
+    return None
+
+
+def _came_in(link: Link) -> None:
+    link.notes["since"] = link.world.get("published", 0)
+
+
+impatient.opened = _came_in
+
+
+@impatient.on_broker(PUBLISH)
+def _(link: Link, frame: Frame) -> Answer:
+    number = link.world.get(("number", frame.topic, frame.payload))
+    late = number is not None and number <= link.notes["since"]
+    return DROP if late and not frame.retain else None

@@ -13,7 +13,16 @@ from tests.conformance.wrong.frames import (
     UNSUBSCRIBE,
     Frame,
 )
-from tests.conformance.wrong.mutant import DROP, MUTANTS, Answer, Link, mutant, on_broker, on_client
+from tests.conformance.wrong.mutant import (
+    DROP,
+    MUTANTS,
+    Answer,
+    Link,
+    Mutant,
+    mutant,
+    on_broker,
+    on_client,
+)
 
 NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING = 4, 8, 0x30
 
@@ -23,7 +32,9 @@ def options(name: str, sentence: str, change: Callable[[int], int]) -> None:
 
     @on_client(name, sentence, SUBSCRIBE)
     def _(link: Link, frame: Frame) -> Answer:
-        frame.filters = [(f, change(o)) for f, o in frame.filters]
+        # In 3.1.1 there is nothing but the QoS.
+        mask = 0xFF if frame.version == 5 else 0x03
+        frame.filters = [(f, change(o) & mask | o & ~mask) for f, o in frame.filters]
         return None
 
 
@@ -49,11 +60,6 @@ options(
     "handling_0_is_1",
     "sends retained messages for new subscriptions only",
     lambda o: o | 0x10 if o < 16 else o,
-)
-options(
-    "handling_0_is_2",
-    "never sends retained messages",
-    lambda o: (o & 0x0F) | 0x20 if o < 0x30 else o,
 )
 options("tolerates_qos_3", "takes a requested QoS of 3 for 2", lambda o: (o & ~3) | min(o & 3, 2))
 options("tolerates_reserved_options", "does not mind reserved bits in options", lambda o: o & 0x3F)
@@ -382,21 +388,34 @@ def _(link: Link, frame: Frame) -> Answer:
     return None
 
 
+def _knows_what_is_open(wrong: Mutant) -> None:
+    """Note per member of a group what it was sent, in `link.notes["open"]`."""
+
+    @wrong.on_client(SUBSCRIBE)
+    def _(link: Link, frame: Frame) -> Answer:
+        if any(f.startswith(b"$share/") for f, _ in frame.filters):
+            link.notes.setdefault("open", {})
+        return None
+
+    @wrong.on_broker(PUBLISH)
+    def _(link: Link, frame: Frame) -> Answer:
+        if "open" in link.notes and frame.packet_id:
+            link.notes["open"][frame.packet_id] = frame
+        return None
+
+
+def _give_to_others(link: Link, frame: Frame) -> None:
+    for other in link.links:
+        if (
+            other is not link
+            and "open" in other.notes
+            and other.client_id[:8] == link.client_id[:8]
+        ):
+            other.to_client(frame.copy(flags=0, packet_id=None))
+
+
 moving = mutant("moves_begun_messages", "gives what a member has not finished to other members")
-
-
-@moving.on_client(SUBSCRIBE)
-def _(link: Link, frame: Frame) -> Answer:
-    if any(f.startswith(b"$share/") for f, _ in frame.filters):
-        link.notes["open"] = {}
-    return None
-
-
-@moving.on_broker(PUBLISH)
-def _(link: Link, frame: Frame) -> Answer:
-    if "open" in link.notes and frame.packet_id:
-        link.notes["open"][frame.packet_id] = frame
-    return None
+_knows_what_is_open(moving)
 
 
 @moving.on_client(PUBACK, PUBREC)
@@ -406,17 +425,22 @@ def _(link: Link, frame: Frame) -> Answer:
 
 
 def _move(link: Link) -> None:
-    for other in link.links:
-        if (
-            other is not link
-            and "open" in other.notes
-            and other.client_id[:8] == link.client_id[:8]
-        ):
-            for frame in link.notes.get("open", {}).values():
-                other.to_client(frame.copy(flags=0, packet_id=None))
+    for frame in link.notes.get("open", {}).values():
+        _give_to_others(link, frame)
 
 
 moving.client_gone = _move
+
+offering = mutant("moves_refused_messages", "gives what a member refuses to other members")
+_knows_what_is_open(offering)
+
+
+@offering.on_client(PUBACK, PUBREC)
+def _(link: Link, frame: Frame) -> Answer:
+    refused = link.notes.get("open", {}).pop(frame.packet_id, None)
+    if refused is not None and (frame.reason or 0) >= 0x80:
+        _give_to_others(link, refused)
+    return None
 
 
 @on_broker("never_moves_messages", "gives a message to one member and then to no other", PUBLISH)
