@@ -78,7 +78,8 @@ class Endpoint:
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
         section = self.section
-        untouched = Endpoint(self.name)
+        # By now `[listener]` may have a name too (that of its type), and still has a default port.
+        untouched = Endpoint("" if section == "listener" else self.name)
         untouched.name = self.name
         for key, default in vars(untouched).items():
             is_key = key in KEYS[WEBSOCKET] or key in KEYS[UNIX]

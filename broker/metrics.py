@@ -6,6 +6,7 @@ is taken on the engine's thread. Labels are bounded words, never a client id or 
 Read next: `broker.counters`.
 """
 
+import errno
 import platform
 import threading
 import time
@@ -328,7 +329,10 @@ class MetricsServer:
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
         handler = _handler(registry, status)
-        self._server = _Server((host, port), handler)
+        try:
+            self._server = _Server((host, port), handler)
+        except (UnicodeError, TypeError):  # the latter is what `bind` makes of the former
+            raise OSError(errno.EINVAL, "not a host name") from None
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(CLOSE_POLL_S,), name="metrics", daemon=True

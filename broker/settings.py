@@ -173,7 +173,7 @@ class Settings:
                 f"maximum_packet_size {self.maximum_packet_size}: expected 128 to 268435460 bytes"
             )
         if self.redirect_when == "always" and not self.server_reference:
-            found.append("redirect_when 'always': expected a server_reference")
+            found.append("redirect.when = 'always': expected redirect.server_reference as well")
         if not 23 <= self.client_id_bytes_max <= 65_535:
             found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 23 to 65535")
         for name in ("topic_levels_max", "pending_messages_max", "heartbeat_ms", "expiry_slice"):

@@ -37,6 +37,7 @@ ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
+TEXT_BYTES_MAX: Final = 65_535  # a field of a packet holds no more
 
 
 class Kind(Protocol):
@@ -54,7 +55,14 @@ class Kind(Protocol):
 def quote(text: str) -> str:
     """Return `text` as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+def _fits(text: str) -> bool:
+    """Can `text` be a field of a packet? Undecodable bytes of the environment cannot."""
+    return len(text.encode("utf-8", "surrogatepass")) <= TEXT_BYTES_MAX and not any(
+        "\ud800" <= character <= "\udfff" for character in text
+    )
 
 
 class Text:
@@ -66,8 +74,12 @@ class Text:
 
     def parse(self, raw: object) -> Setting:
         """Return the text."""
-        if not isinstance(raw, str) or "\0" in raw or (raw == "" and not self._empty_is_none):
+        if not isinstance(raw, str) or "\0" in raw:
             raise ValueError(self._expected)
+        if raw == "" and not self._empty_is_none:
+            raise ValueError(f"{self._expected} that is not empty")
+        if not _fits(raw):
+            raise ValueError(f"{self._expected} of UTF-8, at most {TEXT_BYTES_MAX} bytes")
         return raw or None
 
     def render(self, value: Setting) -> str:
@@ -274,6 +286,8 @@ class Pairs:
             if not isinstance(item, str) or "=" not in item or "\0" in item:
                 raise ValueError('a list of "name=value" strings')
             name, _, value = item.partition("=")
+            if not _fits(name) or not _fits(value):
+                raise ValueError(f"names and values of UTF-8, at most {TEXT_BYTES_MAX} bytes each")
             pairs.append((name.strip(), value.strip()))
         return tuple(pairs)
 

@@ -202,6 +202,25 @@ def test_named_listeners_come_from_the_file_and_from_the_environment(write) -> N
     assert [vars(one) for one in again.listeners] == [vars(one) for one in loaded.listeners]
 
 
+def test_the_first_listener_may_be_a_unix_socket() -> None:
+    environment = {"HOLDFAST__LISTENER__TYPE": "unix", "HOLDFAST__LISTENER__PATH": "/run/h.sock"}
+    (listener,) = load(environment=environment).listeners
+    assert (listener.name, listener.address) == ("unix", "/run/h.sock")
+    complaint = refused(None, **environment, HOLDFAST__LISTENER__PORT="1")
+    assert complaint == "listener.port has no meaning for a listener of type unix"
+
+
+def test_a_redirection_to_nowhere_is_named_with_its_keys() -> None:
+    complaint = refused(None, HOLDFAST__REDIRECT__WHEN="always")
+    assert complaint == "redirect.when = 'always': expected redirect.server_reference as well"
+
+
+def test_a_server_reference_that_fits_no_packet_is_refused() -> None:
+    complaint = refused(None, HOLDFAST__REDIRECT__SERVER_REFERENCE="x" * 65_536)
+    assert "redirect.server_reference = " in complaint
+    assert "at most 65535 bytes" in complaint
+
+
 def test_settings_of_a_listener_that_contradict_each_other_are_one_line() -> None:
     complaint = refused(None, HOLDFAST__LISTENER__WEB__TYPE="websocket")
     assert complaint == "listener.web.port is missing"

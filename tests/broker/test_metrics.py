@@ -192,6 +192,17 @@ def test_a_port_in_use_is_an_error_of_the_start(broker: Broker) -> None:
         )
 
 
+def test_a_host_that_cannot_be_a_name_is_an_error_of_the_start() -> None:
+    with pytest.raises(OSError, match="not a host name"):
+        MetricsServer(
+            "é" * 80,
+            0,
+            counters=Counters(),
+            status=Status(),
+            take_snapshot=lambda timeout_s: None,
+        )
+
+
 def test_close_ends_the_thread_and_frees_the_port() -> None:
     broker = Broker()
     port = broker.server.port

@@ -129,6 +129,10 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
         (Text(), ""),
         (Text(), 5),
         (Text(), "a\0b"),
+        (Text(), "\udcff"),  # a byte of the environment that is not UTF-8
+        (Text(), "é" * 32_768),
+        (Pairs(), ["name=" + "x" * 65_536]),
+        (Pairs(), ["\udcff=value"]),
         (Durability(), "fsnc"),
         (Durability(), "interval:"),
         (Durability(), "interval:0"),
