@@ -94,7 +94,7 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 TOYS: Final[dict[str, str]] = {
     "mute": "accepts connections and says nothing",
     "yes_man": "answers every packet with success, never closes and delivers nothing",
-    "parrot": "a yes-man that sends each PUBLISH as it is to everybody",
+    "parrot": "a yes-man that sends each PUBLISH as it is to every client of the check",
 }
 
 

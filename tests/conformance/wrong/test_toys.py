@@ -1,0 +1,57 @@
+"""Can a server that is no broker pass a check? Only one whose statement it really keeps."""
+
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from conformance.check import REGISTRY
+from conformance.runner import discover
+from conformance.statements import VERSIONS
+from tests.conformance.wrong.mutant import TOYS
+from tests.conformance.wrong.search import PATIENCE_S, SECTIONS, Key, attempt, passed_itself
+
+TABLE: Final = Path(__file__).with_name("toys.toml")
+# What a toy says it says at once; nearly all checks wait in vain for something it never says.
+HURRY_S: Final = 0.3
+
+discover(VERSIONS)
+
+
+def may_pass(toy: str) -> set[Key]:
+    """Return the checks whose statements this toy keeps, by the table."""
+    sections = tomllib.loads(TABLE.read_text("utf-8"))[toy]
+    return {(version, key) for version in VERSIONS for key in sections[SECTIONS[version]]}
+
+
+def passed(toy: str, keys: set[Key], patience: float) -> set[Key]:
+    """Run checks against this toy; none may end with an error of the suite itself."""
+    results = attempt(toy, keys, strict=True, patience=patience)
+    assert {key: found.reason for key, found in results.items() if found.outcome == "error"} == {}
+    return {key for key, found in results.items() if passed_itself(found)}
+
+
+def with_each(work: Callable[[str], set[Key]]) -> dict[str, set[Key]]:
+    """Do something with each toy that talks, at the same time: it is mostly waiting."""
+    talking = sorted(set(TOYS) - {"mute"})
+    with ThreadPoolExecutor(len(talking)) as pool:
+        return dict(zip(talking, pool.map(work, talking), strict=True))
+
+
+def test_a_mute_server_passes_nothing() -> None:
+    results = attempt("mute", REGISTRY, strict=True, patience=HURRY_S)
+    assert {found.outcome for found in results.values()} == {"fail"}
+
+
+def test_a_toy_passes_the_checks_whose_statements_it_keeps() -> None:
+    missing = with_each(lambda toy: may_pass(toy) - passed(toy, may_pass(toy), PATIENCE_S))
+    assert missing == {toy: set() for toy in missing}
+
+
+@pytest.mark.slow
+def test_a_toy_passes_no_other_check() -> None:
+    extra = with_each(lambda toy: passed(toy, set(REGISTRY) - may_pass(toy), HURRY_S))
+    assert extra == {toy: set() for toy in extra}
