@@ -165,7 +165,15 @@ def _size(message: Message) -> int:
 class _Budget:
     """What may still be accepted for one filter before its deepest backlog is full."""
 
-    __slots__ = ("at_ms", "bytes_left", "holder", "messages_left", "start", "was_full")
+    __slots__ = (
+        "accepted_end",
+        "at_ms",
+        "bytes_left",
+        "holder",
+        "messages_left",
+        "start",
+        "was_full",
+    )
 
     def __init__(
         self, at_ms: int, messages_left: int, bytes_left: int, holder: bytes, start: int
@@ -176,6 +184,7 @@ class _Budget:
         self.holder = holder  # key of the deepest offline reader, b"" = nobody is offline
         self.start = start  # from where on it is owed messages
         self.was_full = False  # already when it was counted, not only since
+        self.accepted_end = 0  # offset of the newest message that was accepted against it
 
     def is_spent(self) -> bool:
         """Would the next message be too much?"""
@@ -210,6 +219,7 @@ class Quota:
         for budget in budgets:
             budget.messages_left -= 1
             budget.bytes_left -= size
+            budget.accepted_end = self._log.end + 1
         return False
 
     def parted(self, session: Session) -> None:
@@ -230,7 +240,10 @@ class Quota:
         budget = self._budgets.get(entry.filter_id)
         if budget is not None and not budget.is_spent():
             return budget
-        if budget is not None and budget.was_full:
+        if budget is not None and not budget.was_full:
+            if not self._log.is_written(budget.accepted_end):
+                return budget  # counting in the log would miss what this tick accepted
+        elif budget is not None:
             if now - budget.at_ms < VERDICT_MS:
                 return budget
             budget.at_ms = now

@@ -92,6 +92,10 @@ class MessageLog:
         """The offset of the newest accepted message, 0 if there was none yet."""
         return self._generations.end
 
+    def is_written(self, offset: int) -> bool:
+        """Can the message with this offset be read, or is it in a batch that is still pending?"""
+        return self._generations.written_end(offset - 1) >= offset
+
     @property
     def newest_size_bytes(self) -> int:
         """Bytes of the rows of the generation that takes messages, before compression."""

@@ -141,6 +141,17 @@ def test_reject_refuses_the_publisher_once_a_session_is_full() -> None:
     assert broker.counters.dropped["storage_refused"] == 3
 
 
+@pytest.mark.parametrize(("messages", "size", "kept"), [(4, 0, 4), (0, 4, 1)])
+def test_reject_counts_what_arrives_in_one_piece(messages: int, size: int, kept: int) -> None:
+    broker = Broker(on_limit="reject", max_offline_messages=messages, max_offline_bytes=size)
+    broker.durable("s", "t").drop()
+    publisher = broker.connect("p")
+    publisher.send(*(Publish("t", b"abc", 1, packet_id=1 + number) for number in range(20)))
+    answers = [packet.reason_code for packet in publisher.take() if isinstance(packet, Puback)]
+    assert answers == [0] * kept + [0x97] * (20 - kept)
+    assert broker.durable("s").receive_all() == [b"abc"] * kept
+
+
 def test_reject_counts_bytes_as_well() -> None:
     broker = Broker(max_offline_bytes=5, on_limit="reject")
     broker.durable("s", "t").drop()
