@@ -241,7 +241,7 @@ class Quota:
         if budget is not None and not budget.is_spent():
             return budget
         if budget is not None and not budget.was_full:
-            if not self._log.is_written(budget.accepted_end):
+            if budget.holder and not self._log.is_written(budget.accepted_end):
                 return budget  # counting in the log would miss what this tick accepted
         elif budget is not None:
             if now - budget.at_ms < VERDICT_MS:

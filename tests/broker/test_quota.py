@@ -152,6 +152,16 @@ def test_reject_counts_what_arrives_in_one_piece(messages: int, size: int, kept:
     assert broker.durable("s").receive_all() == [b"abc"] * kept
 
 
+def test_reject_limits_no_burst_when_nobody_is_offline() -> None:
+    broker = Broker(on_limit="reject", max_offline_messages=4)
+    reader = broker.durable("s", "t")
+    publisher = broker.connect("p")
+    publisher.send(*(Publish("t", b"abc", 1, packet_id=1 + number) for number in range(20)))
+    answers = [packet.reason_code for packet in publisher.take() if isinstance(packet, Puback)]
+    assert answers == [0] * 20
+    assert reader.receive_all() == [b"abc"] * 20
+
+
 def test_reject_counts_bytes_as_well() -> None:
     broker = Broker(max_offline_bytes=5, on_limit="reject")
     broker.durable("s", "t").drop()
