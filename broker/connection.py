@@ -135,6 +135,7 @@ class Connection:
         "number",
         "opened_at_ms",
         "out",
+        "passed_over",
         "pending",
         "plan",
         "problem_information",
@@ -216,6 +217,7 @@ class Connection:
         # Delivery.
         self.resend: deque[int] = deque()  # packet ids to send again before anything new
         self.pending: deque[Pending] = deque()
+        self.passed_over: int = 0  # offset behind the pending ones up to which nothing is owed
         self.is_lagging: bool = False  # reads its streams from the store
         self.is_reading: bool = False  # is it in the list of those which read at end of tick?
         self.cursor: Cursor | None = None

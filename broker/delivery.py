@@ -99,7 +99,9 @@ class Delivery:
                 options = self.options(session, message)
                 if options is None:
                     # Done with, whatever the subscription's options are when it reads again.
-                    if not connection.is_lagging and not connection.pending:
+                    if connection.pending:
+                        connection.passed_over = offset
+                    elif not connection.is_lagging:
                         self._pass_over(session, offset)
                     continue
                 effective, retain, identifiers = options
@@ -219,6 +221,7 @@ class Delivery:
         """From now on the session reads its streams from the store."""
         connection.is_lagging = True
         connection.cursor = None
+        connection.passed_over = 0
         self.want_room(connection)
 
     def send_qos0(
@@ -386,6 +389,9 @@ class Delivery:
             self.send_bound(
                 connection, message, item.qos, item.retain, item.identifiers, message.offset, 0
             )
+        if connection.passed_over and not pending:
+            self._pass_over(session, connection.passed_over)
+            connection.passed_over = 0
         if session.send_quota > 0 and (connection.is_lagging or session.replays):
             self._tick.readers[connection] = None
 
@@ -556,7 +562,7 @@ class Delivery:
                 del replays[replay.topic_filter]
         self._tick.mark(session)
 
-    def retained_again(self, topic: str, targets: list[Target]) -> None:
+    def retained_again(self, topic: str, publisher: str, targets: list[Target]) -> None:
         """A retained message was replaced: who gets the new one live does not get it twice.
 
         Without this a SUBSCRIBE that is still being answered would find a message that was
@@ -565,6 +571,8 @@ class Delivery:
         for target in targets:
             session = target.connection.session
             assert session is not None
+            if target.no_local and session.client_id == publisher:
+                continue  # to it the new one goes as a retained message only
             for replay in session.replays.values():
                 if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
                     replay.overtaken.add(topic)

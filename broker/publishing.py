@@ -88,7 +88,7 @@ class Publishing:
                 # and that is not durable yet.
                 changed = True
                 if route.targets:
-                    self._delivery.retained_again(message.topic, route.targets)
+                    self._delivery.retained_again(message.topic, message.publisher, route.targets)
             if to_store and not (self._is_limited and self._drops_new(message)):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1

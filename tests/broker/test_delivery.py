@@ -76,6 +76,20 @@ def test_no_local_keeps_the_own_messages_away(offline: bool) -> None:
     assert client.receive_all() == [b"others"]
 
 
+def test_what_no_local_kept_away_behind_a_backlog_stays_away_after_a_crash() -> None:
+    broker = Broker()
+    client = broker.durable("c", receive_maximum=1)
+    client.subscribe("t", qos=1, no_local=True)
+    broker.publish("t", b"1")
+    broker.publish("t", b"2")  # waits for room
+    client.publish("t", b"own", 1)
+    assert client.receive_all() == [b"1", b"2"]
+    client.subscribe("t", qos=1)
+    broker.advance(s=1)
+    broker.restart()
+    assert broker.durable("c").receive_all() == []
+
+
 def test_no_local_takes_only_its_own_subscription_out() -> None:
     broker = Broker()
     client = broker.connect("c")

@@ -212,6 +212,17 @@ def test_a_message_published_after_subscribing_is_not_sent_a_second_time(qos: in
     assert sorted(client.receive_all()) == [b"new", b"u"]
 
 
+def test_what_no_local_keeps_back_live_comes_as_a_retained_message() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.connect("c")
+    client.send(
+        Subscribe(1, [Subscription("t", 1, no_local=True)]),
+        Publish("t", b"own", 1, True, packet_id=1),
+    )
+    assert client.receive_all() == [b"own"]
+
+
 def test_a_message_replaced_while_others_are_sent_comes_once() -> None:
     broker = Broker()
     retain(broker, *(f"t/{number}" for number in range(10)))
