@@ -6,6 +6,7 @@ import queue
 import shutil
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,23 @@ class Node:
 
     def expect(self, event: str, **fields: Any) -> None:
         """Check the next event; closes do not count, reconnecting is up to MQTT.js."""
+        actual = self._next()
+        assert {"event": event, **fields}.items() <= actual.items(), actual
+
+    def expect_resumed(self, payloads: Sequence[str]) -> None:
+        """Check that it goes on with its session and gets these messages in their order.
+
+        MQTT.js may report messages that came in one read with CONNACK before the connection.
+        """
+        events = [self._next() for _ in range(1 + len(payloads))]
+        assert {"event": "connect", "sessionPresent": True} in events, events
+        received = [event["payload"] for event in events if event["event"] == "message"]
+        assert received == list(payloads), events
+
+    def _next(self) -> dict[str, Any]:
         while (actual := self.events.get(timeout=PATIENCE_SECONDS))["event"] == "close":
             pass
-        assert {"event": event, **fields}.items() <= actual.items(), actual
+        return actual
 
     def kill(self) -> None:
         """Kill -9 the client."""

@@ -54,9 +54,7 @@ def test_mqttjs_resumes(
     node.kill()
     publish_missed(broker, other, name)
     node = start_node(version)
-    node.expect("connect", sessionPresent=True)
-    for payload in MISSED:
-        node.expect("message", payload=payload)
+    node.expect_resumed(MISSED)
     other.resume()
     other.publish(f"{name}/in", "echo 2", qos=1)
     other.disconnect()

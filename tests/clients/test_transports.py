@@ -203,8 +203,6 @@ def test_mqttjs_resumes_over_websocket(
         node.kill()
         publish_missed(broker, other, name)
         node = Node(modules, url, name, version, **env)
-        node.expect("connect", sessionPresent=True)
-        for payload in MISSED:
-            node.expect("message", payload=payload)
+        node.expect_resumed(MISSED)
     finally:
         node.kill()
