@@ -10,6 +10,7 @@ import random
 import shutil
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -74,7 +75,7 @@ def of_meta(key: bytes, read: Callable[[MemoryStore], object]) -> Decode:
     return decode
 
 
-class Sealed:
+class Sealed(ABC):
     """One kind of record with a checksum: how it is read, and good ones."""
 
     # What may come of a right checksum over nonsense.
@@ -89,9 +90,9 @@ class Sealed:
         """Return a record without its checksum."""
         return value[:-4] if self._tail else value[4:]
 
+    @abstractmethod
     def reseal(self, body: bytes) -> bytes:
         """Return `body` with a right checksum: damage that only a program can do."""
-        raise NotImplementedError
 
 
 class Front(Sealed):
