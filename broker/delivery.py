@@ -470,11 +470,9 @@ class Delivery:
         found = []
         for subscription in session.subscriptions.values():
             if subscription.share_name is None and subscription.holds:
-                entry = self._routes.find(subscription.stream_filter)
-                assert entry is not None and entry.filter_id
-                found.append(
-                    Stream(entry.filter_id, subscription.stream_filter, subscription.since)
-                )
+                filter_id = self._routes.filter_id(subscription.stream_filter)
+                assert filter_id
+                found.append(Stream(filter_id, subscription.stream_filter, subscription.since))
         return found
 
     def _catch_up(self, connection: Connection, session: Session) -> None:

@@ -1,42 +1,30 @@
-"""Who gets a topic: exact filters in a hash map, wildcards in a trie, results cached per topic.
+"""Who gets a topic: the filters that match it, cached per topic.
 
-An `Entry` is one distinct topic filter with its connected sessions, its holders in the store and
-its shared groups. A `Route` is the answer for one topic; it is kept until the set of filters
-changes, and its merged targets until one of its entries changes. Offline sessions appear here only
-as a number. Matching is iterative and compares whole levels: no pattern is ever built from client
-data. Read next: `broker.delivery`.
+A `Route` is the answer for one topic. It is kept until a filter that matches its topic comes or
+goes, and its merged targets until one of its entries changes: what others subscribe to meanwhile
+costs it a look at some numbers. Offline sessions appear here only as a number. Read next:
+`broker.filters` (matching), `broker.delivery`.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from broker.filters import Entry, Filters, is_wild
 from session.subscription import Subscription
 
 if TYPE_CHECKING:
     from broker.connection import Connection
     from broker.groups import Group
 
-# Topics with a cached route. 65,536 routes are about 20 MiB; when full the cache starts afresh.
+__all__ = ["Entry", "Route", "Routes", "Target"]
+
+# Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest make room.
 ROUTES_MAX: Final = 65_536
+ROUTES_EVICTED: Final = 1024  # at once, which takes about a millisecond
 # Longer topics are matched every time: their number is bounded, their size must be, too.
 TOPIC_CACHED_MAX: Final = 256  # characters
-
-
-class Entry:
-    """One distinct topic filter."""
-
-    __slots__ = ("filter_id", "groups", "holders", "live", "topic_filter", "version")
-
-    def __init__(self, topic_filter: str) -> None:
-        self.topic_filter: str = topic_filter
-        self.filter_id: int = 0  # its stream in the store, 0 = none
-        self.holders: int = 0  # sessions and groups whose messages are stored under filter_id
-        self.live: dict[Connection, Subscription] = {}  # connected sessions, not the shared ones
-        self.groups: dict[str, Group] = {}  # share name -> group
-        self.version: int = 0
-
-    def is_idle(self) -> bool:
-        """Does nobody want this filter any more?"""
-        return not self.live and not self.holders and not self.groups
+# Beginnings of wildcard filters that came or went, remembered with when they did.
+STAMPS_MAX: Final = 65_536
 
 
 class Target:
@@ -78,6 +66,7 @@ class Route:
         "groups",
         "is_reserved",
         "levels",
+        "matched",
         "stamp",
         "targets",
     )
@@ -90,6 +79,7 @@ class Route:
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
         self.groups: list[Group] = []
         self.stamp: int = -1
+        self.matched: int = 0  # the version of all wildcard filters at which `entries` was right
         self.checked: int = -1  # the version of all routes at which `stamp` was right
 
     def refresh(self, checked: int) -> None:
@@ -118,141 +108,135 @@ class Route:
         self.targets = list(merged.values())
 
 
-class _Node:
-    __slots__ = ("children", "entry", "hash_entry", "plus")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.plus: _Node | None = None
-        self.entry: Entry | None = None  # a filter that ends here
-        self.hash_entry: Entry | None = None  # a filter that ends with '#' below here
-
-    def is_empty(self) -> bool:
-        return not self.children and self.plus is None and not self.entry and not self.hash_entry
-
-
 class Routes:
-    """All distinct topic filters of the broker."""
+    """Finds all who get a topic, and the entry of a filter to change.
+
+    Between asking for an entry and `changed` nothing else may be asked: it might go to rest.
+    """
 
     def __init__(self) -> None:
-        self._exact: dict[str, Entry] = {}
-        self._wild: dict[str, Entry] = {}
-        self._root = _Node()
+        self._filters = Filters()
         self._cache: dict[str, Route] = {}
         self._version = 0
+        # When a wildcard filter came or went last, of all and by what is before their wildcards:
+        # only topics that begin like that could be concerned.
+        self._wild_version = 0
+        self._stamps: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._exact) + len(self._wild)
+        return len(self._filters)
+
+    def load(self, topic_filter: str, filter_id: int, holders: int) -> None:
+        """Take in a filter of the store. Before all else, and each once."""
+        if holders == 1:
+            self._filters.lay(topic_filter, filter_id)
+        else:
+            self._filters.add(Entry(topic_filter, filter_id, holders))
 
     def find(self, topic_filter: str) -> Entry | None:
-        """Return the entry of a filter, or None."""
-        return self._exact.get(topic_filter) or self._wild.get(topic_filter)
-
-    def entries(self) -> list[Entry]:
-        """Return all entries."""
-        return [*self._exact.values(), *self._wild.values()]
+        """Return the entry of a filter, to be changed, or None. The caller calls `changed`."""
+        return self._filters.wake(topic_filter)
 
     def ensure(self, topic_filter: str) -> Entry:
-        """Return the entry of a filter, made if there was none. The filter is valid."""
-        entry = self.find(topic_filter)
-        if entry is not None:
-            return entry
-        entry = Entry(topic_filter)
-        if "+" in topic_filter or "#" in topic_filter:
-            self._wild[topic_filter] = entry
-            self._insert(topic_filter, entry)
-        else:
-            self._exact[topic_filter] = entry
-        self._cache.clear()
+        """Return the entry of a filter, to be changed, made if there was none.
+
+        The filter is valid. The caller calls `changed`.
+        """
+        entry = self._filters.wake(topic_filter)
+        if entry is None:
+            entry = Entry(topic_filter)
+            self._filters.add(entry)
+            self._invalidate(topic_filter)
         return entry
+
+    def filter_id(self, topic_filter: str) -> int:
+        """Return the number of a filter's stream, 0 if it has none."""
+        return self._filters.filter_id(topic_filter)
 
     def changed(self, entry: Entry) -> None:
         """Take note that somebody joined, left or changed at `entry`; forget it when it is idle."""
         entry.version += 1
         self._version += 1
         if entry.is_idle():
-            topic_filter = entry.topic_filter
-            if self._exact.pop(topic_filter, None) is None:
-                self._wild.pop(topic_filter, None)
-                self._remove(topic_filter)
-            self._cache.clear()
+            self._filters.remove(entry.topic_filter)
+            self._invalidate(entry.topic_filter)
+        elif entry.may_rest():
+            self._filters.rest(entry)
 
     def match(self, topic: str) -> Route:
         """Return who gets `topic`, up to date. The answer is valid until the next change."""
         route = self._cache.get(topic)
         if route is None:
-            route = Route(topic, self._matching(topic))
-            if len(self._cache) >= ROUTES_MAX:
-                self._cache.clear()
-            if len(topic) <= TOPIC_CACHED_MAX:
-                self._cache[topic] = route
+            route = self._make(topic)
+        elif route.matched != self._wild_version:
+            self._match_again(topic, route)
         if route.checked != self._version:
             route.refresh(self._version)
         return route
 
-    def _matching(self, topic: str) -> list[Entry]:
-        found: list[Entry] = []
-        exact = self._exact.get(topic)
-        if exact is not None:
-            found.append(exact)
-        if not self._wild:
-            return found
-        nodes = [self._root]
-        levels = topic.split("/")
-        # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
-        plain = not topic.startswith("$")
-        for depth, level in enumerate(levels):
-            following: list[_Node] = []
-            for node in nodes:
-                wildcards = plain or depth > 0
-                if wildcards and node.hash_entry is not None:
-                    found.append(node.hash_entry)
-                child = node.children.get(level)
-                if child is not None:
-                    following.append(child)
-                if wildcards and node.plus is not None:
-                    following.append(node.plus)
-            nodes = following
-            if not nodes:
-                break
-        for node in nodes:
-            if node.entry is not None:
-                found.append(node.entry)
-            if node.hash_entry is not None:  # `a/#` matches its parent `a` too
-                found.append(node.hash_entry)
-        return found
+    def _make(self, topic: str) -> Route:
+        is_kept = len(topic) <= TOPIC_CACHED_MAX
+        route = Route(topic, self._filters.match(topic, is_kept))
+        if not is_kept:
+            return route
+        for entry in route.entries:  # before others are released: what both have must not rest
+            entry.routes += 1
+        cache = self._cache
+        if len(cache) >= ROUTES_MAX:
+            for oldest in list(islice(cache, ROUTES_EVICTED)):
+                self._release(cache.pop(oldest).entries)
+        route.matched = self._wild_version
+        cache[topic] = route
+        return route
 
-    def _insert(self, topic_filter: str, entry: Entry) -> None:
-        node = self._root
-        for level in topic_filter.split("/"):
-            if level == "#":
-                node.hash_entry = entry
-                return
-            if level == "+":
-                if node.plus is None:
-                    node.plus = _Node()
-                node = node.plus
-            else:
-                node = node.children.setdefault(level, _Node())
-        node.entry = entry
+    def _match_again(self, topic: str, route: Route) -> None:
+        """Wildcard filters came or went: see whether that concerns this route."""
+        if self._is_concerned(topic, route.matched):
+            entries = self._filters.match(topic, True)
+            if entries != route.entries:
+                for entry in entries:
+                    entry.routes += 1
+                before, route.entries = route.entries, entries
+                self._release(before)
+                route.stamp = route.checked = -1
+        route.matched = self._wild_version
 
-    def _remove(self, topic_filter: str) -> None:
-        path: list[tuple[_Node, str]] = []
-        node = self._root
-        levels = topic_filter.split("/")
-        for level in levels:
-            if level == "#":
-                node.hash_entry = None
-                break
-            path.append((node, level))
-            child = node.plus if level == "+" else node.children.get(level)
-            assert child is not None
-            node = child
-        else:
-            node.entry = None
-        while path and node.is_empty():
-            node, level = path.pop()
-            if level == "+":
-                node.plus = None
-            else:
-                del node.children[level]
+    def _is_concerned(self, topic: str, version: int) -> bool:
+        """Has a filter come or gone since `version` whose beginning is one of the topic?"""
+        stamps = self._stamps
+        if stamps.get("", 0) > version or stamps.get(topic, 0) > version:
+            return True
+        end = topic.find("/")
+        while end >= 0:
+            if stamps.get(topic[:end], 0) > version:
+                return True
+            end = topic.find("/", end + 1)
+        return False
+
+    def _invalidate(self, topic_filter: str) -> None:
+        """A filter came or went: no cached route may hide that."""
+        if not is_wild(topic_filter):
+            route = self._cache.pop(topic_filter, None)
+            if route is not None:
+                self._release(route.entries)
+            return
+        self._wild_version += 1
+        if len(self._stamps) >= STAMPS_MAX:
+            self._stamps = {"": self._wild_version}
+            return
+        self._stamps[_beginning(topic_filter)] = self._wild_version
+
+    def _release(self, entries: list[Entry]) -> None:
+        """A cached route needs these entries no more."""
+        for entry in entries:
+            entry.routes -= 1
+            if entry.may_rest():
+                self._filters.rest(entry)
+
+
+def _beginning(topic_filter: str) -> str:
+    """Return what all topics that match a wildcard filter begin with, as whole levels."""
+    wildcard = topic_filter.find("+")
+    if wildcard < 0:
+        wildcard = topic_filter.find("#")
+    return topic_filter[: max(0, wildcard - 1)]

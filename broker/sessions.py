@@ -80,9 +80,7 @@ class Sessions:
         """Load the durable filters: all that offline sessions cost in memory."""
         for key, value in scan_all(self._store, FILTERS, b"", None):
             filter_id, holders = decode_filter(value)
-            entry = self._routes.ensure(key.decode())
-            entry.filter_id, entry.holders = filter_id, holders
-            self._routes.changed(entry)
+            self._routes.load(key.decode(), filter_id, holders)
 
     # Loading
 

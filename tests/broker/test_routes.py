@@ -44,10 +44,10 @@ def somebody(version: int = 5) -> Connection:
     return connection
 
 
-def join(routes: Routes, topic_filter: str, connection: Connection, **fields: int) -> Entry:
+def join(routes: Routes, topic_filter: str, connection: Connection, qos: int = 0) -> Entry:
     """Subscribe a connection."""
     entry = routes.ensure(topic_filter)
-    entry.live[connection] = subscription(topic_filter, **fields)
+    entry.live[connection] = subscription(topic_filter, qos)
     routes.changed(entry)
     return entry
 
@@ -57,6 +57,14 @@ def leave(routes: Routes, topic_filter: str, connection: Connection) -> None:
     entry = routes.find(topic_filter)
     assert entry is not None
     del entry.live[connection]
+    routes.changed(entry)
+
+
+def hold(routes: Routes, topic_filter: str, filter_id: int, more: int) -> None:
+    """Let `more` offline sessions hold a filter, or fewer."""
+    entry = routes.ensure(topic_filter)
+    entry.holders += more
+    entry.filter_id = filter_id if entry.holders else 0
     routes.changed(entry)
 
 
@@ -71,6 +79,94 @@ def random_filter(source: random.Random) -> str:
     if source.random() < 0.3:
         levels[-1] = "#"
     return "/".join(levels) or "+"
+
+
+class Model:
+    """What routes must say, by the definition of matching and nothing else."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+        self.routes = Routes()
+        self.live: dict[str, list[Connection]] = {}
+        self.holders: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
+        self.filters = [random_filter(source) for _ in range(30)]
+        self.topics = [
+            "/".join(source.choice(TOPIC_LEVELS) for _ in range(source.randint(1, 4))) or "a"
+            for _ in range(30)
+        ]
+
+    def change(self) -> None:
+        """Let somebody come or go, online or offline."""
+        source, routes = self.source, self.routes
+        name = source.choice(self.filters)
+        live = self.live.setdefault(name, [])
+        step = source.randrange(4)
+        if step == 0:
+            live.append(somebody())
+            join(routes, name, live[-1])
+        elif step == 1 and live:
+            leave(routes, name, live.pop())
+        elif step == 2:
+            if not self.holders.get(name):
+                self.ids[name] = len(self.ids) * 1000 + source.randrange(1, 1000)
+            self.holders[name] = self.holders.get(name, 0) + 1
+            hold(routes, name, self.ids[name], 1)
+        elif step == 3 and self.holders.get(name):
+            self.holders[name] -= 1
+            hold(routes, name, self.ids[name], -1)
+
+    def check(self, topic: str) -> None:
+        """Compare one route."""
+        route = self.routes.match(topic)
+        matching = [name for name in dict.fromkeys(self.filters) if matches(name, topic)]
+        owed = [self.ids[name] for name in matching if self.holders.get(name)]
+        there = [name for name in matching if self.live.get(name) or self.holders.get(name)]
+        assert filters_of(route) == sorted(there)
+        assert sorted(route.filter_ids) == sorted(owed)
+        online = [connection for name in matching for connection in self.live.get(name, [])]
+        assert len(route.targets) == len(online)
+        assert {target.connection for target in route.targets} == set(online)
+
+    def restart(self) -> None:
+        """Begin again with what the store has: what offline sessions hold."""
+        self.routes = Routes()
+        self.live.clear()
+        for name, holders in self.holders.items():
+            if holders:
+                self.routes.load(name, self.ids[name], holders)
+
+    def check_all(self) -> None:
+        """Compare everything there is to ask."""
+        for name in self.filters:
+            held = self.holders.get(name, 0)
+            assert self.routes.filter_id(name) == (self.ids[name] if held else 0)
+        there = [n for n in set(self.filters) if self.live.get(n) or self.holders.get(n)]
+        assert len(self.routes) == len(there)
+        for topic in self.topics:
+            self.check(topic)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_routes_are_what_the_definition_says_whatever_comes_and_goes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = random.Random(seed)
+    if seed % 3 == 0:  # so small that routes are evicted, and that beginnings are forgotten
+        monkeypatch.setattr(routes_module, "ROUTES_MAX", 8)
+        monkeypatch.setattr(routes_module, "ROUTES_EVICTED", 3)
+        monkeypatch.setattr(routes_module, "STAMPS_MAX", 4)
+    if seed % 3 == 1:
+        monkeypatch.setattr(routes_module, "TOPIC_CACHED_MAX", source.choice((0, 1, 3)))
+    model = Model(source)
+    for _ in range(8):
+        for _ in range(source.choice((5, 60))):
+            model.change()
+            for _ in range(source.randrange(3)):
+                model.check(source.choice(model.topics))
+        model.check_all()
+        if source.random() < 0.3:
+            model.restart()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -97,8 +193,8 @@ def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
     assert len(routes) == len(held)
     for name, connection in list(held.items()):
         leave(routes, name, connection)
-    assert len(routes) == 0 and routes.entries() == []
-    assert routes._root.is_empty()
+    assert len(routes) == 0
+    assert all(routes.match(topic).entries == [] for topic in topics)
 
 
 def test_a_filter_without_anybody_is_forgotten() -> None:
@@ -113,10 +209,9 @@ def test_a_filter_without_anybody_is_forgotten() -> None:
 
 def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
     routes = Routes()
-    entry = routes.ensure("a/+")
-    entry.holders, entry.filter_id = 1, 7
-    routes.changed(entry)
+    hold(routes, "a/+", 7, 1)
     assert routes.match("a/b").filter_ids == [7]
+    entry = routes.ensure("a/+")
     entry.groups["g"] = group = cast(Group, object())
     entry.holders = 0
     routes.changed(entry)
@@ -197,3 +292,56 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         assert len(routes.match(f"t/{number}").targets) == 1
     assert len(routes._cache) <= 10
+
+
+def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A million of them cost their text and a number each, whatever was published meanwhile."""
+    monkeypatch.setattr(routes_module, "ROUTES_MAX", 4)
+    routes = Routes()
+    for number in range(1, 11):
+        routes.load(f"t/{number}", number, 1)
+        routes.load(f"t/{number}/#", number + 100, 1)
+    for number in range(1, 11):
+        assert sorted(routes.match(f"t/{number}").filter_ids) == [number, number + 100]
+    awake = [name for name in resting(routes) if not resting(routes)[name]]
+    assert len(awake) <= 8
+    connection = somebody()
+    join(routes, "t/1", connection)
+    assert not resting(routes)["t/1"]
+    assert [target.connection for target in routes.match("t/1").targets] == [connection]
+    leave(routes, "t/1", connection)
+    for number in range(4):
+        routes.match(f"other/{number}")
+    assert all(resting(routes).values())
+
+
+def resting(routes: Routes) -> dict[str, bool]:
+    """Return for every filter of the test above whether it rests."""
+    return {
+        **{f"t/{n}": isinstance(routes._filters._exact[f"t/{n}"], int) for n in range(1, 11)},
+        **{f"t/{n}/#": rests_in_tree(routes._filters._root, ["t", f"{n}"]) for n in range(1, 11)},
+    }
+
+
+def rests_in_tree(node: object, path: list[str]) -> bool:
+    """Return whether what stands at `path` is a number and not an entry."""
+    for level in path:
+        assert isinstance(node, dict)
+        node = node[level]
+    return isinstance(node, str)
+
+
+def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
+    """A storm of subscriptions must not make every publish look for its receivers again."""
+    routes = Routes()
+    connection = somebody()
+    join(routes, "a/b/+", connection)
+    route = routes.match("a/b/c")
+    entries = route.entries
+    for name in ("a/c/+", "x/#", "a/b/d", "a/bb/#", "+/x/y"):
+        join(routes, name, somebody())
+        assert routes.match("a/b/c") is route and route.entries is entries
+    join(routes, "a/#", somebody())
+    assert filters_of(routes.match("a/b/c")) == ["a/#", "a/b/+"]
