@@ -136,7 +136,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "messages are dropped from disk in whole generations of this size"),
     Option("storage", "generation_age", "settings", "generation_age_s", Duration(_S, low=1),
            "a generation is closed at this age too"),
-    Option("storage", "layout", "settings", "layout", Choice("filters", "timeline"),
+    Option("storage", "layout", "settings", "layout", Choice("blocks", "filters", "timeline"),
            "key layout of new generations"),
     Option("storage", "store", "settings", "store", Choice("durable", "all"),
            "durable = store what a durable subscription matches, all = store everything"),

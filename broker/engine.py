@@ -151,6 +151,7 @@ class Engine:
         self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
         self._is_low = False
         self._is_draining = False
+        self._end_written: int = 0  # end of the log when a batch was written last
         self._admission: Final = Admission(settings, self._resume_reading)
         self._totals: Totals = Totals()
 
@@ -381,7 +382,7 @@ class Engine:
             return
         if decoder.error is not None:
             self._fail(connection, decoder.error)
-        elif self._retry_ms is not None and len(self._tick.batch) > STALLED_CHANGES_MAX:
+        elif self._retry_ms is not None and self._is_stuffed():
             self._stalled[connection] = None
             connection.transport.pause_reading()
         if connection.meters is not None and connection.state < CLOSING:
@@ -390,6 +391,11 @@ class Engine:
                 if self.settings.on_rate == "disconnect":
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
+
+    def _is_stuffed(self) -> bool:
+        """Is there enough already that the store does not take?"""
+        accepted = self._log.end - self._end_written
+        return len(self._tick.batch) + accepted > STALLED_CHANGES_MAX
 
     @staticmethod
     def _is_stall(refusal: Recoverable) -> bool:
@@ -505,7 +511,8 @@ class Engine:
         """Write the open batch now, so that loads see it; False if the store refused it."""
         if self._retry_ms is not None and self._tick.now < self._retry_ms:
             return False  # a CONNECT must not try the whole batch again
-        if self._tick.batch or self._tick.dirty or self._tick.dirty_groups:
+        tick = self._tick
+        if tick.batch or tick.dirty or tick.dirty_groups or self._log.is_pending:
             return self._write()
         return self._retry_ms is None
 
@@ -513,6 +520,7 @@ class Engine:
         tick = self._tick
         self._sessions.write_dirty(tick.now)
         batch = tick.batch
+        self._log.seal(batch)
         if not batch:
             return True
         try:
@@ -525,6 +533,7 @@ class Engine:
             self._publishing.refuses_writes = self._is_low or not self._is_stall(refusal)
             return False
         tick.batch = []
+        self._end_written = self._log.end
         self.written += 1
         self.counters.batch_records.add(len(batch))
         if tick.ending:
@@ -560,10 +569,8 @@ class Engine:
                 sharing = self._groups.read() if tick.group_readers else False
                 more = reading or sharing
         self._flush()
-        return more or (
-            bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
-            and self._retry_ms is None
-        )
+        is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
+        return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
 
     def _attach_held(self) -> None:
         """Tie the replies held in this tick to the batch that was just written."""

@@ -23,7 +23,7 @@ from session.session import Session
 from storage.api import Store
 from storage.due import RETAINED, SESSION, WILL, Due
 from storage.errors import CorruptRecord, Recoverable
-from storage.layouts.filters import NAME as INDEXED
+from storage.generations import INDEXED
 from storage.log import Cursor, Generation, MessageLog, Stream, report_generations
 from storage.state import SESSIONS
 
@@ -272,7 +272,7 @@ class Housekeeping:
             if connection.is_lagging and session.position < last:
                 # It reads on as soon as it has room. Where there is no index it is not searched for
                 # meanwhile.
-                if generation.layout != INDEXED or self._owes(
+                if generation.layout not in INDEXED or self._owes(
                     self._delivery.streams(session), session.position, generation
                 ):
                     return True
@@ -312,7 +312,7 @@ class Housekeeping:
         return self._is_owed(sweep, key, self._delivery.streams(session), session.position)
 
     def _is_owed(self, sweep: _Sweep, key: bytes, streams: list[Stream], position: int) -> bool:
-        if sweep.generation.layout == INDEXED:
+        if sweep.generation.layout in INDEXED:
             return self._owes(streams, position, sweep.generation)
         if streams:
             sweep.search = self._log.cursor(streams, position)

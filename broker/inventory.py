@@ -70,8 +70,9 @@ class Inventory:
             return  # a directory in which no broker has come to its first batch
         value = store.get(META, HEARTBEAT_KEY)
         self._heartbeat = None if value is None else Heartbeat.decode(value)
-        if load_generations(store):
-            self._log = MessageLog(_Unchanged(store))
+        generations = load_generations(store)
+        if generations:
+            self._log = MessageLog(_Unchanged(store), layout=generations[-1].layout)
             self._log.open(0 if self._heartbeat is None else self._heartbeat.broker_ms)
 
     def wall_ms(self, broker_ms: int) -> int:

@@ -177,7 +177,7 @@ class Lifecycle:
         if not self._settle() and not self._needs_no_store(packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
-        changes = len(self._tick.batch)
+        changes = len(self._tick.batch) + self._counters.messages_stored
         client_id = packet.client_id
         old = self._sessions.live.get(client_id)
         if old is not None and old.number > connection.number:
@@ -225,7 +225,9 @@ class Lifecycle:
         self._begin(connection, session, packet)
         connack.session_present = session_present
         is_changed = (
-            session.is_stored or len(self._tick.batch) > changes or client_id in self._tick.ended
+            session.is_stored
+            or len(self._tick.batch) + self._counters.messages_stored > changes
+            or client_id in self._tick.ended
         )
         self._answer(connection, session, connack, is_changed)
         self._sessions.attach(connection)
@@ -420,7 +422,9 @@ class Lifecycle:
         self._leave(connection, publish_will=with_will, ends_session=ends)
         connection.state = CLOSING
         # The end must be durable before the client sees it: the will is gone, the expiry set.
-        if self._tick.batch or self._tick.dirty or connection.commits_owed or connection.held:
+        tick = self._tick
+        is_changed = bool(tick.batch or tick.dirty or self._publishing.is_pending)
+        if is_changed or connection.commits_owed or connection.held:
             self._tick.hold(connection, b"")
         else:
             self._tick.close(connection)

@@ -70,6 +70,11 @@ class Publishing:
         self._store_all: Final = settings.store == "all"
         self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
 
+    @property
+    def is_pending(self) -> bool:
+        """Are there accepted messages that are in no batch yet?"""
+        return self._log.is_pending
+
     def accept(self, message: Message, route: Route) -> Accepted:
         """Take a message over, or refuse it (0x97) without having changed anything.
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
-LayoutName: TypeAlias = Literal["filters", "timeline"]
+LayoutName: TypeAlias = Literal["blocks", "filters", "timeline"]
 OnRate: TypeAlias = Literal["throttle", "disconnect"]
 RedirectWhen: TypeAlias = Literal["drain", "always"]
 
@@ -128,7 +128,7 @@ class Settings:
         # "durable": store only what some durable subscription matches. "all": store everything.
         self.store: StorePolicy = "durable"
         # Key layout of the next generation of the message log.
-        self.layout: LayoutName = "filters"
+        self.layout: LayoutName = "blocks"
         # A generation is closed at this size or age. Dropping one whole is how space returns, so
         # smaller ones return it sooner and cost more open column families.
         self.generation_size_bytes: int = 256 * MIB

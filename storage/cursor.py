@@ -3,7 +3,7 @@
 A cursor holds one page per stream and no more than `storage.layouts` allows in total, whatever the
 backlog. It stays valid while messages are appended and generations come and go. It sees what was
 written to the store and never a message of a batch that is still being filled. Read next:
-`storage.layouts.filters`, where the merging is.
+`storage.layouts.merge`.
 """
 
 from collections.abc import Sequence

@@ -16,8 +16,9 @@ from typing import Final
 
 from storage.api import Batch, Store
 from storage.errors import CorruptRecord, DataLoss, Unrecoverable
-from storage.layouts import filters, timeline
+from storage.layouts import blocks, filters, timeline
 from storage.layouts.api import Slab
+from storage.layouts.block_reading import BlockCache
 from storage.layouts.rows import OFFSET_MAX, MessageRows, message_family
 from storage.state import META, prefix_end, seal, unseal
 
@@ -32,9 +33,12 @@ _ROW: Final = struct.Struct(">BQQB")
 # Layouts by the name in their generations' rows. A name is never reused and never removed while a
 # store may hold a generation with it.
 LAYOUTS: Final[dict[str, Callable[[Store, int], Slab]]] = {
+    blocks.NAME: blocks.BlockSlab,
     filters.NAME: filters.FilterSlab,
     timeline.NAME: timeline.TimelineSlab,
 }
+# Those whose readers look at nothing but what they are owed.
+INDEXED: Final = (blocks.NAME, filters.NAME)
 
 
 class Generation:
@@ -151,11 +155,13 @@ class Generations:
     """The generations of one shard, oldest first. The newest one is open, all others are closed."""
 
     __slots__ = (
+        "_cache",
         "_first_offsets",
         "_open",
         "_reclaimable",
         "_seen_end",
         "_store",
+        "blocks",
         "end",
         "layout",
         "newest",
@@ -166,13 +172,15 @@ class Generations:
         if layout not in LAYOUTS:
             raise ValueError(f"layout {layout!r}, expected one of {sorted(LAYOUTS)}")
         self._store: Final = store
+        self._cache: Final = BlockCache()
         self.layout: str = layout  # of the next generation
         self._open: list[OpenGeneration] = []
         self._first_offsets: list[int] = []
         self._reclaimable: list[OpenGeneration] = []
         self._seen_end = 0  # greatest offset ever found written
-        # The three attributes `MessageLog.append` works with.
+        # The attributes `MessageLog.append` works with.
         self.newest: OpenGeneration  # the one that takes messages; set by `open`
+        self.blocks: blocks.BlockSlab | None = None  # its slab if it is one of blocks
         self.end: int = 0  # offset of the newest accepted message, 0 = none yet
         self.size_bytes: int = 0  # of the rows of the newest generation; estimated by `open`
 
@@ -205,7 +213,7 @@ class Generations:
             # Offsets are never used again, so an empty generation still says where it begins.
             self.end = max(self._find_end(), newest.first_offset - 1)
             self._seen_end = self.end
-            self.newest = newest
+            self._take_messages(newest)
             self.size_bytes = newest.slab.sampled_size() * (self.end - newest.first_offset + 1)
         if not self._open or self.newest.layout != self.layout:
             self.add(batch, now_ms)
@@ -216,10 +224,11 @@ class Generations:
         """Begin a generation after the newest message; returns its number.
 
         Its families exist on return; its row is in `batch`, which every later message must not
-        precede. When this raises, nothing has changed and it may be tried again.
+        precede, behind the rows of what is pending. When this raises, nothing has changed and it
+        may be tried again.
         """
         number = self.newest.number + 1 if self._open else 1
-        slab = LAYOUTS[self.layout](self._store, number)
+        slab = self._slab(self.layout, number)
         present = self._store.families()
         for family in slab.families:
             if family not in present:  # a failed attempt may have left some, empty
@@ -227,8 +236,9 @@ class Generations:
         first = self.end + 1
         batch.append((META, generation_key(number), encode_generation(self.layout, first, now_ms)))
         if self._open:
+            self.newest.slab.seal(batch)
             self.newest.last_offset = self.end
-        self.newest = OpenGeneration(number, self.layout, first, now_ms, slab)
+        self._take_messages(OpenGeneration(number, self.layout, first, now_ms, slab))
         self.size_bytes = 0
         self._open.append(self.newest)
         self._first_offsets.append(first)
@@ -337,13 +347,23 @@ class Generations:
         if self.end < self.newest.first_offset - 1:
             yield f"end {self.end} is before the newest generation at {self.newest.first_offset}"
 
+    def _slab(self, layout: str, number: int) -> Slab:
+        if layout == blocks.NAME:
+            return blocks.BlockSlab(self._store, number, self._cache)
+        return LAYOUTS[layout](self._store, number)
+
+    def _take_messages(self, generation: OpenGeneration) -> None:
+        self.newest = generation
+        slab = generation.slab
+        self.blocks = slab if isinstance(slab, blocks.BlockSlab) else None
+
     def _add(self, loaded: Generation) -> None:
         opened = OpenGeneration(
             loaded.number,
             loaded.layout,
             loaded.first_offset,
             loaded.created_ms,
-            LAYOUTS[loaded.layout](self._store, loaded.number),
+            self._slab(loaded.layout, loaded.number),
         )
         if loaded.is_closed:
             opened.last_offset = loaded.last_offset

@@ -2,7 +2,8 @@
 
 A layout is never edited incompatibly. Another way to lay out rows is another module, registered in
 `storage.generations.LAYOUTS`; it starts with the next generation, and the old ones stay readable
-with the module that wrote them. Read next: `storage.layouts.filters`, `storage.layouts.timeline`.
+with the module that wrote them. Read next: `storage.layouts.blocks`, the default, then
+`storage.layouts.filters` and `storage.layouts.timeline`.
 """
 
 from collections.abc import Sequence
@@ -58,8 +59,27 @@ class Slab(Protocol):
 
     families: tuple[str, ...]
 
-    def append(self, batch: Batch, offset: int, record: bytes, filter_ids: Sequence[int]) -> int:
-        """Add the rows of one message to `batch`; returns their size in bytes. Hot."""
+    @property
+    def is_pending(self) -> bool:
+        """Are there messages that have no rows yet?"""
+        ...
+
+    def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
+        """Take over one message, which has its offset; returns about what it adds in bytes. Hot.
+
+        Its rows are in `batch` now or when the slab is sealed.
+        """
+        ...
+
+    def seal(self, batch: Batch) -> int:
+        """Put the rows of all that is pending into `batch`.
+
+        Returns their size in bytes, less what `append` told of it.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Forget what is pending."""
         ...
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:

@@ -7,12 +7,12 @@ its position in each of its streams and merges them by offset. Read next: `stora
 
 import struct
 from collections.abc import Sequence
-from heapq import heapify, heapreplace
 from typing import Final
 
 from mqtt.message import Message
 from storage.api import Batch, Store
 from storage.layouts.api import Stream
+from storage.layouts.merge import INDEX_PAGE_MAX, Merge
 from storage.layouts.rows import (
     KEY_SIZE,
     PAGE_BYTES_MAX,
@@ -23,15 +23,9 @@ from storage.layouts.rows import (
     message_family,
     message_key,
 )
-from storage.records import decode_message
+from storage.records import decode_message, encode_message
 
 NAME: Final = "filters"
-# Offsets one reader holds at most, whatever the number of its streams (one for each beyond that).
-# 4,096 of them are 160 kB.
-BUFFERED_MAX: Final = 4096
-INDEX_PAGE_FIRST: Final = 8  # offsets of the first page of a stream: most streams have few
-INDEX_PAGE_MAX: Final = 512  # offsets of a later one
-
 _INDEX_KEY: Final = struct.Struct(">QQ")
 _INDEX_KEY_SIZE: Final = 16
 _index_key: Final = _INDEX_KEY.pack
@@ -66,13 +60,27 @@ class FilterSlab:
         self._family: Final = self._rows.family
         self._index: Final = index_family(generation)
 
-    def append(self, batch: Batch, offset: int, record: bytes, filter_ids: Sequence[int]) -> int:
+    @property
+    def is_pending(self) -> bool:
+        """Return False: rows are in their batch at once."""
+        return False
+
+    def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Add the rows of one message to `batch`; returns their size in bytes."""
+        offset = message.offset
+        record = encode_message(message)
         batch.append((self._family, message_key(offset), record))
         index = self._index
         for filter_id in filter_ids:
             batch.append((index, _index_key(filter_id, offset), b""))
         return KEY_SIZE + len(record) + _INDEX_KEY_SIZE * len(filter_ids)
+
+    def seal(self, batch: Batch) -> int:
+        """Do nothing: rows are in their batch at once."""
+        return 0
+
+    def discard(self) -> None:
+        """Do nothing: nothing is pending."""
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
         """Return the messages at `offsets` in their order, None where there is none."""
@@ -116,62 +124,43 @@ class FilterSlab:
         return first
 
 
-class Lane:
-    """One stream being read: a page of offsets ahead."""
+class FilterIndex:
+    """The index rows of one generation, as offsets to be merged."""
 
-    __slots__ = ("at", "filter_id", "known", "offsets", "page_size")
+    __slots__ = ("_family", "_store")
 
-    def __init__(self, filter_id: int, after: int) -> None:
-        self.filter_id: int = filter_id
-        self.offsets: list[int] = []
-        self.at: int = 0  # next one of `offsets`
-        # The stream has no row after the last of `offsets` up to here.
-        self.known: int = after
-        self.page_size: int = INDEX_PAGE_FIRST
+    def __init__(self, store: Store, family: str) -> None:
+        self._store: Final = store
+        self._family: Final = family
+
+    def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next offsets of a filter in (after, upto], at most `count`; see `Index`."""
+        rows = self._store.scan(
+            self._family,
+            _index_key(filter_id, after + 1),
+            _index_key(filter_id, upto + 1),
+            count=count,
+        )
+        return [_offset_of(key, KEY_SIZE)[0] for key, _ in rows]
 
 
 class IndexReader:
-    """A reader that merges the index rows of its streams by offset.
+    """A reader that merges the index rows of its streams by offset."""
 
-    The heap holds for each lane its next offset, or, while its page is used up, the smallest offset
-    that could come next. Only when that bound reaches the top is the lane's next page read. So a
-    session with one deep stream and a thousand idle ones pays for the idle ones once per end of the
-    log it has seen, and not once per page of the deep one.
-    """
-
-    __slots__ = (
-        "_heap",
-        "_index",
-        "_lanes",
-        "_last",
-        "_messages_size",
-        "_page_max",
-        "_rows",
-        "_store",
-        "missing",
-        "position",
-    )
+    __slots__ = ("_merge", "_messages_size", "_rows", "missing", "position")
 
     def __init__(
         self, store: Store, index: str, rows: MessageRows, streams: Sequence[Stream], after: int
     ) -> None:
-        self._store: Final = store
-        self._index: Final = index
-        self._rows: Final = rows
         starts: dict[int, int] = {}
         for stream in streams:
             since = max(after, stream.since)
             starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
-        self._lanes: Final = [Lane(filter_id, start) for filter_id, start in starts.items()]
-        self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self._lanes)]
-        heapify(self._heap)
-        self._page_max: Final = max(
-            1, min(INDEX_PAGE_MAX, BUFFERED_MAX // max(1, len(self._lanes)))
-        )
+        self._merge: Final = Merge(FilterIndex(store, index), list(starts.items()), after)
+        self._rows: Final = rows
         self._messages_size = (
             PAGE_FIRST  # messages to read at once: small until their size is known
         )
-        self._last = after  # greatest offset merged
         self.position = after
         self.missing = 0
 
@@ -183,7 +172,7 @@ class IndexReader:
         messages: list[Message] = []
         size = 0
         while len(messages) < count and size < PAGE_BYTES_MAX:
-            offsets = self._merge(min(count - len(messages), self._messages_size), upto)
+            offsets = self._merge.take(min(count - len(messages), self._messages_size), upto)
             if not offsets:
                 self.position = max(self.position, upto)
                 break
@@ -204,7 +193,7 @@ class IndexReader:
         """Pass over at most `count` messages, by their index rows; returns how many."""
         skipped = 0
         while skipped < count:
-            offsets = self._merge(min(count - skipped, INDEX_PAGE_MAX), upto)
+            offsets = self._merge.take(min(count - skipped, INDEX_PAGE_MAX), upto)
             if not offsets:
                 self.position = max(self.position, upto)
                 break
@@ -214,56 +203,4 @@ class IndexReader:
 
     def buffered(self) -> int:
         """Return how many distinct offsets are read ahead."""
-        return len({offset for lane in self._lanes for offset in lane.offsets[lane.at :]})
-
-    def _merge(self, count: int, upto: int) -> list[int]:
-        """Return at most `count` offsets <= `upto`, the next of all lanes in order, each once."""
-        lanes = self._lanes
-        if len(lanes) == 1:
-            return self._page_of_one(lanes[0], count, upto)
-        heap = self._heap
-        merged: list[int] = []
-        last = self._last
-        while len(merged) < count and heap:
-            offset, number = heap[0]
-            if offset > upto:
-                break
-            lane = lanes[number]
-            if lane.at < len(lane.offsets):
-                if offset != last:
-                    merged.append(offset)
-                    last = offset
-                lane.at += 1
-            else:
-                self._fill(lane, upto)
-            bound = lane.offsets[lane.at] if lane.at < len(lane.offsets) else lane.known + 1
-            heapreplace(heap, (bound, number))
-        self._last = last
-        return merged
-
-    def _page_of_one(self, lane: Lane, count: int, upto: int) -> list[int]:
-        if lane.at == len(lane.offsets):
-            if lane.known >= upto:
-                return []
-            self._fill(lane, upto)
-        start = lane.at
-        page = lane.offsets[start : start + count]
-        lane.at = start + len(page)
-        return page
-
-    def _fill(self, lane: Lane, upto: int) -> None:
-        """Read the next page of `lane`, which is used up."""
-        size = min(lane.page_size, self._page_max)
-        rows = self._store.scan(
-            self._index,
-            _index_key(lane.filter_id, lane.known + 1),
-            _index_key(lane.filter_id, upto + 1),
-            count=size,
-        )
-        lane.offsets = [_offset_of(key, KEY_SIZE)[0] for key, _ in rows]
-        lane.at = 0
-        if len(rows) < size:
-            lane.known = upto
-        else:
-            lane.known = lane.offsets[-1]
-            lane.page_size = 4 * size
+        return self._merge.buffered()

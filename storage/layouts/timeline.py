@@ -12,6 +12,7 @@ from mqtt.message import Message
 from storage.api import Batch, Store
 from storage.layouts.api import Stream
 from storage.layouts.rows import KEY_SIZE, MessageRows, TopicScan, message_family, message_key
+from storage.records import encode_message
 
 NAME: Final = "timeline"
 
@@ -31,10 +32,23 @@ class TimelineSlab:
         self._rows: Final = MessageRows(store, generation)
         self._family: Final = self._rows.family
 
-    def append(self, batch: Batch, offset: int, record: bytes, filter_ids: Sequence[int]) -> int:
+    @property
+    def is_pending(self) -> bool:
+        """Return False: rows are in their batch at once."""
+        return False
+
+    def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Add the row of one message to `batch`; returns its size in bytes."""
-        batch.append((self._family, message_key(offset), record))
+        record = encode_message(message)
+        batch.append((self._family, message_key(message.offset), record))
         return KEY_SIZE + len(record)
+
+    def seal(self, batch: Batch) -> int:
+        """Do nothing: rows are in their batch at once."""
+        return 0
+
+    def discard(self) -> None:
+        """Do nothing: nothing is pending."""
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
         """Return the messages at `offsets` in their order, None where there is none."""

@@ -553,7 +553,7 @@ def conversation(broker: Broker) -> None:
     broker.advance(s=12)
 
 
-@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 def test_every_prefix_of_the_batches_is_a_sound_broker(layout: str) -> None:
     probe = Broker(layout=layout)
     probe.hold_commits()

@@ -495,7 +495,7 @@ def test_a_full_store_is_no_reason_to_stop_sharing_what_is_there(limit: str) -> 
     assert 0 < len(kept) < 6 and kept == numbers(len(kept))
 
 
-@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 def test_groups_read_over_generations_of_every_layout(layout: str) -> None:
     broker = Broker(layout=layout)
     broker.durable("one", SHARED).drop()

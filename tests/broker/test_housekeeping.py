@@ -235,7 +235,9 @@ def test_a_generation_ends_at_its_age_but_not_while_it_is_empty() -> None:
     assert numbers_of(broker) == [1, 2]
 
 
-@pytest.mark.parametrize(("first", "second"), [("filters", "timeline"), ("timeline", "filters")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("blocks", "timeline"), ("timeline", "filters"), ("filters", "blocks")]
+)
 def test_a_new_layout_begins_with_a_new_generation_and_both_are_read(
     first: str, second: str
 ) -> None:
@@ -276,7 +278,7 @@ def test_a_long_search_without_an_index_is_cut_into_slices() -> None:
         assert client.receive_all() == [b"found"]
 
 
-@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 @pytest.mark.parametrize("reader", ["session", "group"])
 @pytest.mark.parametrize("owed", [True, False])
 def test_a_sweep_finds_what_is_owed_without_stopping_the_loop(
@@ -429,7 +431,7 @@ def test_a_will_and_the_end_of_its_session_may_be_due_in_one_slice() -> None:
     assert broker.rows("due") == broker.rows("sessions") == []
 
 
-@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 def test_a_slow_consumer_that_is_behind_keeps_its_generation(layout: str) -> None:
     broker = Broker(layout=layout, pending_messages_max=1)
     session = broker.durable("c", "t")

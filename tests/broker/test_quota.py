@@ -63,7 +63,7 @@ def test_a_backlog_within_the_limits_is_delivered_whole() -> None:
     assert broker.durable("s").receive_all() == numbers(3)
 
 
-@pytest.mark.parametrize("layout", ["filters", "timeline"])
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 @pytest.mark.parametrize("on_limit", ["drop_oldest", "drop_new"])
 @pytest.mark.parametrize(
     "limits",

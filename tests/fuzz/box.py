@@ -133,7 +133,7 @@ class Box:
         settings.expiry_slice = choice((1, 256))
         settings.store_qos0 = choice((False, True))
         settings.store = choice(("durable", "durable", "all"))
-        settings.layout = choice(("filters", "filters", "timeline"))
+        settings.layout = choice(("blocks", "filters", "timeline"))
         settings.generation_size_bytes = choice((300, 256 << 20))
         settings.max_offline_messages = choice((0, 0, 0, 3))
         settings.max_offline_bytes = choice((0, 0, 0, 200))

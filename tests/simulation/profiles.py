@@ -138,7 +138,10 @@ class Profile:
         if random.random() < self.small_generations:
             settings.generation_size_bytes = choice((300, 1_500))
             settings.generation_age_s = choice((2, 3600))
-        settings.layout = "timeline" if random.random() < self.timeline else "filters"
+        layout = random.random()
+        settings.layout = "blocks" if layout < 0.75 else "filters"
+        if layout < self.timeline:
+            settings.layout = "timeline"
         settings.store = "all" if random.random() < 0.1 else "durable"
         settings.store_qos0 = random.random() < 0.2
         if random.random() < self.limited:

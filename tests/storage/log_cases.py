@@ -11,11 +11,10 @@ from storage.generations import LAYOUTS
 from storage.layouts.api import Reader, Slab, Stream
 from storage.log import MessageLog
 from storage.memory import MemoryStore
-from storage.records import encode_message
 from storage.rocks import RocksStore
 from storage.state import META
 
-LAYOUT_NAMES = ("filters", "timeline")
+LAYOUT_NAMES = ("blocks", "filters", "timeline")
 BACKENDS = ("memory", "rocks")
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -28,6 +27,12 @@ IDS = {"a": [1], "b": [2]}  # the filters that `accept` says match a topic
 def message(topic: str, payload: bytes = b"x", *, accepted_at_ms: int = 1000) -> Message:
     """Return a message that is not stored yet."""
     return Message(topic, payload, 1, False, b"", "publisher", accepted_at_ms, NEVER)
+
+
+def stored(value: Message, offset: int) -> Message:
+    """Return `value` with its place in the log."""
+    value.offset = offset
+    return value
 
 
 def fields(value: Message) -> tuple[object, ...]:
@@ -72,7 +77,7 @@ def golden(name: str) -> dict[str, bytes]:
     return cases
 
 
-def start(store: Store, layout: str = "filters", now_ms: int = 0) -> MessageLog:
+def start(store: Store, layout: str = "blocks", now_ms: int = 0) -> MessageLog:
     log = MessageLog(store, layout=layout)
     log.open(now_ms)
     return log
@@ -83,6 +88,12 @@ def accept(store: Store, log: MessageLog, topics: str, *, at_ms: int = 1000) -> 
     batch: Batch = []
     for topic in topics:
         log.append(batch, message(topic, accepted_at_ms=at_ms), IDS.get(topic, []))
+    write(store, log, batch)
+
+
+def write(store: Store, log: MessageLog, batch: Batch) -> None:
+    """Write `batch` with all that was appended, as the end of a tick does."""
+    log.seal(batch)
     store.write(batch)
 
 
@@ -127,7 +138,8 @@ def fill(
     batch: Batch = []
     for offset, topic in enumerate(topics, 1):
         ids = [s.filter_id for s in streams if matches(s.topic_filter, topic)]
-        slab.append(batch, offset, encode_message(message(topic, payload)), ids)
+        slab.append(batch, stored(message(topic, payload), offset), ids)
+    slab.seal(batch)
     store.write(batch)
 
 

@@ -3,7 +3,7 @@
 from storage.api import Batch, Store
 from storage.layouts.api import Stream
 from storage.layouts.rows import PAGE_MAX, message_key
-from tests.storage.log_cases import A, B, accept, drop, message, read, rotate, sound, start
+from tests.storage.log_cases import A, B, accept, drop, message, read, rotate, sound, start, write
 
 
 def test_a_cursor_reads_through_all_generations(store: Store, layout: str) -> None:
@@ -57,7 +57,7 @@ def test_a_cursor_never_passes_a_batch_that_is_not_written(store: Store, layout:
     log.append(pending, message("a"), [1])
     assert cursor.next(10) == []
     assert cursor.position == 1
-    store.write(pending)
+    write(store, log, pending)
     assert [m.offset for m in cursor.next(10)] == [2]
     assert [m.offset for m in cursor.next(10)] == [3]
 

@@ -9,7 +9,6 @@ from storage.errors import (
 from storage.layouts import rows
 from storage.layouts.api import Slab, Stream
 from storage.layouts.rows import PAGE_BYTES_MAX, message_key
-from storage.records import encode_message
 from tests.storage.log_cases import (
     ANY,
     A,
@@ -17,6 +16,7 @@ from tests.storage.log_cases import (
     drain,
     fill,
     message,
+    stored,
 )
 
 
@@ -127,14 +127,23 @@ def test_an_empty_generation_has_nothing(store: Store, slab: Slab) -> None:
 
 def test_append_tells_the_size_of_its_rows(store: Store, slab: Slab) -> None:
     batch: Batch = []
-    size = slab.append(batch, 1, b"record", [1, 2])
+    size = slab.append(batch, stored(message("a"), 1), [1, 2])
+    size += slab.seal(batch)
+    assert not slab.is_pending
     assert size == sum(len(key) + len(value or b"") for _, key, value in batch)
 
 
-def test_a_damaged_record_is_never_passed_over(store: Store, slab: Slab) -> None:
+def test_a_damaged_row_is_never_passed_over(store: Store, slab: Slab) -> None:
     fill(store, slab, ["a"] * 3, [A])
-    record = bytearray(encode_message(message("a")))
-    record[35] ^= 1
-    store.write([("msg.1", message_key(2), bytes(record))])
-    with pytest.raises(CorruptRecord, match="message 2"):
+    key, value = store.scan("msg.1", message_key(2), count=1)[0]
+    damaged = bytearray(value)
+    damaged[35] ^= 1
+    store.write([("msg.1", key, bytes(damaged))])
+    with pytest.raises(CorruptRecord, match=f"message.* {int.from_bytes(key, 'big')}: "):
         drain(slab.reader([A], 0), 3)
+    with pytest.raises(CorruptRecord):
+        slab.get_many([2])
+    with pytest.raises(CorruptRecord):
+        slab.first_from(2)
+    with pytest.raises(CorruptRecord):
+        drain(slab.scanner("a", 0), 3)

@@ -138,6 +138,7 @@ class Run:
 
     def write(self) -> None:
         if self.batch or self.changes:
+            self.log.seal(self.batch)
             self.store.write(self.batch)
             self.batch = []
             self.batches.append(self.changes)

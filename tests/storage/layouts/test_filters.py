@@ -3,11 +3,12 @@
 from storage.api import Batch, Row, Store
 from storage.layouts import filters
 from storage.layouts.api import Stream
-from storage.layouts.filters import BUFFERED_MAX, IndexReader, index_key
+from storage.layouts.filters import IndexReader, index_key
+from storage.layouts.merge import BUFFERED_MAX, INDEX_PAGE_MAX
 from storage.layouts.rows import message_key
 from storage.memory import MemoryStore
 from storage.records import encode_message
-from tests.storage.log_cases import A, drain, fill, golden, message, new_slab
+from tests.storage.log_cases import A, drain, fill, golden, message, new_slab, stored
 
 
 def test_a_missing_record_is_counted_and_passed(store: Store) -> None:
@@ -50,7 +51,7 @@ def test_a_deep_stream_alone_is_read_in_few_pages() -> None:
     slab = new_slab(store, "filters")
     fill(store, slab, ["a"] * 10_000, [A])
     drain(slab.reader([A], 0), 10_000, 100)
-    assert len(store.scans) <= 10_000 // filters.INDEX_PAGE_MAX + 5
+    assert len(store.scans) <= 10_000 // INDEX_PAGE_MAX + 5
 
 
 def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams() -> None:
@@ -59,12 +60,12 @@ def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams() -> None:
     streams = [Stream(n + 1, "#", 0) for n in range(1000)]
     batch: Batch = []
     for offset in range(1, 51):
-        slab.append(batch, offset, encode_message(message("a")), [s.filter_id for s in streams])
+        slab.append(batch, stored(message("a"), offset), [s.filter_id for s in streams])
     store.write(batch)
     reader = slab.reader(streams, 0)
     assert isinstance(reader, IndexReader)
     assert [m.offset for m in reader.next(2, 50, 0)] == [1, 2]
-    ahead = sum(len(lane.offsets) - lane.at for lane in reader._lanes)
+    ahead = sum(len(lane.entries) - lane.at for lane in reader._merge.lanes)
     assert 0 < ahead <= BUFFERED_MAX
     assert reader.buffered() == BUFFERED_MAX // len(streams) - 1
     assert drain(reader, 50) == list(range(3, 51))
@@ -82,9 +83,10 @@ def test_keys_are_as_documented() -> None:
     slab = new_slab(store, "filters")
     assert slab.families == ("msg.1", "idx.1")
     batch: Batch = []
-    slab.append(batch, 2, b"record", [1])
+    sent = stored(message("a"), 2)
+    slab.append(batch, sent, [1])
     assert batch == [
-        ("msg.1", golden("message-keys.hex")["message 1"][:-1] + b"\x02", b"record"),
+        ("msg.1", golden("message-keys.hex")["message 1"][:-1] + b"\x02", encode_message(sent)),
         ("idx.1", golden("message-keys.hex")["index of filter 1, message 2"], b""),
     ]
     assert filters.families(7) == ("msg.7", "idx.7")

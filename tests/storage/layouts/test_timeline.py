@@ -4,14 +4,16 @@ from storage.api import Batch, Store
 from storage.layouts import timeline
 from storage.layouts.api import Stream
 from storage.memory import MemoryStore
-from tests.storage.log_cases import drain, fill, golden, new_slab
+from storage.records import encode_message
+from tests.storage.log_cases import drain, fill, golden, message, new_slab, stored
 
 
 def test_an_append_is_one_row_whatever_the_filters() -> None:
     slab = new_slab(MemoryStore(), "timeline")
     batch: Batch = []
-    slab.append(batch, 1, b"record", [1, 2, 3])
-    assert batch == [("msg.1", golden("message-keys.hex")["message 1"], b"record")]
+    sent = stored(message("a"), 1)
+    slab.append(batch, sent, [1, 2, 3])
+    assert batch == [("msg.1", golden("message-keys.hex")["message 1"], encode_message(sent))]
 
 
 def test_the_families_are_as_documented() -> None:

@@ -1,0 +1,334 @@
+"""A block of consecutive messages as bytes, and the index row that points into blocks.
+
+Never edited incompatibly: a change is a new version byte beside the old one, with its golden file.
+A block, version 1, integers big-endian but for the checksum:
+
+    u8 version = 1 | u16 messages | runs | u32 CRC-32 of all of the above, little-endian
+
+A run is messages that follow each other and differ in their payload only:
+
+    u8 flags (bits 0-1 QoS, bit 2 RETAIN, bit 3 payloads differ in size, others zero)
+    u16 publisher size | u16 topic size | u32 properties size
+    u64 accepted_at_ms | u64 expires_at_ms (0 = never) | u16 messages | u32 size of all payloads
+    publisher | topic | properties | with bit 3: u32 payload size, once per message | payloads
+
+The key of a block is the offset of its LAST message, so a seek to an offset finds the block that
+holds it. Must never give out anything of a block whose checksum fails. Read next:
+`storage.layouts.blocks` (who writes them), `storage.layouts.block_reading` (who reads them).
+"""
+
+import struct
+import zlib
+from bisect import bisect_right
+from typing import Final
+
+from mqtt.message import Message
+from storage.errors import CorruptRecord
+from storage.records import QOS_MASK, RETAIN_FLAG
+
+VERSION: Final = 1
+INDEX_VERSION: Final = 1
+VARIED_FLAG: Final = 0x08
+FLAGS_KNOWN: Final = QOS_MASK | RETAIN_FLAG | VARIED_FLAG
+# A block is closed at this many bytes, of which a message takes SIZE_SIZE beside its payload: so
+# reading one message of a sparse stream costs what one page of a table costs, and a block has at
+# most 1,024 messages. A larger message is a block of its own.
+BLOCK_BYTES: Final = 4096
+SIZE_SIZE: Final = 4
+# Bounds of one index row: ranges, and offsets from its first to its last one.
+RANGES_MAX: Final = 64
+SPAN_MAX: Final = 0xFFFF
+# An entry of the index: an offset and how far behind it its block ends, as one number.
+BACK_BITS: Final = 16
+BACK_MASK: Final = 0xFFFF
+
+_QOS_MAX: Final = 2
+_HEAD: Final = struct.Struct(">BH")
+_HEAD_SIZE: Final = 3
+_RUN: Final = struct.Struct(">BHHIQQHI")
+RUN_SIZE: Final = 31
+_CRC: Final = struct.Struct("<I")
+_CRC_SIZE: Final = 4
+_CRC_RESIDUE: Final = 0x2144DF1C  # CRC-32 of any data followed by its own little-endian CRC-32
+# The key of an index row: filter_id, its last offset, how far behind that the block ends.
+_INDEX_KEY: Final = struct.Struct(">QQH")
+_INDEX_START: Final = struct.Struct(">QQ")
+# One range: its first and its last offset, counted back from that of the key, and how far behind
+# the last one its block ends.
+_RANGE: Final = struct.Struct(">HHH")
+_RANGES: Final = [struct.Struct(f">B{3 * n}H") for n in range(RANGES_MAX + 1)]
+_RANGE_SIZE: Final = 6
+
+_pack_head: Final = _HEAD.pack
+_pack_run: Final = _RUN.pack
+_unpack_run: Final = _RUN.unpack_from
+_pack_crc: Final = _CRC.pack
+_pack_index_key: Final = _INDEX_KEY.pack
+_unpack_index_key: Final = _INDEX_KEY.unpack
+_pack_index_start: Final = _INDEX_START.pack
+_crc32: Final = zlib.crc32
+
+# Copying a block to put its checksum behind it is cheaper than going over its pieces, up to here.
+_JOIN_MAX: Final = 16 << 10
+
+
+def encode_run(message: Message, prefix: bytes, payloads: list[bytes], pieces: list[bytes]) -> int:
+    """Add a run with the fields of `message` to the `pieces` of a block; returns its size.
+
+    `prefix` is what `encode_prefix` gives for the message.
+    """
+    sizes = [len(payload) for payload in payloads]
+    size = sum(sizes)
+    count = len(sizes)
+    flags = message.qos | RETAIN_FLAG if message.retain else message.qos
+    varied = sizes.count(sizes[0]) != count
+    pieces.append(
+        _pack_run(
+            flags | VARIED_FLAG if varied else flags,
+            _encoded_size(message.publisher),
+            _encoded_size(message.topic),
+            len(message.properties),
+            message.accepted_at_ms,
+            message.expires_at_ms,
+            count,
+            size,
+        )
+    )
+    pieces.append(prefix)
+    total = RUN_SIZE + len(prefix) + size
+    if varied:
+        pieces.append(struct.pack(f">{count}I", *sizes))
+        total += SIZE_SIZE * count
+    pieces += payloads
+    return total
+
+
+def encode_prefix(message: Message) -> bytes:
+    """Return what all messages of a run share beside its numbers: publisher, topic, properties."""
+    if message.properties:
+        return (message.publisher + message.topic).encode() + message.properties
+    return (message.publisher + message.topic).encode()
+
+
+def _encoded_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def encode_block(count: int, pieces: list[bytes], size: int) -> bytes:
+    """Return the block of `count` messages in the runs of `pieces`, `size` bytes of them."""
+    head = _pack_head(VERSION, count)
+    if size <= _JOIN_MAX:
+        body = b"".join((head, *pieces))
+        return body + _pack_crc(_crc32(body))
+    checksum = _crc32(head)
+    for piece in pieces:
+        checksum = _crc32(piece, checksum)
+    return b"".join((head, *pieces, _pack_crc(checksum)))
+
+
+class Block:
+    """A block being read. Its messages are made when a run of theirs is first asked for."""
+
+    __slots__ = ("_at", "_data", "_left", "_messages", "_starts", "count", "first", "last", "size")
+
+    def __init__(self, data: bytes, last: int) -> None:
+        """Check the block whose last message has the offset `last`; raises `CorruptRecord`."""
+        if _crc32(data) != _CRC_RESIDUE or len(data) < _HEAD_SIZE + _CRC_SIZE:
+            raise CorruptRecord(
+                f"block of messages to {last}: checksum does not match its {len(data)} bytes"
+            )
+        count = data[1] << 8 | data[2]
+        self.last: int = last
+        self.count: int = count
+        self.first: int = last - count + 1
+        self.size: int = len(data)
+        self._data = data
+        self._messages: list[Message | None] = [None] * count
+        self._starts: list[int] = []  # number of the first message of each run
+        self._at: list[int] = []  # where the run is
+        if data[0] != VERSION:
+            raise CorruptRecord(
+                f"messages {self.first} to {last}: block version {data[0]}, expected {VERSION}"
+            )
+        start = 0
+        at = _HEAD_SIZE
+        end = len(data) - _CRC_SIZE
+        while start < count and at + RUN_SIZE <= end:
+            self._starts.append(start)
+            self._at.append(at)
+            flags, publisher, topic, properties, _, _, messages, payloads = _unpack_run(data, at)
+            if flags & ~FLAGS_KNOWN or flags & QOS_MASK > _QOS_MAX or not messages:
+                break
+            start += messages
+            at += RUN_SIZE + publisher + topic + properties + payloads
+            if flags & VARIED_FLAG:
+                at += SIZE_SIZE * messages
+        if start != count or at != end or not count:
+            raise CorruptRecord(
+                f"messages {self.first} to {last}: runs of {start} messages in {at} bytes, "
+                f"expected {count} in {end}"
+            )
+        self._left = len(self._at)  # runs that are not decoded
+
+    def get(self, offset: int) -> Message | None:
+        """Return the message at `offset`, None if it is not in this block."""
+        number = offset - self.first
+        if number < 0 or number >= self.count:
+            return None
+        message = self._messages[number]
+        if message is None:
+            self._decode(bisect_right(self._starts, number) - 1)
+            message = self._messages[number]
+        return message
+
+    def run_end(self, offset: int) -> int:
+        """Return the last offset of the run that has `offset`."""
+        run = bisect_right(self._starts, offset - self.first)
+        return self.first + self._starts[run] - 1 if run < len(self._starts) else self.last
+
+    def topic(self, offset: int) -> bytes:
+        """Return the topic of the message at `offset`, which is in this block."""
+        number = offset - self.first
+        message = self._messages[number]
+        if message is not None:
+            return message.topic.encode()
+        at = self._at[bisect_right(self._starts, number) - 1]
+        data = self._data
+        topic_at = at + RUN_SIZE + (data[at + 1] << 8 | data[at + 2])
+        return data[topic_at : topic_at + (data[at + 3] << 8 | data[at + 4])]
+
+    def _decode(self, run: int) -> None:
+        data = self._data
+        at = self._at[run]
+        (
+            flags,
+            publisher_size,
+            topic_size,
+            properties_size,
+            accepted_at_ms,
+            expires_at_ms,
+            count,
+            payloads_size,
+        ) = _unpack_run(data, at)
+        number = self._starts[run]
+        offset = self.first + number
+        topic_at = at + RUN_SIZE + publisher_size
+        properties_at = topic_at + topic_size
+        at = properties_at + properties_size
+        try:
+            publisher = data[topic_at - publisher_size : topic_at].decode()
+            topic = data[topic_at:properties_at].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptRecord(f"message {offset}: topic or publisher is not UTF-8") from error
+        properties = data[properties_at:at]
+        qos = flags & QOS_MASK
+        retain = flags & RETAIN_FLAG != 0
+        size = payloads_size // count
+        varied = flags & VARIED_FLAG != 0
+        sizes: tuple[int, ...] = ()
+        if varied:
+            sizes = struct.unpack_from(f">{count}I", data, at)
+            at += SIZE_SIZE * count
+            if sum(sizes) != payloads_size:
+                size = -1
+        elif size * count != payloads_size:
+            size = -1
+        if size < 0:
+            raise CorruptRecord(
+                f"messages {offset} to {offset + count - 1}: payloads of other sizes than the "
+                f"{payloads_size} bytes of their run"
+            )
+        messages = self._messages
+        for index in range(count):
+            if varied:
+                size = sizes[index]
+            messages[number + index] = Message(
+                topic,
+                data[at : at + size],
+                qos,
+                retain,
+                properties,
+                publisher,
+                accepted_at_ms,
+                expires_at_ms,
+                offset + index,
+            )
+            at += size
+        self._left -= 1
+        if not self._left:
+            self._data = b""  # all payloads are copied
+
+
+def index_start(filter_id: int, offset: int) -> bytes:
+    """Return a key at or before that of every index row of a filter that has `offset` or more."""
+    return _pack_index_start(filter_id, offset)
+
+
+def index_key(filter_id: int, last: int, back: int) -> bytes:
+    """Return the key of an index row: filter_id, its last offset, how far behind its block ends."""
+    return _pack_index_key(filter_id, last, back)
+
+
+def encode_index(ranges: list[int], start: int, stop: int) -> bytes:
+    """Return the value of the index row with the ranges from `start` to `stop`.
+
+    `ranges` has for each range its first offset, its last one and the last one of its block.
+    """
+    count = (stop - start) // 3
+    last = ranges[stop - 2]
+    if count == 1:
+        if ranges[start] == last:
+            return b""
+        body = _RANGES[1].pack(INDEX_VERSION, last - ranges[start], 0, ranges[start + 2] - last)
+    else:
+        numbers: list[int] = []
+        for at in range(start, stop, 3):
+            numbers.append(last - ranges[at])
+            numbers.append(last - ranges[at + 1])
+            numbers.append(ranges[at + 2] - ranges[at + 1])
+        body = _RANGES[count].pack(INDEX_VERSION, *numbers)
+    return body + _pack_crc(_crc32(body))
+
+
+def decode_index(key: bytes, value: bytes, after: int, count: int, entries: list[int]) -> None:
+    """Add to `entries` the next offsets after `after` of an index row, until they are `count`.
+
+    An entry is an offset and, in its low bits, how far behind it its block ends: see `BACK_BITS`.
+    Raises `CorruptRecord`.
+    """
+    filter_id, last, back = _unpack_index_key(key)
+    if not value:
+        if last > after:
+            entries.append(last << BACK_BITS | back)
+        return
+    ranges = (len(value) - 1 - _CRC_SIZE) // _RANGE_SIZE
+    if (
+        _crc32(value) != _CRC_RESIDUE
+        or value[0] != INDEX_VERSION
+        or not 0 < ranges <= RANGES_MAX
+        or len(value) != 1 + ranges * _RANGE_SIZE + _CRC_SIZE
+    ):
+        raise CorruptRecord(
+            f"index of filter {filter_id} to message {last}: {len(value)} bytes are no sound row"
+        )
+    before = -1
+    for first_back, last_back, block_back in _RANGE.iter_unpack(value[1:-_CRC_SIZE]):
+        first = last - first_back
+        end = last - last_back
+        if first <= before or end < first:
+            raise CorruptRecord(f"index of filter {filter_id}: ranges to {last} are not in order")
+        before = end
+        if end <= after:
+            continue
+        if first <= after:
+            first = after + 1
+        room = count - len(entries)
+        if end - first >= room:
+            end_taken = first + room - 1
+        else:
+            end_taken = end
+        block = end + block_back
+        for offset in range(first, end_taken + 1):
+            entries.append(offset << BACK_BITS | (block - offset))
+        if len(entries) >= count:
+            return

@@ -1,0 +1,310 @@
+"""Reading blocks: by offset, by the index of some streams, or all of them.
+
+Sessions that read the same stream at the same place find its blocks decoded in a cache which all
+readers of a log share, and get the same `Message` objects: nobody may change one. A reader itself
+holds no block, so ten thousand of them cost their entries of the index and no messages. Must never
+hold more than PAGE_BYTES_MAX of messages and one more. Read next: `storage.layouts.merge`.
+"""
+
+import struct
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from storage.api import Row, Store
+from storage.layouts.api import Stream
+from storage.layouts.block import (
+    BACK_BITS,
+    BACK_MASK,
+    BLOCK_BYTES,
+    Block,
+    decode_index,
+    index_start,
+)
+from storage.layouts.merge import INDEX_PAGE_MAX, Merge
+
+# One call hands out and holds at most about this much, so that a backlog of large messages costs
+# the reader this and not count * maximum_packet_size.
+PAGE_BYTES_MAX: Final = 1 << 20
+# What the decoded blocks of a log may take, and what one of them may to be kept.
+CACHE_BYTES: Final = 1 << 20
+CACHED_BLOCK_MAX: Final = 64 << 10
+# What an object costs beside its bytes: a `Message` with its payload, a block with its lists.
+MESSAGE_SIZE: Final = 160
+BLOCK_SIZE: Final = 600
+SCAN_PAGE: Final = 4  # blocks that a scan reads at once
+
+_KEY: Final = struct.Struct(">Q")
+_pack: Final = _KEY.pack
+
+
+class BlockCache:
+    """The blocks read last, by the offset of their last message; the oldest one goes first."""
+
+    __slots__ = ("_blocks", "_families", "_lasts", "size")
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block] = {}
+        self._families: dict[int, str] = {}  # whose they are: a dropped one's are never given out
+        self._lasts: list[int] = []
+        self.size: int = 0
+
+    def get(self, family: str, last: int) -> Block | None:
+        """Return the block of `family` that ends with `last`, None if it is not here."""
+        block = self._blocks.get(last)
+        if block is None or self._families[last] != family:
+            return None
+        return block
+
+    def covering(self, family: str, offset: int) -> Block | None:
+        """Return the block of `family` that has `offset`, None if it is not here."""
+        index = bisect_left(self._lasts, offset)
+        if index == len(self._lasts):
+            return None
+        block = self.get(family, self._lasts[index])
+        return block if block is not None and block.first <= offset else None
+
+    def add(self, family: str, block: Block) -> None:
+        """Keep a block that is not here."""
+        if block.size > CACHED_BLOCK_MAX:
+            return
+        last = block.last
+        if last in self._blocks:
+            self._remove(last)
+        self._blocks[last] = block
+        self._families[last] = family
+        insort(self._lasts, last)
+        self.size += _cost(block)
+        while self.size > CACHE_BYTES:
+            self._remove(next(iter(self._blocks)))
+
+    def _remove(self, last: int) -> None:
+        self.size -= _cost(self._blocks.pop(last))
+        del self._families[last]
+        del self._lasts[bisect_left(self._lasts, last)]
+
+
+def _cost(block: Block) -> int:
+    # Twice its bytes: those of its messages are copies.
+    return BLOCK_SIZE + 2 * block.size + MESSAGE_SIZE * block.count
+
+
+class BlockRows:
+    """The blocks of one generation."""
+
+    __slots__ = ("_cache", "_family", "_store")
+
+    def __init__(self, store: Store, generation: int, cache: BlockCache) -> None:
+        self._store: Final = store
+        self._family: Final = f"msg.{generation}"
+        self._cache: Final = cache
+
+    def get(self, last: int) -> Block | None:
+        """Return the block that ends with `last`, None if there is none."""
+        block = self._cache.get(self._family, last)
+        if block is None:
+            value = self._store.get(self._family, _pack(last))
+            if value is None:
+                return None
+            block = Block(value, last)
+            self._cache.add(self._family, block)
+        return block
+
+    def covering(self, offset: int) -> Block | None:
+        """Return the first block that ends at or after `offset`, None if there is none."""
+        block = self._cache.covering(self._family, offset)
+        if block is None:
+            rows = self._store.scan(self._family, _pack(offset), count=1)
+            if not rows:
+                return None
+            last = int.from_bytes(rows[0][0], "big")
+            block = Block(rows[0][1], last)
+            self._cache.add(self._family, block)
+        return block
+
+    def page(self, first: int, count: int) -> list[Row]:
+        """Return the rows of at most `count` blocks that end at or after `first`."""
+        return self._store.scan(self._family, _pack(first), count=count)
+
+
+class BlockIndex:
+    """The index rows of one generation, as entries to be merged."""
+
+    __slots__ = ("_density", "_family", "_store")
+
+    def __init__(self, store: Store, family: str) -> None:
+        self._store: Final = store
+        self._family: Final = family
+        self._density = 1  # offsets per row, as found the last time
+
+    def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next entries of a filter with after < entry <= upto; see `Index`."""
+        entries: list[int] = []
+        start = (after >> BACK_BITS) + 1
+        stop = index_start(filter_id + 1, 0)
+        while len(entries) < count:
+            before = len(entries)
+            wanted = (count - before) // self._density + 1
+            rows = self._store.scan(self._family, index_start(filter_id, start), stop, count=wanted)
+            used = 0
+            for key, value in rows:
+                decode_index(key, value, start - 1, count, entries)
+                used += 1
+                if len(entries) >= count:
+                    break
+            if used:
+                self._density = max(1, (len(entries) - before) // used)
+            if entries and entries[-1] > upto:
+                while entries and entries[-1] > upto:
+                    entries.pop()
+                break
+            if len(rows) < wanted:
+                break
+            start = (entries[-1] >> BACK_BITS) + 1
+        return entries
+
+
+class BlockReader:
+    """A reader that merges the index rows of its streams by offset."""
+
+    __slots__ = ("_at", "_merge", "_ready", "_rows", "missing", "position")
+
+    def __init__(
+        self, store: Store, index: str, rows: BlockRows, streams: Sequence[Stream], after: int
+    ) -> None:
+        starts: dict[int, int] = {}
+        for stream in streams:
+            since = max(after, stream.since) << BACK_BITS | BACK_MASK
+            starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
+        self._merge: Final = Merge(BlockIndex(store, index), list(starts.items()), after)
+        self._rows: Final = rows
+        self._ready: list[int] = []  # merged, not given out
+        self._at = 0  # next one of `_ready`
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`.
+
+        `scan_max` has no meaning here: the index names only what is owed.
+        """
+        messages: list[Message] = []
+        size = 0
+        rows = self._rows
+        block: Block | None = None
+        last = 0  # offset at which `block` ends
+        ready = self._ready
+        at = self._at
+        while len(messages) < count and size < PAGE_BYTES_MAX:
+            if at == len(ready):
+                ready = self._take(count - len(messages), upto)
+                at = 0
+                if not ready:
+                    break
+            entry = ready[at]
+            at += 1
+            offset = entry >> BACK_BITS
+            wanted = offset + (entry & BACK_MASK)
+            if wanted != last:
+                block = rows.get(wanted)
+                last = wanted
+            message = None if block is None else block.get(offset)
+            if message is None:
+                self.missing += 1
+            else:
+                messages.append(message)
+                size += len(message.payload) + MESSAGE_SIZE
+            self.position = offset
+        self._at = at
+        return messages
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over at most `count` messages, by their index rows; returns how many."""
+        skipped = 0
+        while skipped < count:
+            if self._at == len(self._ready) and not self._take(count - skipped, upto):
+                break
+            step = min(count - skipped, len(self._ready) - self._at)
+            self._at += step
+            skipped += step
+            self.position = self._ready[self._at - 1] >> BACK_BITS
+        return skipped
+
+    def buffered(self) -> int:
+        """Return how many distinct offsets are read ahead."""
+        return len(self._ready) - self._at + self._merge.buffered()
+
+    def _take(self, count: int, upto: int) -> list[int]:
+        """Merge the next entries, which is to be done only when all before are given out."""
+        ready = self._merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
+        self._ready = ready
+        self._at = 0
+        if not ready:
+            self.position = max(self.position, upto)
+        return ready
+
+
+class BlockScan:
+    """A reader that looks at every message in order and keeps those whose topic matches."""
+
+    __slots__ = ("_block", "_page", "_rows", "_topic_filter", "missing", "position")
+
+    def __init__(self, rows: BlockRows, topic_filter: str, after: int) -> None:
+        self._rows: Final = rows
+        self._topic_filter: Final = topic_filter
+        self._block: Block | None = None  # the one that has the next message
+        self._page: list[Row] = []  # further ones, the next one last
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
+        messages: list[Message] = []
+        size = 0
+        first = self.position
+        while len(messages) < count and size < PAGE_BYTES_MAX and self.position < upto:
+            if scan_max and self.position - first >= scan_max:
+                break
+            block = self._next_block()
+            if block is None or block.first > upto:
+                self.position = upto
+                break
+            offset = max(self.position + 1, block.first)
+            end = min(block.run_end(offset), upto)
+            if not matches(self._topic_filter, block.topic(offset).decode()):
+                self.position = end
+                continue
+            end = min(end, offset + count - len(messages) - 1)
+            while offset <= end and size < PAGE_BYTES_MAX:
+                message = block.get(offset)
+                assert message is not None
+                messages.append(message)
+                size += len(message.payload) + MESSAGE_SIZE
+                self.position = offset
+                offset += 1
+        return messages
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over messages as `next` would return them; returns how many."""
+        return len(self.next(count, upto, scan_max))
+
+    def buffered(self) -> int:
+        """Return 0: rows that were read ahead are not known to match."""
+        return 0
+
+    def _next_block(self) -> Block | None:
+        """Return the block that has the first message behind `position`, None if there is none."""
+        block = self._block
+        while block is None or block.last <= self.position:
+            if not self._page:
+                size = 1 if block is None or block.size > 2 * BLOCK_BYTES else SCAN_PAGE
+                self._page = self._rows.page(self.position + 1, size)
+                if not self._page:
+                    return None
+                self._page.reverse()
+            key, value = self._page.pop()
+            block = Block(value, int.from_bytes(key, "big"))
+            self._block = block
+        return block
