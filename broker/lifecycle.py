@@ -4,8 +4,8 @@ The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK,
 refused CONNECT changes nothing. The CONNACK of a stored session, or of one with a will, waits for
 its commit, and everything behind it waits with it: nothing is re-sent from memory that a crash
 could take back. Whatever loads from the store is preceded by `settle`, which writes the open
-batch; it runs only at the start of an event, so the store never holds half of one. Read next:
-`broker.sessions`.
+batch, unless nothing of this client is in it; it runs only at the start of an event, so the store
+never holds half of one. Read next: `broker.sessions`.
 """
 
 import struct
@@ -69,6 +69,7 @@ class Lifecycle:
         counters: Counters,
         new_client_id: Callable[[], str],
         settle: Callable[[], bool],
+        settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
         observe: Observe,
     ) -> None:
@@ -82,6 +83,7 @@ class Lifecycle:
         self._counters: Final = counters
         self._new_client_id: Final = new_client_id
         self._settle: Final = settle
+        self._settle_for: Final = settle_for
         self._watch: Final = watch
         self._observe: Final = observe
         self.authentication: Final = Authentication(
@@ -174,7 +176,7 @@ class Lifecycle:
         authentication_data: bytes | None,
     ) -> None:
         """The client is who it says: find, take over or make its session, and answer."""
-        if not self._settle() and not self._needs_no_store(packet):
+        if not self._settle_for(packet.client_id) and not self._needs_no_store(packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
         changes = len(self._tick.batch) + self._counters.messages_stored

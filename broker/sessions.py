@@ -353,6 +353,8 @@ class Sessions:
         """A connection leaves routing; its session's state stays as it is."""
         session = connection.session
         assert session is not None
+        if session.is_stored:
+            self._tick.parted.add(session.client_id)
         if self.live.get(session.client_id) is connection:
             del self.live[session.client_id]
         for subscription in session.subscriptions.values():
@@ -392,6 +394,7 @@ class Sessions:
         client_id = session.client_id
         batch.append((SESSIONS, client_id.encode(), None))
         self._tick.ending.append(client_id)
+        self._tick.parted.add(client_id)
         for packet_id in session.incoming:
             batch.append((INCOMING, incoming_key(client_id, packet_id), None))
         self._delivery.drop_mailbox(session)

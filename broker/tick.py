@@ -32,6 +32,9 @@ class Tick:
         # batch's serial). A crash would bring them back, so nobody may be told that they are gone.
         self.ending: list[str] = []
         self.ended: dict[str, int] = {}
+        # Stored sessions that lost their connection, or ended, in the batch that is not written
+        # yet: of all offline ones only theirs may differ from what the store has.
+        self.parted: set[str] = set()
         self.totals_changed: bool = False
         self.touched: list[Connection] = []
         self.holding: list[Connection] = []

@@ -795,3 +795,44 @@ def test_an_expiry_that_a_ceiling_took_away_is_no_mistake_of_the_client() -> Non
     client.disconnect(session_expiry_interval=100)
     client.expect_closed()
     watcher.expect_nothing()
+
+
+# Many at once
+
+
+def test_clients_that_come_in_one_tick_are_one_batch() -> None:
+    broker = Broker()
+    for number in range(3):
+        broker.durable(f"old{number}", "t").disconnect()
+    before = broker.engine.written
+    with broker.one_tick():
+        clients = [broker.request(f"old{number}", expiry=NEVER) for number in range(3)]
+        clients += [broker.request(f"new{number}", expiry=NEVER) for number in range(3)]
+    assert broker.engine.written == before + 1
+    connacks = [broker._connack(client) for client in clients]
+    assert [connack.session_present for connack in connacks] == [True] * 3 + [False] * 3
+
+
+def test_a_client_that_left_in_the_same_tick_finds_its_session_as_it_was_then() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    sender = broker.clean("sender")
+    with broker.one_tick():
+        client.send(Subscribe(1, [Subscription("u", 1)]))
+        sender.send(Publish("t", b"in flight", 1, packet_id=1))
+        client.lose()
+        again = broker.request("c", expiry=NEVER)
+        sender.send(Publish("u", b"missed by nobody", 1, packet_id=2))
+    assert broker._connack(again).session_present
+    assert again.receive_all() == [b"in flight", b"missed by nobody"]
+
+
+def test_a_client_whose_session_ended_in_the_same_tick_gets_a_new_one() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    with broker.one_tick():
+        client.disconnect(session_expiry_interval=0)
+        again = broker.request("c", expiry=NEVER)
+    assert not broker._connack(again).session_present
+    broker.publish("t")
+    again.expect_nothing()
