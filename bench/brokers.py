@@ -1,7 +1,9 @@
-"""The two brokers of the benchmark as processes on loopback, each on an empty directory of its own.
+"""The brokers of the benchmark as processes on loopback, each on an empty directory of its own.
 
-Must never share anything between two runs: a fresh process, port and data directory each time.
-Read next: `run` (what is measured) and `slow_disk` (the same with a disk that takes its time).
+Must never share anything between two runs: a fresh process, port and data directory each time,
+unless the run is about a restart. Processes end by their own id. `KINDS` is a table: what is not
+installed is not measured, and `bench.known` has what others measured.
+Read next: `bench.scenarios` (what the brokers have to do).
 """
 
 import os
@@ -12,17 +14,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-START_SECONDS_MAX: Final = 30.0
-STOP_SECONDS_MAX: Final = 15.0
-# The kinds of broker there are.
-MOSQUITTO: Final = "mosquitto"
+START_SECONDS_MAX: Final = 180.0  # a million sessions, interpreted, on a slow disk
+STOP_SECONDS_MAX: Final = 30.0
+POLL_S: Final = 0.005
+PATHS: Final = ":/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/emqx/bin"  # beside the user's own
+
 HOLDFAST: Final = "holdfast"
 COMPILED: Final = "holdfast compiled"  # the same with its core compiled, see scripts/compile
+MOSQUITTO: Final = "mosquitto"
+SQLITE: Final = "mosquitto + sqlite"  # 2.1, persist-sqlite, `flush_period 0`, `sync full`
+FLASHMQ: Final = "flashmq"
+NANOMQ: Final = "nanomq"
+EMQX: Final = "emqx"
+SINK: Final = "sink"  # bench/sink.c: what the generator reaches without a broker
+OURS: Final = (HOLDFAST, COMPILED)
+OTHERS: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX)
+
+_PROGRAMS: Final = {SQLITE: "mosquitto"}
+_PLUGIN: Final = "mosquitto_persist_sqlite.so"
+_PLUGIN_PLACES: Final = ("/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/mosquitto")
+# clean session, keep alive 0, client id "ready"
+_CONNECT: Final = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05ready"
+_DISCONNECT: Final = b"\xe0\x00"
 
 
 class BenchError(Exception):
@@ -33,6 +51,11 @@ def python() -> str:
     """Return the interpreter with Holdfast's dependencies: the checkout's .venv, or this one."""
     own = ROOT / ".venv" / "bin" / "python"
     return str(own) if own.exists() else sys.executable
+
+
+def tree_of(kind: str) -> Path:
+    """Return the directory whose packages a kind of Holdfast runs."""
+    return ROOT / "build" / "compiled" if kind == COMPILED else ROOT
 
 
 def free_port() -> int:
@@ -47,6 +70,41 @@ def free_port() -> int:
     raise BenchError("no free port below the ephemeral range")
 
 
+def program(kind: str) -> str | None:
+    """Return the path of another broker's program, None if it is not installed."""
+    return shutil.which(_PROGRAMS.get(kind, kind), path=os.environ.get("PATH", "") + PATHS)
+
+
+def sqlite_plugin() -> Path | None:
+    """Return mosquitto's persistence plugin, None if it is not installed."""
+    for place in _PLUGIN_PLACES:
+        for found in sorted(Path(place).rglob(_PLUGIN)) if Path(place).is_dir() else ():
+            return found
+    return None
+
+
+def installed() -> list[str]:
+    """Return the other brokers that can be measured here."""
+    return [
+        kind for kind in OTHERS if program(kind) and (kind != SQLITE or sqlite_plugin() is not None)
+    ]
+
+
+def version_of(kind: str) -> str:
+    """Return the version a broker states of itself."""
+    if kind in OURS:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+        return f"{kind} {commit or 'of unknown commit'}"
+    flags = {MOSQUITTO: "-h", SQLITE: "-h", FLASHMQ: "--version", NANOMQ: "--version"}
+    said = subprocess.run(
+        [program(kind) or kind, flags.get(kind, "version")], capture_output=True, text=True
+    )
+    lines = (said.stdout or said.stderr).splitlines()
+    return f"{kind}: {lines[0].strip()}" if lines else f"{kind}, unknown version"
+
+
 class Broker:
     """A running broker; leave the `with` block to stop it and remove its directory."""
 
@@ -54,102 +112,181 @@ class Broker:
         self,
         kind: str,
         *,
+        sink: Path | None = None,
         durability: str = "fsync",
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        data: Path | None = None,
+        configuration: Sequence[str] = (),
     ) -> None:
+        """Start it.
+
+        `directory` is where its own goes (the disk to measure); `data` is a database that is there
+        already, and stays. `configuration` is added to mosquitto's file. `sink` is that program.
+        """
         self.kind: str = kind
         self.port: int = free_port()
         self.directory: Path = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=directory))
+        self.data: Path = data or self.directory / "data"
         self._log = open(self.directory / "log", "wb")
-        variables = {
-            "HOLDFAST__METRICS__ENABLED": "false",
-            "HOLDFAST__STORAGE__DURABILITY": durability,
-            **(environment or {}),
-        }
-        data = self.directory / "data"
-        command = (
-            [python(), "-m", "broker", "serve", "-p", str(self.port), "--data-dir", str(data)]
-            if kind != MOSQUITTO
-            else [mosquitto_path(), "-p", str(self.port)]
-        )
-        tree = ROOT / "build" / "compiled" if kind == COMPILED else ROOT
-        if kind != MOSQUITTO:
-            variables["PYTHONPATH"] = str(tree)
+        variables = dict(environment or {})
+        command = self._command(sink, configuration, variables)
+        if kind in OURS:
+            variables.setdefault("HOLDFAST__METRICS__ENABLED", "false")
+            variables.setdefault("HOLDFAST__STORAGE__DURABILITY", durability)
+            variables["PYTHONPATH"] = str(tree_of(kind))
+        self._began: float = time.monotonic()
+        self.ready_s: float = 0.0  # from the start of the process to its first CONNACK
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            cwd=tree,
+            cwd=tree_of(kind) if kind in OURS else self.directory,
             env={**os.environ, **variables},
+            start_new_session=True,  # what it starts itself ends with it
         )
-        self.pid: int = self._process.pid
+
+    def _command(
+        self, sink: Path | None, configuration: Sequence[str], variables: dict[str, str]
+    ) -> list[str]:
+        """Return the command line; write the configuration file it names."""
+        port, path = self.port, self.directory / "broker.conf"
+        if self.kind in OURS:
+            serve = [python(), "-m", "broker", "serve", "-p", str(port)]
+            return [*serve, "--data-dir", str(self.data)]
+        if self.kind == SINK:
+            assert sink is not None
+            return [str(sink), str(port)]
+        found = program(self.kind)
+        if not found:
+            raise BenchError(f"{self.kind} is missing")
+        if self.kind in (MOSQUITTO, SQLITE):
+            path.write_text("\n".join([*self._mosquitto(), *configuration, ""]))
+            return [found, "-c", str(path)]
+        if self.kind == FLASHMQ:
+            path.write_text(_FLASHMQ.format(port=port, directory=self.directory))
+            return [found, "-c", str(path)]
+        if self.kind == NANOMQ:
+            path.write_text(_NANOMQ.format(port=port))
+            return [found, "start", "--conf", str(path)]
+        assert self.kind == EMQX
+        variables.update(
+            {
+                "EMQX_LISTENERS__TCP__DEFAULT__BIND": f"127.0.0.1:{port}",
+                "EMQX_LISTENERS__SSL__DEFAULT__ENABLE": "false",
+                "EMQX_LISTENERS__WS__DEFAULT__ENABLE": "false",
+                "EMQX_LISTENERS__WSS__DEFAULT__ENABLE": "false",
+                "EMQX_DASHBOARD__LISTENERS__HTTP__BIND": "0",
+                "EMQX_MQTT__MAX_MQUEUE_LEN": "infinity",
+                "EMQX_NODE__DATA_DIR": str(self.directory),
+            }
+        )
+        return [found, "foreground"]
+
+    def _mosquitto(self) -> list[str]:
+        """Return the configuration: the default one, but for limits that lose messages."""
+        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_queued_messages 0"]
+        if os.geteuid() == 0:
+            lines.append("user root")  # its directory is ours alone
+        if self.kind == SQLITE:
+            lines += [
+                f"persistence_location {self.directory}/",
+                f"global_plugin {sqlite_plugin()}",
+                "plugin_opt_flush_period 0",
+                "plugin_opt_sync full",
+            ]
+        return lines
+
+    @property
+    def is_durable(self) -> bool:
+        """Return whether its acknowledgements are meant to outlive it."""
+        return self.kind in (*OURS, SQLITE)
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the process that was started."""
+        return self._process.pid
+
+    def pids(self) -> list[int]:
+        """Return the ids of the process and of whatever it has started."""
+        found = [self._process.pid]
+        for pid in found:
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                found += [int(child) for child in task.read_text().split()]
+        return found
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of its processes."""
+        total = 0
+        for pid in self.pids():
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    total += int(line.split()[1])
+        return total / 1024
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
+        deadline = self._began + START_SECONDS_MAX
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if _answers(self.port):
+                self.ready_s = time.monotonic() - self._began
                 return self
+            time.sleep(POLL_S)
         said = (self.directory / "log").read_text(errors="replace")[-2000:]
         self.close()
-        raise BenchError(f"{self.kind} does not listen on port {self.port}\n{said}")
+        raise BenchError(f"{self.kind} does not answer on port {self.port}\n{said}")
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop the process (SIGTERM, then SIGKILL) and remove its directory."""
+        """Stop its processes (SIGTERM, then SIGKILL) and remove its directory."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
                 self._process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def mosquitto_path() -> str:
-    """Return the path of mosquitto, which Debian keeps outside a user's PATH."""
-    found = shutil.which(
-        "mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
-    )
-    if not found:
-        raise BenchError("mosquitto is missing: scripts/setup --bench")
-    return found
+_FLASHMQ: Final = """\
+allow_anonymous true
+storage_dir {directory}
+max_qos_msg_pending_per_client 65535
+max_qos_bytes_pending_per_client 4294967295
+listen {{
+  protocol mqtt
+  port {port}
+  inet4_bind_address 127.0.0.1
+}}
+"""
+
+_NANOMQ: Final = """\
+listeners.tcp {{
+  bind = "127.0.0.1:{port}"
+}}
+auth {{
+  allow_anonymous = true
+}}
+"""
+
+
+def _answers(port: int) -> bool:
+    """Return whether a broker lets a client in on the port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+            connection.sendall(_CONNECT)
+            answer = connection.recv(4)
+            connection.sendall(_DISCONNECT)
+    except OSError:
+        return False
+    return answer == b"\x20\x02\x00\x00"
 
 
 def compile_holdfast() -> None:
     """Make the compiled build of these sources, unless it is there; once, before measuring."""
     if subprocess.run([ROOT / "scripts" / "compile"], stdin=subprocess.DEVNULL).returncode:
         raise BenchError("scripts/compile failed; --brokers mosquitto holdfast does without it")
-
-
-def version_of(kind: str) -> str:
-    """Return the version a broker states of itself."""
-    if kind == MOSQUITTO:
-        text = subprocess.run([mosquitto_path(), "-h"], capture_output=True, text=True).stdout
-        return text.splitlines()[0].strip() if text else "mosquitto, unknown version"
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    return f"{kind} {commit or 'of unknown commit'}"
-
-
-def build_generator(directory: Path) -> Path:
-    """Compile bench/mqttload.c into `directory` and return the program."""
-    compiler = shutil.which("cc")
-    if not compiler:
-        raise BenchError("a C compiler is missing: scripts/setup --bench")
-    program = directory / "mqttload"
-    source = ROOT / "bench" / "mqttload.c"
-    subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True)
-    return program

@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -269,7 +270,9 @@ static int t_add(track *t, u64 s)
 
 /* ------------------------------------------------------------------ the broker's cost, from /proc */
 
-typedef struct { double user, sys; long rss, anon, hwm, threads; u64 wbytes, rbytes; int ok; } usage;
+#define TIDS 128 /* threads told apart: a broker that has more has no single busiest one anyway */
+typedef struct { int tid; u64 ticks; } thread_cpu;
+typedef struct { double user, sys, gen, machine; long rss, anon, hwm, threads; u64 wbytes, rbytes; int ok, ntid; thread_cpu tid[TIDS]; } usage;
 static int g_pids[32], g_npids;
 
 static void pids_parse(const char *s)
@@ -302,17 +305,72 @@ static u64 field(const char *buf, const char *key)
     return p ? strtoull(p + strlen(key), NULL, 10) : 0;
 }
 
+/* user and system ticks of a process or thread; 0 when it is gone */
+static int cpu_ticks(const char *path, u64 *user, u64 *sys)
+{
+    char buf[1024];
+    unsigned long long ut, st;
+    if (!slurp(path, buf, sizeof buf)) return 0;
+    char *p = strrchr(buf, ')');
+    if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &ut, &st) != 2) return 0;
+    *user = ut;
+    *sys = st;
+    return 1;
+}
+
+static void threads_now(usage *u, int pid)
+{
+    char path[300];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *d = opendir(path);
+    if (!d) return;
+    struct dirent *e;
+    while ((e = readdir(d)) && u->ntid < TIDS) {
+        u64 a, b;
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/stat", pid, e->d_name);
+        if (cpu_ticks(path, &a, &b)) u->tid[u->ntid++] = (thread_cpu){atoi(e->d_name), a + b};
+    }
+    closedir(d);
+}
+
+/* CPU seconds of the thread that used most between two snapshots: a broker is at its limit when this one is */
+static double busiest_s(const usage *a, const usage *b)
+{
+    u64 most = 0;
+    for (int i = 0; i < b->ntid; i++) {
+        u64 t = b->tid[i].ticks;
+        for (int j = 0; j < a->ntid; j++)
+            if (a->tid[j].tid == b->tid[i].tid) {
+                t -= a->tid[j].ticks;
+                break;
+            }
+        if (t > most) most = t;
+    }
+    return (double)most / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double self_cpu(void)
+{
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)r.ru_utime.tv_sec + (double)r.ru_stime.tv_sec + (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+}
+
 static usage usage_now(void)
 {
-    usage u = {0};
+    usage u = {.gen = self_cpu()};
     double hz = (double)sysconf(_SC_CLK_TCK);
+    char all[512];
+    unsigned long long us, ni, sy, steal;
+    if (slurp("/proc/stat", all, sizeof all) && sscanf(all, "cpu %llu %llu %llu %*u %*u %*u %*u %llu", &us, &ni, &sy, &steal) == 4)
+        u.machine = (double)(us + ni + sy + steal) / hz;
     for (int i = 0; i < g_npids; i++) {
         char path[64], buf[8192];
         snprintf(path, sizeof path, "/proc/%d/stat", g_pids[i]);
-        if (!slurp(path, buf, sizeof buf)) continue;
-        char *p = strrchr(buf, ')');
-        unsigned long long ut = 0, st = 0;
-        if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &ut, &st) != 2) continue;
+        u64 ut, st;
+        if (!cpu_ticks(path, &ut, &st)) continue;
+        threads_now(&u, g_pids[i]);
         u.user += (double)ut / hz;
         u.sys += (double)st / hz;
         u.ok = 1;
@@ -332,11 +390,11 @@ static usage usage_now(void)
     return u;
 }
 
-static double self_cpu(void)
+/* CPU seconds that neither the broker nor this generator used: other processes, or other virtual machines */
+static double others_s(const usage *a, const usage *b)
 {
-    struct rusage r;
-    getrusage(RUSAGE_SELF, &r);
-    return (double)r.ru_utime.tv_sec + (double)r.ru_stime.tv_sec + (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+    double o = b->machine - a->machine - (b->user + b->sys - a->user - a->sys) - (b->gen - a->gen);
+    return o > 0 ? o : 0;
 }
 
 /* ------------------------------------------------------------------ connections */
@@ -1278,12 +1336,12 @@ static void j_cost(usage a, usage b, double gen, u64 sent, u64 delivered)
 {
     if (b.ok) {
         double cpu = b.user + b.sys - a.user - a.sys;
-        printf(",\"broker\":{\"cpu_s\":%.2f,\"user_s\":%.2f,\"sys_s\":%.2f,\"rss_kb\":%ld,\"rss_before_kb\":%ld,\"anon_kb\":%ld,\"hwm_kb\":%ld,\"threads\":%ld"
+        printf(",\"broker\":{\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"user_s\":%.2f,\"sys_s\":%.2f,\"rss_kb\":%ld,\"rss_before_kb\":%ld,\"anon_kb\":%ld,\"hwm_kb\":%ld,\"threads\":%ld"
                ",\"write_mb\":%.2f,\"read_mb\":%.2f",
-               cpu, b.user - a.user, b.sys - a.sys, b.rss, a.rss, b.anon, b.hwm, b.threads, (double)(b.wbytes - a.wbytes) / 1e6,
+               cpu, busiest_s(&a, &b), others_s(&a, &b), b.user - a.user, b.sys - a.sys, b.rss, a.rss, b.anon, b.hwm, b.threads, (double)(b.wbytes - a.wbytes) / 1e6,
                (double)(b.rbytes - a.rbytes) / 1e6);
-        if (sent) printf(",\"us_per_sent\":%.2f", cpu * 1e6 / (double)sent);
-        if (delivered) printf(",\"us_per_delivered\":%.2f", cpu * 1e6 / (double)delivered);
+        if (sent) printf(",\"us_per_sent\":%.3f", cpu * 1e6 / (double)sent);
+        if (delivered) printf(",\"us_per_delivered\":%.3f", cpu * 1e6 / (double)delivered);
         printf("}");
     }
     printf(",\"gen_cpu_s\":%.2f", gen);
@@ -1681,21 +1739,23 @@ static int cmd_offline(void)
         u64 t0 = nowns();
         OF.phase = 'c';
         OF.ready = 0;
+        double gp = self_cpu();
         int up = launch(OF.c, N, of_launched, G.timeout) && OF.ready == N;
         u64 t1 = nowns();
         sleep_loop(settle);
         usage b = usage_now();
         ok &= up;
         printf(",\"create\":{\"created\":%" PRIu64 ",\"secs\":%.3f,\"per_s\":%.0f", OF.ready, (double)(t1 - t0) / 1e9, per_s(OF.ready, t0, t1));
-        if (b.ok) printf(",\"cpu_s\":%.2f,\"us_per_session\":%.1f,\"rss_before_kb\":%ld,\"rss_kb\":%ld,\"rss_bytes_per_session\":%.0f,\"write_mb\":%.2f",
-                         b.user + b.sys - a.user - a.sys, (b.user + b.sys - a.user - a.sys) * 1e6 / N, a.rss, b.rss, (double)(b.rss - a.rss) * 1024.0 / N, (double)(b.wbytes - a.wbytes) / 1e6);
-        printf("}");
+        if (b.ok) printf(",\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"us_per_session\":%.1f,\"rss_before_kb\":%ld,\"rss_kb\":%ld,\"rss_bytes_per_session\":%.0f,\"write_mb\":%.2f",
+                         b.user + b.sys - a.user - a.sys, busiest_s(&a, &b), others_s(&a, &b), (b.user + b.sys - a.user - a.sys) * 1e6 / N, a.rss, b.rss, (double)(b.rss - a.rss) * 1024.0 / N, (double)(b.wbytes - a.wbytes) / 1e6);
+        printf(",\"gen_cpu_s\":%.2f}", self_cpu() - gp);
         of_state(state, 1);
     }
     if (strstr(phases, "publish") && ok) {
         usage a = usage_now();
         OF.phase = 'p';
         OF.ready = 0;
+        double gp = self_cpu();
         E.closed = E.connect_fail = 0;
         OF.pubs = xcalloc(OF.npub, sizeof(pub));
         conn **pc = xcalloc(OF.npub, sizeof *pc);
@@ -1721,11 +1781,11 @@ static int cmd_offline(void)
         printf(",\"publish\":{\"sent\":%" PRIu64 ",\"acked\":%" PRIu64 ",\"nacked\":%" PRIu64 ",\"secs\":%.3f,\"acked_per_s\":%.0f,\"stored_per_s\":%.0f", sent, acked, nack,
                (double)(t1 - t0) / 1e9, per_s(acked, t0, t1), per_s(OF.h.shared ? acked * N : acked, t0, t1));
         u64 stored = OF.h.shared ? sent * N : sent;
-        if (b.ok && sent) printf(",\"cpu_s\":%.2f,\"us_per_msg\":%.2f,\"us_per_stored\":%.2f,\"rss_before_kb\":%ld,\"rss_kb\":%ld,\"rss_bytes_per_stored\":%.0f,\"write_mb\":%.2f",
-                         b.user + b.sys - a.user - a.sys, (b.user + b.sys - a.user - a.sys) * 1e6 / (double)sent, (b.user + b.sys - a.user - a.sys) * 1e6 / (double)stored,
+        if (b.ok && sent) printf(",\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"us_per_msg\":%.3f,\"us_per_stored\":%.3f,\"rss_before_kb\":%ld,\"rss_kb\":%ld,\"rss_bytes_per_stored\":%.0f,\"write_mb\":%.2f",
+                         b.user + b.sys - a.user - a.sys, busiest_s(&a, &b), others_s(&a, &b), (b.user + b.sys - a.user - a.sys) * 1e6 / (double)sent, (b.user + b.sys - a.user - a.sys) * 1e6 / (double)stored,
                          a.rss, b.rss, (double)(b.rss - a.rss) * 1024.0 / (double)stored, (double)(b.wbytes - a.wbytes) / 1e6);
         h_json("ack_us", &H_ack);
-        printf("}");
+        printf(",\"gen_cpu_s\":%.2f}", self_cpu() - gp);
         of_state(state, 1);
         bye_all(pc, OF.npub);
     }
@@ -1733,6 +1793,7 @@ static int cmd_offline(void)
         usage a = usage_now();
         OF.phase = 'd';
         OF.ready = OF.sp = 0;
+        double gp = self_cpu();
         E.closed = E.connect_fail = 0;
         OF.tr = xcalloc(N, sizeof(track));
         u64 per = 0;
@@ -1765,11 +1826,11 @@ static int cmd_offline(void)
                ",\"secs\":%.3f,\"drain_per_s\":%.0f",
                OF.ready, OF.sp, (double)(t1 - t0) / 1e9, per_s(OF.ready, t0, t1), OF.expected, OF.delivered, lost, hit, dup, ooo, OF.unacked_del,
                (double)(t2 - t0) / 1e9, per_s(OF.delivered, t0, t2));
-        if (b.ok && OF.delivered) printf(",\"cpu_s\":%.2f,\"us_per_msg\":%.2f,\"rss_kb\":%ld,\"write_mb\":%.2f", b.user + b.sys - a.user - a.sys,
-                         (b.user + b.sys - a.user - a.sys) * 1e6 / (double)OF.delivered, b.rss, (double)(b.wbytes - a.wbytes) / 1e6);
+        if (b.ok && OF.delivered) printf(",\"cpu_s\":%.2f,\"busiest_s\":%.2f,\"others_s\":%.2f,\"us_per_msg\":%.3f,\"rss_kb\":%ld,\"hwm_kb\":%ld,\"write_mb\":%.2f", b.user + b.sys - a.user - a.sys, busiest_s(&a, &b), others_s(&a, &b),
+                         (b.user + b.sys - a.user - a.sys) * 1e6 / (double)OF.delivered, b.rss, b.hwm, (double)(b.wbytes - a.wbytes) / 1e6);
         h_json("connack_us", &H_conn);
         h_json("since_connect_us", &H_lat);
-        printf("}");
+        printf(",\"gen_cpu_s\":%.2f}", self_cpu() - gp);
         bye_all(OF.c, N);
     }
     if (strstr(phases, "cleanup")) {
@@ -1807,9 +1868,10 @@ static int cmd_connect(void)
     cn_n = (u32)opt_i("count", 1000);
     int clean = (int)opt_i("clean", 1);
     double hold = opt_d("hold", 1);
+    u32 stride = (u32)opt_i("stride", 1);
     opts_done();
     conn **c = xcalloc(cn_n, sizeof *c);
-    for (u32 i = 0; i < cn_n; i++) c[i] = conn_new(0, i, clean);
+    for (u32 i = 0; i < cn_n; i++) c[i] = conn_new(0, i * stride, clean);
     on_up = cn_on_up;
     on_msg = no_msg;
     usage a = usage_now();
@@ -1860,6 +1922,7 @@ static size_t sb_name(u32 j, int filter, char *o)
     u32 x = j;
     int w = filter ? SB.wild : 0;
     if (w == 3) w = j % 3 == 0 ? 0 : j % 3 == 1 ? 1 : 2;
+    if (w == 4) w = 1 + j % 2;
     for (u32 d = 0; d < SB.depth; d++) {
         *p++ = '/';
         if (w == 1 && d == j % SB.depth) *p++ = '+';
@@ -1956,8 +2019,8 @@ static int cmd_subs(void)
     u64 messages = (u64)opt_d("messages", 20000);
     double rate = opt_d("rate", 0);
     SB.e2e = (u64)opt_i("e2e", 200);
-    SB.wild = !strcmp(wild, "none") ? 0 : !strcmp(wild, "plus") ? 1 : !strcmp(wild, "hash") ? 2 : !strcmp(wild, "mixed") ? 3 : -1;
-    if (SB.wild < 0 || !SB.depth || SB.depth > 40 || !SB.nc) die("--wild=none|plus|hash|mixed, --depth=1..40, --clients>=1");
+    SB.wild = !strcmp(wild, "none") ? 0 : !strcmp(wild, "plus") ? 1 : !strcmp(wild, "hash") ? 2 : !strcmp(wild, "mixed") ? 3 : !strcmp(wild, "both") ? 4 : -1;
+    if (SB.wild < 0 || !SB.depth || SB.depth > 40 || !SB.nc) die("--wild=none|plus|hash|mixed|both, --depth=1..40, --clients>=1");
     opts_done();
     conn **c = xcalloc(SB.nc + SB.np, sizeof *c);
     SB.c = c;
@@ -2022,7 +2085,7 @@ static int cmd_subs(void)
         u64 want = messages / SB.np * SB.np;
         printf(",\"sent\":%" PRIu64 ",\"delivered\":%" PRIu64 ",\"lost\":%" PRIu64 ",\"dup\":%" PRIu64 ",\"secs\":%.3f,\"delivered_per_s\":%.0f", want,
                SB.delivered - del0, want > d1 - d0 ? want - (d1 - d0) : 0, dup1 - dup0, (double)(SB.t_last - t0) / 1e9, per_s(SB.delivered - del0, t0, SB.t_last));
-        if (b.ok && want) printf(",\"us_per_msg\":%.2f", (b.user + b.sys - a.user - a.sys) * 1e6 / (double)want);
+        if (b.ok && want) printf(",\"us_per_msg\":%.3f,\"busiest_s\":%.2f,\"others_s\":%.2f", (b.user + b.sys - a.user - a.sys) * 1e6 / (double)want, busiest_s(&a, &b), others_s(&a, &b));
         printf(",\"gen_cpu_s\":%.2f", gg);
         h_json("lat_us", &H_lat);
         printf("}");
@@ -2512,8 +2575,8 @@ static const char *usage_text =
     "        --idle=5 --timeout=30 --coalesce=100 (0 with --rate) --pid=PID[,PID...]\n"
     "pubsub: --pattern=pair|fanin|fanout|shared --pubs=1 --subs=1 --messages=N --seconds=S --rate=R --e2e=N --warmup=S --persistent\n"
     "offline: --sessions=1000 --messages=100 [--shared] --pubs=1 --rate= --phase=create,publish,drain,cleanup --state=FILE\n"
-    "connect: --count=1000 --clean=1 --hold=1\n"
-    "subs: --clients=100 --steps=1000,10000,100000 --depth=4 --wild=none|plus|hash|mixed --batch=50 --messages=20000 --e2e=200\n"
+    "connect: --count=1000 --clean=1 --hold=1 --stride=1\n"
+    "subs: --clients=100 --steps=1000,10000,100000 --depth=4 --wild=none|plus|hash|mixed|both --batch=50 --messages=20000 --e2e=200\n"
     "crash: --state=FILE --pubs=1 --messages= --seconds= --rate= [--online] [--reconnect]\n"
     "verify: --state=FILE [--no-resend]\n"
     "wait: --for=60\n";

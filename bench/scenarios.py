@@ -1,0 +1,445 @@
+"""What the brokers have to do: a function per scenario, returning the metrics of one or more works.
+
+Every scenario drives a fresh broker through the generator, which counts every message; `Outcome.ok`
+is false when one was lost, repeated (QoS 2) or came out of order. Must never compute a verdict:
+that is `bench.goals`. Read next: `bench.generator`, mqttload.md.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from bench.brokers import (
+    COMPILED,
+    EMQX,
+    FLASHMQ,
+    MOSQUITTO,
+    NANOMQ,
+    OURS,
+    ROOT,
+    SINK,
+    SQLITE,
+    BenchError,
+    Broker,
+    python,
+    tree_of,
+)
+from bench.generator import (
+    Generator,
+    Line,
+    payload_mark,
+    sync_times_ms,
+    trouble,
+    write_state,
+)
+
+Metrics = dict[str, float]
+
+LIVE: Final = (MOSQUITTO, FLASHMQ, NANOMQ, EMQX, *OURS)
+STORED: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX, *OURS)
+PAIRS: Final = 100
+FAN: Final = 1000
+AWAY: Final = 10_000
+MIB: Final = 1 << 20
+FILL_PREFIX: Final = "fill"
+FILL_RUN: Final = 1
+BODIES_RUN: Final = 777_000_777
+CHECKED: Final = 1000  # restarted sessions that are published to and drained
+
+
+class Context:
+    """What the scenarios of one run share: the generator, how long, where, and what was found."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        *,
+        seconds: float,
+        is_quick: bool,
+        sessions: int,
+        durability: str = "fsync",
+        disk: Path | None = None,
+    ) -> None:
+        """`disk` is a directory on the disk to measure, the system's temporary one by default."""
+        self.generator = generator
+        self.seconds = seconds
+        self.warmup = 0.5 if is_quick else 1.0
+        self.is_quick = is_quick
+        self.sessions = sessions
+        self.durability = durability
+        self.disk = disk
+        self.peaks: dict[str, float] = {}  # QoS 1 pairs, messages/s, by broker
+        self.filled: Path | None = None
+        self.fill_per_s = 0.0
+
+    def broker(
+        self, kind: str, *, data: Path | None = None, configuration: tuple[str, ...] = ()
+    ) -> Broker:
+        """Start a broker on an empty directory, or on `data`."""
+        return Broker(
+            kind,
+            sink=self.generator.sink,
+            durability=self.durability,
+            directory=self.disk,
+            data=data,
+            configuration=configuration,
+        )
+
+    def scaled(self, full: int, quick: int) -> int:
+        """Return how many of something a run like this takes."""
+        return quick if self.is_quick else full
+
+    def close(self) -> None:
+        """Remove the filled directory."""
+        if self.filled is not None:
+            shutil.rmtree(self.filled, ignore_errors=True)
+            self.filled = None
+
+
+class Outcome:
+    """What a scenario found about one broker, and whether every message was accounted for."""
+
+    def __init__(self, works: dict[str, Metrics], lines: Iterable[Line]) -> None:
+        self.works = works
+        self.trouble = "; ".join(filter(None, (trouble(line) for line in lines)))
+
+    @property
+    def ok(self) -> bool:
+        """Return whether nothing was lost, out of order or refused."""
+        return not self.trouble
+
+
+class Scenario:
+    """A function that measures one broker, and whom it is asked of."""
+
+    def __init__(
+        self,
+        key: str,
+        measure: Callable[[Context, str], Outcome],
+        *,
+        works: tuple[str, ...],
+        kinds: tuple[str, ...] = LIVE,
+        rounds_max: int = 5,
+    ) -> None:
+        self.key = key
+        self.measure = measure
+        self.works = works
+        self.kinds = kinds
+        self.rounds_max = rounds_max  # of a full run; long ones are not repeated as often
+
+
+def shares(line: Line, seconds: float) -> Metrics:
+    """Return how much of a core each side used over `seconds`."""
+    part = line.get("broker", line)
+    return {
+        "broker": part["busiest_s"] / max(seconds, 1e-9),
+        "broker_total": part["cpu_s"] / max(seconds, 1e-9),
+        "generator": line["gen_cpu_s"] / max(seconds, 1e-9),
+        "others": part["others_s"] / max(seconds, 1e-9),
+    }
+
+
+def _live(line: Line) -> Metrics:
+    """Return the metrics of a `pubsub` run."""
+    metrics = {
+        "rate": line["delivered_per_s"],
+        "us": line["broker"].get("us_per_delivered", 0.0),
+        "rss_mib": line["broker"]["hwm_kb"] / 1024,
+        "p99_ms": line["lat_us"]["p99"] / 1000,
+        **shares(line, line["secs"]),
+    }
+    if "ack_us" in line:
+        metrics["ack_ms"] = line["ack_us"]["p99"] / 1000
+    return metrics
+
+
+def _pubsub(context: Context, broker: Broker, **options: object) -> Line:
+    settings: dict[str, object] = {
+        "seconds": context.seconds,
+        "warmup": context.warmup,
+        "persistent": int(broker.is_durable),
+        "idle": 10,
+        **options,
+    }
+    return context.generator.run("pubsub", broker, **settings)
+
+
+def pairs(qos: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of 100 publishers with a subscriber each; Holdfast's are durable."""
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            line = _pubsub(context, broker, pattern="pair", pubs=PAIRS, subs=PAIRS, qos=qos)
+        metrics = _live(line)
+        if qos == 1:
+            context.peaks[kind] = max(metrics["rate"], context.peaks.get(kind, 0.0))
+        return Outcome({f"qos{qos}": metrics}, [line])
+
+    return measure
+
+
+def fanout(qos: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of one publisher and 1,000 subscribers, 100 messages ahead at most."""
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            line = _pubsub(
+                context, broker, pattern="fanout", subs=FAN, qos=qos, window=100, e2e=100
+            )
+        return Outcome({f"fanout{qos}": _live(line)}, [line])
+
+    return measure
+
+
+def bodies(context: Context, kind: str) -> Outcome:
+    """Publish large messages to 1,000 durable subscribers and count how often the disk has them."""
+    messages, payload = context.scaled(200, 50), 65_536
+    with context.broker(kind) as broker:
+        line = context.generator.run(
+            "pubsub",
+            broker,
+            pattern="fanout",
+            subs=FAN,
+            qos=1,
+            persistent=1,
+            payload=payload,
+            messages=messages,
+            e2e=5,
+            run=BODIES_RUN,
+            idle=10,
+        )
+        copies = sum(
+            path.read_bytes().count(payload_mark(BODIES_RUN))
+            for path in broker.data.rglob("*")
+            if path.is_file()
+        )
+    metrics = {
+        "copies": copies / line["sent"],
+        "written": line["broker"]["write_mb"] * 1e6 / (line["sent"] * payload),
+        "rate": line["delivered_per_s"],
+        **shares(line, line["secs"]),
+    }
+    return Outcome({"bodies": metrics}, [line])
+
+
+def fanin(context: Context, kind: str) -> Outcome:
+    """Let 1,000 publishers write to one subscriber, each 50 messages ahead at most."""
+    with context.broker(kind) as broker:
+        line = _pubsub(context, broker, pattern="fanin", pubs=FAN, subs=1, qos=1, e2e=50)
+    return Outcome({"fanin": _live(line)}, [line])
+
+
+def offline(context: Context, kind: str) -> Outcome:
+    """Publish to one session that is away, a thousand messages in flight; then drain it."""
+    messages = context.scaled(300_000, 50_000)
+    if kind == SQLITE:
+        messages //= 5
+    with context.broker(kind) as broker:
+        line = context.generator.run(
+            "offline", broker, sessions=1, messages=messages, window=1000, payload=256, idle=20
+        )
+    return Outcome({"offline": _phase(line, "publish", "acked_per_s")}, [line])
+
+
+def _phase(line: Line, name: str, rate: str) -> Metrics:
+    """Return the metrics of one phase of an `offline` run."""
+    phase = line[name]
+    metrics = {"rate": phase[rate], "us": phase["us_per_msg"], **shares(phase, phase["secs"])}
+    if "ack_us" in phase:
+        metrics["ack_ms"] = phase["ack_us"]["p99"] / 1000
+    return metrics
+
+
+def away(context: Context, kind: str) -> Outcome:
+    """Publish to 10,000 sessions that are away, a topic each, then let them come back."""
+    with context.broker(kind) as broker:
+        line = context.generator.run(
+            "offline",
+            broker,
+            sessions=context.scaled(AWAY, AWAY // 5),
+            messages=context.scaled(50, 20),
+            pubs=50,
+            payload=256,
+            phase="create,publish,drain",
+            concurrency=500,
+            src_addrs=10,
+            idle=20,
+        )
+    works = {
+        "publish": _phase(line, "publish", "acked_per_s"),
+        "drain": _phase(line, "drain", "drain_per_s"),
+    }
+    return Outcome(works, [line])
+
+
+def queued(context: Context, kind: str) -> Outcome:
+    """Queue 1 GB for 10,000 sessions that are away and look at the memory; then drain it."""
+    sessions, messages, payload = AWAY, context.scaled(100, 10), 1024
+    with context.broker(kind) as broker:
+        line = context.generator.run(
+            "offline",
+            broker,
+            sessions=sessions,
+            messages=messages,
+            pubs=50,
+            payload=payload,
+            phase="create,publish,drain",
+            concurrency=500,
+            src_addrs=10,
+            idle=30,
+        )
+    publish = line["publish"]
+    metrics = {
+        "growth_mib": (publish["rss_kb"] - publish["rss_before_kb"]) / 1024,
+        "queued_mib": publish["acked"] * payload / MIB,
+        "drain": line["drain"]["drain_per_s"],
+        **_phase(line, "publish", "acked_per_s"),
+    }
+    return Outcome({"queued": metrics}, [line])
+
+
+def storm(context: Context, kind: str) -> Outcome:
+    """Let 10,000 clients with persistent sessions connect at once and stay, idle."""
+    with context.broker(kind) as broker:
+        line = context.generator.run(
+            "connect",
+            broker,
+            count=context.scaled(AWAY, AWAY // 4),
+            clean=0,
+            concurrency=1000,
+            src_addrs=10,
+            hold=1,
+        )
+    metrics = {
+        "rate": line["connack_per_s"],
+        "us": line["us_per_connect"],
+        "kib_per_connection": line["rss_bytes_per_conn"] / 1024,
+        "connect_ms": line["connack_us"]["p99"] / 1000,
+        **shares(line, line["secs"]),
+    }
+    return Outcome({"storm": metrics}, [line])
+
+
+def fill(context: Context, sessions: int) -> tuple[Path, float]:
+    """Return a new database with so many offline sessions, and how many were made a second."""
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=context.disk))
+    kind = COMPILED if tree_of(COMPILED).is_dir() else OURS[0]
+    command = [python(), str(ROOT / "bench" / "fill.py"), str(directory / "data")]
+    command += [f"--sessions={sessions}", f"--prefix={FILL_PREFIX}", f"--run={FILL_RUN}"]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONPATH": str(tree_of(kind))}
+    )
+    if ran.returncode:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise BenchError(f"fill.py failed: {ran.stderr.strip()}")
+    return directory, float(ran.stdout)
+
+
+def sessions(context: Context, kind: str) -> Outcome:
+    """Restart on a million offline sessions, connect some, and see that they are all still owed."""
+    if context.filled is None:
+        context.filled, context.fill_per_s = fill(context, context.sessions)
+    metrics, lines = restarted(context, kind, context.filled, context.sessions)
+    metrics["fill_per_s"] = context.fill_per_s
+    return Outcome({"sessions": metrics}, lines)
+
+
+def restarted(
+    context: Context, kind: str, directory: Path, count: int
+) -> tuple[Metrics, list[Line]]:
+    """Start a broker on a filled database; return its metrics and the lines of the checks."""
+    checked = min(CHECKED, count)
+    state = directory / "state"
+    write_state(state, run=FILL_RUN, prefix=FILL_PREFIX, sessions=checked, messages=1)
+    with context.broker(kind, data=directory / "data") as broker:
+        metrics: Metrics = {"ready_s": broker.ready_s, "rss_mib": broker.memory_mib()}
+        connect = context.generator.run(
+            "connect",
+            broker,
+            count=checked // 5,
+            stride=count // (checked // 5),
+            clean=0,
+            concurrency=1,
+            hold=0,
+            coalesce=0,
+            prefix=FILL_PREFIX,
+        )
+        drain = context.generator.run(
+            "offline", broker, phase="publish,drain", state=state, pubs=10
+        )
+    if connect["session_present"] != connect["count"]:
+        connect.update(ok=False, lost=connect["count"] - connect["session_present"])
+    metrics["connect_ms"] = connect["connack_us"]["p99"] / 1000
+    return metrics, [connect, drain]
+
+
+def wildcards(context: Context, kind: str) -> Outcome:
+    """Grow from 100 to 100,000 live subscriptions with `+` or `#`, and publish to one each time."""
+    with context.broker(kind) as broker:
+        line = wildcard_steps(context, broker, f"100,{context.scaled(100_000, 20_000)}")
+    few, many = line["steps"]
+    metrics = {
+        "rate": many["delivered_per_s"],
+        "us": many["us_per_msg"],
+        "cost_ratio": many["us_per_msg"] / max(few["us_per_msg"], 1e-9),
+        **shares(many | {"cpu_s": many["us_per_msg"] * many["sent"] / 1e6}, many["secs"]),
+    }
+    return Outcome({"wildcards": metrics}, [line])
+
+
+def wildcard_steps(context: Context, broker: Broker, steps: str) -> Line:
+    """Run the generator's `subs` over the steps, on 100 clients."""
+    return context.generator.run(
+        "subs",
+        broker,
+        clients=PAIRS,
+        steps=steps,
+        wild="both",
+        qos=0,
+        e2e=1000,
+        messages=context.scaled(400_000, 100_000),
+        timeout=120,
+    )
+
+
+def latency(context: Context, kind: str) -> Outcome:
+    """Offer a fifth of the peak and look how long a delivery takes, beside what a sync takes."""
+    if kind not in context.peaks:
+        pairs(1)(context, kind)
+    # mosquitto leaves Nagle's algorithm on unless told; that would be measured instead of it.
+    with context.broker(kind, configuration=("set_tcp_nodelay true",)) as broker:
+        syncs = sync_times_ms(broker.directory)
+        line = _pubsub(
+            context,
+            broker,
+            pattern="pair",
+            pubs=PAIRS,
+            subs=PAIRS,
+            qos=1,
+            rate=round(context.peaks[kind] * 0.2 / PAIRS, 1),
+        )
+    sync_ms = syncs[len(syncs) // 2]
+    metrics = _live(line)
+    metrics |= {"sync_ms": sync_ms, "over_sync_ms": metrics["p99_ms"] - sync_ms}
+    return Outcome({"latency": metrics}, [line])
+
+
+ALL: Final = (
+    Scenario("qos0", pairs(0), works=("qos0",), kinds=(*LIVE, SINK)),
+    Scenario("qos1", pairs(1), works=("qos1",), kinds=(*LIVE, SINK)),
+    Scenario("offline", offline, works=("offline",), kinds=STORED),
+    Scenario("qos2", pairs(2), works=("qos2",), kinds=(*LIVE, SINK)),
+    Scenario("fanout0", fanout(0), works=("fanout0",), kinds=(*LIVE, SINK)),
+    Scenario("fanout1", fanout(1), works=("fanout1",), kinds=(*LIVE, SINK)),
+    Scenario("bodies", bodies, works=("bodies",), kinds=OURS, rounds_max=1),
+    Scenario("fanin", fanin, works=("fanin",), kinds=(*LIVE, SINK)),
+    Scenario("away", away, works=("publish", "drain"), kinds=STORED, rounds_max=3),
+    Scenario("queued", queued, works=("queued",), kinds=(MOSQUITTO, *OURS), rounds_max=1),
+    Scenario("storm", storm, works=("storm",), kinds=(*STORED, SINK)),
+    Scenario("sessions", sessions, works=("sessions",), kinds=OURS, rounds_max=1),
+    Scenario("wildcards", wildcards, works=("wildcards",), rounds_max=3),
+    Scenario("latency", latency, works=("latency",), kinds=LIVE),
+)

@@ -1,0 +1,203 @@
+"""The results as markdown: the comparison, the goals, and what was not measured here.
+
+Pure: reads what `bench.run` has written, never measures. Read next: `bench.goals`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bench.brokers import COMPILED, HOLDFAST, MOSQUITTO, OTHERS, OURS, SINK
+from bench.goals import (
+    BUSY,
+    BY_KEY,
+    FULL,
+    MET,
+    MISSED,
+    NAMES,
+    WORKS,
+    Entries,
+    Entry,
+    Judgement,
+    Work,
+    entries,
+    judge,
+    limit,
+    ratio,
+    written,
+)
+from bench.known import FIGURES
+
+ORDER: Final = (*OTHERS, HOLDFAST, COMPILED)
+README_ROWS: Final = ("qos0", "qos1", "qos2", "fanout0", "fanout1", "fanin")
+
+About = Mapping[str, Any]
+
+
+def comparison(found: Entries, cores: int) -> list[str]:
+    """Return a row per work and broker."""
+    rows = [
+        "| work | broker | median (range) | ratio | CPU µs/message (ratio) | limit | also |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for work in WORKS:
+        title = work.title
+        for kind in ORDER:
+            entry = found.get(work.key, {}).get(kind)
+            if entry is None:
+                continue
+            rows.append(f"| {title} | {kind} | {_cells(work, entry, found[work.key], cores)} |")
+            title = ""
+    return rows
+
+
+def _cells(work: Work, entry: Entry, kinds: Mapping[str, Entry], cores: int) -> str:
+    base = kinds.get(MOSQUITTO)
+    metrics = entry.metrics
+    main = written(work.main, metrics[work.main])
+    if entry.rounds > 1:
+        low, high = (written(work.main, value) for value in (entry.low, entry.high))
+        main += f" ({low} to {high})"
+    over = ratio(entry, base, work.main) if base else None
+    cost = "-"
+    if metrics.get("us"):
+        cost = f"{metrics['us']:.2f}"
+        saved = ratio(entry, base, "us") if base else None
+        cost += f" ({saved:.2f})" if saved else ""
+    also = [f"{NAMES[name]} {written(name, metrics[name])}" for name in _extras(work, metrics)]
+    if not entry.is_ok:
+        also.append(f"**NOT OK**: {entry.trouble}")
+    shown = "-" if over is None else f"{over:.2f}"
+    return " | ".join([main, shown, cost, limit(metrics, cores), ", ".join(also)])
+
+
+def _extras(work: Work, metrics: Mapping[str, float]) -> list[str]:
+    return [name for name in work.extras if name in metrics]
+
+
+def judgements(
+    found: Entries, cores: int, sizes: Mapping[str, float]
+) -> list[tuple[str, str, dict[str, Judgement]]]:
+    """Return (work, goal in words, verdict per kind of Holdfast) for every goal that was run.
+
+    `sizes` are works that were scaled down, and by what: their goals are for the full size.
+    """
+    rows = []
+    for work in WORKS:
+        if work.key not in found:
+            continue
+        for goal in work.goals:
+            verdicts = {kind: judge(goal, work.key, found[work.key], kind, cores) for kind in OURS}
+            if work.key in sizes:
+                for verdict in verdicts.values():
+                    note = f"at {sizes[work.key]:.0%} of the size"
+                    verdict.note = f"{note}; {verdict.note}" if verdict.note else note
+            rows.append((work.title, goal.text(), verdicts))
+    return rows
+
+
+def goals_table(found: Entries, cores: int, sizes: Mapping[str, float]) -> list[str]:
+    """Return a row per goal: whether it was met, interpreted and compiled."""
+    rows = ["| work | goal | interpreted | compiled |", "| --- | --- | --- | --- |"]
+    last = ""
+    for title, text, verdicts in judgements(found, cores, sizes):
+        cells = [_verdict(verdicts[kind]) for kind in OURS]
+        rows.append(f"| {'' if title == last else title} | {text} | {' | '.join(cells)} |")
+        last = title
+    return rows
+
+
+def _verdict(judgement: Judgement) -> str:
+    if judgement.verdict == MET:
+        said = f"**met** {judgement.text}"
+    elif judgement.verdict == MISSED:
+        said = f"missed: {judgement.text}"
+    else:
+        return "-" if judgement.text == "-" else f"{judgement.text} ({judgement.note})"
+    return said + (f" ({judgement.note})" if judgement.note else "")
+
+
+def ceilings(found: Entries) -> list[str]:
+    """Return what the generator reached against bench/sink.c: the most it could have shown."""
+    parts = []
+    for work in WORKS:
+        entry = found.get(work.key, {}).get(SINK)
+        if entry is not None:
+            share = entry.metrics.get("generator", 0.0)
+            parts.append(f"{work.title}: {entry.metrics['rate']:,.0f}/s (its CPU {share:.0%})")
+    if not parts:
+        return []
+    return ["The generator against a sink that only copies, its ceiling: " + "; ".join(parts) + "."]
+
+
+def not_measured(found: Entries) -> list[str]:
+    """Return the published figures of brokers that did not run here."""
+    rows = []
+    for (kind, key), figure in FIGURES.items():
+        if kind in found.get(key, {}):
+            continue
+        low, high = f"{figure.low:,.0f}", f"{figure.high:,.0f}"
+        shown = low if low == high else f"{low} to {high}"
+        rows.append(f"| {kind} | {BY_KEY[key].title} | {shown}/s | {figure.source} |")
+    if not rows:
+        return []
+    head = ["| broker | work | figure | source |", "| --- | --- | --- | --- |"]
+    return ["**Not measured here**, figures of others:", "", *head, *rows]
+
+
+def setting(about: About) -> list[str]:
+    """Return what was measured on what, and how."""
+    sync = about["sync_ms"]
+    return [
+        f"- {about['machine']}; load average before the run {about['load_average']}; one fdatasync "
+        f"of 4 KiB: {sync['p50']:.2f} ms, p99 {sync['p99']:.2f} ms",
+        *(f"- {version}" for version in about["versions"]),
+        f"- Holdfast: default configuration, `durability = {about['durability']}`, durable "
+        "sessions; mosquitto: default configuration but for its limit of queued messages, in "
+        "memory",
+        f"- {about['rounds']} rounds of {about['seconds']:g} s; long works fewer; a fresh broker "
+        "and directory each time, brokers taking turns; medians",
+        f"- command: `{about['command']}`",
+    ]
+
+
+def report(document: Mapping[str, Any]) -> list[str]:
+    """Return the whole result as markdown lines, without a title."""
+    about, found = document["about"], entries(document["cells"])
+    cores = about["cores"]
+    lines = [*setting(about), "", *comparison(found, cores), ""]
+    lines += [
+        "`ratio` is over mosquitto in the same work. `limit` is the side that used "
+        f"{BUSY:.0%} of a core or more (of a broker: its busiest thread); `all cores`: together "
+        f"{FULL:.0%} of the machine; `other processes`: the machine was not idle beside them; "
+        "`waiting`: none of these, so for the disk or each other.",
+        "",
+        *goals_table(found, cores, about.get("scaled", {})),
+        "",
+    ]
+    for part in (ceilings(found), not_measured(found)):
+        if part:
+            lines += [*part, ""]
+    failed = sorted({c["trouble"] for c in document["cells"] if not c["ok"]})
+    said = "every message was accounted for: nothing lost, repeated at QoS 2 or out of order"
+    lines.append(f"In all {len(document['cells'])} runs " + ("; ".join(failed) or said) + ".")
+    return lines
+
+
+def readme(document: Mapping[str, Any]) -> list[str]:
+    """Return the short table of the README."""
+    found = entries(document["cells"])
+    rows = [
+        "| | mosquitto, in memory | Holdfast, interpreted | Holdfast, compiled |",
+        "| --- | --- | --- | --- |",
+    ]
+    for key in README_ROWS:
+        kinds = found.get(key, {})
+        if not {MOSQUITTO, *OURS} <= set(kinds):
+            continue
+        cells = [f"{round(kinds[MOSQUITTO].metrics['rate'], -3):,.0f} msg/s"]
+        for kind in OURS:
+            over = ratio(kinds[kind], kinds[MOSQUITTO], "rate") or 0.0
+            shown = f"{over:.1f}x" if over < 10 else f"{over:.0f}x"
+            cells.append(f"{round(kinds[kind].metrics['rate'], -3):,.0f} ({shown})")
+        rows.append(f"| {BY_KEY[key].title} | {' | '.join(cells)} |")
+    return rows
