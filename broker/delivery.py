@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.connection import ACTIVE, Connection, Pending
 from broker.counters import Counters
-from broker.encoding import Parts, encode_delivery
+from broker.encoding import Parts, RunParts, encode_delivery, encode_run
 from broker.ports import Policy
 from broker.quota import Trimmer
 from broker.retained import EXAMINE_MAX, Retained
@@ -85,54 +85,153 @@ class Delivery:
 
         If it has an offset, its log rows are in the current batch, and so will be the packet ids.
         """
-        qos = message.qos
-        offset = message.offset
         variants: dict[object, Parts] = {}
         for target in targets:
-            connection = target.connection
-            session = connection.session
-            assert session is not None
-            identifiers = target.identifiers
-            effective = qos if qos < target.qos else target.qos
-            retain = message.retain and target.retain_as_published
-            if target.no_local and message.publisher == session.client_id:
-                options = self.options(session, message)
-                if options is None:
-                    # Done with, whatever the subscription's options are when it reads again.
-                    if connection.pending:
-                        connection.passed_over = offset
-                    elif not connection.is_lagging:
-                        self._pass_over(session, offset)
-                    continue
-                effective, retain, identifiers = options
-            if effective == 0:
-                if offset and self._is_held(session, message):
-                    self._publish_held_qos0(connection, message, retain, identifiers, variants)
-                else:
-                    self.send_qos0(connection, message, retain, identifiers, variants)
+            self._hand_over(target, message, variants)
+
+    def publish_run(
+        self, message: Message, payloads: list[bytes], first: int, targets: list[Target]
+    ) -> None:
+        """Hand over what `publish` would one by one: messages that differ only in their payloads.
+
+        `message` stands for all of them. The first has the offset `first`, the others follow it;
+        0 = none is stored.
+        """
+        variants: dict[object, RunParts] = {}
+        messages: list[Message] = []
+        each: list[dict[object, Parts]] = []
+        for target in targets:
+            if self._send_run(target, message, payloads, first, variants):
                 continue
-            if connection.is_lagging:
-                continue  # it is in the session's streams
-            if session.is_stored and not offset:
-                self._counters.drop("total_limit")
-                continue
-            if (
-                session.send_quota == 0
-                or connection.pending
-                or connection.resend
-                or not connection.writable
-            ):
-                self._queue(connection, Pending(message, effective, retain, identifiers))
-                continue
-            at_once = effective == 1 or not session.is_stored
-            parts = self._parts(
-                connection, message, effective, retain, identifiers, variants, at_once
-            )
-            if parts is None:
-                self._pass_over(session, offset)
-                continue
-            self._counters.payload_bytes_sent += len(message.payload)
-            self._send_live(connection, session, parts, offset, effective)
+            if not messages:
+                messages = _one_by_one(message, payloads, first)
+                each = [{} for _ in messages]
+            for index, single in enumerate(messages):
+                self._hand_over(target, single, each[index])
+
+    def _send_run(
+        self,
+        target: Target,
+        message: Message,
+        payloads: list[bytes],
+        first: int,
+        variants: dict[object, RunParts],
+    ) -> bool:
+        """Send a whole run to a session that keeps up; False if its messages need a look each."""
+        connection = target.connection
+        session = connection.session
+        assert session is not None
+        if (
+            not self._is_open
+            or connection.state != ACTIVE
+            or not connection.writable
+            or connection.messages_behind
+            or connection.gated
+            or connection.alias_out_max
+            or (target.no_local and message.publisher == session.client_id)
+        ):
+            return False
+        qos = message.qos if message.qos < target.qos else target.qos
+        count = len(payloads)
+        if qos == 0:
+            if first or connection.held_bytes > self._held_max:
+                return False
+        elif (
+            connection.is_lagging
+            or (session.is_stored and not first)
+            or session.send_quota < count
+            or connection.pending
+            or connection.resend
+        ):
+            return False
+        parts = self._run_parts(connection, message, payloads, qos, target.identifiers, variants)
+        limit = connection.maximum_packet_size
+        if limit and parts.size_max > limit:
+            return False
+        self._counters.messages_sent[qos] += count
+        self._counters.payload_bytes_sent += parts.payload_bytes
+        out = connection.out
+        if qos == 0:
+            out.append(parts.joined())
+        else:
+            heads, tails = parts.heads, parts.tails
+            packet_ids = session.bind_run(first, 1 if first else 0, qos | FROM_LOG, count)
+            if session.is_stored:
+                session.position = first + count - 1
+                self._tick.dirty[session] = None
+            for index in range(count):
+                out.append(heads[index])
+                out.append(PACKET_ID[packet_ids[index]])
+                out.append(tails[index])
+        if not connection.touched:
+            connection.touched = True
+            self._tick.touched.append(connection)
+        return True
+
+    def _run_parts(
+        self,
+        connection: Connection,
+        message: Message,
+        payloads: list[bytes],
+        qos: int,
+        identifiers: tuple[int, ...],
+        variants: dict[object, RunParts],
+    ) -> RunParts:
+        """Return the packets of a run without their ids, encoded once per variant."""
+        kind = connection.version << 4 | qos
+        key: object = (kind, identifiers) if identifiers else kind
+        parts = variants.get(key)
+        if parts is None:
+            parts = encode_run(connection.version, message, payloads, qos, identifiers)
+            variants[key] = parts
+        return parts
+
+    def _hand_over(self, target: Target, message: Message, variants: dict[object, Parts]) -> None:
+        """Hand one message to one connected session that matches."""
+        qos = message.qos
+        offset = message.offset
+        connection = target.connection
+        session = connection.session
+        assert session is not None
+        identifiers = target.identifiers
+        effective = qos if qos < target.qos else target.qos
+        retain = message.retain and target.retain_as_published
+        if target.no_local and message.publisher == session.client_id:
+            options = self.options(session, message)
+            if options is None:
+                # Done with, whatever the subscription's options are when it reads again.
+                if connection.pending:
+                    connection.passed_over = offset
+                elif not connection.is_lagging:
+                    self._pass_over(session, offset)
+                return
+            effective, retain, identifiers = options
+        if effective == 0:
+            if offset and self._is_held(session, message):
+                self._publish_held_qos0(connection, message, retain, identifiers, variants)
+            else:
+                self.send_qos0(connection, message, retain, identifiers, variants)
+            return
+        if connection.is_lagging:
+            return  # it is in the session's streams
+        if session.is_stored and not offset:
+            self._counters.drop("total_limit")
+            return
+        if (
+            session.send_quota == 0
+            or connection.pending
+            or connection.resend
+            or not connection.writable
+        ):
+            self._queue(connection, Pending(message, effective, retain, identifiers))
+            return
+        at_once = effective == 1 or not session.is_stored
+        parts = self._parts(connection, message, effective, retain, identifiers, variants, at_once)
+        if parts is None:
+            self._pass_over(session, offset)
+            return
+        self._counters.payload_bytes_sent += len(message.payload)
+        self._send_live(connection, session, parts, offset, effective)
 
     def _send_live(
         self, connection: Connection, session: Session, parts: Parts, offset: int, qos: int
@@ -723,3 +822,21 @@ class Delivery:
                     f"{session.client_id}: offset {item.message.offset} is pending,"
                     f" but the position is {session.position}"
                 )
+
+
+def _one_by_one(message: Message, payloads: list[bytes], first: int) -> list[Message]:
+    """Return the messages of a run."""
+    return [
+        Message(
+            message.topic,
+            payload,
+            message.qos,
+            False,
+            message.properties,
+            message.publisher,
+            message.accepted_at_ms,
+            message.expires_at_ms,
+            first + index if first else 0,
+        )
+        for index, payload in enumerate(payloads)
+    ]

@@ -47,7 +47,6 @@ from mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
     Puback,
     Pubcomp,
@@ -57,6 +56,7 @@ from mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from mqtt.runs import PubackRun, PublishRun, Received
 from storage.api import Store
 from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.due import Due
@@ -342,12 +342,12 @@ class Engine:
         if connection.state >= CLOSING:
             return
         decoder = connection.decoder
-        self._handle(connection, decoder.receive(data), len(data), now)
+        self._handle(connection, decoder.receive_runs(data), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
             mistake = ProtocolError("too much before CONNACK", reasons.QUOTA_EXCEEDED)
             self._fail(connection, mistake)
 
-    def _handle(self, connection: Connection, packets: list[Packet], size: int, now: int) -> None:
+    def _handle(self, connection: Connection, packets: list[Received], size: int, now: int) -> None:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
         inbound = self._inbound
@@ -366,9 +366,14 @@ class Engine:
                     elif type(packet) is Publish:
                         received[PUBLISH] += 1
                         inbound.publish(connection, packet)
-                    elif type(packet) is Puback:
-                        received[PUBACK] += 1
-                        inbound.puback(connection, packet)
+                    elif type(packet) is PublishRun:
+                        if inbound.publish_run(connection, packet):
+                            received[PUBLISH] += len(packet.payloads)
+                        else:
+                            self._publish_each(connection, packet)
+                    elif type(packet) is PubackRun:
+                        received[PUBACK] += len(packet.packet_ids)
+                        inbound.puback_run(connection, packet)
                     else:
                         self._dispatch(connection, packet)
                     if connection.state >= CLOSING:
@@ -377,7 +382,7 @@ class Engine:
                     connection.state == ACTIVE or connection.handshake is not None
                 ):
                     break
-                packets = decoder.go_on()  # behind a CONNECT that was judged at once
+                packets = decoder.go_on_runs()  # behind a CONNECT that was judged at once
         except MqttError as error:
             self._fail(connection, error)
             return
@@ -398,6 +403,13 @@ class Engine:
         accepted = self._log.end - self._end_written
         return len(self._tick.batch) + accepted > STALLED_CHANGES_MAX
 
+    def _publish_each(self, connection: Connection, run: PublishRun) -> None:
+        for packet in run.packets():
+            self.counters.packets_received[PUBLISH] += 1
+            self._inbound.publish(connection, packet)
+            if connection.state >= CLOSING:
+                return
+
     @staticmethod
     def _is_stall(refusal: Recoverable) -> bool:
         return isinstance(refusal, WriteStalled)
@@ -408,7 +420,7 @@ class Engine:
             if connection not in self._stalled and not connection.throttled_until_ms:
                 connection.transport.resume_reading()
 
-    def _begin(self, connection: Connection, packet: Packet) -> None:
+    def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that was not accepted yet."""
         if connection.state == AWAITING_CONNECT:
             self.counters.packets_received[packet.kind] += 1
@@ -420,7 +432,7 @@ class Engine:
         elif connection.handshake is not None:
             self._converse(connection, packet)
 
-    def _converse(self, connection: Connection, packet: Packet) -> None:
+    def _converse(self, connection: Connection, packet: Received) -> None:
         """Handle a packet that came before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
@@ -435,9 +447,9 @@ class Engine:
         """The authenticator answered: go on with what came after the CONNECT [MQTT-3.1.4-5]."""
         if connection.state == ACTIVE:
             connection.transport.resume_reading()
-            self._handle(connection, connection.decoder.go_on(), 0, self._tick.now)
+            self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
-    def _dispatch(self, connection: Connection, packet: Packet) -> None:
+    def _dispatch(self, connection: Connection, packet: Received) -> None:
         self.counters.packets_received[packet.kind] += 1
         inbound = self._inbound
         if isinstance(packet, Publish):

@@ -20,7 +20,7 @@ from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.tick import Tick
 from mqtt import reasons
-from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubcomp, pubrec, pubrel
+from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubacks, pubcomp, pubrec, pubrel
 from mqtt.errors import ProtocolError
 from mqtt.message import NEVER, Message
 from mqtt.packets import PINGRESP as PINGRESP_KIND
@@ -43,6 +43,7 @@ from mqtt.packets import (
     Unsubscribe,
 )
 from mqtt.packets import Subscription as Request
+from mqtt.runs import PubackRun, PublishRun
 from mqtt.topics import filter_problem, levels_count, split_shared
 from session.in_flight import FROM_GROUP, QOS_MASK, RELEASED, SOURCE_MASK
 from session.session import Replay, Session
@@ -87,6 +88,7 @@ class Inbound:
         self._retained: Final = retained
         self._settings: Final = settings
         self._policy: Final = policy
+        self._is_open: Final = policy.is_open
         self._counters: Final = counters
 
     # PUBLISH
@@ -153,6 +155,51 @@ class Inbound:
                 self._sessions.receive_begun(session, packet.packet_id)
             self._acknowledge(connection, session, packet, reason_code, accepted.is_changed)
 
+    def publish_run(self, connection: Connection, run: PublishRun) -> bool:
+        """Accept messages of one topic together; False if they must come one by one.
+
+        Nothing has changed then, and what is wrong with them is found where it always is.
+        """
+        session = connection.session
+        assert session is not None
+        qos = run.qos
+        payloads = run.payloads
+        count = len(payloads)
+        settings = self._settings
+        topic = run.topic
+        if qos:
+            if settings.maximum_qos == 0:
+                return False
+            if connection.version >= 5 and (
+                connection.inbound_open + count > settings.receive_maximum
+            ):
+                return False
+        route = self._routes.match(topic)
+        if self._refusal(session, topic, route):
+            return False
+        message = Message(topic, b"", qos, False, b"", session.client_id, self._tick.now, NEVER)
+        accepted = self._publishing.accept_run(message, payloads, route)
+        if accepted is None:
+            return False
+        counters = self._counters
+        counters.messages_received[qos] += count
+        counters.payload_bytes_received += sum([len(payload) for payload in payloads])
+        if qos:
+            counters.packets_sent[PUBACK] += count
+            data = pubacks(run.packet_ids, run.is_sequential)
+            if (
+                accepted.is_changed
+                or connection.held
+                or connection.commits_owed
+                or connection.gated
+            ):
+                connection.inbound_open += count
+                connection.held_acks += count
+                self._tick.hold(connection, data)
+            else:
+                self._tick.send(connection, data)
+        return True
+
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
         """Return the topic of a PUBLISH with an alias, and remember the mapping."""
         alias = packet.topic_alias
@@ -177,6 +224,8 @@ class Inbound:
             return reasons.TOPIC_NAME_INVALID
         if route.is_reserved:
             return reasons.NOT_AUTHORIZED
+        if self._is_open:
+            return 0
         if not self._policy.may_publish(session.identity, session.client_id, topic):
             return reasons.NOT_AUTHORIZED
         return 0
@@ -272,6 +321,24 @@ class Inbound:
             return
         self._finish(connection, session, packet.packet_id, entry)
 
+    def puback_run(self, connection: Connection, run: PubackRun) -> None:
+        """The client has several QoS 1 messages."""
+        session = connection.session
+        assert session is not None
+        done = False
+        try:
+            for packet_id in run.packet_ids:
+                entry = session.complete(packet_id, 1, False)
+                if entry < 0:
+                    self._check_wrong_ack(session, packet_id, "PUBACK", "PUBREC")
+                    continue
+                done = True
+                if entry & SOURCE_MASK:
+                    self._settle(connection, session, packet_id, entry)
+        finally:
+            if done:
+                self._go_on(connection, session)
+
     def pubrec(self, connection: Connection, packet: Pubrec) -> None:
         """The client has the QoS 2 message: PUBREL follows when that is durable."""
         session = connection.session
@@ -319,11 +386,19 @@ class Inbound:
             )
 
     def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
-        source = entry & SOURCE_MASK
-        if source == FROM_GROUP:
+        if entry & SOURCE_MASK:
+            self._settle(connection, session, packet_id, entry)
+        self._go_on(connection, session)
+
+    def _settle(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+        """The exchange of a message from elsewhere than the session's streams is over."""
+        if entry & SOURCE_MASK == FROM_GROUP:
             self._groups.acknowledged(connection, packet_id, entry)
-        elif source:
+        else:
             self._delivery.finished(session, entry)
+
+    def _go_on(self, connection: Connection, session: Session) -> None:
+        """The session made progress: remember it, and send what has waited for the room."""
         if session.is_stored:
             self._tick.mark_late(session)
         if connection.pending or connection.is_lagging or connection.resend or session.replays:

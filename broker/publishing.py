@@ -19,6 +19,11 @@ from mqtt import reasons
 from mqtt.message import Message
 from storage.log import MessageLog
 
+# Bytes of a stored message beside its strings and its payload, and of an index row; at the most.
+RECORD_BYTES_MAX: Final = 64
+INDEX_BYTES_MAX: Final = 32
+UTF8_BYTES_MAX: Final = 4  # of one character
+
 
 class Accepted:
     """What became of a message."""
@@ -112,9 +117,44 @@ class Publishing:
         self._counters.unmatched_messages += 1
         return UNMATCHED_YET if waits else UNMATCHED
 
+    def accept_run(self, message: Message, payloads: list[bytes], route: Route) -> Accepted | None:
+        """Take over messages that differ from `message` only in their payloads.
+
+        None if they have to be accepted one by one; nothing has changed then.
+        """
+        to_store = message.qos > 0 or self._store_qos0
+        to_store = to_store and (bool(route.filter_ids) or self._store_all)
+        if route.groups or not (to_store or route.targets):
+            return None
+        first = 0
+        if to_store:
+            if self.refuses_writes or (
+                self._is_limited and not self._has_room(message, payloads, route)
+            ):
+                return None
+            first = self._log.append_run(self._tick.batch, message, payloads, route.filter_ids)
+            self._counters.messages_stored += len(payloads)
+        if route.targets:
+            self._delivery.publish_run(message, payloads, first, route.targets)
+        if first or self._tick.ended or self._tick.ending:
+            return CHANGED
+        return UNCHANGED
+
     def route(self, topic: str) -> Route:
         """Return who gets a topic now."""
         return self._routes.match(topic)
+
+    def _has_room(self, message: Message, payloads: list[bytes], route: Route) -> bool:
+        """Are messages like this one, with these payloads, certainly below the limits?"""
+        if self._settings.on_limit == "reject":
+            return False
+        limit = self._settings.total_bytes_max
+        if not limit:
+            return True
+        size = RECORD_BYTES_MAX + INDEX_BYTES_MAX * len(route.filter_ids)
+        size += UTF8_BYTES_MAX * (len(message.topic) + len(message.publisher))
+        size = size * len(payloads) + sum([len(payload) for payload in payloads])
+        return self._quota.total_bytes() + size < limit
 
     def _drops_new(self, message: Message) -> bool:
         on_limit = self._settings.on_limit

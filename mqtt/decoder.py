@@ -7,13 +7,14 @@ acknowledgements are decoded here, in one loop without a call per field; the res
 `mqtt.bodies`.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from mqtt import bodies, packets
 from mqtt import properties as props
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqtt.reasons import PACKET_TOO_LARGE, TOPIC_NAME_INVALID
+from mqtt.runs import PubackRun, PublishRun, Received
 from mqtt.wire import VARINT_MAX, Reader
 
 Role: TypeAlias = Literal["server", "client"]
@@ -35,6 +36,10 @@ _topics: Final[dict[bytes, str]] = {}
 BLOCKS_MAX: Final = 4_096
 BLOCK_KEPT_SIZE_MAX: Final = 256
 _blocks: Final[dict[bytes, props.PublishProperties]] = {}
+
+# First bytes of the PUBLISHes that make runs: QoS 0 or 1, no DUP, no RETAIN.
+_PLAIN_0: Final = 0x30
+_PLAIN_1: Final = 0x32
 
 # What to do with a packet, by its first byte.
 _FAULT: Final = 0
@@ -133,7 +138,14 @@ class Decoder:
         linear in the bytes, however they are cut: an incomplete packet is looked at again only when
         as many bytes are there as its header asks for.
         """
-        found: list[Packet] = []
+        return cast(list[Packet], self._receive(data, False))
+
+    def receive_runs(self, data: bytes) -> list[Received]:
+        """Do what `receive` does, and gather neighbours that are alike (`mqtt.runs`)."""
+        return self._receive(data, True)
+
+    def _receive(self, data: bytes, gathers: bool) -> list[Received]:
+        found: list[Received] = []
         if self.error is not None:
             return found
         if self.is_held:
@@ -146,7 +158,7 @@ class Decoder:
             data = bytes(self._pending)
             self._pending = bytearray()
         try:
-            position = self._decode(data, found)
+            position = self._decode(data, found, gathers)
         except MqttError as error:
             # Frames would keep `data` alive: its own, and those of what it came from.
             error.__cause__ = error.__context__ = None
@@ -162,12 +174,24 @@ class Decoder:
         self._needed = 0
         return self.receive(b"")
 
-    def _decode(self, data: bytes, found: list[Packet]) -> int:
+    def go_on_runs(self) -> list[Received]:
+        """Do what `go_on` does, and gather neighbours that are alike."""
+        self.is_held = False
+        self._needed = 0
+        return self._receive(b"", True)
+
+    def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
         """Append all complete packets in `data` to `found`; return where the incomplete one starts.
 
         Sets `_needed` for it. One long function on purpose: a call per packet or per field would
         cost as much as the decoding itself.
         """
+        # The PUBLISH just before, if the next one may make a run of it, and that run.
+        plain: Publish | None = None
+        plain_first = 0
+        plain_topic = b""
+        run: PublishRun | None = None
+        acks: PubackRun | None = None
         append = found.append
         topics = _topics
         routes = _ROUTES[self.version, self._from_client]
@@ -196,6 +220,7 @@ class Decoder:
                 return position
             route = routes[first]
             if route == _PUBLISH:
+                acks = None
                 if length < 2:
                     raise MalformedPacket("topic runs past the end")
                 body = start + 2 + (data[start] << 8 | data[start + 1])
@@ -211,40 +236,66 @@ class Decoder:
                         raise MalformedPacket("packet id 0: expected 1 to 65535")
                 elif body > stop:
                     raise MalformedPacket("topic runs past the end")
+                if plain is not None and first == plain_first and raw == plain_topic:
+                    if not five or (body < stop and data[body] == 0):
+                        if run is None:
+                            found[-1] = run = PublishRun(plain)
+                        ids = run.packet_ids
+                        if packet_id != ids[-1] + 1:
+                            run.is_sequential = False
+                        ids.append(packet_id)
+                        run.payloads.append(data[body + five : stop])
+                        position = stop
+                        continue
                 topic = topics.get(raw)
                 if topic is None:
                     topic = _learn_topic(raw)
                 if five:
                     if body == stop or data[body] or not raw:
                         append(self._publish(data, first, topic, packet_id, body, stop))
+                        plain = None
                         position = stop
                         continue
                     body += 1  # no properties
                 elif not raw:
                     raise MalformedPacket("topic is empty", TOPIC_NAME_INVALID)  # [MQTT-4.7.3-1]
-                append(
-                    Publish(
-                        topic,
-                        data[body:stop],
-                        first >> 1 & 3,
-                        first & 1 == 1,
-                        # DUP at QoS 0 gets this far in MQTT 3.1 only, where it means nothing.
-                        first & 8 == 8 and first & 6 != 0,
-                        packet_id,
-                    )
+                publish = Publish(
+                    topic,
+                    data[body:stop],
+                    first >> 1 & 3,
+                    first & 1 == 1,
+                    # DUP at QoS 0 gets this far in MQTT 3.1 only, where it means nothing.
+                    first & 8 == 8 and first & 6 != 0,
+                    packet_id,
                 )
-            elif _PUBACK <= route <= _PUBCOMP and length == 2:
+                append(publish)
+                plain = None
+                if gathers and (first == _PLAIN_0 or first == _PLAIN_1):
+                    plain, plain_first, plain_topic, run = publish, first, raw, None
+                position = stop
+                continue
+            plain = None
+            if _PUBACK <= route <= _PUBCOMP and length == 2:
                 packet_id = data[start] << 8 | data[start + 1]
                 if packet_id == 0:
                     raise MalformedPacket("packet id 0: expected 1 to 65535")
                 if route == _PUBACK:
-                    append(Puback(packet_id))
-                elif route == _PUBREC:
+                    if acks is not None:
+                        acks.packet_ids.append(packet_id)
+                    elif gathers:
+                        acks = PubackRun(packet_id)
+                        append(acks)
+                    else:
+                        append(Puback(packet_id))
+                    position = stop
+                    continue
+                if route == _PUBREC:
                     append(Pubrec(packet_id))
                 elif route == _PUBREL:
                     append(Pubrel(packet_id))
                 else:
                     append(Pubcomp(packet_id))
+                acks = None
             elif first >> 4 == packets.CONNECT and self.version == 0:
                 append(self._connect(data, position, start, stop))
                 if self.holds_after_connect:
@@ -256,6 +307,7 @@ class Decoder:
             elif route == _FAULT:
                 self._check_first(first)
             else:
+                acks = None
                 append(
                     bodies.read_body(
                         first >> 4,

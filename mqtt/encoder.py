@@ -62,6 +62,17 @@ def puback(packet_id: int) -> bytes:
     return b"\x40\x02" + TWO_BYTES[packet_id]
 
 
+# PUBACK of every packet id, one after the other: those of sequential ids are one slice of it.
+_PUBACKS: Final[bytes] = b"".join([b"\x40\x02" + packet_id for packet_id in TWO_BYTES])
+
+
+def pubacks(packet_ids: list[int], is_sequential: bool) -> bytes:
+    """Encode the PUBACKs of a run of PUBLISHes in their order, all with reason 0x00."""
+    if is_sequential:
+        return _PUBACKS[4 * packet_ids[0] : 4 * packet_ids[-1] + 4]
+    return b"".join([b"\x40\x02" + TWO_BYTES[packet_id] for packet_id in packet_ids])
+
+
 def pubrec(packet_id: int) -> bytes:
     """Encode PUBREC with reason 0x00; the same bytes in both versions."""
     assert 0 < packet_id < 65_536
@@ -113,6 +124,31 @@ def encode_publish_parts(
     if length < _LENGTH_MAX_SHORT:
         return first + _LENGTHS[length] + TWO_BYTES[topic_size] + topic_bytes, tail
     return first + _remaining_length(length) + TWO_BYTES[topic_size] + topic_bytes, tail
+
+
+def encode_publish_run(
+    version: int, topic_bytes: bytes, payloads: list[bytes], qos: int, properties: bytes
+) -> tuple[list[bytes], list[bytes]]:
+    """Encode PUBLISHes that differ in their payloads: their heads and tails.
+
+    Each pair is what `encode_publish_parts` returns, without RETAIN and DUP.
+    """
+    heads: list[bytes] = []
+    tails: list[bytes] = []
+    size = -1
+    head = b""
+    prefix = b""
+    if version == packets.V5:
+        prefix = encode_varint(len(properties), "property length") + properties
+    for payload in payloads:
+        if len(payload) != size:
+            size = len(payload)
+            head, _ = encode_publish_parts(
+                version, topic_bytes, payload, qos, False, False, properties
+            )
+        heads.append(head)
+        tails.append(prefix + payload if prefix else payload)
+    return heads, tails
 
 
 def publish_properties(

@@ -159,6 +159,25 @@ class Session:
         self.send_quota -= 1
         return packet_id
 
+    def bind_run(self, reference: int, step: int, flags: int, count: int) -> list[int]:
+        """Bind `count` messages, `reference` and those `step` apart after it; returns the ids."""
+        assert self.send_quota >= count
+        self.send_quota -= count
+        in_flight = self.in_flight
+        packet_id = self.next_packet_id
+        entry = reference << REFERENCE_SHIFT | flags | TOOK_QUOTA
+        step <<= REFERENCE_SHIFT
+        packet_ids: list[int] = []
+        for _ in range(count):
+            while packet_id in in_flight:
+                packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+            in_flight[packet_id] = entry
+            entry += step
+            packet_ids.append(packet_id)
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        self.next_packet_id = packet_id
+        return packet_ids
+
     def take_quota_again(self, packet_id: int) -> None:
         """Count the re-sending of an in-flight PUBLISH on a new connection."""
         assert self.send_quota > 0

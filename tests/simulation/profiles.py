@@ -80,6 +80,7 @@ class Profile:
         self.full_disk = 0.0
         self.crash_when_full = 0.8  # share of full disks during which the process is killed
         self.qos = (1, 3, 4)  # weights of QoS 0, 1, 2
+        self.burst = 0.0  # share of bursts with one topic and QoS, which arrive together
         self.retained = 0.12  # share of publishes that go to the publisher's retained topic
         self.message_expiry = 0.05
         self.will = 0.35
@@ -253,6 +254,22 @@ def _gates() -> Profile:
     return profile
 
 
+def _bursts() -> Profile:
+    """Messages of one topic come many at a time, to sessions that keep up or nearly do."""
+    profile = Profile("bursts")
+    profile.messages_max = 160
+    profile.burst = 0.8
+    profile.qos = (3, 6, 1)
+    profile.retained = 0.02
+    profile.will = 0.1
+    profile.late_acks = 0.2
+    profile.limited = 0.2
+    profile.clean_client = 0.3
+    profile.shared_members = (0, 1)
+    profile.fault_ms = 6_000
+    return profile
+
+
 def _limits() -> Profile:
     profile = Profile("limits")
     profile.limited = 1.0
@@ -278,6 +295,7 @@ PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
     for profile in (
         _limits(),
+        _bursts(),
         _mixed(),
         _qos2(),
         _sessions(),
@@ -299,4 +317,5 @@ WEIGHTS: Final = {
     "disk": 2,
     "gates": 2,
     "limits": 1,
+    "bursts": 3,
 }

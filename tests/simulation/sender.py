@@ -71,7 +71,12 @@ class Sender:
         client = self.client
         world, plan = client.world, client.plan
         random, profile = world.random, world.profile
-        for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
+        topics, count = plan.topics, random.choice((1, 1, 1, 2, 3, 6))
+        qos_fixed = -1
+        if world.chance(profile.burst):
+            topics, count = (random.choice(topics),), random.choice((2, 4, 8, 20))
+            qos_fixed = random.choices((0, 1, 2), profile.qos)[0]
+        for _ in range(count):
             if world.messages_made >= profile.messages_max:
                 break
             world.messages_made += 1
@@ -81,9 +86,9 @@ class Sender:
                 )
                 sent.clears = world.chance(0.25)
             else:
-                qos = random.choices((0, 1, 2), profile.qos)[0]
+                qos = random.choices((0, 1, 2), profile.qos)[0] if qos_fixed < 0 else qos_fixed
                 expiry = random.choice((1, 3, 10)) if self._may_expire() else -1
-                topic = random.choice(plan.topics)
+                topic = random.choice(topics)
                 sent = client.oracle.new_message(client.name, topic, qos, expiry_s=expiry)
             self.queue.append(sent)
         self.pump()
