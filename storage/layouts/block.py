@@ -35,6 +35,8 @@ FLAGS_KNOWN: Final = QOS_MASK | RETAIN_FLAG | VARIED_FLAG
 # most 1,024 messages. A larger message is a block of its own.
 BLOCK_BYTES: Final = 4096
 SIZE_SIZE: Final = 4
+KEY_SIZE: Final = 8
+INDEX_KEY_SIZE: Final = 18
 # Bounds of one index row: ranges, and offsets from its first to its last one.
 RANGES_MAX: Final = 64
 SPAN_MAX: Final = 0xFFFF
@@ -72,46 +74,67 @@ _crc32: Final = zlib.crc32
 _JOIN_MAX: Final = 16 << 10
 
 
-def encode_run(message: Message, prefix: bytes, payloads: list[bytes], pieces: list[bytes]) -> int:
-    """Add a run with the fields of `message` to the `pieces` of a block; returns its size.
-
-    `prefix` is what `encode_prefix` gives for the message.
-    """
-    sizes = [len(payload) for payload in payloads]
-    size = sum(sizes)
-    count = len(sizes)
-    flags = message.qos | RETAIN_FLAG if message.retain else message.qos
-    varied = sizes.count(sizes[0]) != count
+def encode_one(message: Message, publisher: bytes, topic: bytes, pieces: list[bytes]) -> None:
+    """Add a run of one message to the `pieces` of a block; otherwise as `encode_run`."""
+    properties = message.properties
+    payload = message.payload
     pieces.append(
         _pack_run(
-            flags | VARIED_FLAG if varied else flags,
-            _encoded_size(message.publisher),
-            _encoded_size(message.topic),
-            len(message.properties),
+            message.qos | RETAIN_FLAG if message.retain else message.qos,
+            len(publisher),
+            len(topic),
+            len(properties),
+            message.accepted_at_ms,
+            message.expires_at_ms,
+            1,
+            len(payload),
+        )
+    )
+    pieces.append(publisher)
+    pieces.append(topic)
+    if properties:
+        pieces.append(properties)
+    pieces.append(payload)
+
+
+def encode_run(
+    message: Message, publisher: bytes, topic: bytes, payloads: list[bytes], pieces: list[bytes]
+) -> int:
+    """Add a run with the fields of `message` to the `pieces` of a block; returns its size.
+
+    `publisher` and `topic` are those of the message, encoded.
+    """
+    count = len(payloads)
+    size = len(payloads[0])
+    flags = message.qos | RETAIN_FLAG if message.retain else message.qos
+    sizes = [len(payload) for payload in payloads]
+    if sizes.count(size) == count:
+        size *= count
+        sizes = []
+    else:
+        size = sum(sizes)
+        flags |= VARIED_FLAG
+    properties = message.properties
+    pieces.append(
+        _pack_run(
+            flags,
+            len(publisher),
+            len(topic),
+            len(properties),
             message.accepted_at_ms,
             message.expires_at_ms,
             count,
             size,
         )
     )
-    pieces.append(prefix)
-    total = RUN_SIZE + len(prefix) + size
-    if varied:
+    pieces.append(publisher)
+    pieces.append(topic)
+    if properties:
+        pieces.append(properties)
+    if sizes:
         pieces.append(struct.pack(f">{count}I", *sizes))
-        total += SIZE_SIZE * count
     pieces += payloads
-    return total
-
-
-def encode_prefix(message: Message) -> bytes:
-    """Return what all messages of a run share beside its numbers: publisher, topic, properties."""
-    if message.properties:
-        return (message.publisher + message.topic).encode() + message.properties
-    return (message.publisher + message.topic).encode()
-
-
-def _encoded_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return RUN_SIZE + len(publisher) + len(topic) + len(properties) + size + SIZE_SIZE * len(sizes)
 
 
 def encode_block(count: int, pieces: list[bytes], size: int) -> bytes:

@@ -12,28 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqtt.message import Message
-from storage.api import Batch, Change, Store
+from storage.api import Batch, Store
 from storage.layouts.api import Stream
-from storage.layouts.block import (
-    BLOCK_BYTES,
-    RANGES_MAX,
-    RUN_SIZE,
-    SIZE_SIZE,
-    SPAN_MAX,
-    Block,
-    decode_index,
-    encode_block,
-    encode_index,
-    encode_prefix,
-    encode_run,
-    index_key,
-    index_start,
-)
+from storage.layouts.block import BACK_BITS, KEY_SIZE, Block, decode_index, index_start
 from storage.layouts.block_reading import BlockCache, BlockReader, BlockRows, BlockScan
+from storage.layouts.sealing import Sealing
 
 NAME: Final = "blocks"
-KEY_SIZE: Final = 8
-INDEX_KEY_SIZE: Final = 18
 # What a pending message is taken to cost beside its payload until its rows are made.
 PENDING_SIZE: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
@@ -49,129 +34,19 @@ def families(generation: int) -> tuple[str, ...]:
     return (f"msg.{generation}", f"idx.{generation}")
 
 
-class Run:
-    """Pending messages that follow each other and differ in their payload only."""
-
-    __slots__ = ("filter_ids", "first", "message", "payloads")
-
-    def __init__(
-        self, message: Message, first: int, payloads: list[bytes], filter_ids: Sequence[int]
-    ) -> None:
-        self.message: Final = message  # the first one, for what all have in common
-        self.first: Final = first  # its offset
-        self.payloads: Final = payloads
-        self.filter_ids: Final = filter_ids
-
-
-class Sealing:
-    """The rows of one tick being made."""
-
-    __slots__ = ("_batch", "_content", "_count", "_family", "_index", "_parts", "_pieces", "size")
-
-    def __init__(self, batch: Batch, family: str) -> None:
-        self._batch: Final = batch
-        self._family: Final = family
-        self._index: dict[int, list[int]] = {}  # filter_id -> first, last, block of each range
-        # The block being filled: its bytes, how much of BLOCK_BYTES is taken, how many messages,
-        # and what the index needs of it once its end is known.
-        self._pieces: list[bytes] = []
-        self._content = 0
-        self._count = 0
-        self._parts: list[tuple[int, int, Sequence[int]]] = []
-        self.size = 0  # of all rows made so far
-
-    def add(self, run: Run) -> None:
-        """Put the messages of `run` into blocks."""
-        message = run.message
-        payloads = run.payloads
-        prefix = encode_prefix(message)
-        head = RUN_SIZE + len(prefix)
-        total = len(payloads)
-        first = run.first
-        start = 0
-        while start < total:
-            room = BLOCK_BYTES - self._content - head
-            stop = start
-            for payload in payloads[start:] if start else payloads:
-                room -= len(payload) + SIZE_SIZE
-                if room < 0:
-                    break
-                stop += 1
-            if stop == start:
-                if self._count:
-                    self.close(first + start - 1)
-                    continue
-                stop += 1  # a block of its own
-            part = payloads if stop - start == total else payloads[start:stop]
-            self._content += head + SIZE_SIZE * (stop - start)
-            self._content += encode_run(message, prefix, part, self._pieces) - head
-            self._count += stop - start
-            self._parts.append((first + start, first + stop - 1, run.filter_ids))
-            if stop < total:
-                self.close(first + stop - 1)
-            start = stop
-
-    def close(self, last: int) -> None:
-        """End the block, whose last message has the offset `last`."""
-        value = encode_block(self._count, self._pieces, self._content)
-        self._batch.append((self._family, _pack(last), value))
-        self.size += KEY_SIZE + len(value)
-        index = self._index
-        for start, end, filter_ids in self._parts:
-            for filter_id in filter_ids:
-                ranges = index.get(filter_id)
-                if ranges is None:
-                    index[filter_id] = [start, end, last]
-                elif ranges[-2] == start - 1 and ranges[-1] == last:
-                    ranges[-2] = end
-                else:
-                    ranges.append(start)
-                    ranges.append(end)
-                    ranges.append(last)
-        self._pieces = []
-        self._parts = []
-        self._content = 0
-        self._count = 0
-
-    def finish(self, last: int, family: str) -> None:
-        """End the last block, at the offset `last`, and make the rows of the index in `family`."""
-        if self._count:
-            self.close(last)
-        batch = self._batch
-        for filter_id, ranges in self._index.items():
-            start = 0
-            total = len(ranges)
-            while start < total:
-                stop = total
-                if total - start > 3 * RANGES_MAX or ranges[-2] - ranges[start] > SPAN_MAX:
-                    stop = start + 3
-                    while (
-                        stop < total
-                        and stop - start < 3 * RANGES_MAX
-                        and ranges[stop + 1] - ranges[start] <= SPAN_MAX
-                    ):
-                        stop += 3
-                end = ranges[stop - 2]
-                row: Change = (
-                    family,
-                    index_key(filter_id, end, ranges[stop - 1] - end),
-                    encode_index(ranges, start, stop),
-                )
-                batch.append(row)
-                self.size += INDEX_KEY_SIZE + len(row[2] or b"")
-                start = stop
-
-
 class BlockSlab:
     """A generation of blocks. It holds what was appended until it is sealed."""
 
     __slots__ = (
-        "_end",
         "_family",
+        "_filter_ids",
+        "_ids",
         "_index",
+        "_lists",
+        "_message",
+        "_messages",
+        "_payloads",
         "_rows",
-        "_run",
-        "_runs",
         "_store",
         "_told",
         "families",
@@ -183,9 +58,15 @@ class BlockSlab:
         self._family: Final = self.families[0]
         self._index: Final = self.families[1]
         self._rows: Final = BlockRows(store, generation, cache or BlockCache())
-        self._runs: list[Run] = []
-        self._run: Run | None = None  # the last one
-        self._end = 0  # last offset of it
+        # What is pending: for each run its first message, its filters, and its payloads if it has
+        # more than one message. Three lists and no object per run: a run of one costs half of that.
+        self._messages: list[Message] = []
+        self._ids: list[Sequence[int]] = []
+        self._lists: list[list[bytes] | None] = []
+        # The same of the last run.
+        self._message: Message | None = None
+        self._filter_ids: Sequence[int] = ()
+        self._payloads: list[bytes] | None = None
         self._told = 0  # size that `append` told of what is pending
 
     # --- writing ---
@@ -193,30 +74,32 @@ class BlockSlab:
     @property
     def is_pending(self) -> bool:
         """Are there messages that have no rows yet?"""
-        return self._run is not None
+        return self._message is not None
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Take over one message; returns about what it adds in bytes. Its rows come by `seal`."""
-        run = self._run
+        same = self._message
         payload = message.payload
         size = len(payload) + PENDING_SIZE
         self._told += size
-        if run is not None and (filter_ids is run.filter_ids or filter_ids == run.filter_ids):
-            same = run.message
-            if (
-                message.topic == same.topic
-                and message.publisher == same.publisher
-                and message.accepted_at_ms == same.accepted_at_ms
-                and message.qos == same.qos
-                and message.expires_at_ms == same.expires_at_ms
-                and message.retain == same.retain
-                and message.properties == same.properties
-            ):
-                run.payloads.append(payload)
-                return size
-        run = Run(message, message.offset, [payload], filter_ids)
-        self._run = run
-        self._runs.append(run)
+        if (
+            same is not None
+            and message.topic == same.topic
+            and (filter_ids is self._filter_ids or filter_ids == self._filter_ids)
+            and message.publisher == same.publisher
+            and message.accepted_at_ms == same.accepted_at_ms
+            and message.qos == same.qos
+            and message.expires_at_ms == same.expires_at_ms
+            and message.retain == same.retain
+            and message.properties == same.properties
+        ):
+            payloads = self._payloads
+            if payloads is None:
+                self._payloads = self._lists[-1] = [same.payload, payload]
+            else:
+                payloads.append(payload)
+            return size
+        self._begin(message, filter_ids, None)
         return size
 
     def append_run(
@@ -226,10 +109,9 @@ class BlockSlab:
 
         Returns about what they add in bytes.
         """
-        run = Run(message, message.offset, list(payloads), filter_ids)
-        self._run = run
-        self._runs.append(run)
-        size = sum([len(payload) for payload in payloads]) + PENDING_SIZE * len(payloads)
+        taken = list(payloads)
+        self._begin(message, filter_ids, taken)
+        size = sum([len(payload) for payload in taken]) + PENDING_SIZE * len(taken)
         self._told += size
         return size
 
@@ -238,22 +120,33 @@ class BlockSlab:
 
         Returns their size in bytes, less what `append` told of it.
         """
-        last = self._run
-        if last is None:
+        if self._message is None:
             return 0
-        sealing = Sealing(batch, self._family)
-        for run in self._runs:
-            sealing.add(run)
-        sealing.finish(last.first + len(last.payloads) - 1, self._index)
+        sealing = Sealing(batch, self._family, self._index)
+        sealing.add(self._messages, self._ids, self._lists)
         size = sealing.size - self._told
         self.discard()
         return size
 
     def discard(self) -> None:
         """Forget what is pending."""
-        self._runs = []
-        self._run = None
+        self._messages = []
+        self._ids = []
+        self._lists = []
+        self._message = None
+        self._filter_ids = ()
+        self._payloads = None
         self._told = 0
+
+    def _begin(
+        self, message: Message, filter_ids: Sequence[int], payloads: list[bytes] | None
+    ) -> None:
+        self._messages.append(message)
+        self._ids.append(filter_ids)
+        self._lists.append(payloads)
+        self._message = message
+        self._filter_ids = filter_ids
+        self._payloads = payloads
 
     # --- reading ---
 
@@ -324,6 +217,6 @@ class BlockSlab:
             if rows:
                 entries: list[int] = []
                 decode_index(rows[0][0], rows[0][1], since, 1, entries)
-                if entries and entries[0] >> 16 <= end:
-                    first = entries[0] >> 16
+                if entries and entries[0] >> BACK_BITS <= end:
+                    first = entries[0] >> BACK_BITS
         return first
