@@ -37,6 +37,9 @@ BLOCKS_MAX: Final = 4_096
 BLOCK_KEPT_SIZE_MAX: Final = 256
 _blocks: Final[dict[bytes, props.PublishProperties]] = {}
 
+# Packets in one run: whoever handles them bounds its work between two of them.
+RUN_MAX: Final = 64
+
 # First bytes of the PUBLISHes that make runs: QoS 0 or 1, no DUP, no RETAIN.
 _PLAIN_0: Final = 0x30
 _PLAIN_1: Final = 0x32
@@ -241,6 +244,8 @@ class Decoder:
                         if run is None:
                             found[-1] = run = PublishRun(plain)
                         ids = run.packet_ids
+                        if len(ids) == RUN_MAX - 1:
+                            plain = None
                         if packet_id != ids[-1] + 1:
                             run.is_sequential = False
                         ids.append(packet_id)
@@ -280,7 +285,7 @@ class Decoder:
                 if packet_id == 0:
                     raise MalformedPacket("packet id 0: expected 1 to 65535")
                 if route == _PUBACK:
-                    if acks is not None:
+                    if acks is not None and len(acks.packet_ids) < RUN_MAX:
                         acks.packet_ids.append(packet_id)
                     elif gathers:
                         acks = PubackRun(packet_id)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt.decoder import Decoder
+from mqtt.decoder import RUN_MAX, Decoder
 from mqtt.encoder import encode, puback, pubacks
 from mqtt.packets import Packet, Pingreq, Puback, Publish
 from mqtt.runs import PubackRun, PublishRun, Received
@@ -117,3 +117,15 @@ def test_the_acknowledgements_of_a_run_are_those_of_its_packets(ids: list[int]) 
 def test_sequential_acknowledgements_are_the_same_bytes(first: int, count: int) -> None:
     ids = list(range(first, min(65_536, first + count)))
     assert pubacks(ids, True) == pubacks(ids, False)
+
+
+def test_a_run_has_an_end() -> None:
+    many: list[Packet] = [Publish("a", b"") for _ in range(3 * RUN_MAX + 1)]
+    found = decode_runs(many)
+    assert [len(run.payloads) for run in found if isinstance(run, PublishRun)] == [RUN_MAX] * 3
+    assert one_by_one(found) == many
+    acks: list[Packet] = [Puback(1) for _ in range(RUN_MAX + 1)]
+    assert [len(run.packet_ids) for run in decode_runs(acks) if isinstance(run, PubackRun)] == [
+        RUN_MAX,
+        1,
+    ]
