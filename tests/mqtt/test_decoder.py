@@ -9,6 +9,7 @@ from mqtt.bodies import header_fault
 from mqtt.decoder import PACKET_SIZE_MAX, Decoder
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packets import Connect, Packet, Pingreq, Puback, Publish
+from mqtt.runs import Received
 from tests.mqtt.samples import GOLDEN, Sample, Sender, decoder_for, frame, streams
 
 CONNECT_V4 = bytes.fromhex("10 0c 0004 4d515454 04 02 003c 0000")
@@ -26,10 +27,10 @@ class CountingDecoder(Decoder):
     looks = 0
     bytes_seen = 0
 
-    def _decode(self, data: bytes, found: list[Packet]) -> int:
+    def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
         self.looks += 1
         self.bytes_seen += len(data)
-        return super()._decode(data, found)
+        return super()._decode(data, found, gathers)
 
 
 def server(version: int = 5, maximum_packet_size: int = 0) -> Decoder:
