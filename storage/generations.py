@@ -234,10 +234,10 @@ class Generations:
             if family not in present:  # a failed attempt may have left some, empty
                 self._store.create_family(family)
         first = self.end + 1
-        batch.append((META, generation_key(number), encode_generation(self.layout, first, now_ms)))
         if self._open:
             self.newest.slab.seal(batch)
             self.newest.last_offset = self.end
+        batch.append((META, generation_key(number), encode_generation(self.layout, first, now_ms)))
         self._take_messages(OpenGeneration(number, self.layout, first, now_ms, slab))
         self.size_bytes = 0
         self._open.append(self.newest)

@@ -355,3 +355,5 @@ def decode_index(key: bytes, value: bytes, after: int, count: int, entries: list
             entries.append(offset << BACK_BITS | (block - offset))
         if len(entries) >= count:
             return
+    if before != last:
+        raise CorruptRecord(f"index of filter {filter_id}: ranges end at {before}, not at {last}")
