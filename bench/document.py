@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench import curves, plot, table
+from bench import curves, plot, slow_disk, table
 from bench.brokers import MOSQUITTO, OURS, ROOT
 from bench.goals import WORKS, entries, ratio
 
@@ -58,7 +58,11 @@ def curve_plots(document: Results) -> dict[str, str]:
 
 def _curve_lines(document: Results) -> list[str]:
     about = document["about"]
-    lines = [f"{about['machine']}; " + "; ".join(about["versions"]) + ".", ""]
+    lines = [
+        f"{about['machine']}; " + "; ".join(about["versions"]) + f"; load average before the run "
+        f"{about['load_average']}; `{about['command']}`. Both scales are logarithmic.",
+        "",
+    ]
     for name in curve_plots(document):
         title = next(
             f"{title}, by {curve.across}"
@@ -76,7 +80,10 @@ def _curve_lines(document: Results) -> list[str]:
 def part_lines(part: str, document: Results) -> list[str]:
     """Return the lines of one generated part of a document."""
     if part == "results":
-        return ["![Throughput over mosquitto](plots/ratios.svg)", "", *table.report(document)]
+        lines = ["![Throughput over mosquitto](plots/ratios.svg)", "", *table.report(document)]
+        if document["slow_disk"]:
+            lines += ["", *slow_disk.rows(document["slow_disk"])]
+        return lines
     if part == "curves":
         return _curve_lines(document)
     assert part == "readme"

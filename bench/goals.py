@@ -128,6 +128,7 @@ NAMES: Final = {
     "written": "bytes written per byte published",
     "queued_mib": "queued",
     "drain": "drained",
+    "lost": "**lost**, as QoS 0 may",
     "fill_per_s": "sessions made per second",
 }
 UNITS: Final = {
@@ -147,6 +148,7 @@ UNITS: Final = {
     "written": ("{:.1f}", ""),
     "queued_mib": ("{:,.0f}", " MiB"),
     "drain": ("{:,.0f}", "/s"),
+    "lost": ("{:.2%}", ""),
     "fill_per_s": ("{:,.0f}", "/s"),
 }
 

@@ -153,6 +153,8 @@ def _live(line: Line) -> Metrics:
     }
     if "ack_us" in line:
         metrics["ack_ms"] = line["ack_us"]["p99"] / 1000
+    if line["lost"]:  # at QoS 0 that is allowed, and told
+        metrics["lost"] = line["lost"] / line["expected"]
     return metrics
 
 

@@ -49,7 +49,7 @@ def measure(generator: Path, scratch: Path, *, kind: str, disk: Path | None) -> 
 def rows(result: Line) -> list[str]:
     """Return the outcome as markdown lines."""
     text = [
-        f"## A disk that takes {SYNC_DELAY_MS / 1000:g} s to sync ({result['broker_kind']})",
+        f"### A disk that takes {SYNC_DELAY_MS / 1000:g} s to sync ({result['broker_kind']})",
         "",
         "| | p50 ms | p99 ms | max ms |",
         "| --- | --- | --- | --- |",

@@ -14,6 +14,7 @@ from bench.goals import (
     MET,
     MISSED,
     NAMES,
+    UNITS,
     WORKS,
     Entries,
     Entry,
@@ -53,10 +54,10 @@ def comparison(found: Entries, cores: int) -> list[str]:
 def _cells(work: Work, entry: Entry, kinds: Mapping[str, Entry], cores: int) -> str:
     base = kinds.get(MOSQUITTO)
     metrics = entry.metrics
-    main = written(work.main, metrics[work.main])
-    if entry.rounds > 1:
-        low, high = (written(work.main, value) for value in (entry.low, entry.high))
-        main += f" ({low} to {high})"
+    main = written(work.main, metrics[work.main]) if work.main in metrics else "-"
+    if entry.rounds > 1 and work.main in metrics:
+        form = UNITS[work.main][0]
+        main += f" ({form.format(entry.low)} to {form.format(entry.high)})"
     over = ratio(entry, base, work.main) if base else None
     cost = "-"
     if metrics.get("us"):
@@ -71,7 +72,7 @@ def _cells(work: Work, entry: Entry, kinds: Mapping[str, Entry], cores: int) -> 
 
 
 def _extras(work: Work, metrics: Mapping[str, float]) -> list[str]:
-    return [name for name in work.extras if name in metrics]
+    return [name for name in (*work.extras, "lost") if name in metrics]
 
 
 def judgements(
@@ -146,10 +147,11 @@ def not_measured(found: Entries) -> list[str]:
 
 def setting(about: About) -> list[str]:
     """Return what was measured on what, and how."""
-    sync = about["sync_ms"]
+    synced, sync = "", about["sync_ms"]
+    if sync:
+        synced = f"; one fdatasync of 4 KiB: {sync['p50']:.2f} ms, p99 {sync['p99']:.2f} ms"
     return [
-        f"- {about['machine']}; load average before the run {about['load_average']}; one fdatasync "
-        f"of 4 KiB: {sync['p50']:.2f} ms, p99 {sync['p99']:.2f} ms",
+        f"- {about['machine']}; load average before the run {about['load_average']}" + synced,
         *(f"- {version}" for version in about["versions"]),
         f"- Holdfast: default configuration, `durability = {about['durability']}`, durable "
         "sessions; mosquitto: default configuration but for its limit of queued messages, in "
@@ -178,7 +180,9 @@ def report(document: Mapping[str, Any]) -> list[str]:
         if part:
             lines += [*part, ""]
     failed = sorted({c["trouble"] for c in document["cells"] if not c["ok"]})
-    said = "every message was accounted for: nothing lost, repeated at QoS 2 or out of order"
+    some = any(cell["metrics"].get("lost") for cell in document["cells"])
+    said = "every message was accounted for: nothing lost" + (" but at QoS 0, see above" * some)
+    said += ", repeated at QoS 2 or out of order"
     lines.append(f"In all {len(document['cells'])} runs " + ("; ".join(failed) or said) + ".")
     return lines
 
@@ -192,6 +196,8 @@ def readme(document: Mapping[str, Any]) -> list[str]:
     ]
     for key in README_ROWS:
         kinds = found.get(key, {})
+        if any("rate" not in kinds[kind].metrics for kind in (MOSQUITTO, *OURS) if kind in kinds):
+            continue  # it could not run
         if not {MOSQUITTO, *OURS} <= set(kinds):
             continue
         cells = [f"{round(kinds[MOSQUITTO].metrics['rate'], -3):,.0f} msg/s"]
