@@ -18,6 +18,7 @@ from typing import Final
 import pytest
 
 from mqtt import reasons
+from mqtt.message import Message
 from mqtt.packets import Publish, Pubrec, Pubrel
 from session.group import decode_group, encode_group
 from session.records import decode_session, encode_session
@@ -26,6 +27,7 @@ from session.will import decode_connection, encode_connection
 from storage.clock import Heartbeat
 from storage.errors import CorruptRecord, StorageError
 from storage.generations import decode_generation
+from storage.layouts.block import Block
 from storage.memory import MemoryStore
 from storage.pulse import MAGIC as PULSE_MAGIC
 from storage.pulse import decode as decode_pulse
@@ -122,6 +124,14 @@ class Back(Sealed):
 
 
 HEARTBEAT: Final = Heartbeat(1_700_000_000_000, 1_700_000_000_001, "5d1c-boot", 77).encode()
+
+
+def messages_of(value: bytes) -> list[Message | None]:
+    """Return all messages of a block."""
+    block = Block(value, 70_000)
+    return [block.get(offset) for offset in range(block.first, block.last + 1)]
+
+
 MESSAGES: Final = [encode_message(message("täg/☃", b"payload")), encode_message(message("t", b""))]
 RECORDS: Final[dict[str, Sealed]] = {
     "session": OfSession(
@@ -153,6 +163,11 @@ RECORDS: Final[dict[str, Sealed]] = {
     "format": Front(of_meta(FORMAT_KEY, lambda store: check_format(store, [])), seal(b"\x00\x01")),
     "message": Back(lambda value: decode_message(value, 1), "<", *MESSAGES),
     "topic of a message": Back(lambda value: topic_bytes(value, 1), "<", *MESSAGES),
+    "block": Back(
+        messages_of,
+        "<",
+        *golden("block-v1.hex").values(),
+    ),
     "heartbeat": Back(Heartbeat.decode, ">", HEARTBEAT),
 }
 KINDS: Final = pytest.mark.parametrize("kind", RECORDS)
