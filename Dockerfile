@@ -4,10 +4,15 @@
 #   docker run -p 1883:1883 -v holdfast:/data -e HOLDFAST__AUTH__ALLOW_ANONYMOUS=true holdfast
 #
 # Without a password file or that line it refuses to start: an open broker is a decision.
+# The core is compiled, or the build fails; the compiler stays behind in the first stage.
 
 FROM python:3.13-slim-bookworm AS build
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+ENV HOLDFAST_BUILD=compiled
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY mqtt mqtt
 COPY session session
 COPY storage storage

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker import build
 from broker.version import VERSION
 
 if TYPE_CHECKING:
@@ -48,13 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _version() -> str:
+    return f"holdfast {VERSION}, {build.find()}"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; each sets `run` to the function that serves it."""
     parser = argparse.ArgumentParser(
         prog="holdfast",
         description="An MQTT 3.1.1 / 5.0 broker whose sessions cannot be lost.",
     )
-    parser.add_argument("--version", action="version", version=f"holdfast {VERSION}")
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the broker")

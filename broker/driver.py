@@ -191,8 +191,8 @@ class Driver:
             call(*arguments)
         except StorageError as error:
             self.fail(error)
-        except Exception as error:  # shell boundary
-            self.count_bug("callback", error)
+        except Exception as bug:  # shell boundary
+            self.count_bug("callback", bug)
 
     def _committed(self, serial: int) -> None:
         """Release what waited for `serial`; it leaves at the end of this iteration's tick."""
@@ -261,8 +261,8 @@ class Driver:
             self.engine.handle_timeout(self.now)
         except StorageError as error:
             self.fail(error)
-        except Exception as error:  # shell boundary
-            self.count_bug("timeout", error)
+        except Exception as bug:  # shell boundary
+            self.count_bug("timeout", bug)
             self._timer_due = 1  # before every deadline: `_arm` leaves this timer alone
             self._timer = self.loop.call_later(TIMEOUT_BUG_PAUSE_S, self._expire)
 

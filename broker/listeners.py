@@ -14,7 +14,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from broker import tls
 from broker.acceptor import Acceptor, MakeStream
@@ -167,7 +167,10 @@ class Listener:
         name = self.endpoint.name
 
         def make(remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
-            return ClientStream(driver, name, remote=remote, identity=identity, waited_ms=waited_ms)
+            stream = ClientStream(
+                driver, name, remote=remote, identity=identity, waited_ms=waited_ms
+            )
+            return cast(asyncio.Protocol, stream)  # by its methods
 
         if self.endpoint.type != WEBSOCKET:
             return make

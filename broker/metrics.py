@@ -24,6 +24,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from broker import build
 from broker.counters import Counters, LogBuckets
 from broker.version import VERSION
 
@@ -128,6 +129,7 @@ class BrokerCollector(Collector):
         self._snapshot: Snapshot | None = None
         self._snapshot_at: float = 0.0
         self._rocksdict: str = package_version("rocksdict")
+        self._build: str = build.find().kind
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing, so that registering does not scrape."""
@@ -153,13 +155,13 @@ class BrokerCollector(Collector):
             return self._snapshot
 
     def _life(self) -> Iterable[Metric]:
-        build = GaugeMetricFamily(
+        info = GaugeMetricFamily(
             PREFIX + "build_info",
-            "Version of the broker, of Python and of the RocksDB binding",
-            labels=["version", "python", "rocksdict"],
+            "Version of the broker, of Python and of the RocksDB binding; compiled or pure Python",
+            labels=["version", "python", "rocksdict", "build"],
         )
-        build.add_metric([VERSION, platform.python_version(), self._rocksdict], 1)
-        yield build
+        info.add_metric([VERSION, platform.python_version(), self._rocksdict, self._build], 1)
+        yield info
         mode = GaugeMetricFamily(
             PREFIX + "durability_info", "What an acknowledgement waits for", labels=["mode"]
         )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final
 
-from broker import access
+from broker import access, build
 from broker.config import Config
 from broker.connection import Connection
 from broker.counters import Counters
@@ -294,6 +294,7 @@ class Server:
         port = self._listeners.port
         sessions = f"{recovery.sessions} session" + ("" if recovery.sessions == 1 else "s")
         recovered = f"recovered {sessions} in {status.recovery_seconds:.2f} s"
+        built = build.find()
         status.beat = time.monotonic()
         status.phase = "ready"
         self._log.info(
@@ -310,7 +311,14 @@ class Server:
             retained_messages=recovery.retained,
             were_connected=recovery.were_connected,
             seconds=round(status.recovery_seconds, 3),
+            build=str(built),
         )
+        if built.fell_back:
+            self._log.warning(
+                "not_compiled",
+                f"this is the slow build, pure Python: {built.why}. Nobody asked for that: "
+                "install a C compiler, then pip install --force-reinstall --no-cache-dir",
+            )
         notify(READY=1, STATUS=recovered)
 
     def _keep_house(self) -> None:

@@ -25,8 +25,12 @@ LINGER_S: Final = 2.0
 LOW_MARK_SHARE: Final = 4
 
 
-class ClientStream(asyncio.Protocol):
-    """One accepted connection."""
+class ClientStream:
+    """One accepted connection.
+
+    An `asyncio.Protocol` by its methods, which is all a loop asks for: a compiled class cannot
+    derive from an interpreted one.
+    """
 
     __slots__ = (
         "_connection",

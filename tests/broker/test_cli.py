@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import hashes, passwords
+from broker import build, hashes, passwords
 from broker.version import VERSION
 from tests.broker.stored import MOSQUITTO_7
 from tests.durability.process import BrokerProcess
@@ -53,7 +53,7 @@ def complaint(result: subprocess.CompletedProcess[str], exit_code: int) -> str:
 def test_the_version_is_the_projects(run: Run) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == VERSION
-    assert run("--version").stdout == f"holdfast {VERSION}\n"
+    assert run("--version").stdout == f"holdfast {VERSION}, {build.find()}\n"
 
 
 def test_importing_the_command_loads_nothing_heavy(run: Run) -> None:

@@ -224,5 +224,6 @@ def test_labels_are_bounded_words(broker: Broker) -> None:
         assert bounded(name.removeprefix("holdfast_"))
         assert {label for label, _ in labels} <= {
             "direction", "packet", "qos", "reason", "result", "outcome", "state", "kind", "part",
-            "listener", "mode", "le", "version", "python", "rocksdict", "generation",
+            "listener", "mode", "le", "version", "python", "rocksdict", "build",
+            "generation",
         }  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import hashes, passwords
+from broker import build, hashes, passwords
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from storage.rocks import RocksStore
@@ -137,6 +137,8 @@ def test_ready_is_said_with_port_and_what_was_recovered(start: Start) -> None:
         rf"ready port={broker.port} recovered 3 sessions in [0-9.]+ s$", str(ready["message"])
     )
     assert ready["sessions"] == 3
+    assert ready["build"] == str(build.find())
+    assert "not_compiled" not in events(broker)
     samples = broker.metrics()
     assert samples["holdfast_recovered_sessions"] == 3
     assert samples["holdfast_recovery_seconds"] > 0

@@ -80,13 +80,14 @@ def test_everything_copied_passes_the_ignore_file() -> None:
 def test_all_that_the_build_needs_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {*wheel["packages"], "pyproject.toml", project["project"]["readme"]}
+    assert "custom" in wheel["hooks"]
+    needed = {*wheel["packages"], "pyproject.toml", "hatch_build.py", project["project"]["readme"]}
     needed |= set(project["project"]["license-files"])
     assert needed == set(copied())
 
 
 def test_what_the_build_made_is_what_the_runtime_takes() -> None:
-    built = next(a for stage, word, a in instructions() if stage == 0 and word == "RUN")
+    (*_, built) = [a for stage, word, a in instructions() if stage == 0 and word == "RUN"]
     (taken,) = [
         arguments.split()
         for _, word, arguments in instructions()
@@ -97,6 +98,17 @@ def test_what_the_build_made_is_what_the_runtime_takes() -> None:
     assert environment()["PATH"].split(":")[0] == f"{taken[1]}/bin"
     bases = [a.split()[0] for _, word, a in instructions() if word == "FROM"]
     assert len(bases) == 2 and bases[0] == bases[1], "the interpreter must be the same one"
+
+
+def test_it_is_compiled_or_not_built_and_the_compiler_stays_behind() -> None:
+    words = {0: "", 1: ""}
+    for stage, word, arguments in instructions():
+        words[stage] += f" {word} {arguments}"
+    before, _, building = words[0].partition("pip install")
+    assert building, "nothing is installed"
+    assert " ENV HOLDFAST_BUILD=compiled " in before
+    assert re.search(r"apt-get install [^&]*\bgcc\b[^&]*\blibc6-dev\b", before)
+    assert "apt-get" not in words[1] and "gcc" not in words[1]
 
 
 def test_the_base_image_has_a_python_we_support() -> None:

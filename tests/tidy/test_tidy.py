@@ -127,6 +127,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker.access": "reads the files of users and rules",
     "broker.acceptor": "accepts connections",
     "broker.auth": "threads that hash passwords",
+    "broker.build": "asks the import system, reads a file",
     "broker.cli": "the command line",
     "broker.client": "a client over a socket, for the demo",
     "broker.config": "reads the file and the environment",
@@ -348,6 +349,25 @@ def test_import_linter_holds_the_same_modules_pure() -> None:
         f"unknown {sorted(listed - expected)}"
     )
     assert set(pure["forbidden_modules"]) >= FORBIDDEN_IN_PURE | shells
+
+
+def test_compiled_functions_name_each_kind_of_error_differently() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["holdfast"]
+    paths = [path for pattern in settings["compiled"] for path in sorted(ROOT.glob(pattern))]
+    assert paths
+    found = []
+    for path in paths:
+        for function in _functions(ast.parse(path.read_text())):
+            kinds: dict[str, set[str]] = {}
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+                    kinds.setdefault(node.name, set()).add(ast.unparse(node.type))
+            found += [
+                f"{_name(path)}: {function.name}: {name} is {', '.join(sorted(types))}"
+                for name, types in kinds.items()
+                if len(types) > 1
+            ]
+    assert not found, "mypyc gives a variable the type of its first use\n" + "\n".join(found)
 
 
 def test_every_module_has_a_test_of_its_own() -> None:
