@@ -198,7 +198,7 @@ def fanout(qos: int) -> Callable[[Context, str], Outcome]:
 
 def bodies(context: Context, kind: str) -> Outcome:
     """Publish large messages to 1,000 durable subscribers and count how often the disk has them."""
-    messages, payload = context.scaled(200, 50), 65_536
+    messages, payload = context.scaled(200, 30), 65_536
     with context.broker(kind) as broker:
         line = context.generator.run(
             "pubsub",
@@ -236,7 +236,7 @@ def fanin(context: Context, kind: str) -> Outcome:
 
 def offline(context: Context, kind: str) -> Outcome:
     """Publish to one session that is away, a thousand messages in flight; then drain it."""
-    messages = context.scaled(300_000, 50_000)
+    messages = context.scaled(300_000, 40_000)
     if kind == SQLITE:
         messages //= 5
     with context.broker(kind) as broker:
@@ -261,8 +261,8 @@ def away(context: Context, kind: str) -> Outcome:
         line = context.generator.run(
             "offline",
             broker,
-            sessions=context.scaled(AWAY, AWAY // 5),
-            messages=context.scaled(50, 20),
+            sessions=context.scaled(AWAY, AWAY // 10),
+            messages=50,
             pubs=50,
             payload=256,
             phase="create,publish,drain",
@@ -279,7 +279,7 @@ def away(context: Context, kind: str) -> Outcome:
 
 def queued(context: Context, kind: str) -> Outcome:
     """Queue 1 GB for 10,000 sessions that are away and look at the memory; then drain it."""
-    sessions, messages, payload = AWAY, context.scaled(100, 10), 1024
+    sessions, messages, payload = context.scaled(AWAY, AWAY // 10), 100, 1024
     with context.broker(kind) as broker:
         line = context.generator.run(
             "offline",
@@ -402,7 +402,7 @@ def wildcard_steps(context: Context, broker: Broker, steps: str) -> Line:
         wild="both",
         qos=0,
         e2e=1000,
-        messages=context.scaled(400_000, 100_000),
+        messages=context.scaled(400_000, 60_000),
         timeout=120,
     )
 

@@ -96,7 +96,7 @@ def test_nothing_is_judged_without_the_broker_it_compares_with() -> None:
 
 
 def test_the_generator_at_its_limit_excuses_only_goals_that_say_so() -> None:
-    busy = {"broker": 0.5, "broker_total": 0.5, "generator": 0.95}
+    busy: dict[str, Any] = {"broker": 0.5, "broker_total": 0.5, "generator": 0.95}
     cells = []
     for work in ("qos0", "qos2"):
         cells += [cell(work, MOSQUITTO, rate=100.0), cell(work, HOLDFAST, rate=110.0, **busy)]

@@ -4,6 +4,7 @@ from typing import Any
 
 from bench import table
 from bench.brokers import COMPILED, HOLDFAST, MOSQUITTO, SINK
+from bench.goals import entries
 
 ABOUT = {
     "machine": "2 cores",
@@ -94,7 +95,7 @@ def test_a_work_that_could_not_run_at_all_is_told() -> None:
 
 def test_published_figures_of_brokers_that_ran_are_left_out() -> None:
     ran = cell("qos1", "flashmq", rate=1.0)
-    shown = "\n".join(table.not_measured(table.entries([ran])))
+    shown = "\n".join(table.not_measured(entries([ran])))
     assert "| flashmq | QoS 1, 1:1" not in shown
     assert "| flashmq | QoS 0, 1:1" in shown
 
