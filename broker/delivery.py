@@ -11,11 +11,13 @@ have seen. Read next: `broker.encoding` (bytes), `broker.retained`, `broker.grou
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from broker.connection import ACTIVE, Connection, Pending
 from broker.counters import Counters
 from broker.encoding import Parts, RunParts, encode_delivery, encode_run
+from broker.pages import Pages
 from broker.ports import Policy
 from broker.quota import Trimmer
 from broker.retained import EXAMINE_MAX, Retained
@@ -41,12 +43,18 @@ from storage.log import Cursor, MessageLog, Stream
 from storage.records import decode_message, encode_message
 from storage.state import MAILBOX, mailbox_key
 
-# Messages one session may read from the store in one tick. It bounds the work between two looks at
-# the sockets; a deeper backlog simply takes more ticks.
+# Messages one group may read from the store in one tick, and retained ones one session. It bounds
+# the work between two looks at the sockets; what is more simply takes more ticks.
 READ_MAX: Final = 64
 # Rows a reader may look at in vain in one tick, where the layout has no index; about 2 ms.
 SCAN_MAX: Final = 2048
-# Sessions that read in one tick.
+# Messages of its backlog that one session may read in one tick: as many as are in flight to it.
+PAGE_MAX: Final = 256
+# What all that read in one tick may do together, in messages: about 15 ms. One more page than that,
+# and a reader costs something whatever it reads; one that looked at rows in vain as much as a page.
+READ_WORK_MAX: Final = 2048
+READER_WORK: Final = 8
+# Groups that read in one tick.
 READERS_MAX: Final = 32
 # Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
 OVERTAKEN_MAX: Final = 10_000
@@ -75,6 +83,7 @@ class Delivery:
         self._policy: Final = policy
         self._counters: Final = counters
         self._trimmer: Final = Trimmer(log, settings)
+        self._pages: Final = Pages(tick, routes, settings, policy, counters)
         self._held_max: Final = settings.held_bytes_max
         self._is_open: Final = policy.is_open
 
@@ -541,18 +550,23 @@ class Delivery:
         """
         tick = self._tick
         readers = tick.readers
-        turn = list(readers)[:READERS_MAX]
-        for connection in turn:
+        work = 0
+        for connection in list(islice(readers, READ_WORK_MAX // READER_WORK)):
+            if work > READ_WORK_MAX:
+                break
+            work += READER_WORK
             del readers[connection]
             session = connection.session
+            quota = 0 if session is None else session.send_quota
             if session is None or not connection.has_room():
                 continue
             if connection.held_bytes > self._held_max:
                 continue  # woken when some of it is released
             if session.replays:
                 self._replay(connection, session)
+            work += quota - session.send_quota
             if connection.is_lagging and connection.has_room():
-                self._catch_up(connection, session)
+                work += self._catch_up(connection, session)
             if connection.has_room() and (connection.is_lagging or session.replays):
                 readers[connection] = None
         return bool(readers)
@@ -574,15 +588,16 @@ class Delivery:
                 found.append(Stream(filter_id, subscription.stream_filter, subscription.since))
         return found
 
-    def _catch_up(self, connection: Connection, session: Session) -> None:
+    def _catch_up(self, connection: Connection, session: Session) -> int:
+        """Send the next page of a session's backlog; returns what that has cost, in messages."""
         if connection.plan is not None:
             if not connection.plan.advance():
-                return
+                return PAGE_MAX
             connection.trim = connection.plan.trim()
             connection.plan = None
         cursor = self._cursor(connection, session)
         missing, before = cursor.missing, cursor.position
-        messages = cursor.next(min(READ_MAX, session.send_quota), SCAN_MAX)
+        messages = cursor.next(min(PAGE_MAX, session.send_quota), SCAN_MAX)
         if cursor.missing > missing:
             self._counters.drop("max_age", cursor.missing - missing)
         if not messages and cursor.position == before:
@@ -593,11 +608,16 @@ class Delivery:
             if session.position < self._log.end:
                 session.position = self._log.end
                 self._tick.mark_late(session)
-            return
-        for message in messages:
-            self._deliver_stored(connection, session, message)
+            return 0
+        at = 0
+        while at < len(messages):
+            at = self._pages.send(connection, session, messages, at)
+            if at < len(messages):
+                self._deliver_stored(connection, session, messages[at])
+                at += 1
         session.position = max(session.position, cursor.position)
         self._tick.mark(session)
+        return len(messages) or PAGE_MAX
 
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
         # A plan counts every message of the backlog, so it is asked about every one.

@@ -78,6 +78,12 @@ class Tick:
         connection.messages_behind += 1
         self.hold(connection, data)
 
+    def hold_messages(self, connection: Connection, data: bytes, count: int) -> None:
+        """Send `count` PUBLISHes as `hold_message` does."""
+        connection.held_messages += count
+        connection.messages_behind += count
+        self.hold(connection, data)
+
     def follow_message(self, connection: Connection, data: bytes) -> None:
         """Send a PUBLISH now, or behind those that are held: messages keep their order."""
         waiting = connection.last_waiting

@@ -178,6 +178,24 @@ class Session:
         self.next_packet_id = packet_id
         return packet_ids
 
+    def bind_each(self, references: list[int], flags: int) -> list[int]:
+        """Bind a message for each reference, all with the same flags; returns the packet ids."""
+        count = len(references)
+        assert self.send_quota >= count
+        self.send_quota -= count
+        in_flight = self.in_flight
+        packet_id = self.next_packet_id
+        flags |= TOOK_QUOTA
+        packet_ids: list[int] = []
+        for reference in references:
+            while packet_id in in_flight:
+                packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+            in_flight[packet_id] = reference << REFERENCE_SHIFT | flags
+            packet_ids.append(packet_id)
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        self.next_packet_id = packet_id
+        return packet_ids
+
     def take_quota_again(self, packet_id: int) -> None:
         """Count the re-sending of an in-flight PUBLISH on a new connection."""
         assert self.send_quota > 0

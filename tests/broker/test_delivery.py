@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.delivery import READ_MAX
+from broker.delivery import PAGE_MAX
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from tests.broker.harness import Broker
 from tests.broker.messages import in_flight, numbers, publish
@@ -319,8 +319,8 @@ def test_a_full_queue_of_a_durable_session_drops_nothing() -> None:
     assert not client.connection.is_lagging and len(client.connection.pending) == 3
     publish(broker, numbers(1, start=5))
     assert client.connection.is_lagging and not client.connection.pending
-    publish(broker, numbers(3 * READ_MAX, start=6))
-    assert client.receive_all() == numbers(6 + 3 * READ_MAX)
+    publish(broker, numbers(3 * PAGE_MAX, start=6))
+    assert client.receive_all() == numbers(6 + 3 * PAGE_MAX)
     assert not client.connection.is_lagging
     publish(broker, [b"live"])
     assert client.receive_all() == [b"live"]
@@ -400,13 +400,13 @@ def test_an_offline_session_costs_no_memory_and_gets_everything() -> None:
 def test_a_deep_backlog_is_read_in_slices() -> None:
     broker = Broker(max_inflight=10_000)
     broker.durable("c", "t").drop()
-    publish(broker, numbers(5 * READ_MAX))
+    publish(broker, numbers(5 * PAGE_MAX))
     steps = []
     with broker.one_tick():
         client = broker.request("c", expiry=100)
         while broker.engine.end_tick(broker.now) or len(steps) < 3:
             steps.append(in_flight(client) - sum(steps))
-    assert max(steps) == READ_MAX and sum(steps) == 5 * READ_MAX
+    assert max(steps) == PAGE_MAX and sum(steps) == 5 * PAGE_MAX
 
 
 def test_qos_0_is_not_kept_for_offline_sessions() -> None:
@@ -454,16 +454,16 @@ def test_a_backlog_behind_a_commit_that_does_not_come_is_bounded() -> None:
     broker = Broker(held_bytes_max=2000, store_qos0=True)
     client = broker.durable("c", "t")
     client.stop_taking()
-    for _ in range(300):
+    for _ in range(600):
         publish(broker, [b"x" * 100], qos=1)
     client.subscribe("t", qos=0)
     client.drop()
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     broker.settle()
-    assert client.connection.held_bytes < 2000 + READ_MAX * 110
+    assert client.connection.held_bytes < 2000 + (PAGE_MAX + 1) * 160
     broker.commit()
-    assert len(client.receive_all()) == 300
+    assert len(client.receive_all()) == 600
 
 
 # Again

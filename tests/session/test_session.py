@@ -55,6 +55,19 @@ def test_binding_takes_quota_and_completing_gives_it_back() -> None:
     assert session.in_flight == {}
 
 
+def test_binding_many_at_once_is_binding_each() -> None:
+    one, many = connected(), connected()
+    for session in (one, many):
+        session.bind(3, 1)
+        session.next_packet_id = PACKET_ID_MAX - 1
+    offsets = [5, 9, 11, 12]
+    packet_ids = [one.bind(offset, 2 | FROM_LOG) for offset in offsets]
+    assert many.bind_each(offsets, 2 | FROM_LOG) == packet_ids == [65534, 65535, 2, 3]
+    assert many.in_flight == one.in_flight
+    assert (many.send_quota, many.next_packet_id) == (one.send_quota, one.next_packet_id)
+    assert not list(many.invariants())
+
+
 def test_binding_without_quota_is_a_mistake() -> None:
     session = connected(1)
     session.bind(5, 1)
