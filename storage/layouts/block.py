@@ -3,7 +3,8 @@
 Never edited incompatibly: a change is a new version byte beside the old one, with its golden file.
 A block, version 1, integers big-endian but for the checksum:
 
-    u8 version = 1 | u16 messages | runs | u32 CRC-32 of all of the above, little-endian
+    u8 version = 1 | u16 messages | u16 runs | for each run: u16 messages before it, u16 its place,
+    counted from the end of these | runs | u32 CRC-32 of all of the above, little-endian
 
 A run is messages that follow each other and differ in their payload only:
 
@@ -44,11 +45,17 @@ SPAN_MAX: Final = 0xFFFF
 BACK_BITS: Final = 16
 BACK_MASK: Final = 0xFFFF
 
+# What objects cost beside their bytes: a `Message` with its payload, a block with its lists.
+MESSAGE_SIZE: Final = 160
+OBJECT_SIZE: Final = 600
 _QOS_MAX: Final = 2
-_HEAD: Final = struct.Struct(">BH")
-_HEAD_SIZE: Final = 3
+_HEAD: Final = struct.Struct(">BHH")
+HEAD_SIZE: Final = 5
+_PLACE_SIZE: Final = 4
 _RUN: Final = struct.Struct(">BHHIQQHI")
 RUN_SIZE: Final = 31
+RUNS_MAX: Final = BLOCK_BYTES // (RUN_SIZE + SIZE_SIZE) + 1
+_PLACES: Final = [struct.Struct(f">{2 * n}H") for n in range(RUNS_MAX + 1)]
 _CRC: Final = struct.Struct("<I")
 _CRC_SIZE: Final = 4
 _CRC_RESIDUE: Final = 0x2144DF1C  # CRC-32 of any data followed by its own little-endian CRC-32
@@ -137,9 +144,13 @@ def encode_run(
     return RUN_SIZE + len(publisher) + len(topic) + len(properties) + size + SIZE_SIZE * len(sizes)
 
 
-def encode_block(count: int, pieces: list[bytes], size: int) -> bytes:
-    """Return the block of `count` messages in the runs of `pieces`, `size` bytes of them."""
-    head = _pack_head(VERSION, count)
+def encode_block(count: int, places: list[int], pieces: list[bytes], size: int) -> bytes:
+    """Return the block of `count` messages in the runs of `pieces`, `size` bytes of them.
+
+    `places` has for each run the number of messages and of bytes before it.
+    """
+    runs = len(places) // 2
+    head = _pack_head(VERSION, count, runs) + _PLACES[runs].pack(*places)
     if size <= _JOIN_MAX:
         body = b"".join((head, *pieces))
         return body + _pack_crc(_crc32(body))
@@ -152,46 +163,53 @@ def encode_block(count: int, pieces: list[bytes], size: int) -> bytes:
 class Block:
     """A block being read. Its messages are made when a run of theirs is first asked for."""
 
-    __slots__ = ("_at", "_data", "_left", "_messages", "_starts", "count", "first", "last", "size")
+    __slots__ = (
+        "_body",
+        "_data",
+        "_left",
+        "_messages",
+        "_places",
+        "_starts",
+        "cost",
+        "count",
+        "family",
+        "first",
+        "last",
+        "size",
+    )
 
-    def __init__(self, data: bytes, last: int) -> None:
+    def __init__(self, data: bytes, last: int, family: str = "") -> None:
         """Check the block whose last message has the offset `last`; raises `CorruptRecord`."""
-        if _crc32(data) != _CRC_RESIDUE or len(data) < _HEAD_SIZE + _CRC_SIZE:
+        size = len(data)
+        if _crc32(data) != _CRC_RESIDUE or size < HEAD_SIZE + _CRC_SIZE:
             raise CorruptRecord(
-                f"block of messages to {last}: checksum does not match its {len(data)} bytes"
+                f"block of messages to {last}: checksum does not match its {size} bytes"
             )
         count = data[1] << 8 | data[2]
-        self.last: int = last
-        self.count: int = count
-        self.first: int = last - count + 1
-        self.size: int = len(data)
-        self._data = data
-        self._messages: list[Message | None] = [None] * count
-        self._starts: list[int] = []  # number of the first message of each run
-        self._at: list[int] = []  # where the run is
+        runs = data[3] << 8 | data[4]
+        body = HEAD_SIZE + _PLACE_SIZE * runs
+        self.family: Final = family  # where it is from
+        self.last: Final = last
+        self.count: Final = count
+        self.first: Final = last - count + 1
+        self.size: Final = size
+        # In memory; twice its bytes, because those of its messages are copies.
+        self.cost: Final = OBJECT_SIZE + 2 * size + MESSAGE_SIZE * count
         if data[0] != VERSION:
             raise CorruptRecord(
                 f"messages {self.first} to {last}: block version {data[0]}, expected {VERSION}"
             )
-        start = 0
-        at = _HEAD_SIZE
-        end = len(data) - _CRC_SIZE
-        while start < count and at + RUN_SIZE <= end:
-            self._starts.append(start)
-            self._at.append(at)
-            flags, publisher, topic, properties, _, _, messages, payloads = _unpack_run(data, at)
-            if flags & ~FLAGS_KNOWN or flags & QOS_MASK > _QOS_MAX or not messages:
-                break
-            start += messages
-            at += RUN_SIZE + publisher + topic + properties + payloads
-            if flags & VARIED_FLAG:
-                at += SIZE_SIZE * messages
-        if start != count or at != end or not count:
-            raise CorruptRecord(
-                f"messages {self.first} to {last}: runs of {start} messages in {at} bytes, "
-                f"expected {count} in {end}"
-            )
-        self._left = len(self._at)  # runs that are not decoded
+        if not count or not 0 < runs <= RUNS_MAX or body + _CRC_SIZE > size:
+            raise CorruptRecord(f"messages {self.first} to {last}: {runs} runs in {size} bytes")
+        places = _PLACES[runs].unpack_from(data, HEAD_SIZE)
+        self._data: bytes = data
+        self._body: Final = body  # where the runs begin
+        self._messages: Final[list[Message | None]] = [None] * count
+        self._starts: Final = places[::2]  # number of the first message of each run
+        self._places: Final = places[1::2]
+        self._left: int = runs  # not decoded yet
+        if self._starts[0]:
+            raise CorruptRecord(f"messages {self.first} to {last}: the first is in no run")
 
     def get(self, offset: int) -> Message | None:
         """Return the message at `offset`, None if it is not in this block."""
@@ -202,6 +220,8 @@ class Block:
         if message is None:
             self._decode(bisect_right(self._starts, number) - 1)
             message = self._messages[number]
+            if message is None:
+                raise CorruptRecord(f"message {offset} is in no run of its block to {self.last}")
         return message
 
     def run_end(self, offset: int) -> int:
@@ -209,20 +229,18 @@ class Block:
         run = bisect_right(self._starts, offset - self.first)
         return self.first + self._starts[run] - 1 if run < len(self._starts) else self.last
 
-    def topic(self, offset: int) -> bytes:
-        """Return the topic of the message at `offset`, which is in this block."""
-        number = offset - self.first
-        message = self._messages[number]
-        if message is not None:
-            return message.topic.encode()
-        at = self._at[bisect_right(self._starts, number) - 1]
-        data = self._data
-        topic_at = at + RUN_SIZE + (data[at + 1] << 8 | data[at + 2])
-        return data[topic_at : topic_at + (data[at + 3] << 8 | data[at + 4])]
-
     def _decode(self, run: int) -> None:
+        """Make the messages of a run, whose place and extent have to be what the block says."""
         data = self._data
-        at = self._at[run]
+        at = self._body + self._places[run]
+        number = self._starts[run]
+        is_last = run + 1 == len(self._starts)
+        expected = (self.count if is_last else self._starts[run + 1]) - number
+        end = len(data) - _CRC_SIZE if is_last else self._body + self._places[run + 1]
+        offset = self.first + number
+        what = f"messages {offset} to {offset + expected - 1}"
+        if expected < 1 or not self._body <= at <= end - RUN_SIZE or end > len(data) - _CRC_SIZE:
+            raise CorruptRecord(f"{what}: their run is not where it can be")
         (
             flags,
             publisher_size,
@@ -233,34 +251,33 @@ class Block:
             count,
             payloads_size,
         ) = _unpack_run(data, at)
-        number = self._starts[run]
-        offset = self.first + number
         topic_at = at + RUN_SIZE + publisher_size
         properties_at = topic_at + topic_size
         at = properties_at + properties_size
+        varied = flags & VARIED_FLAG != 0
+        sizes_size = SIZE_SIZE * count if varied else 0
+        qos = flags & QOS_MASK
+        if (
+            flags & ~FLAGS_KNOWN
+            or qos > _QOS_MAX
+            or count != expected
+            or at + sizes_size + payloads_size != end
+        ):
+            raise CorruptRecord(f"{what}: a run of {count} messages, flags {flags:#04x}")
+        size = payloads_size // count
+        sizes: tuple[int, ...] = ()
+        if varied:
+            sizes = struct.unpack_from(f">{count}I", data, at)
+            at += sizes_size
+        if (sum(sizes) if varied else size * count) != payloads_size:
+            raise CorruptRecord(f"{what}: payloads of other sizes than {payloads_size} bytes")
         try:
             publisher = data[topic_at - publisher_size : topic_at].decode()
             topic = data[topic_at:properties_at].decode()
         except UnicodeDecodeError as error:
-            raise CorruptRecord(f"message {offset}: topic or publisher is not UTF-8") from error
-        properties = data[properties_at:at]
-        qos = flags & QOS_MASK
+            raise CorruptRecord(f"{what}: topic or publisher is not UTF-8") from error
+        properties = data[properties_at : properties_at + properties_size]
         retain = flags & RETAIN_FLAG != 0
-        size = payloads_size // count
-        varied = flags & VARIED_FLAG != 0
-        sizes: tuple[int, ...] = ()
-        if varied:
-            sizes = struct.unpack_from(f">{count}I", data, at)
-            at += SIZE_SIZE * count
-            if sum(sizes) != payloads_size:
-                size = -1
-        elif size * count != payloads_size:
-            size = -1
-        if size < 0:
-            raise CorruptRecord(
-                f"messages {offset} to {offset + count - 1}: payloads of other sizes than the "
-                f"{payloads_size} bytes of their run"
-            )
         messages = self._messages
         for index in range(count):
             if varied:

@@ -7,7 +7,6 @@ hold more than PAGE_BYTES_MAX of messages and one more. Read next: `storage.layo
 """
 
 import struct
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +18,7 @@ from storage.layouts.block import (
     BACK_BITS,
     BACK_MASK,
     BLOCK_BYTES,
+    MESSAGE_SIZE,
     Block,
     decode_index,
     index_start,
@@ -31,9 +31,6 @@ PAGE_BYTES_MAX: Final = 1 << 20
 # What the decoded blocks of a log may take, and what one of them may to be kept.
 CACHE_BYTES: Final = 1 << 20
 CACHED_BLOCK_MAX: Final = 64 << 10
-# What an object costs beside its bytes: a `Message` with its payload, a block with its lists.
-MESSAGE_SIZE: Final = 160
-BLOCK_SIZE: Final = 600
 SCAN_PAGE: Final = 4  # blocks that a scan reads at once
 
 _KEY: Final = struct.Struct(">Q")
@@ -43,52 +40,31 @@ _pack: Final = _KEY.pack
 class BlockCache:
     """The blocks read last, by the offset of their last message; the oldest one goes first."""
 
-    __slots__ = ("_blocks", "_families", "_lasts", "size")
+    __slots__ = ("_blocks", "recent", "size")
 
     def __init__(self) -> None:
-        self._blocks: dict[int, Block] = {}
-        self._families: dict[int, str] = {}  # whose they are: a dropped one's are never given out
-        self._lasts: list[int] = []
+        self._blocks: Final[dict[int, Block]] = {}
+        self.recent: Block | None = None  # the one that was asked for by an offset last
         self.size: int = 0
 
     def get(self, family: str, last: int) -> Block | None:
         """Return the block of `family` that ends with `last`, None if it is not here."""
         block = self._blocks.get(last)
-        if block is None or self._families[last] != family:
-            return None
-        return block
+        # What is left of a generation that was dropped is never given out.
+        return block if block is not None and block.family == family else None
 
-    def covering(self, family: str, offset: int) -> Block | None:
-        """Return the block of `family` that has `offset`, None if it is not here."""
-        index = bisect_left(self._lasts, offset)
-        if index == len(self._lasts):
-            return None
-        block = self.get(family, self._lasts[index])
-        return block if block is not None and block.first <= offset else None
-
-    def add(self, family: str, block: Block) -> None:
-        """Keep a block that is not here."""
+    def add(self, block: Block) -> None:
+        """Keep a block, unless it is a large one."""
         if block.size > CACHED_BLOCK_MAX:
             return
-        last = block.last
-        if last in self._blocks:
-            self._remove(last)
-        self._blocks[last] = block
-        self._families[last] = family
-        insort(self._lasts, last)
-        self.size += _cost(block)
+        blocks = self._blocks
+        replaced = blocks.pop(block.last, None)
+        if replaced is not None:
+            self.size -= replaced.cost
+        blocks[block.last] = block
+        self.size += block.cost
         while self.size > CACHE_BYTES:
-            self._remove(next(iter(self._blocks)))
-
-    def _remove(self, last: int) -> None:
-        self.size -= _cost(self._blocks.pop(last))
-        del self._families[last]
-        del self._lasts[bisect_left(self._lasts, last)]
-
-
-def _cost(block: Block) -> int:
-    # Twice its bytes: those of its messages are copies.
-    return BLOCK_SIZE + 2 * block.size + MESSAGE_SIZE * block.count
+            self.size -= blocks.pop(next(iter(blocks))).cost
 
 
 class BlockRows:
@@ -108,20 +84,30 @@ class BlockRows:
             value = self._store.get(self._family, _pack(last))
             if value is None:
                 return None
-            block = Block(value, last)
-            self._cache.add(self._family, block)
+            block = Block(value, last, self._family)
+            self._cache.add(block)
         return block
 
     def covering(self, offset: int) -> Block | None:
         """Return the first block that ends at or after `offset`, None if there is none."""
-        block = self._cache.covering(self._family, offset)
+        cache = self._cache
+        recent = cache.recent
+        if (
+            recent is not None
+            and recent.first <= offset <= recent.last
+            and recent.family == self._family
+        ):
+            return recent
+        rows = self._store.scan(self._family, _pack(offset), count=1)
+        if not rows:
+            return None
+        last = int.from_bytes(rows[0][0], "big")
+        block = cache.get(self._family, last)
         if block is None:
-            rows = self._store.scan(self._family, _pack(offset), count=1)
-            if not rows:
-                return None
-            last = int.from_bytes(rows[0][0], "big")
-            block = Block(rows[0][1], last)
-            self._cache.add(self._family, block)
+            block = Block(rows[0][1], last, self._family)
+            cache.add(block)
+        if block.size <= CACHED_BLOCK_MAX:
+            cache.recent = block
         return block
 
     def page(self, first: int, count: int) -> list[Row]:
@@ -273,7 +259,9 @@ class BlockScan:
                 break
             offset = max(self.position + 1, block.first)
             end = min(block.run_end(offset), upto)
-            if not matches(self._topic_filter, block.topic(offset).decode()):
+            message = block.get(offset)
+            assert message is not None
+            if not matches(self._topic_filter, message.topic):
                 self.position = end
                 continue
             end = min(end, offset + count - len(messages) - 1)

@@ -40,11 +40,13 @@ class Sealing:
         "_content",
         "_count",
         "_family",
+        "_filled",
         "_index_family",
         "_many",
         "_ones",
         "_parts",
         "_pieces",
+        "_places",
         "size",
     )
 
@@ -56,9 +58,11 @@ class Sealing:
         # first offset, last one, last one of the block.
         self._ones: Final[dict[int, int]] = {}
         self._many: Final[dict[int, list[int]]] = {}
-        # The block being filled: its bytes, how much of BLOCK_BYTES is taken, how many messages,
-        # and what the index needs of it once its end is known.
+        # The block being filled: its bytes and their number, where its runs begin, how much of
+        # BLOCK_BYTES is taken, how many messages, and what the index needs once its end is known.
         self._pieces: list[bytes] = []
+        self._filled = 0
+        self._places: list[int] = []
         self._content = 0
         self._count = 0
         self._parts: list[tuple[int, int, Sequence[int]]] = []
@@ -97,7 +101,9 @@ class Sealing:
         content = self._content
         start = at  # first one that is neither in the index nor in `_parts`
         count = self._count
+        filled = self._filled
         pieces = self._pieces
+        places = self._places
         while at < len(messages) and lists[at] is None:
             message = messages[at]
             publisher = message.publisher.encode()
@@ -106,22 +112,28 @@ class Sealing:
             size += len(message.properties) + len(message.payload)
             if count and content + size > BLOCK_BYTES:
                 last = message.offset - 1
-                self._content = content
+                self._filled = filled
                 self._count = count
                 self._close(last)
                 self._note_ones(messages, ids, start, at, last)
                 content = 0
                 count = 0
+                filled = 0
                 pieces = self._pieces
+                places = self._places
                 start = at
+            places.append(count)
+            places.append(filled)
             encode_one(message, publisher, topic, pieces)
             content += size
+            filled += size - SIZE_SIZE
             count += 1
             at += 1
         for index in range(start, at):
             offset = messages[index].offset
             self._parts.append((offset, offset, ids[index]))
         self._content = content
+        self._filled = filled
         self._count = count
         return at
 
@@ -146,8 +158,11 @@ class Sealing:
                     continue
                 stop += 1  # a block of its own
             part = payloads if stop - start == total else payloads[start:stop]
-            self._content += SIZE_SIZE * (stop - start)
-            self._content += encode_run(message, publisher, topic, part, self._pieces)
+            self._places.append(self._count)
+            self._places.append(self._filled)
+            size = encode_run(message, publisher, topic, part, self._pieces)
+            self._filled += size
+            self._content += size + SIZE_SIZE * (stop - start)
             self._count += stop - start
             self._parts.append((first + start, first + stop - 1, filter_ids))
             if stop < total:
@@ -156,14 +171,16 @@ class Sealing:
 
     def _close(self, last: int) -> None:
         """End the block, whose last message has the offset `last`."""
-        value = encode_block(self._count, self._pieces, self._content)
+        value = encode_block(self._count, self._places, self._pieces, self._filled)
         self._batch.append((self._family, _pack(last), value))
         self.size += KEY_SIZE + len(value)
         for start, end, filter_ids in self._parts:
             for filter_id in filter_ids:
                 self._note(filter_id, start, end, last)
         self._pieces = []
+        self._places = []
         self._parts = []
+        self._filled = 0
         self._content = 0
         self._count = 0
 

@@ -173,22 +173,21 @@ def block(last: int, size: int = 100) -> Block:
     slab.seal(batch)
     value = batch[0][2]
     assert value is not None
-    return Block(value, last)
+    return Block(value, last, "msg.1")
 
 
 def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
     cache = BlockCache()
     for last in range(1, 1000):
-        cache.add("msg.1", block(last, BLOCK_BYTES))
+        cache.add(block(last, BLOCK_BYTES))
         assert cache.size <= CACHE_BYTES
     assert cache.get("msg.1", 1) is None
-    assert cache.covering("msg.1", 1) is None
-    assert cache.get("msg.1", 999) is cache.covering("msg.1", 999) is not None
-    assert cache.covering("msg.1", 1000) is None
+    assert cache.get("msg.1", 999) is not None
+    assert cache.get("msg.1", 1000) is None
     size = cache.size
-    cache.add("msg.1", block(5000, CACHED_BLOCK_MAX))
-    assert cache.size == size
-    cache.add("msg.1", block(999, BLOCK_BYTES))
+    cache.add(block(5000, CACHED_BLOCK_MAX))
+    assert cache.get("msg.1", 5000) is None
+    cache.add(block(999, BLOCK_BYTES))
     assert cache.size == size
 
 
@@ -203,9 +202,9 @@ def test_a_cached_block_is_not_that_of_another_generation() -> None:
     assert log.get_many([1, 2, 3]) == [None, None, None]
     assert log.get(4) is not None
     cache = BlockCache()
-    cache.add("msg.1", block(7))
+    cache.add(block(7))
+    assert cache.get("msg.1", 7) is not None
     assert cache.get("msg.2", 7) is None
-    assert cache.covering("msg.2", 7) is None
 
 
 def test_a_reader_holds_offsets_and_no_blocks() -> None:
