@@ -6,6 +6,7 @@ installed is not measured, and `bench.known` has what others measured.
 Read next: `bench.scenarios` (what the brokers have to do).
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -166,7 +167,7 @@ class Broker:
             return [found, "-c", str(path)]
         if self.kind == FLASHMQ:
             path.write_text(_FLASHMQ.format(port=port, directory=self.directory))
-            return [found, "-c", str(path)]
+            return [found, "--config-file", str(path)]
         if self.kind == NANOMQ:
             path.write_text(_NANOMQ.format(port=port))
             return [found, "start", "--conf", str(path)]
@@ -246,8 +247,10 @@ class Broker:
             try:
                 self._process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.kill()
                 self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # as a rule nobody of its group is left
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -256,7 +259,7 @@ _FLASHMQ: Final = """\
 allow_anonymous true
 storage_dir {directory}
 max_qos_msg_pending_per_client 65535
-max_qos_bytes_pending_per_client 4294967295
+max_qos_bytes_pending_per_client 1000000000
 listen {{
   protocol mqtt
   port {port}

@@ -21,7 +21,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +51,19 @@ QUICK_SESSIONS: Final = 20_000
 
 
 def measure(context: scenarios.Context, arguments: argparse.Namespace) -> list[Cell]:
-    """Run every scenario on every broker in every round, and return what each gave."""
+    """Run every scenario on every broker in every round, and return what each gave.
+
+    Ctrl-C ends it after the run under way; what there is by then is the result.
+    """
     cells: list[Cell] = []
+    try:
+        cells.extend(_turns(context, arguments))
+    except KeyboardInterrupt:
+        say("interrupted: this is what there is")
+    return cells
+
+
+def _turns(context: scenarios.Context, arguments: argparse.Namespace) -> Iterator[Cell]:
     chosen = [s for s in scenarios.ALL if not arguments.only or s.key in arguments.only]
     for number in range(arguments.rounds):
         for scenario in chosen:
@@ -63,8 +74,7 @@ def measure(context: scenarios.Context, arguments: argparse.Namespace) -> list[C
                 kinds.remove(SINK)  # a ceiling needs no median
             # Whoever comes second finds a warmer machine: take turns at that, too.
             for kind in kinds if number % 2 == 0 else kinds[::-1]:
-                cells += one(context, scenario, kind, number + 1)
-    return cells
+                yield from one(context, scenario, kind, number + 1)
 
 
 def one(
