@@ -117,6 +117,7 @@ class Routes:
     def __init__(self) -> None:
         self._filters = Filters()
         self._cache: dict[str, Route] = {}
+        self.routes_max: int = ROUTES_MAX
         self._version = 0
         # When a wildcard filter came or went last, of all and by what is before their wildcards:
         # only topics that begin like that could be concerned.
@@ -182,7 +183,7 @@ class Routes:
         for entry in route.entries:  # before others are released: what both have must not rest
             entry.routes += 1
         cache = self._cache
-        if len(cache) >= ROUTES_MAX:
+        if len(cache) >= self.routes_max:
             for oldest in list(islice(cache, ROUTES_EVICTED)):
                 self._release(cache.pop(oldest).entries)
         route.matched = self._wild_version

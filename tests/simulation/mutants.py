@@ -15,12 +15,15 @@ import session.records
 from broker.connection import CLOSED, CLOSING, Connection
 from broker.delivery import Delivery
 from broker.engine import Engine
+from broker.filters import Entry
 from broker.groups import Group, Groups
 from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
 from broker.lifecycle import Lifecycle
+from broker.pages import Wish
 from broker.publishing import CHANGED, Publishing
 from broker.retained import Retained
+from broker.routes import Routes
 from broker.sessions import Sessions
 from broker.tick import Tick
 from session.in_flight import QOS_MASK, RELEASED, STORED_MASK
@@ -518,6 +521,45 @@ def position_is_not_stored(patcher: Patcher) -> None:
         return loaded
 
     patcher.wrap(Sessions, "load", around)
+
+
+@mutant("sessions", seeds=200)
+def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
+    """A session is loaded although the batch that changed it is not written yet."""
+    patcher.wrap(Engine, "settle_for", lambda original, self, client_id: True)
+
+
+@mutant("backlog", seeds=60)
+def page_leaves_before_its_commit(patcher: Patcher) -> None:
+    """A page of a backlog leaves before the packet ids of its messages are durable."""
+    _leaking(patcher, Tick, "hold_messages", _always)
+
+
+@mutant("backlog", seeds=200)
+def page_is_sent_without_a_look_at_the_subscriptions(patcher: Patcher) -> None:
+    """A page holds messages from before a subscription that asks for more."""
+
+    def around(original: Any, self: Wish, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.after = 0
+
+    patcher.wrap(Wish, "__init__", around)
+
+
+@mutant(seeds=100)
+def filter_rests_although_a_route_needs_it(patcher: Patcher) -> None:
+    """A route keeps the entry of a filter that has another one by now."""
+
+    def around(original: Any, self: Entry) -> bool:
+        return self.holders == 1 and not self.live and not self.groups
+
+    patcher.wrap(Entry, "may_rest", around)
+
+
+@mutant(seeds=100)
+def new_wildcard_is_not_seen_by_known_topics(patcher: Patcher) -> None:
+    """A route stays as it is although a wildcard filter that matches has come."""
+    patcher.wrap(Routes, "_is_concerned", lambda original, *arguments: False)
 
 
 @mutant(seeds=100)
