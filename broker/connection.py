@@ -30,6 +30,11 @@ CLOSING: Final = 3  # nothing more is read; what is written or held still goes o
 CLOSED: Final = 4
 
 
+# What a held reply costs in memory beside its bytes: without it a million PUBACKs held for a slow
+# disk would count as 4 MB and take 45.
+REPLY_COST: Final = 44
+
+
 class Pending:
     """A message that waits for room in a connected session's window."""
 
@@ -137,6 +142,7 @@ class Connection:
         "out",
         "passed_over",
         "pending",
+        "pending_bytes",
         "plan",
         "problem_information",
         "reading_paused",
@@ -216,7 +222,8 @@ class Connection:
 
         # Delivery.
         self.resend: deque[int] = deque()  # packet ids to send again before anything new
-        self.pending: deque[Pending] = deque()
+        self.pending: deque[Pending] = deque()  # changed by `queue` and those below it only
+        self.pending_bytes: int = 0  # of their payloads
         self.passed_over: int = 0  # offset behind the pending ones up to which nothing is owed
         self.is_lagging: bool = False  # reads its streams from the store
         self.is_reading: bool = False  # is it in the list of those which read at end of tick?
@@ -225,6 +232,22 @@ class Connection:
         self.trim: Trim | None = None  # what of the backlog is over the limits
         # The groups of its shared subscriptions: (share name, topic filter).
         self.group_keys: dict[tuple[str, str], None] = {}
+
+    def queue(self, item: Pending) -> None:
+        """Let a message wait for room."""
+        self.pending.append(item)
+        self.pending_bytes += len(item.message.payload)
+
+    def next_pending(self) -> Pending:
+        """Take the first message that waits."""
+        item = self.pending.popleft()
+        self.pending_bytes -= len(item.message.payload)
+        return item
+
+    def clear_queue(self) -> None:
+        """Forget what waits."""
+        self.pending.clear()
+        self.pending_bytes = 0
 
     def has_room(self) -> bool:
         """May a new QoS > 0 message be sent right now?"""

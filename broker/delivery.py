@@ -54,8 +54,12 @@ PAGE_MAX: Final = 256
 # and a reader costs something whatever it reads; one that looked at rows in vain as much as a page.
 READ_WORK_MAX: Final = 2048
 READER_WORK: Final = 8
+# Bytes one session is sent again in one tick, and bytes of retained messages; one message more.
+SENT_BYTES_MAX: Final = 1 << 20
 # Groups that read in one tick.
 READERS_MAX: Final = 32
+# A unit of work (`broker.turns`) is 32 subscription identifiers to write: 128 bytes.
+IDENTIFIERS_SHIFT: Final = 5
 # Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
 OVERTAKEN_MAX: Final = 10_000
 
@@ -84,7 +88,8 @@ class Delivery:
         self._counters: Final = counters
         self._trimmer: Final = Trimmer(log, settings)
         self._pages: Final = Pages(tick, routes, settings, policy, counters)
-        self._held_max: Final = settings.held_bytes_max
+        # Messages held for a commit wait for the client right after it, so its own mark holds, too.
+        self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._is_open: Final = policy.is_open
 
     # Live
@@ -94,6 +99,7 @@ class Delivery:
 
         If it has an offset, its log rows are in the current batch, and so will be the packet ids.
         """
+        self._tick.work += len(targets)
         variants: dict[object, Parts] = {}
         for target in targets:
             self._hand_over(target, message, variants)
@@ -106,6 +112,7 @@ class Delivery:
         `message` stands for all of them. The first has the offset `first`, the others follow it;
         0 = none is stored.
         """
+        self._tick.work += len(targets) * len(payloads)
         variants: dict[object, RunParts] = {}
         messages: list[Message] = []
         each: list[dict[object, Parts]] = []
@@ -231,6 +238,7 @@ class Delivery:
             or connection.pending
             or connection.resend
             or not connection.writable
+            or (connection.messages_behind and connection.held_bytes > self._held_max)
         ):
             self._queue(connection, Pending(message, effective, retain, identifiers))
             return
@@ -308,22 +316,28 @@ class Delivery:
     def _queue(self, connection: Connection, item: Pending) -> None:
         session = connection.session
         assert session is not None
-        limit = (
-            self._settings.pending_messages_max
-            if session.is_stored
-            else self._settings.clean_queue_messages_max
-        )
-        if len(connection.pending) < limit:
-            connection.pending.append(item)
+        settings = self._settings
+        pending = connection.pending
+        size = len(item.message.payload)
+        if session.is_stored:
+            limit, bytes_max = settings.pending_messages_max, settings.pending_bytes_max
+        else:
+            limit, bytes_max = settings.clean_queue_messages_max, settings.clean_queue_bytes_max
+        fits = not pending or connection.pending_bytes + size <= bytes_max
+        if len(pending) < limit and fits:
+            connection.queue(item)
         elif session.is_stored:
             # All of them are in the log above its position: read them from there.
-            connection.pending.clear()
+            connection.clear_queue()
             self.lag(connection)
         else:
             self._counters.drop("queue_full")
-            if self._settings.on_limit == "drop_oldest" and limit:
-                connection.pending.popleft()
-                connection.pending.append(item)
+            if settings.on_limit == "drop_oldest" and limit:
+                connection.next_pending()
+                while pending and connection.pending_bytes + size > bytes_max:
+                    self._counters.drop("queue_full")
+                    connection.next_pending()
+                connection.queue(item)
 
     def lag(self, connection: Connection) -> None:
         """From now on the session reads its streams from the store."""
@@ -344,7 +358,8 @@ class Delivery:
         if not connection.writable or connection.state != ACTIVE:
             self._counters.drop("slow_consumer")
             return
-        if connection.held_bytes > self._held_max:
+        is_behind = connection.messages_behind or connection.gated
+        if is_behind and connection.held_bytes > self._held_max:
             # What it waits behind has not been committed for long.
             self._counters.drop("slow_consumer")
             return
@@ -353,7 +368,7 @@ class Delivery:
             return
         self._counters.messages_sent[0] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        if connection.messages_behind or connection.gated:
+        if is_behind:
             self._tick.follow_message(connection, parts[0] + parts[1])
             return
         connection.out.append(parts[0])
@@ -384,11 +399,10 @@ class Delivery:
         if at_once and connection.alias_out_max and not connection.gated:
             parts = self._aliased(connection, message, qos, retain, identifiers)
         else:
-            key: object = (
-                connection.version << 4 | qos << 1 | retain
-                if not identifiers
-                else (connection.version << 4 | qos << 1 | retain, identifiers)
-            )
+            key: object = connection.version << 4 | qos << 1 | retain
+            if identifiers:
+                key = (key, identifiers)
+                self._tick.work += len(identifiers) >> IDENTIFIERS_SHIFT
             cached = variants.get(key)
             if cached is None:
                 cached = encode_delivery(
@@ -483,8 +497,8 @@ class Delivery:
         assert session is not None
         pending = connection.pending
         now = self._tick.now
-        while pending and session.send_quota > 0:
-            item = pending.popleft()
+        while pending and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+            item = connection.next_pending()
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._counters.expired_messages += 1
@@ -558,6 +572,11 @@ class Delivery:
             del readers[connection]
             session = connection.session
             quota = 0 if session is None else session.send_quota
+            if connection.resend and connection.writable and connection.state == ACTIVE:
+                self._resend_waiting(connection)
+                assert session is not None
+                work += quota - session.send_quota
+                quota = session.send_quota
             if session is None or not connection.has_room():
                 continue
             if connection.held_bytes > self._held_max:
@@ -665,7 +684,10 @@ class Delivery:
         replays = session.replays
         rows = EXAMINE_MAX
         left = READ_MAX
-        while replays and rows > 0 and left > 0 and session.send_quota > 0:
+        size = 0
+        while (
+            replays and rows > 0 and left > 0 and session.send_quota > 0 and size < SENT_BYTES_MAX
+        ):
             replay = next(iter(replays.values()))
             found, replay.start, examined = self._retained.read(
                 replay.topic_filter, replay.start, min(left, session.send_quota)
@@ -673,6 +695,7 @@ class Delivery:
             rows -= examined + 1
             left -= len(found)
             for message in found:
+                size += len(message.payload)
                 if message.topic not in replay.overtaken:
                     self.send_retained(connection, session, message, replay.qos, replay.identifier)
             if not replay.start:
@@ -738,7 +761,7 @@ class Delivery:
                 self._counters.redeliveries += 1
                 self._counters.packets_sent[PUBREL] += 1
                 self._tick.hold(connection, pubrel(packet_id))
-            elif waiting or session.send_quota == 0:
+            elif waiting or session.send_quota == 0 or connection.held_bytes > self._held_max:
                 waiting.append(packet_id)
             else:
                 self._resend(connection, session, packet_id, entry)
@@ -751,22 +774,27 @@ class Delivery:
         session = connection.session
         assert session is not None
         waiting = connection.resend
-        while waiting and session.send_quota > 0:
+        size = 0
+        while waiting and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+            if size >= SENT_BYTES_MAX:
+                self._tick.readers[connection] = None  # goes on in the next tick
+                return
             packet_id = waiting.popleft()
             entry = session.in_flight.get(packet_id)
             if entry is not None and not entry & RELEASED:
-                self._resend(connection, session, packet_id, entry)
+                size += self._resend(connection, session, packet_id, entry)
 
-    def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+    def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> int:
+        """Send a message in flight again; returns its size, 0 if it is given up."""
         loaded = self._load_in_flight(session, packet_id, entry)
         if loaded is None:
             self._counters.drop("max_age")
             self.abandon(session, packet_id)
-            return
+            return 0
         message, retain, identifiers = loaded
         if not self._is_open and not self._may_receive(connection, message):
             self.abandon(session, packet_id)
-            return
+            return 0
         qos = entry & QOS_MASK
         head, tail = encode_delivery(
             connection.version, message, qos, retain, True, identifiers, self._tick.now
@@ -775,12 +803,13 @@ class Delivery:
         if limit and len(head) + len(tail) + 2 > limit:
             self._counters.drop("too_large")
             self.abandon(session, packet_id)
-            return
+            return 0
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
         self._counters.messages_sent[qos] += 1
         self._counters.payload_bytes_sent += len(message.payload)
         self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+        return len(head) + len(tail)
 
     def _load_in_flight(
         self, session: Session, packet_id: int, entry: int

@@ -8,7 +8,6 @@ Read next: `broker.inbound` (packets), `broker.lifecycle` (connections), `broker
 (messages).
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
@@ -20,23 +19,27 @@ from broker.connection import (
     AWAITING_CONNECT,
     CLOSED,
     CLOSING,
+    REPLY_COST,
     Connection,
     Waiting,
 )
 from broker.counters import Counters
 from broker.delivery import Delivery
+from broker.gauges import count_live
 from broker.groups import Groups
 from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
 from broker.lifecycle import Lifecycle, Observe
 from broker.ports import Authenticator, Policy, Transport
 from broker.publishing import Publishing
-from broker.quota import Quota
+from broker.quota import Quota, generation_size
 from broker.retained import Retained
 from broker.routes import Routes
 from broker.sessions import Sessions
 from broker.settings import Settings
+from broker.silence import Silence
 from broker.tick import Tick
+from broker.turns import UNIT_SHIFT, Turns
 from mqtt import reasons
 from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
@@ -80,7 +83,9 @@ RETRY_MS: Final = 100  # how long after a refused write the same batch is tried 
 STALL_RETRY_MS: Final = 10
 # Changes an unwritten batch may have before whoever adds to it is not read from any more.
 STALLED_CHANGES_MAX: Final = 4096
-WATCHED_SPARE: Final = 1024  # entries of closed connections that are not worth a clean-up
+STALLED_BYTES_MAX: Final = 8 << 20  # the same, received since the store refused a batch first
+# Connections that one tick ends when all have to go; 50 microseconds each.
+DEPARTURES_MAX: Final = 256
 RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
 
 _DISCONNECTS: Final = {
@@ -141,8 +146,9 @@ class Engine:
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
         self._waiting: deque[Waiting] = deque()
-        self._watched: list[tuple[int, int, Connection]] = []  # (deadline, count, connection)
-        self._watch_count = 0  # breaks ties between equal deadlines
+        self._silence: Final = Silence(settings, self._connections)
+        # Who has to go, and why: the reason code, and the word it is counted under.
+        self._departures: deque[tuple[Connection, int, str]] = deque()
         self._heartbeat_ms = 0
         self._retry_ms: int | None = None  # a batch was refused; when to try it again
         # What the store said to the last batch, None if it took it. Until then nothing is lost and
@@ -152,7 +158,9 @@ class Engine:
         self._is_low = False
         self._is_draining = False
         self._end_written: int = 0  # end of the log when a batch was written last
+        self._refused_at: int = 0  # bytes received when the store refused a batch
         self._admission: Final = Admission(settings, self._resume_reading)
+        self._turns: Final = Turns(self._tick, settings.tick_work_max, self._handle_later)
         self._totals: Totals = Totals()
 
     def _build(self) -> None:
@@ -161,7 +169,7 @@ class Engine:
         self._log = MessageLog(
             store,
             layout=settings.layout,
-            generation_size_bytes=_generation_size(settings),
+            generation_size_bytes=generation_size(settings),
             generation_age_ms=settings.generation_age_s * 1000,
         )
         self._due = Due(store)
@@ -223,7 +231,7 @@ class Engine:
             self._new_client_id,
             self.settle,
             self.settle_for,
-            self._watch,
+            self._silence.watch,
             self._observe,
         )
         self._inbound = Inbound(
@@ -328,7 +336,7 @@ class Engine:
         self._next_number += 1
         self._connections[connection] = None
         self.counters.connections_accepted += 1
-        self._watch(connection)
+        self._silence.watch(connection)
         is_welcome = self._admission.enter(connection, len(self._connections), now)
         if self._is_draining or not is_welcome:
             connection.state = CLOSING
@@ -342,6 +350,10 @@ class Engine:
         if connection.state >= CLOSING:
             return
         decoder = connection.decoder
+        waiting = self._turns.waiting
+        if waiting and connection in waiting:
+            waiting[connection] += decoder.receive_runs(data)  # what a transport still had
+            return
         self._handle(connection, decoder.receive_runs(data), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
             mistake = ProtocolError("too much before CONNACK", reasons.QUOTA_EXCEEDED)
@@ -351,14 +363,19 @@ class Engine:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
         inbound = self._inbound
+        tick = self._tick
+        work_max = self._turns.work_max
+        spared = self._turns.spared
         received = self.counters.packets_received
         published = received[PUBLISH]
+        tick.work += size >> UNIT_SHIFT
         # A packet is a sign of life [MQTT-3.1.2-22], and so are the bytes of one too large for a
         # slow link; single bytes of one that never ends are not.
         if packets or decoder.pending_size > SLOW_PACKET_BYTES:
             connection.last_received_ms = now
         try:
             while packets:
+                handled = 0
                 for packet in packets:
                     # The two packets that make the traffic go straight to their handlers.
                     if connection.state != ACTIVE:
@@ -378,6 +395,12 @@ class Engine:
                         self._dispatch(connection, packet)
                     if connection.state >= CLOSING:
                         return
+                    handled += 1
+                    if tick.work > work_max and spared <= handled < len(packets):
+                        if connection.state != ACTIVE:
+                            continue
+                        self._turns.postpone(connection, packets[handled:])
+                        break
                 if not decoder.is_held or not (
                     connection.state == ACTIVE or connection.handshake is not None
                 ):
@@ -387,10 +410,13 @@ class Engine:
             self._fail(connection, error)
             return
         if decoder.error is not None:
-            self._fail(connection, decoder.error)
+            if connection not in self._turns.waiting:
+                self._fail(connection, decoder.error)
         elif self._retry_ms is not None and self._is_stuffed():
             self._stalled[connection] = None
             connection.transport.pause_reading()
+        else:
+            self._turns.read_enough(connection, size)
         if connection.meters is not None and connection.state < CLOSING:
             messages = received[PUBLISH] - published
             if not self._admission.measure(connection, messages, size, now):
@@ -398,10 +424,15 @@ class Engine:
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
 
+    def _handle_later(self, connection: Connection, packets: list[Received]) -> None:
+        self._handle(connection, packets, 0, self._tick.now)
+
     def _is_stuffed(self) -> bool:
         """Is there enough already that the store does not take?"""
         accepted = self._log.end - self._end_written
-        return len(self._tick.batch) + accepted > STALLED_CHANGES_MAX
+        if len(self._tick.batch) + accepted > STALLED_CHANGES_MAX:
+            return True
+        return self.counters.bytes_received - self._refused_at > STALLED_BYTES_MAX
 
     def _publish_each(self, connection: Connection, run: PublishRun) -> None:
         for packet in run.packets():
@@ -418,7 +449,8 @@ class Engine:
         """Read on, unless something else holds the connection back."""
         if connection.state == ACTIVE and not connection.reading_paused:
             if connection not in self._stalled and not connection.throttled_until_ms:
-                connection.transport.resume_reading()
+                if connection not in self._turns.waiting:
+                    connection.transport.resume_reading()
 
     def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that was not accepted yet."""
@@ -504,6 +536,8 @@ class Engine:
             return
         self._lifecycle.lost(connection)
         self._connections.pop(connection, None)
+        self._turns.waiting.pop(connection, None)
+        self._stalled.pop(connection, None)
         self._admission.leave(connection)
 
     def pause_writing(self, connection: Connection) -> None:
@@ -552,6 +586,8 @@ class Engine:
             # Nothing was applied; the batch stays and grows. A full disk: refuse what needs it.
             # A stall: stop reading from those whose messages make the batch grow.
             self._retry_ms = tick.now + (STALL_RETRY_MS if self._is_stall(refusal) else RETRY_MS)
+            if self.refused_by is None:
+                self._refused_at = self.counters.bytes_received
             self.refused_by = refusal
             self._publishing.refuses_writes = self._is_low or not self._is_stall(refusal)
             return False
@@ -593,6 +629,13 @@ class Engine:
                 sharing = self._groups.read() if tick.group_readers else False
                 more = reading or sharing
         self._flush()
+        tick.work = 0
+        if self._turns.waiting and not (self._retry_ms is not None and self._is_stuffed()):
+            self._turns.go_on(self._resume_reading)
+            more = True
+        if self._departures:
+            self._depart()
+            more = True
         is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
         return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
 
@@ -611,6 +654,9 @@ class Engine:
             if not data or connection.state == CLOSED:
                 continue
             waiting = Waiting(serial, connection, data, acks, messages)
+            cost = REPLY_COST * len(data)
+            waiting.size += cost
+            connection.held_bytes += cost
             if is_durable and not connection.commits_owed:
                 self._release(waiting)
                 continue
@@ -642,6 +688,7 @@ class Engine:
 
     def _release(self, item: Waiting) -> None:
         connection = item.connection
+        was_full = connection.held_bytes > self.settings.held_bytes_max
         connection.held_bytes -= item.size
         connection.messages_behind -= item.messages
         if connection.state == CLOSED or connection.is_over:
@@ -658,8 +705,15 @@ class Engine:
         if connection.state == CLOSING and not connection.commits_owed and not connection.held:
             self._tick.close(connection)
         session = connection.session
-        if connection.is_lagging or (session is not None and session.replays):
-            self._delivery.want_room(connection)  # reading stops when too much is held
+        if (
+            connection.is_lagging
+            or connection.pending
+            or connection.resend
+            or (session is not None and session.replays)
+        ):
+            self._delivery.want_room(connection)  # it stops when too much is held
+        if was_full and connection.group_keys:
+            self._groups.want_room(connection)
         if connection.reading_paused and connection.held_bytes <= self.settings.held_bytes_max // 2:
             connection.reading_paused = False
             self._resume_reading(connection)
@@ -682,35 +736,12 @@ class Engine:
 
     # Time
 
-    def _watch(self, connection: Connection) -> None:
-        """Look after a connection when its connect timeout or keep alive may be over."""
-        self._watch_until(connection, self._silence_ends(connection))
-
-    def _watch_until(self, connection: Connection, deadline: int) -> None:
-        if not deadline:
-            return
-        self._watch_count += 1
-        watched = self._watched
-        if len(watched) > 2 * len(self._connections) + WATCHED_SPARE:
-            # Most of them are closed: a Keep Alive of 18 hours must not keep them in memory.
-            watched[:] = [item for item in watched if item[2].state < CLOSING]
-            heapq.heapify(watched)
-        heapq.heappush(watched, (deadline, self._watch_count, connection))
-
-    def _silence_ends(self, connection: Connection) -> int:
-        """Return when this connection has been silent for too long, broker ms; 0 = never."""
-        if connection.state == AWAITING_CONNECT or (
-            connection.state == AUTHENTICATING and connection.handshake is not None
-        ):
-            return connection.opened_at_ms + self.settings.connect_timeout_ms
-        if connection.state >= CLOSING or not connection.keep_alive_ms:
-            return 0
-        return connection.last_received_ms + connection.keep_alive_ms
-
     def next_deadline(self) -> int | None:
         """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
-        times = [self._watched[0][0]] if self._watched else []
-        times.append(self._heartbeat_ms + self.settings.heartbeat_ms)
+        times = [self._heartbeat_ms + self.settings.heartbeat_ms]
+        silence_ends = self._silence.next_deadline()
+        if silence_ends is not None:
+            times.append(silence_ends)
         throttled_until = self._admission.next_deadline()
         if throttled_until is not None:
             times.append(throttled_until)
@@ -725,9 +756,7 @@ class Engine:
     def handle_timeout(self, now: int) -> None:
         """Do what time has made due, one bounded slice; call `end_tick` after it."""
         self._tick.now = now
-        watched = self._watched
-        while watched and watched[0][0] <= now:
-            _, _, connection = heapq.heappop(watched)
+        for connection in self._silence.come(now):
             self._look_after(connection, now)
         self._admission.run(now)
         if now >= self._heartbeat_ms + self.settings.heartbeat_ms:
@@ -741,20 +770,21 @@ class Engine:
         self._tick.batch.append((META, HEARTBEAT_KEY, self._heartbeat(now)))
 
     def _look_after(self, connection: Connection, now: int) -> None:
-        deadline = self._silence_ends(connection)
+        deadline = self._silence.ends(connection)
         if not deadline:
             return
         if deadline > now:
-            self._watch_until(connection, deadline)
+            self._silence.watch_until(connection, deadline)
         elif (
             connection.reading_paused
             or connection.throttled_until_ms
             or connection.gated
             or connection in self._stalled
+            or connection in self._turns.waiting
         ):
             # It is us who do not listen, or owe the CONNACK: the client's silence says nothing.
             connection.last_received_ms = now
-            self._watch(connection)
+            self._silence.watch(connection)
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
             connection.state = CLOSING
@@ -785,10 +815,19 @@ class Engine:
         """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
         self._tick.now = now
         self._is_draining = True
-        for connection in list(self._connections):
+        farewell = self._admission.farewell()
+        for connection in self._connections:
+            self._departures.append((connection, farewell, "shutting_down"))
+        self._depart()
+
+    def _depart(self) -> None:
+        """End the next slice of connections that have to go."""
+        departures = self._departures
+        for _ in range(min(len(departures), DEPARTURES_MAX)):
+            connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
-                self.counters.disconnects["shutting_down"] += 1
-            self._lifecycle.end(connection, self._admission.farewell())
+                self.counters.disconnects[word] += 1
+                self._lifecycle.end(connection, reason_code)
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password is not what it was.
@@ -796,13 +835,13 @@ class Engine:
         Not those a transport has proved. Sessions stay, wills do what they do; the shell ticks.
         """
         self._tick.now = now
-        for connection in list(self._connections):
+        for connection in self._connections:
             session = connection.session
             if session is None or connection.identity is not None or connection.state >= CLOSING:
                 continue
             if session.identity in identities:
-                self.counters.disconnects["not_authorized"] += 1
-                self._lifecycle.end(connection, reasons.NOT_AUTHORIZED)
+                self._departures.append((connection, reasons.NOT_AUTHORIZED, "not_authorized"))
+        self._depart()
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is named."""
@@ -811,25 +850,13 @@ class Engine:
 
     def stats(self) -> dict[str, int]:
         """Return what metrics and `$SYS` report beside the counters. Cheap; loop thread only."""
-        live = self._sessions.live
-        stored_online = lagging = in_flight = pending = 0
-        for connection in live.values():
-            session = connection.session
-            assert session is not None
-            stored_online += session.is_stored
-            lagging += connection.is_lagging
-            in_flight += len(session.in_flight)
-            pending += len(connection.pending)
+        online = count_live(self._sessions.live)
         totals = self._totals
         return {
+            **online,
             "connections": len(self._connections),
-            "sessions_online": len(live),
-            "sessions_stored_online": stored_online,
-            "sessions_offline": totals.sessions - stored_online,
+            "sessions_offline": totals.sessions - online["sessions_stored_online"],
             "sessions_stored": totals.sessions,
-            "sessions_lagging": lagging,
-            "inflight_messages": in_flight,
-            "pending_messages": pending,
             "subscriptions_stored": totals.subscriptions,
             "filters": len(self._routes),
             "shared_groups": len(self._groups.all()),
@@ -851,16 +878,6 @@ class Engine:
             yield from session.invariants()
             yield from self._delivery.invariants(connection)
         yield from self._groups.invariants()
-
-
-def _generation_size(settings: Settings) -> int:
-    """Return when a generation ends, bytes: what all may use together is several of them.
-
-    Space returns with whole generations, so a total limit means nothing without some to drop.
-    """
-    if not settings.total_bytes_max:
-        return settings.generation_size_bytes
-    return min(settings.generation_size_bytes, max(1, settings.total_bytes_max // 4))
 
 
 def _plain_heartbeat(now: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.connection import ACTIVE, Connection
 from broker.counters import Counters
-from broker.delivery import READ_MAX, SCAN_MAX, Delivery
+from broker.delivery import READ_MAX, READERS_MAX, SCAN_MAX, Delivery
 from broker.ports import Policy
 from broker.routes import Entry, Routes
 from broker.settings import Settings
@@ -52,6 +52,7 @@ class Group:
         "members",
         "owed",
         "pending",
+        "pending_bytes",
         "position",
         "rotor",
         "share_name",
@@ -74,8 +75,25 @@ class Group:
         self.is_lagging: bool = False
         self.cursor: Cursor | None = None
         # In memory only: messages without an offset, waiting or out with a member.
-        self.pending: deque[Message] = deque()
+        self.pending: deque[Message] = deque()  # changed by `queue` and `next_pending` only
+        self.pending_bytes: int = 0  # of their payloads
         self.borrowed: dict[tuple[Connection, int], Message] = {}
+
+    def queue(self, message: Message) -> None:
+        """Let a message wait for a member with room."""
+        self.pending.append(message)
+        self.pending_bytes += len(message.payload)
+
+    def queue_again(self, message: Message) -> None:
+        """Let a message that came back wait before all others."""
+        self.pending.appendleft(message)
+        self.pending_bytes += len(message.payload)
+
+    def next_pending(self) -> Message:
+        """Take the first message that waits."""
+        message = self.pending.popleft()
+        self.pending_bytes -= len(message.payload)
+        return message
 
     def key(self) -> tuple[str, str]:
         """Return (share name, topic filter): its identity."""
@@ -110,6 +128,8 @@ class Groups:
         self._settings: Final = settings
         self._policy: Final = policy
         self._is_open: Final = policy.is_open
+        # Messages held for a commit wait for the client right after it, so its own mark holds, too.
+        self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._counters: Final = counters
         self._groups: dict[tuple[str, str], Group] = {}
 
@@ -245,13 +265,20 @@ class Groups:
         connection = None if group.pending else self._pick(group, message.topic)
         if connection is not None:
             self._hand_out(group, connection, message)
-        elif len(group.pending) < self._settings.clean_queue_messages_max:
-            group.pending.append(message)
-        else:
-            self._counters.drop("queue_full")
-            if self._settings.on_limit == "drop_oldest" and group.pending:
-                group.pending.popleft()
-                group.pending.append(message)
+            return
+        settings = self._settings
+        bytes_max = settings.clean_queue_bytes_max - len(message.payload)
+        fits = not group.pending or group.pending_bytes <= bytes_max
+        if len(group.pending) < settings.clean_queue_messages_max and fits:
+            group.queue(message)
+            return
+        self._counters.drop("queue_full")
+        if settings.on_limit == "drop_oldest" and group.pending:
+            group.next_pending()
+            while group.pending and group.pending_bytes > bytes_max:
+                self._counters.drop("queue_full")
+                group.next_pending()
+            group.queue(message)
 
     def _pick(self, group: Group, topic: str, *, in_memory: bool = False) -> Connection | None:
         """Return the next member in turn that may receive the topic and has room, or None.
@@ -262,7 +289,7 @@ class Groups:
         count = len(members)
         for step in range(count):
             connection = members[(group.rotor + step) % count]
-            if not connection.has_room():
+            if not connection.has_room() or connection.held_bytes > self._held_max:
                 continue
             session = connection.session
             assert session is not None
@@ -337,7 +364,7 @@ class Groups:
                 message = group.borrowed.pop((connection, packet_id), None)
             if message is not None:
                 if goes_on:
-                    group.pending.appendleft(message)
+                    group.queue_again(message)
             elif offset:
                 group.leased.pop(offset, None)
                 if goes_on:
@@ -364,7 +391,7 @@ class Groups:
             if connection is None and not is_homeless:
                 if not group.members or self._may_somebody_receive(group, message.topic):
                     return
-            group.pending.popleft()
+            group.next_pending()
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
                 self._counters.expired_messages += 1
             elif connection is None:
@@ -380,7 +407,7 @@ class Groups:
     def read(self) -> bool:
         """Hand out what stored groups owe; True if some have more. After the batch was written."""
         readers = self._tick.group_readers
-        for group in list(readers):
+        for group in list(readers)[:READERS_MAX]:
             del readers[group]
             if self._read_group(group):
                 readers[group] = None

@@ -19,6 +19,7 @@ from broker.routes import Route, Routes
 from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.tick import Tick
+from broker.turns import UNIT_SHIFT
 from mqtt import reasons
 from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubacks, pubcomp, pubrec, pubrel
 from mqtt.errors import ProtocolError
@@ -216,6 +217,7 @@ class Inbound:
         topic = connection.aliases_in.get(alias)
         if topic is None:
             raise ProtocolError(f"topic alias {alias} was never set, expected a topic with it")
+        self._tick.work += len(topic) >> UNIT_SHIFT  # three bytes stand for up to 65,535
         return topic
 
     def _refusal(self, session: Session, topic: str, route: Route) -> int:

@@ -298,3 +298,13 @@ class Quota:
         if not session.disconnected_at_ms:
             return None
         return max(int.from_bytes(since, "big"), session.position)
+
+
+def generation_size(settings: Settings) -> int:
+    """Return when a generation ends, bytes: what all may use together is several of them.
+
+    Space returns with whole generations, so a total limit means nothing without some to drop.
+    """
+    if not settings.total_bytes_max:
+        return settings.generation_size_bytes
+    return min(settings.generation_size_bytes, max(1, settings.total_bytes_max // 4))

@@ -21,6 +21,7 @@ class Tick:
     def __init__(self, progress_delay_ms: int) -> None:
         self._progress_delay_ms: Final = progress_delay_ms
         self.now: int = 0  # broker time, ms; set at every event
+        self.work: int = 0  # done in this tick, see `broker.turns`
         self.batch: Batch = []
         # Session records to write with this batch, and those whose only news is QoS 1 progress,
         # which may reach the store up to `progress_delay_ms` late: a crash then costs duplicates.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.connection import REPLY_COST
 from broker.delivery import PAGE_MAX
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from tests.broker.harness import Broker
@@ -388,6 +389,76 @@ def test_a_full_queue_of_a_session_in_memory_drops_by_the_limit(
     assert broker.counters.dropped["queue_full"] == 3
 
 
+@pytest.mark.parametrize(
+    ("on_limit", "kept"),
+    [("drop_new", [b"0000", b"0001", b"0002"]), ("drop_oldest", [b"0000", b"0004", b"0005"])],
+)
+def test_a_queue_of_a_session_in_memory_is_full_by_bytes_as_well(
+    on_limit: str, kept: list[bytes]
+) -> None:
+    broker = Broker(max_inflight=1, clean_queue_bytes_max=8, on_limit=on_limit)
+    client = broker.clean("c", "t", qos=1)
+    publish(broker, numbers(6))
+    assert client.connection.pending_bytes == 8
+    assert client.receive_all() == kept
+    assert broker.counters.dropped["queue_full"] == 3
+    assert client.connection.pending_bytes == 0
+
+
+def test_a_large_message_takes_the_place_of_many_small_ones() -> None:
+    broker = Broker(max_inflight=1, clean_queue_bytes_max=100)
+    client = broker.clean("c", "t", qos=1)
+    publish(broker, [b"in flight", *numbers(20), b"L" * 99])
+    assert client.receive_all() == [b"in flight", b"L" * 99]
+    assert broker.counters.dropped["queue_full"] == 20
+
+
+def test_a_session_with_too_many_bytes_waiting_reads_them_from_the_store() -> None:
+    broker = Broker(max_inflight=1, pending_bytes_max=1000)
+    client = broker.durable("c", "t")
+    payloads = [bytes([number]) * 400 for number in range(5)]
+    publish(broker, payloads[:3])
+    assert not client.connection.is_lagging and client.connection.pending_bytes == 800
+    publish(broker, payloads[3:])
+    assert client.connection.is_lagging and client.connection.pending_bytes == 0
+    assert client.receive_all() == payloads
+
+
+def test_a_message_larger_than_the_queue_may_wait_alone() -> None:
+    broker = Broker(max_inflight=1, pending_bytes_max=10, clean_queue_bytes_max=10)
+    stored, clean = broker.durable("s", "t"), broker.clean("c", "t", qos=1)
+    publish(broker, [b"1", b"2" * 100])
+    assert stored.receive_all() == clean.receive_all() == [b"1", b"2" * 100]
+    assert broker.counters.dropped["queue_full"] == 0
+
+
+def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
+    broker = Broker(out_buffer_bytes_max=2000)
+    client = broker.durable("c", "t")
+    payloads = [bytes([number]) * 400 for number in range(50)]
+    publish(broker, payloads)
+    client.drop()
+    broker.hold_commits()
+    client = broker.request("c", expiry=100)
+    assert len(client.connection.resend) > 40
+    assert client.connection.held_bytes < 2000 + 500 + 2 * REPLY_COST * 8
+    broker.commit()
+    assert [message.payload for message in client.messages()] == payloads
+
+
+def test_qos_2_messages_held_for_a_commit_are_bounded() -> None:
+    broker = Broker(out_buffer_bytes_max=2000)
+    client = broker.durable("c", "t", qos=2)
+    publisher = broker.connect("p")
+    broker.hold_commits()
+    payloads = [bytes([number]) * 400 for number in range(50)]
+    for number, payload in enumerate(payloads):
+        publisher.send(Publish("t", payload, 2, packet_id=number + 1))
+    assert client.connection.held_bytes < 2000 + 500 + REPLY_COST * 8
+    broker.commit()
+    assert client.receive_all() == payloads
+
+
 def test_an_offline_session_costs_no_memory_and_gets_everything() -> None:
     broker = Broker()
     broker.durable("c", "t", "u/#").drop()
@@ -461,7 +532,7 @@ def test_a_backlog_behind_a_commit_that_does_not_come_is_bounded() -> None:
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     broker.settle()
-    assert client.connection.held_bytes < 2000 + (PAGE_MAX + 1) * 160
+    assert client.connection.held_bytes < 2000 + (PAGE_MAX + 1) * (116 + REPLY_COST)
     broker.commit()
     assert len(client.receive_all()) == 600
 

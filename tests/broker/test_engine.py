@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.connection import REPLY_COST
 from mqtt import reasons
 from mqtt.packets import (
     Connack,
@@ -625,6 +626,39 @@ def test_a_stalled_store_refuses_nothing_and_catches_up() -> None:
     broker.advance(ms=100)
     broker.commit()
     publisher.expect(Puback(1), Puback(2))
+
+
+def test_a_publisher_that_fills_an_unwritten_batch_with_bytes_is_not_read_from() -> None:
+    broker, _ = with_reader()
+    publisher = broker.connect("q", version=4)
+    publisher.take()
+    broker.store.fail_writes = WriteStalled("write stall")
+    payload = bytes(1 << 20)
+    number = 0
+    while publisher.stream.is_read:
+        number += 1
+        assert number <= 9
+        publisher.send(Publish("t", payload, 1, packet_id=number))
+    assert number == 9
+    broker.store.fail_writes = None
+    broker.advance(ms=100)
+    assert publisher.stream.is_read
+
+
+def test_acknowledgements_held_for_a_slow_disk_count_by_what_they_cost() -> None:
+    """v3.1.1 knows no Receive Maximum: nothing else ends what a publisher may have open."""
+    broker, _ = with_reader(held_bytes_max=100_000)
+    publisher = broker.connect("q", version=4)
+    publisher.take()
+    broker.hold_commits()
+    number = 0
+    while publisher.stream.is_read:
+        number += 1
+        publisher.send(Publish("t", b"x", 1, packet_id=number % 65535 + 1))
+        assert number <= 100_000 // (REPLY_COST + 4) + 1
+    broker.commit()
+    assert publisher.stream.is_read
+    assert len(publisher.take()) == number
 
 
 def test_a_publisher_that_fills_an_unwritten_batch_is_not_read_from() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.engine import DEPARTURES_MAX
 from broker.ports import Verdict
 from mqtt import reasons
 from mqtt.encoder import encode
@@ -836,3 +837,17 @@ def test_a_client_whose_session_ended_in_the_same_tick_gets_a_new_one() -> None:
     assert not broker._connack(again).session_present
     broker.publish("t")
     again.expect_nothing()
+
+
+def test_many_are_sent_away_in_slices() -> None:
+    broker = Broker()
+    count = 2 * DEPARTURES_MAX + 10
+    clients = [broker.connect(f"c{number}") for number in range(count)]
+    broker.engine.drain(broker.now)
+    seen = []
+    for _ in range(3):
+        broker.engine.end_tick(broker.now)
+        seen.append(sum(client.is_closed for client in clients))
+    assert seen == [DEPARTURES_MAX, 2 * DEPARTURES_MAX, count]
+    broker.settle()
+    clients[-1].expect_closed(reasons.SERVER_SHUTTING_DOWN)

@@ -136,6 +136,9 @@ class Profile:
         settings.expiry_slice = choice((1, 2, 256))
         settings.out_buffer_bytes_max = choice((200, 2_000, 1 << 20))
         settings.held_bytes_max = choice((200, 4 << 20))
+        if settings.expiry_slice == 1:
+            settings.tick_work_max = 1 if settings.max_inflight == 2 else 3
+            settings.pending_bytes_max = settings.clean_queue_bytes_max = 30
         if random.random() < self.small_generations:
             settings.generation_size_bytes = choice((300, 1_500))
             settings.generation_age_s = choice((2, 3600))

@@ -1,0 +1,169 @@
+"""A flood waits for the next tick, everybody else does not."""
+
+import pytest
+
+from broker.turns import LARGE_READ, SPARED_MAX
+from mqtt.encoder import encode
+from mqtt.packets import Pingreq, Pingresp, Publish, Subscribe, Subscription
+from storage.errors import WriteStalled
+from tests.broker.harness import Broker, Client
+from tests.broker.messages import numbers
+
+# Topics change from message to message, or the decoder would gather them into runs.
+TOPICS = ("a", "b")
+
+
+def flood(count: int, qos: int = 0, size: int = 0) -> list[Publish]:
+    """Return PUBLISH packets with numbered payloads, padded to `size` bytes."""
+    return [
+        Publish(
+            f"t/{TOPICS[number % 2]}",
+            payload.ljust(size, b"."),
+            qos,
+            packet_id=number + 1 if qos else 0,
+        )
+        for number, payload in enumerate(numbers(count))
+    ]
+
+
+def receive(client: Client, *packets: object) -> None:
+    """Hand packets to the engine in one read, without a tick."""
+    data = b"".join(encode(packet, client.version) for packet in packets)  # type: ignore[arg-type]
+    client.broker.engine.receive(client.connection, data, client.broker.now)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_over_the_budget_waits_and_keeps_its_order(qos: int) -> None:
+    broker = Broker(tick_work_max=10)
+    reader = broker.durable("r", "t/#", qos=qos)
+    publisher = broker.connect("p")
+    receive(publisher, *flood(100, qos))
+    assert not publisher.stream.is_read
+    broker.engine.end_tick(broker.now)
+    assert not publisher.stream.is_read
+    broker.settle()
+    assert publisher.stream.is_read
+    assert reader.receive_all() == numbers(100)
+
+
+def test_one_tick_makes_no_more_deliveries_than_the_budget_and_one_message() -> None:
+    broker = Broker(tick_work_max=20)
+    readers = [broker.clean(f"r{number}", "t/#") for number in range(7)]
+    publisher = broker.connect("p")
+    receive(publisher, *flood(300))
+    sent = broker.counters.messages_sent[0]
+    assert sent <= 20 + 7 * SPARED_MAX
+    while not publisher.stream.is_read:
+        broker.engine.end_tick(broker.now)
+        done, sent = broker.counters.messages_sent[0] - sent, broker.counters.messages_sent[0]
+        assert done <= 20 + 7 * SPARED_MAX
+    assert sent == 300 * 7
+    broker.settle()
+    assert all(len(reader.payloads()) == 300 for reader in readers)
+
+
+def test_who_brings_little_is_served_in_a_tick_whose_budget_is_used_up() -> None:
+    broker = Broker(tick_work_max=10)
+    broker.clean("r", "t/#")
+    publisher, other = broker.connect("p"), broker.connect("o")
+    receive(publisher, *flood(100))
+    receive(other, Pingreq())
+    broker.engine.end_tick(broker.now)
+    other.expect(Pingresp())
+    assert other.stream.is_read and not publisher.stream.is_read
+
+
+def test_who_floods_takes_turns() -> None:
+    broker = Broker(tick_work_max=10)
+    broker.clean("r", "t/#")
+    publishers = [broker.connect(f"p{number}") for number in range(3)]
+    for publisher in publishers:
+        receive(publisher, *flood(100))
+    for _ in range(15):
+        broker.engine.end_tick(broker.now)
+    left = [len(broker.engine._turns.waiting[publisher.connection]) for publisher in publishers]
+    assert max(left) - min(left) <= 11 and 20 < min(left) < 60
+    broker.settle()
+    assert all(publisher.stream.is_read for publisher in publishers)
+    assert broker.counters.messages_sent[0] == 300
+
+
+def test_a_large_read_beyond_the_budget_is_the_last_one_of_the_tick() -> None:
+    broker = Broker(tick_work_max=100)
+    broker.clean("r", "t")
+    publisher, other = broker.connect("p"), broker.connect("o")
+    receive(publisher, Publish("t", bytes(LARGE_READ)))
+    assert not publisher.stream.is_read
+    receive(other, Publish("t", b"small"))
+    assert other.stream.is_read
+    broker.engine.end_tick(broker.now)
+    assert publisher.stream.is_read
+
+
+def test_a_topic_alias_that_stands_for_a_long_topic_counts_by_the_topic() -> None:
+    broker = Broker(tick_work_max=1000)
+    reader = broker.clean("r", "#")
+    publisher = broker.connect("p")
+    receive(publisher, Publish("x" * 50_000, b"", 0, topic_alias=1))
+    aliased = [Publish("", b"", 0, topic_alias=1) for _ in range(100)]
+    receive(publisher, *aliased)
+    assert sum(map(len, reader.connection.out)) < 1000 * 128 + 60_000 * SPARED_MAX
+    assert not publisher.stream.is_read
+    broker.settle()
+    assert len(reader.messages()) == 101
+
+
+def test_bytes_that_come_all_the_same_stay_behind_what_waits() -> None:
+    broker = Broker(tick_work_max=5)
+    reader = broker.clean("r", "t/#")
+    publisher = broker.connect("p")
+    packets = flood(60)
+    receive(publisher, *packets[:50])
+    receive(publisher, *packets[50:], Pingreq())
+    broker.settle()
+    assert reader.payloads() == numbers(60)
+    publisher.expect(Pingresp())
+
+
+def test_a_broken_packet_behind_what_waits_ends_the_connection_after_it() -> None:
+    broker = Broker(tick_work_max=5)
+    reader = broker.clean("r", "t/#")
+    publisher = broker.connect("p")
+    data = b"".join(encode(packet, 5) for packet in flood(60)) + b"\x00\x00"
+    broker.engine.receive(publisher.connection, data, broker.now)
+    assert not publisher.is_closed
+    broker.settle()
+    assert publisher.is_closed
+    assert reader.payloads() == numbers(60)
+
+
+def test_who_is_gone_does_not_go_on() -> None:
+    broker = Broker(tick_work_max=5)
+    reader = broker.clean("r", "t/#")
+    publisher = broker.connect("p")
+    receive(publisher, *flood(60))
+    publisher.drop()
+    assert 0 < len(reader.payloads()) < 60
+    assert not broker.engine._turns.waiting
+
+
+def test_a_client_that_waits_for_its_turn_is_not_called_silent() -> None:
+    broker = Broker(tick_work_max=1)
+    broker.clean("r", "t/#")
+    publisher = broker.connect("p", keep_alive=10)
+    broker.store.fail_writes = WriteStalled("write stall")
+    broker.engine.handle_timeout(broker.now + 2000)  # a heartbeat that the store does not take
+    receive(publisher, *flood(60))
+    waiting = broker.engine._turns.waiting
+    assert publisher.connection in waiting
+    broker.engine.handle_timeout(broker.now + 15_000)
+    assert not publisher.is_closed
+
+
+def test_a_subscription_that_waits_behind_a_flood_is_answered() -> None:
+    broker = Broker(tick_work_max=5)
+    client = broker.clean("c", "t/#")
+    receive(client, *flood(60), Subscribe(7, [Subscription("u", 0)]))
+    broker.settle()
+    assert len(client.messages()) == 60
+    assert len(client.take()) == 1
