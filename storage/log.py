@@ -1,7 +1,8 @@
 """The `messages` database of one shard: every accepted message once, in one order, in generations.
 
 A session is a position in this log (`cursor`); nothing is written per subscriber. All writes go
-into the batch of the tick; all reads see only what was written to the store, never a pending batch.
+into the batch of the tick, by `seal` at the latest, which must be called before it is written; all
+reads see only what was written to the store, never a pending batch.
 The log writes nothing itself except families, and where `open` and `store_batch` say so. A shard is
 one store with one writer: `shard` is only its name in streams and iterators. Read next:
 `storage.generations` (how the log is cut), `storage.layouts.blocks` (the rows), `storage.cursor`.
