@@ -137,14 +137,17 @@ def _compile(root: Path, place: Path) -> list[Path]:
         shutil.copytree(root / package, place / package, ignore=skipped)
     log = place / "compile.log"
     with log.open("wb") as output:
-        status = subprocess.run(
-            [sys.executable, __file__, *modules],
-            cwd=place,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=COMPILE_SECONDS_MAX,
-        ).returncode
+        try:
+            status = subprocess.run(
+                [sys.executable, __file__, *modules],
+                cwd=place,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=COMPILE_SECONDS_MAX,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise BuildFailed(f"compiling took more than {COMPILE_SECONDS_MAX} s") from None
     made = sorted(p for p in place.rglob("*.so") if p.relative_to(place).parts[0] != "build")
     if status or not made:
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
@@ -160,7 +163,7 @@ def _run_mypyc(modules: list[str]) -> None:
 
     from mypyc.build import mypycify
     from setuptools import setup  # type: ignore[import-untyped]
-    from setuptools._distutils.ccompiler import CCompiler  # type: ignore[import-untyped]
+    from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
     Path("mypy.ini").write_text(
         # Foreign packages are not installed where a wheel is built: the same types everywhere.
@@ -179,19 +182,24 @@ def _run_mypyc(modules: list[str]) -> None:
         if sys.platform == "linux":
             extension.extra_link_args.append("-Wl,-s")  # no symbols: half of the size
 
-    one_after_another = CCompiler.compile
+    class BuildInParallel(build_ext):  # type: ignore[misc]
+        def build_extensions(self) -> None:
+            one_after_another = self.compiler.compile
 
-    def in_parallel(self: Any, sources: list[str], *rest: Any, **options: Any) -> list[str]:
-        def one(source: str) -> list[str]:
-            made: list[str] = one_after_another(self, [source], *rest, **options)
-            return made
+            def compile_all(sources: list[str], **options: Any) -> list[str]:
+                with ThreadPoolExecutor(os.cpu_count()) as pool:
+                    made = pool.map(lambda one: one_after_another([one], **options), sources)
+                    return [file for files in made for file in files]
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return [made for each in pool.map(one, sources) for made in each]
+            self.compiler.compile = compile_all
+            super().build_extensions()
 
-    CCompiler.compile = in_parallel
-    arguments = ["-q", "build_ext", "--inplace", "--build-temp=build", "--build-lib=build"]
-    setup(name=GROUP, ext_modules=extensions, script_args=arguments)
+    setup(
+        name=GROUP,
+        ext_modules=extensions,
+        cmdclass={"build_ext": BuildInParallel},
+        script_args=["-q", "build_ext", "--inplace", "--build-temp=build", "--build-lib=build"],
+    )
 
 
 if __name__ == "__main__":
