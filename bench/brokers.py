@@ -92,18 +92,36 @@ def installed() -> list[str]:
 
 
 def version_of(kind: str) -> str:
-    """Return the version a broker states of itself."""
+    """Return the version a broker states of itself.
+
+    Raises `BenchError` if Holdfast is not the build that was asked for.
+    """
     if kind in OURS:
+        said = subprocess.run(
+            [python(), "-m", "broker", "--version"],
+            cwd=tree_of(kind),
+            env={**os.environ, "PYTHONPATH": str(tree_of(kind))},
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        check_build(kind, said)
         commit = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip()
-        return f"{kind} {commit or 'of unknown commit'}"
+        return f"{kind}: {said}, commit {commit or 'unknown'}"
     flags = {MOSQUITTO: "-h", SQLITE: "-h", FLASHMQ: "--version", NANOMQ: "--version"}
-    said = subprocess.run(
+    ran = subprocess.run(
         [program(kind) or kind, flags.get(kind, "version")], capture_output=True, text=True
     )
-    lines = (said.stdout or said.stderr).splitlines()
+    lines = (ran.stdout or ran.stderr).splitlines()
     return f"{kind}: {lines[0].strip()}" if lines else f"{kind}, unknown version"
+
+
+def check_build(kind: str, said: str) -> None:
+    """Raise `BenchError` unless the version line `said` is that of the build `kind` stands for."""
+    is_compiled = ", compiled" in said
+    if is_compiled != (kind == COMPILED) or not said:
+        raise BenchError(f"{kind} is not what runs in {tree_of(kind).name}: {said!r}")
 
 
 class Broker:
@@ -287,6 +305,11 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return answer == b"\x20\x02\x00\x00"
+
+
+def is_compiled() -> bool:
+    """Return whether there is a compiled build of these very sources."""
+    return subprocess.run([ROOT / "scripts" / "compile", "--current"]).returncode == 0
 
 
 def compile_holdfast() -> None:

@@ -16,6 +16,7 @@ from bench.brokers import (
     COMPILED,
     EMQX,
     FLASHMQ,
+    HOLDFAST,
     MOSQUITTO,
     NANOMQ,
     OURS,
@@ -24,6 +25,7 @@ from bench.brokers import (
     SQLITE,
     BenchError,
     Broker,
+    is_compiled,
     python,
     tree_of,
 )
@@ -328,7 +330,7 @@ def storm(context: Context, kind: str) -> Outcome:
 def fill(context: Context, sessions: int) -> tuple[Path, float]:
     """Return a new database with so many offline sessions, and how many were made a second."""
     directory = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=context.disk))
-    kind = COMPILED if tree_of(COMPILED).is_dir() else OURS[0]
+    kind = COMPILED if is_compiled() else HOLDFAST
     command = [python(), str(ROOT / "bench" / "fill.py"), str(directory / "data")]
     command += [f"--sessions={sessions}", f"--prefix={FILL_PREFIX}", f"--run={FILL_RUN}"]
     ran = subprocess.run(

@@ -123,3 +123,23 @@ def test_filled_sessions_are_there_after_a_restart(tmp_path: Path) -> None:
     assert (recovery.sessions, recovery.were_connected) == (1_100, 0)
     store.close()
     directory.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "fits"),
+    [
+        (brokers.COMPILED, "holdfast 0.1.0, compiled (by mypyc)", True),
+        (brokers.COMPILED, "holdfast 0.1.0, pure Python (run from its sources)", False),
+        (brokers.HOLDFAST, "holdfast 0.1.0, pure Python (run from its sources)", True),
+        (brokers.HOLDFAST, "holdfast 0.1.0, compiled (by mypyc)", False),
+        (brokers.HOLDFAST, "", False),
+    ],
+)
+def test_the_build_that_is_measured_is_the_one_that_is_named(
+    kind: str, said: str, fits: bool
+) -> None:
+    if fits:
+        brokers.check_build(kind, said)
+    else:
+        with pytest.raises(brokers.BenchError):
+            brokers.check_build(kind, said)
