@@ -48,6 +48,8 @@ def heal_and_judge(world: "World") -> None:
     assert process is not None
     world.stall_ends(process.store)
     process.store.fail_at_call(0, Unrecoverable("never"))
+    if process.frozen():  # what it has not even read yet cannot be settled
+        world.run_until(process.frozen_until)
     for client in world.clients:
         client.heal()
     _drain(world, "drain")
