@@ -534,6 +534,11 @@ class Engine:
         self._tick.now = now
         if connection.state == CLOSED:
             return
+        # What it sent before, perhaps a DISCONNECT, has arrived: it only waited for its turn.
+        while packets := self._turns.waiting.pop(connection, None):
+            if connection.state >= CLOSING:
+                break
+            self._handle(connection, packets, 0, now)
         self._lifecycle.lost(connection)
         self._connections.pop(connection, None)
         self._turns.waiting.pop(connection, None)
