@@ -755,14 +755,17 @@ class Delivery:
         """
         session = connection.session
         assert session is not None
-        waiting = connection.resend
         for packet_id, entry in list(session.in_flight.items()):
             if entry & RELEASED:
                 self._counters.redeliveries += 1
                 self._counters.packets_sent[PUBREL] += 1
                 self._tick.hold(connection, pubrel(packet_id))
-            elif waiting or session.send_quota == 0 or connection.held_bytes > self._held_max:
-                waiting.append(packet_id)
+            elif (
+                connection.resend
+                or session.send_quota == 0
+                or connection.held_bytes > self._held_max
+            ):
+                connection.send_later(packet_id)
             else:
                 self._resend(connection, session, packet_id, entry)
         if session.position < self._log.end:

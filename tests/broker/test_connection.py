@@ -2,9 +2,10 @@
 
 import pytest
 
-from broker.connection import ACTIVE, CLOSED, CLOSING, Connection, Waiting
+from broker.connection import ACTIVE, CLOSED, CLOSING, Connection, Pending, Waiting
 from broker.tick import Tick
 from mqtt.decoder import Decoder
+from mqtt.message import Message
 from session.session import Session
 from tests.broker.harness import Stream
 
@@ -46,7 +47,7 @@ def test_there_is_no_room_without_quota_behind_resends_or_for_a_slow_client() ->
     connection.session.send_quota = 0
     assert not connection.has_room()
     connection.session.send_quota = 1
-    connection.resend.append(1)
+    connection.send_later(1)
     assert not connection.has_room()
     connection.resend.clear()
     connection.writable = False
@@ -139,3 +140,18 @@ def test_only_stored_sessions_have_records_to_write() -> None:
     assert tick.late_due_ms == 1200  # counted from the first
     tick.forget(session)
     assert not tick.dirty and not tick.late
+
+
+def test_what_waits_for_one_connection_waits_for_no_other() -> None:
+    """An idle connection has no queue of its own: all of them share empty ones."""
+    first, second = active(), active()
+    message = Message("t", b"four", 1, False, b"", "p", 0, 0)
+    assert first.pending is second.pending and first.resend is second.resend
+    first.queue(Pending(message, 1, False, ()))
+    first.send_later(7)
+    assert not second.pending and not second.resend
+    assert first.pending_bytes == 4 and first.next_pending().message is message
+    assert first.pending is second.pending and first.pending_bytes == 0
+    first.queue(Pending(message, 1, False, ()))
+    first.clear_queue()
+    assert first.pending is second.pending and first.pending_bytes == 0

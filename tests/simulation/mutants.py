@@ -301,7 +301,7 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
         if connection.session.in_flight and not connection.resend and connection.gated:
             for packet_id, entry in connection.session.in_flight.items():
                 if not entry & RELEASED:
-                    connection.resend.append(packet_id)
+                    connection.send_later(packet_id)
 
     patcher.wrap(Lifecycle, "_inherit", inherit)
     patcher.wrap(Lifecycle, "_begin", begin)
