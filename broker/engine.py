@@ -19,9 +19,7 @@ from broker.connection import (
     AWAITING_CONNECT,
     CLOSED,
     CLOSING,
-    REPLY_COST,
     Connection,
-    Waiting,
 )
 from broker.counters import Counters
 from broker.delivery import Delivery
@@ -33,6 +31,7 @@ from broker.lifecycle import Lifecycle, Observe
 from broker.ports import Authenticator, Policy, Transport
 from broker.publishing import Publishing
 from broker.quota import Quota, generation_size
+from broker.replies import Replies
 from broker.retained import Retained
 from broker.routes import Routes
 from broker.sessions import Sessions
@@ -145,7 +144,6 @@ class Engine:
         self._tick: Final = Tick(settings.progress_delay_ms)
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
-        self._waiting: deque[Waiting] = deque()
         self._silence: Final = Silence(settings, self._connections)
         # Who has to go, and why: the reason code, and the word it is counted under.
         self._departures: deque[tuple[Connection, int, str]] = deque()
@@ -195,6 +193,9 @@ class Engine:
             settings,
             self._policy,
             counters,
+        )
+        self._replies = Replies(
+            tick, self._delivery, self._groups, settings, counters, self._resume_reading
         )
         self._sessions = Sessions(
             tick,
@@ -628,12 +629,12 @@ class Engine:
         more = False
         if self._retry_ms is None or self._retry_ms <= now:
             if self._write():
-                self._attach_held()
+                self._replies.attach(self.written, self.durable)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.read() if tick.readers else False
                 sharing = self._groups.read() if tick.group_readers else False
                 more = reading or sharing
-        self._flush()
+        self._replies.flush()
         tick.work = 0
         if self._turns.waiting and not (self._retry_ms is not None and self._is_stuffed()):
             self._turns.go_on(self._resume_reading)
@@ -644,35 +645,6 @@ class Engine:
         is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
         return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
 
-    def _attach_held(self) -> None:
-        """Tie the replies held in this tick to the batch that was just written."""
-        tick = self._tick
-        if not tick.holding:
-            return
-        serial = self.written
-        holding, tick.holding = tick.holding, []
-        is_durable = serial <= self.durable
-        for connection in holding:
-            data, connection.held = connection.held, []
-            acks, connection.held_acks = connection.held_acks, 0
-            messages, connection.held_messages = connection.held_messages, 0
-            if not data or connection.state == CLOSED:
-                continue
-            waiting = Waiting(serial, connection, data, acks, messages)
-            cost = REPLY_COST * len(data)
-            waiting.size += cost
-            connection.held_bytes += cost
-            if is_durable and not connection.commits_owed:
-                self._release(waiting)
-                continue
-            connection.commits_owed += 1
-            connection.last_waiting = waiting
-            self._waiting.append(waiting)
-            limit = self.settings.held_bytes_max
-            if connection.held_bytes > limit and not connection.reading_paused:
-                connection.reading_paused = True
-                connection.transport.pause_reading()
-
     def committed(self, serial: int, now: int) -> None:
         """Everything up to batch `serial` is durable: release what waited for it."""
         self._tick.now = now
@@ -682,62 +654,8 @@ class Engine:
         ended = self._tick.ended
         if ended:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
-        waiting = self._waiting
-        while waiting and waiting[0].serial <= serial:
-            item = waiting.popleft()
-            item.connection.commits_owed -= 1
-            if item.connection.last_waiting is item:
-                item.connection.last_waiting = None
-            self._release(item)
+        self._replies.release(serial)
         self._housekeeping.reclaim(serial)
-
-    def _release(self, item: Waiting) -> None:
-        connection = item.connection
-        was_full = connection.held_bytes > self.settings.held_bytes_max
-        connection.held_bytes -= item.size
-        connection.messages_behind -= item.messages
-        if connection.state == CLOSED or connection.is_over:
-            return  # [MQTT-3.14.4-1]
-        if connection.gated:
-            connection.gated = False
-            connection.last_received_ms = self._tick.now  # its silence was ours until now
-        if item.acks:
-            connection.inbound_open -= item.acks
-        connection.out.extend(item.data)
-        if not connection.touched:
-            connection.touched = True
-            self._tick.touched.append(connection)
-        if connection.state == CLOSING and not connection.commits_owed and not connection.held:
-            self._tick.close(connection)
-        session = connection.session
-        if (
-            connection.is_lagging
-            or connection.pending
-            or connection.resend
-            or (session is not None and session.replays)
-        ):
-            self._delivery.want_room(connection)  # it stops when too much is held
-        if was_full and connection.group_keys:
-            self._groups.want_room(connection)
-        if connection.reading_paused and connection.held_bytes <= self.settings.held_bytes_max // 2:
-            connection.reading_paused = False
-            self._resume_reading(connection)
-
-    def _flush(self) -> None:
-        """One write per connection, then the closes."""
-        tick = self._tick
-        touched, tick.touched = tick.touched, []
-        counters = self.counters
-        for connection in touched:
-            connection.touched = False
-            if connection.out and connection.state != CLOSED:
-                data = b"".join(connection.out)
-                connection.out.clear()
-                counters.bytes_sent += len(data)
-                connection.transport.write(data)
-        closing, tick.closing = tick.closing, []
-        for connection in closing:
-            connection.transport.close()
 
     # Time
 
@@ -869,7 +787,7 @@ class Engine:
             "log_end": self._log.end,
             "log_bytes": self._quota.total_bytes(),
             "generations": len(self._log.list_generations()),
-            "waiting_replies": len(self._waiting),
+            "waiting_replies": len(self._replies),
             "batches_unsynced": self.written - self.durable,
         }
 
