@@ -20,6 +20,7 @@ from storage.layouts.block import (
     BLOCK_BYTES,
     MESSAGE_SIZE,
     Block,
+    decode_alone,
     decode_index,
     index_start,
 )
@@ -31,6 +32,10 @@ PAGE_BYTES_MAX: Final = 1 << 20
 # What the decoded blocks of a log may take, and what one of them may to be kept.
 CACHE_BYTES: Final = 1 << 20
 CACHED_BLOCK_MAX: Final = 64 << 10
+# Single messages that a generation keeps: pages of two readers. And the size of their blocks, which
+# bounds theirs: together 4 MiB at the most, some 300 bytes each of what sensors send.
+ALONE_MAX: Final = 512
+ALONE_BYTES: Final = 2 * BLOCK_BYTES
 SCAN_PAGE: Final = 4  # blocks that a scan reads at once
 
 _KEY: Final = struct.Struct(">Q")
@@ -70,12 +75,35 @@ class BlockCache:
 class BlockRows:
     """The blocks of one generation."""
 
-    __slots__ = ("_cache", "_family", "_store")
+    __slots__ = ("_alone", "_cache", "_family", "_store")
 
     def __init__(self, store: Store, generation: int, cache: BlockCache) -> None:
         self._store: Final = store
         self._family: Final = f"msg.{generation}"
         self._cache: Final = cache
+        # By offset, the messages read last of blocks that nobody wanted more of.
+        self._alone: Final[dict[int, Message]] = {}
+
+    def message(self, offset: int, last: int) -> Message | None:
+        """Return the message at `offset`, whose block ends with `last` and is of no other use."""
+        message = self._alone.get(offset)
+        if message is not None:
+            return message
+        block = self._cache.get(self._family, last)
+        if block is None:
+            value = self._store.get(self._family, _pack(last))
+            if value is None:
+                return None
+            if len(value) <= ALONE_BYTES:
+                message = decode_alone(value, last, offset)
+                if message is not None:
+                    if len(self._alone) >= ALONE_MAX:
+                        self._alone.clear()
+                    self._alone[offset] = message
+                    return message
+            block = Block(value, last, self._family)
+            self._cache.add(block)
+        return block.get(offset)
 
     def get(self, last: int) -> Block | None:
         """Return the block that ends with `last`, None if there is none."""
@@ -192,11 +220,15 @@ class BlockReader:
             entry = ready[at]
             at += 1
             offset = entry >> BACK_BITS
-            wanted = offset + (entry & BACK_MASK)
-            if wanted != last:
+            wanted = _end_of(entry)
+            if wanted == last:
+                message = None if block is None else block.get(offset)
+            elif at < len(ready) and _end_of(ready[at]) == wanted:
                 block = rows.get(wanted)
                 last = wanted
-            message = None if block is None else block.get(offset)
+                message = None if block is None else block.get(offset)
+            else:
+                message = rows.message(offset, wanted)
             if message is None:
                 self.missing += 1
             else:
@@ -230,6 +262,11 @@ class BlockReader:
         if not ready:
             self.position = max(self.position, upto)
         return ready
+
+
+def _end_of(entry: int) -> int:
+    """Return where the block of an entry of the index ends."""
+    return (entry >> BACK_BITS) + (entry & BACK_MASK)
 
 
 class BlockScan:

@@ -10,6 +10,7 @@ from storage.layouts.block import (
     BACK_BITS,
     RANGES_MAX,
     Block,
+    decode_alone,
     decode_index,
     encode_block,
     encode_index,
@@ -151,6 +152,51 @@ def test_what_a_sound_checksum_does_not_excuse() -> None:
     for (at, value), what in refused.items():
         with pytest.raises(CorruptRecord, match=what):
             Block(resealed(data, at, value), 3).get(2)
+
+
+ALONE: Runs = [(EMPTY, None), (HEADER, None), (PLAIN, None)]
+
+
+def test_a_message_that_is_alone_is_read_without_the_others() -> None:
+    data, messages = encoded(ALONE)
+    for message in messages:
+        found = decode_alone(data, 3, message.offset)
+        assert found is not None
+        assert fields(found) == fields(message)
+    assert decode_alone(data, 3, 0) is None
+    assert decode_alone(data, 3, 4) is None
+
+
+@pytest.mark.parametrize("case", ["a run of one size", "a run of many sizes", "several runs"])
+def test_a_block_with_a_longer_run_is_left_to_those_who_read_runs(case: str) -> None:
+    data, messages = encoded(CASES[case])
+    assert all(decode_alone(data, len(messages), m.offset) is None for m in messages)
+
+
+def test_nothing_is_read_alone_of_a_block_that_is_cut_or_changed() -> None:
+    data, _ = encoded(ALONE)
+    for size in range(len(data)):
+        assert decode_alone(data[:size], 3, 2) is None
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert decode_alone(bytes(flipped), 3, 2) is None
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_what_is_read_alone_is_what_a_block_says_whatever_the_program_wrote(offset: int) -> None:
+    data, _ = encoded(ALONE)
+    for at in range(len(data) - 4):
+        for value in (0, 1, 2, 0x80, 0xFF):
+            changed = resealed(data, at, value)
+            alone = decode_alone(changed, 3, offset)
+            try:
+                found = Block(changed, 3).get(offset)
+            except CorruptRecord:
+                continue  # also for what is wrong with other messages' places
+            if alone is not None:
+                assert found is not None
+                assert fields(found) == fields(alone)
 
 
 def entries(filter_id: int, ranges: list[int], after: int = 0, count: int = 99) -> list[int]:

@@ -3,11 +3,13 @@
 from storage.api import Batch, Row, Store
 from storage.layouts.block import BLOCK_BYTES, Block
 from storage.layouts.block_reading import (
+    ALONE_MAX,
     CACHE_BYTES,
     CACHED_BLOCK_MAX,
     PAGE_BYTES_MAX,
     BlockCache,
     BlockReader,
+    BlockRows,
 )
 from storage.layouts.merge import BUFFERED_MAX
 from storage.layouts.rows import message_key
@@ -73,6 +75,41 @@ def test_sessions_at_the_same_place_share_blocks_and_messages() -> None:
         for page in pages[1:]:
             assert all(mine is theirs for mine, theirs in zip(page, pages[0], strict=True))
     assert store.gets == len(store.scan("msg.1", b"", count=999))
+
+
+def sparse(store: Store, count: int) -> MessageLog:
+    """Return a log of blocks which have one message each that matches A, among others."""
+    log = start(store)
+    for _ in range(count):
+        batch: Batch = []
+        for topic in ("x", "y", "a", "z"):
+            log.append(batch, message(topic), [A.filter_id] if topic == "a" else [])
+        write(store, log, batch)
+    return log
+
+
+def test_a_sparse_stream_is_read_without_what_lies_between() -> None:
+    """Its messages are made, and kept for who is at the same place; the blocks are not."""
+    store = CountingStore()
+    log = sparse(store, 20)
+    store.gets = 0
+    first = log.cursor([A], 0).next(100)
+    assert [m.offset for m in first] == list(range(3, 80, 4))
+    assert {m.topic for m in first} == {"a"}
+    assert store.gets == 20
+    again = log.cursor([A], 0).next(100)
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    assert store.gets == 20
+
+
+def test_single_messages_that_are_kept_are_bounded() -> None:
+    store = CountingStore()
+    log = sparse(store, ALONE_MAX + 10)
+    rows = BlockRows(store, 1, BlockCache())
+    for offset in range(3, log.end, 4):
+        found = rows.message(offset, offset + 1)
+        assert found is not None and found.offset == offset
+        assert len(rows._alone) <= ALONE_MAX
 
 
 def test_a_deep_stream_is_read_in_few_calls() -> None:
