@@ -32,9 +32,10 @@ PAGE_BYTES_MAX: Final = 1 << 20
 # What the decoded blocks of a log may take, and what one of them may to be kept.
 CACHE_BYTES: Final = 1 << 20
 CACHED_BLOCK_MAX: Final = 64 << 10
-# Single messages that a generation keeps: pages of two readers. And the size of their blocks, which
-# bounds theirs: together 4 MiB at the most, some 300 bytes each of what sensors send.
+# Single messages that a generation keeps, pages of two readers, and their blocks. The size of these
+# bounds both: 6 MiB at the most, and 1.2 MiB of what sensors send.
 ALONE_MAX: Final = 512
+READ_MAX: Final = 256
 ALONE_BYTES: Final = 2 * BLOCK_BYTES
 SCAN_PAGE: Final = 4  # blocks that a scan reads at once
 
@@ -75,7 +76,7 @@ class BlockCache:
 class BlockRows:
     """The blocks of one generation."""
 
-    __slots__ = ("_alone", "_cache", "_family", "_store")
+    __slots__ = ("_alone", "_cache", "_family", "_read", "_store")
 
     def __init__(self, store: Store, generation: int, cache: BlockCache) -> None:
         self._store: Final = store
@@ -83,6 +84,8 @@ class BlockRows:
         self._cache: Final = cache
         # By offset, the messages read last of blocks that nobody wanted more of.
         self._alone: Final[dict[int, Message]] = {}
+        # And these blocks, by their end, for who wants another message of one.
+        self._read: Final[dict[int, bytes]] = {}
 
     def message(self, offset: int, last: int) -> Message | None:
         """Return the message at `offset`, whose block ends with `last` and is of no other use."""
@@ -91,15 +94,22 @@ class BlockRows:
             return message
         block = self._cache.get(self._family, last)
         if block is None:
-            value = self._store.get(self._family, _pack(last))
+            value = self._read.get(last)
+            is_sound = value is not None
             if value is None:
-                return None
+                value = self._store.get(self._family, _pack(last))
+                if value is None:
+                    return None
             if len(value) <= ALONE_BYTES:
-                message = decode_alone(value, last, offset)
+                message = decode_alone(value, last, offset, is_sound)
                 if message is not None:
                     if len(self._alone) >= ALONE_MAX:
                         self._alone.clear()
                     self._alone[offset] = message
+                    if not is_sound:
+                        if len(self._read) >= READ_MAX:
+                            self._read.clear()
+                        self._read[last] = value
                     return message
             block = Block(value, last, self._family)
             self._cache.add(block)

@@ -7,6 +7,7 @@ from storage.layouts.block_reading import (
     CACHE_BYTES,
     CACHED_BLOCK_MAX,
     PAGE_BYTES_MAX,
+    READ_MAX,
     BlockCache,
     BlockReader,
     BlockRows,
@@ -102,6 +103,23 @@ def test_a_sparse_stream_is_read_without_what_lies_between() -> None:
     assert store.gets == 20
 
 
+def test_sessions_with_topics_of_their_own_share_the_blocks_they_read() -> None:
+    store = CountingStore()
+    log = start(store)
+    streams = [Stream(number, f"t/{number}", 0) for number in range(1, 9)]
+    for _ in range(20):
+        batch: Batch = []
+        for stream in streams:
+            log.append(batch, message(stream.topic_filter), [stream.filter_id])
+        write(store, log, batch)
+    store.gets = 0
+    for stream in streams:
+        found = log.cursor([stream], 0).next(100)
+        assert [m.topic for m in found] == [stream.topic_filter] * 20
+        assert [m.offset % 8 for m in found] == [stream.filter_id % 8] * 20
+    assert store.gets == 20
+
+
 def test_single_messages_that_are_kept_are_bounded() -> None:
     store = CountingStore()
     log = sparse(store, ALONE_MAX + 10)
@@ -109,7 +127,7 @@ def test_single_messages_that_are_kept_are_bounded() -> None:
     for offset in range(3, log.end, 4):
         found = rows.message(offset, offset + 1)
         assert found is not None and found.offset == offset
-        assert len(rows._alone) <= ALONE_MAX
+        assert len(rows._alone) <= ALONE_MAX and len(rows._read) <= READ_MAX
 
 
 def test_a_deep_stream_is_read_in_few_calls() -> None:
