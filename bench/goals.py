@@ -122,6 +122,7 @@ NAMES: Final = {
     "cost_ratio": "match cost, 100,000 over 100",
     "copies": "bodies on disk",
     "over_sync_ms": "delivery p99 beyond one fsync",
+    "p50_ms": "delivery p50",
     "p99_ms": "delivery p99",
     "ack_ms": "ack p99",
     "sync_ms": "fsync p50",
@@ -142,6 +143,7 @@ UNITS: Final = {
     "cost_ratio": ("{:.2f}", ""),
     "copies": ("{:.2f}", ""),
     "over_sync_ms": ("{:.2f}", " ms"),
+    "p50_ms": ("{:.2f}", " ms"),
     "p99_ms": ("{:.2f}", " ms"),
     "ack_ms": ("{:.1f}", " ms"),
     "sync_ms": ("{:.2f}", " ms"),
@@ -244,7 +246,7 @@ WORKS: Final = (
         "latency at 20 % of peak, QoS 1, durable",
         Goal("over_sync_ms", at_most=2, unit="ms"),
         main="p99_ms",
-        extras=("over_sync_ms", "sync_ms", "ack_ms", "rate"),
+        extras=("p50_ms", "over_sync_ms", "sync_ms", "ack_ms", "rate"),
     ),
 )
 BY_KEY: Final = {work.key: work for work in WORKS}

@@ -150,6 +150,7 @@ def _live(line: Line) -> Metrics:
         "rate": line["delivered_per_s"],
         "us": line["broker"].get("us_per_delivered", 0.0),
         "rss_mib": line["broker"]["hwm_kb"] / 1024,
+        "p50_ms": line["lat_us"]["p50"] / 1000,
         "p99_ms": line["lat_us"]["p99"] / 1000,
         **shares(line, line["secs"]),
     }

@@ -118,16 +118,19 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def ceilings(found: Entries) -> list[str]:
-    """Return what the generator reached against bench/sink.c: the most it could have shown."""
+    """Return what the generator reached against bench/sink.c: it can show at least that much."""
     parts = []
     for work in WORKS:
         entry = found.get(work.key, {}).get(SINK)
         if entry is not None:
-            share = entry.metrics.get("generator", 0.0)
-            parts.append(f"{work.title}: {entry.metrics['rate']:,.0f}/s (its CPU {share:.0%})")
+            generator, sink = (entry.metrics.get(side, 0.0) for side in ("generator", "broker"))
+            parts.append(
+                f"{work.title}: {entry.metrics['rate']:,.0f}/s (generator {generator:.0%} of a "
+                f"core, sink {sink:.0%})"
+            )
     if not parts:
         return []
-    return ["The generator against a sink that only copies, its ceiling: " + "; ".join(parts) + "."]
+    return ["What the generator reaches against a sink that only copies: " + "; ".join(parts) + "."]
 
 
 def not_measured(found: Entries) -> list[str]:

@@ -77,7 +77,7 @@ def test_a_work_that_was_scaled_down_says_so() -> None:
 def test_the_generator_against_the_sink_is_no_broker() -> None:
     lines = table.report(document(*QOS0, cell("qos0", SINK, rate=4e6, us=0.1, **BUSY)))
     assert not [line for line in lines if line.startswith("|") and "sink" in line]
-    assert any("4,000,000/s (its CPU 30%)" in line for line in lines)
+    assert any("4,000,000/s (generator 30% of a core, sink 99%)" in line for line in lines)
 
 
 def test_a_run_that_lost_something_is_told_everywhere() -> None:
