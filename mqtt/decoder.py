@@ -7,6 +7,7 @@ acknowledgements are decoded here, in one loop without a call per field; the res
 `mqtt.bodies`.
 """
 
+import struct
 from typing import Final, Literal, TypeAlias, cast
 
 from mqtt import bodies, packets
@@ -43,6 +44,15 @@ RUN_MAX: Final = 64
 # First bytes of the PUBLISHes that make runs: QoS 0 or 1, no DUP, no RETAIN.
 _PLAIN_0: Final = 0x30
 _PLAIN_1: Final = 0x32
+
+# PUBACKs without a reason are two words each: this one, and the packet id.
+_PUBACK_WORD: Final = 0x4002
+_WORDS: Final[list[struct.Struct]] = [
+    struct.Struct(f">{2 * count}H") for count in range(RUN_MAX + 1)
+]
+_PUBACK_WORDS: Final[list[tuple[int, ...]]] = [
+    (_PUBACK_WORD,) * count for count in range(RUN_MAX + 1)
+]
 
 # What to do with a packet, by its first byte.
 _FAULT: Final = 0
@@ -189,12 +199,6 @@ class Decoder:
         Sets `_needed` for it. One long function on purpose: a call per packet or per field would
         cost as much as the decoding itself.
         """
-        # The PUBLISH just before, if the next one may make a run of it, and that run.
-        plain: Publish | None = None
-        plain_first = 0
-        plain_topic = b""
-        run: PublishRun | None = None
-        acks: PubackRun | None = None
         append = found.append
         topics = _topics
         routes = _ROUTES[self.version, self._from_client]
@@ -223,7 +227,6 @@ class Decoder:
                 return position
             route = routes[first]
             if route == _PUBLISH:
-                acks = None
                 if length < 2:
                     raise MalformedPacket("topic runs past the end")
                 body = start + 2 + (data[start] << 8 | data[start + 1])
@@ -239,26 +242,12 @@ class Decoder:
                         raise MalformedPacket("packet id 0: expected 1 to 65535")
                 elif body > stop:
                     raise MalformedPacket("topic runs past the end")
-                if plain is not None and first == plain_first and raw == plain_topic:
-                    if not five or (body < stop and data[body] == 0):
-                        if run is None:
-                            found[-1] = run = PublishRun(plain)
-                        ids = run.packet_ids
-                        if len(ids) == RUN_MAX - 1:
-                            plain = None
-                        if packet_id != ids[-1] + 1:
-                            run.is_sequential = False
-                        ids.append(packet_id)
-                        run.payloads.append(data[body + five : stop])
-                        position = stop
-                        continue
                 topic = topics.get(raw)
                 if topic is None:
                     topic = _learn_topic(raw)
                 if five:
                     if body == stop or data[body] or not raw:
                         append(self._publish(data, first, topic, packet_id, body, stop))
-                        plain = None
                         position = stop
                         continue
                     body += 1  # no properties
@@ -274,33 +263,26 @@ class Decoder:
                     packet_id,
                 )
                 append(publish)
-                plain = None
-                if gathers and (first == _PLAIN_0 or first == _PLAIN_1):
-                    plain, plain_first, plain_topic, run = publish, first, raw, None
-                position = stop
-                continue
-            plain = None
-            if _PUBACK <= route <= _PUBCOMP and length == 2:
+                if gathers and stop < end and data[stop] == first:
+                    if first == _PLAIN_0 or first == _PLAIN_1:
+                        stop = self._gather(data, position, start, stop, end, size_max, found)
+            elif _PUBACK <= route <= _PUBCOMP and length == 2:
                 packet_id = data[start] << 8 | data[start + 1]
                 if packet_id == 0:
                     raise MalformedPacket("packet id 0: expected 1 to 65535")
                 if route == _PUBACK:
-                    if acks is not None and len(acks.packet_ids) < RUN_MAX:
-                        acks.packet_ids.append(packet_id)
-                    elif gathers:
-                        acks = PubackRun(packet_id)
-                        append(acks)
+                    if gathers:
+                        packet_ids = _packet_ids(data, position, end)
+                        append(PubackRun(packet_ids))
+                        stop = position + 4 * len(packet_ids)
                     else:
                         append(Puback(packet_id))
-                    position = stop
-                    continue
-                if route == _PUBREC:
+                elif route == _PUBREC:
                     append(Pubrec(packet_id))
                 elif route == _PUBREL:
                     append(Pubrel(packet_id))
                 else:
                     append(Pubcomp(packet_id))
-                acks = None
             elif first >> 4 == packets.CONNECT and self.version == 0:
                 append(self._connect(data, position, start, stop))
                 if self.holds_after_connect:
@@ -312,7 +294,6 @@ class Decoder:
             elif route == _FAULT:
                 self._check_first(first)
             else:
-                acks = None
                 append(
                     bodies.read_body(
                         first >> 4,
@@ -323,6 +304,60 @@ class Decoder:
                     )
                 )
             position = stop
+
+    def _gather(
+        self,
+        data: bytes,
+        position: int,
+        start: int,
+        stop: int,
+        end: int,
+        size_max: int,
+        found: list[Received],
+    ) -> int:
+        """Make a run of the PUBLISH last found and of those behind it that are like it.
+
+        It lies from `position` to `stop`, its body from `start` on. Returns where the run ends.
+        What is not complete, or not sound, is left to `_decode`, and so is what is not plain.
+        """
+        first = data[position]
+        five = self.version == 5
+        ids = 2 if first == _PLAIN_1 else 0
+        topic = data[start : start + 2 + (data[start] << 8 | data[start + 1])]
+        # Fixed header and topic: the same bytes, as long as the payloads are of one size.
+        head = data[position : start + len(topic)]
+        size = stop - position
+        run: PublishRun | None = None
+        position = stop
+        for _ in range(RUN_MAX - 1):
+            if not data.startswith(head, position):
+                start = position + 2
+                if start >= end or data[position] != first:
+                    break
+                length = data[position + 1]
+                if length > 127:
+                    if data[start] > 127 or data[start] == 0:
+                        break
+                    length = length & 127 | data[start] << 7
+                    start += 1
+                if not data.startswith(topic, start):
+                    break
+                head = data[position : start + len(topic)]
+                size = start + length - position
+            body = position + len(head) + ids
+            stop = position + size
+            if stop > end or size > size_max or body + five > stop:
+                break
+            packet_id = data[body - 2] << 8 | data[body - 1] if ids else 0
+            if (ids and packet_id == 0) or (five and data[body]):
+                break
+            if run is None:
+                publish = found[-1]
+                assert isinstance(publish, Publish)
+                found[-1] = run = PublishRun(publish)
+            run.add(packet_id, data[body + five : stop])
+            position = stop
+        return position
 
     def _size_max(self) -> int:
         """Return the largest packet that may come now, in bytes."""
@@ -449,6 +484,21 @@ class Decoder:
             known.topic_alias,
             known.subscription_identifiers,
         )
+
+
+def _packet_ids(data: bytes, position: int, end: int) -> list[int]:
+    """Return the packet ids of a PUBACK of four bytes and of those right behind it."""
+    count = min(end - position >> 2, RUN_MAX)
+    words = _WORDS[count].unpack_from(data, position)
+    if words[::2] == _PUBACK_WORDS[count] and 0 not in words:
+        return list(words[1::2])
+    packet_ids: list[int] = []
+    for index in range(count):
+        packet_id = words[2 * index + 1]
+        if words[2 * index] != _PUBACK_WORD or packet_id == 0:
+            break
+        packet_ids.append(packet_id)
+    return packet_ids
 
 
 def _learn_topic(raw: bytes) -> str:

@@ -25,6 +25,14 @@ class PublishRun:
         self.packet_ids: list[int] = [first.packet_id]  # all 0 at QoS 0
         self.is_sequential: bool = True  # does each packet id follow the one before?
 
+    def add(self, packet_id: int, payload: bytes) -> None:
+        """Take the next packet."""
+        packet_ids = self.packet_ids
+        if packet_id != packet_ids[-1] + 1:
+            self.is_sequential = False
+        packet_ids.append(packet_id)
+        self.payloads.append(payload)
+
     def packets(self) -> list[Publish]:
         """Return the packets one by one."""
         topic, qos = self.topic, self.qos
@@ -41,8 +49,8 @@ class PubackRun:
     __slots__ = ("packet_ids",)
     kind: Final = PUBACK
 
-    def __init__(self, packet_id: int) -> None:
-        self.packet_ids: list[int] = [packet_id]
+    def __init__(self, packet_ids: list[int]) -> None:
+        self.packet_ids: list[int] = packet_ids
 
     def packets(self) -> list[Puback]:
         """Return the packets one by one."""

@@ -29,7 +29,8 @@ from mqtt.errors import (  # noqa: E402
     ProtocolError,
     UnsupportedProtocolVersion,
 )
-from mqtt.packets import Connack, Connect, Packet  # noqa: E402
+from mqtt.packets import Connack, Connect, Packet, Puback, Publish  # noqa: E402
+from mqtt.runs import PubackRun, PublishRun, Received  # noqa: E402
 
 # (role of the decoder, version): what the first byte of an input chooses, modulo their number ...
 STATES = (
@@ -90,22 +91,28 @@ def check_every_cut(data: bytes) -> None:
         raise CodecFault("single bytes differ from one piece")
     if _decode(state, [stream], held=True) != whole:
         raise CodecFault("a decoder that waits behind CONNECT differs")
+    if _decode(state, [stream], gathers=True) != whole:
+        raise CodecFault("a decoder that gathers runs differs")
+    if _decode(state, _pieces(stream, 7), held=True, gathers=True) != whole:
+        raise CodecFault("a decoder that gathers runs from pieces differs")
 
 
 def _pieces(stream: bytes, size: int) -> list[bytes]:
     return [stream[position : position + size] for position in range(0, len(stream), size)]
 
 
-def _decode(state: int, pieces: list[bytes], *, held: bool = False) -> Outcome:
+def _decode(
+    state: int, pieces: list[bytes], *, held: bool = False, gathers: bool = False
+) -> Outcome:
     role, version = STATES[state % len(STATES)]
     limit = PACKET_SIZES_MAX[state // len(STATES) % len(PACKET_SIZES_MAX)]
     decoder = Decoder("server" if role == "server" else "client", limit, version)
     decoder.holds_after_connect = held
     found: list[Packet] = []
     for piece in pieces:
-        found += decoder.receive(piece)
+        found += _packets(decoder.receive_runs(piece)) if gathers else decoder.receive(piece)
     if held:
-        found += decoder.go_on()
+        found += _packets(decoder.go_on_runs()) if gathers else decoder.go_on()
     error = decoder.error
     if error is None:
         return found, None, decoder.version, decoder.pending_size
@@ -114,6 +121,17 @@ def _decode(state: int, pieces: list[bytes], *, held: bool = False) -> Outcome:
     if decoder.receive(b"\xc0\x00") or decoder.error is not error:
         raise CodecFault("packets after a fault")
     return found, (type(error), error.reason_code, str(error)), decoder.version, 0
+
+
+def _packets(found: list[Received]) -> list[Packet]:
+    """Return the packets one by one, of runs too."""
+    packets: list[Packet] = []
+    for item in found:
+        if isinstance(item, PublishRun | PubackRun):
+            packets += item.packets()
+        else:
+            packets.append(item)
+    return packets
 
 
 def _check_round_trip(packet: Packet, state: int, version: int) -> None:
@@ -144,10 +162,21 @@ def seeds() -> list[bytes]:
         if isinstance(sample.packet, Connect):
             state = 0
         result.append(bytes((state, 0)) + sample.data)
+    for version in (4, 5):
+        result.append(bytes((STATES.index(("server", version)), 2)) + _alike(version))
     for sender, version, data, _ in samples.streams():
         state = 0 if sender == "client" else STATES.index(("client", version))
         result.append(bytes((state, 3)) + data)
     return result
+
+
+def _alike(version: int) -> bytes:
+    """Return neighbours that are alike, with a gap here and there."""
+    packets: list[Packet] = [Publish("a", bytes(n % 3), n & 1, packet_id=n & 1) for n in range(3)]
+    packets += [Publish("a/b", b"12", 1, packet_id=n) for n in (7, 8, 9, 1)]
+    packets += [Publish("a/b", b"1" * n, 0) for n in (1, 2, 2, 130, 130, 200)]
+    packets += [Puback(n) for n in (1, 2, 9, 65_535)]
+    return b"".join(encode(packet, version) for packet in packets)
 
 
 def _load_samples() -> ModuleType:
