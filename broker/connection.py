@@ -240,7 +240,7 @@ class Connection:
         self.group_keys: dict[tuple[str, str], None] = {}
 
     def send_later(self, packet_id: int) -> None:
-        """Let a message in flight wait until it can be sent again; nothing else adds to `resend`."""
+        """Let a message in flight wait until it can be sent again; only this adds to `resend`."""
         if self.resend is NOTHING_AGAIN:
             self.resend = deque()
         self.resend.append(packet_id)

@@ -38,7 +38,7 @@ from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.silence import Silence
 from broker.tick import Tick
-from broker.turns import UNIT_SHIFT, Turns
+from broker.turns import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Turns
 from mqtt import reasons
 from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
@@ -145,6 +145,7 @@ class Engine:
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
         self._silence: Final = Silence(settings, self._connections)
+        self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
         # Who has to go, and why: the reason code, and the word it is counted under.
         self._departures: deque[tuple[Connection, int, str]] = deque()
         self._heartbeat_ms = 0
@@ -370,6 +371,9 @@ class Engine:
         received = self.counters.packets_received
         published = received[PUBLISH]
         tick.work += size >> UNIT_SHIFT
+        if connection.state == AWAITING_CONNECT and packets and size and self._turns.is_full():
+            self._turns.postpone(connection, packets)
+            return
         # A packet is a sign of life [MQTT-3.1.2-22], and so are the bytes of one too large for a
         # slow link; single bytes of one that never ends are not.
         if packets or decoder.pending_size > SLOW_PACKET_BYTES:
@@ -392,8 +396,9 @@ class Engine:
                     elif type(packet) is PubackRun:
                         received[PUBACK] += len(packet.packet_ids)
                         inbound.puback_run(connection, packet)
-                    else:
-                        self._dispatch(connection, packet)
+                    elif not self._dispatch(connection, packet):
+                        self._turns.postpone(connection, packets[handled:])  # it is under way
+                        break
                     if connection.state >= CLOSING:
                         return
                     handled += 1
@@ -424,6 +429,12 @@ class Engine:
                 if self.settings.on_rate == "disconnect":
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
+
+    def _read_after_turn(self, connection: Connection) -> None:
+        """Read on from a client that had to wait for its turn."""
+        if connection.state == AUTHENTICATING and connection.handshake is not None:
+            connection.transport.resume_reading()
+        self._resume_reading(connection)
 
     def _handle_later(self, connection: Connection, packets: list[Received]) -> None:
         self._handle(connection, packets, 0, self._tick.now)
@@ -457,6 +468,7 @@ class Engine:
         """Handle a packet of a connection that was not accepted yet."""
         if connection.state == AWAITING_CONNECT:
             self.counters.packets_received[packet.kind] += 1
+            self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
             self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
@@ -482,9 +494,11 @@ class Engine:
             connection.transport.resume_reading()
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
-    def _dispatch(self, connection: Connection, packet: Received) -> None:
-        self.counters.packets_received[packet.kind] += 1
+    def _dispatch(self, connection: Connection, packet: Received) -> bool:
+        """Handle a packet; False if it is a long one, of which more is to be done."""
         inbound = self._inbound
+        if connection not in inbound.under_way:
+            self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Publish):
             inbound.publish(connection, packet)
         elif isinstance(packet, Puback):
@@ -498,9 +512,9 @@ class Engine:
         elif isinstance(packet, Pingreq):
             inbound.ping(connection)
         elif isinstance(packet, Subscribe):
-            inbound.subscribe(connection, packet)
+            return inbound.subscribe(connection, packet)
         elif isinstance(packet, Unsubscribe):
-            inbound.unsubscribe(connection, packet)
+            return inbound.unsubscribe(connection, packet)
         elif isinstance(packet, Disconnect):
             mistake = self._lifecycle.disconnect(connection, packet)
             if mistake:
@@ -509,6 +523,7 @@ class Engine:
             self._lifecycle.authentication.receive(connection, packet)
         else:
             raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
+        return True
 
     def _fail(self, connection: Connection, error: MqttError) -> None:
         """A client broke the protocol: say why where the version can, and close."""
@@ -535,11 +550,16 @@ class Engine:
         self._tick.now = now
         if connection.state == CLOSED:
             return
+        if self._turns.is_full():
+            self._lost[connection] = None  # a whole network may be gone
+            return
+        self._tick.work += LOSS_WORK
         # What it sent before, perhaps a DISCONNECT, has arrived: it only waited for its turn.
         while packets := self._turns.waiting.pop(connection, None):
             if connection.state >= CLOSING:
                 break
             self._handle(connection, packets, 0, now)
+        self._inbound.under_way.pop(connection, None)
         self._lifecycle.lost(connection)
         self._connections.pop(connection, None)
         self._turns.waiting.pop(connection, None)
@@ -637,10 +657,13 @@ class Engine:
         self._replies.flush()
         tick.work = 0
         if self._turns.waiting and not (self._retry_ms is not None and self._is_stuffed()):
-            self._turns.go_on(self._resume_reading)
+            self._turns.go_on(self._read_after_turn)
             more = True
         if self._departures:
             self._depart()
+            more = True
+        if self._lost:
+            self._part()
             more = True
         is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
         return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
@@ -742,6 +765,15 @@ class Engine:
         for connection in self._connections:
             self._departures.append((connection, farewell, "shutting_down"))
         self._depart()
+
+    def _part(self) -> None:
+        """Part from lost connections, as far as the budget of this tick goes."""
+        lost = self._lost
+        for connection in list(lost):
+            if self._turns.is_full():
+                return
+            del lost[connection]
+            self.transport_lost(connection, self._tick.now)
 
     def _depart(self) -> None:
         """End the next slice of connections that have to go."""

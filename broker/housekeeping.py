@@ -28,6 +28,8 @@ from storage.log import Cursor, Generation, MessageLog, Stream, report_generatio
 from storage.state import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
+# Changes of one slice of expiry, after which the rest waits: a session may have 10,000 rows.
+EXPIRY_CHANGES_MAX: Final = 1024
 SWEEP_SLICE: Final = 64  # sessions a step of the sweep loads; about 2 ms
 
 
@@ -121,6 +123,9 @@ class Housekeeping:
         entries = self._due.come(now, self._settings.expiry_slice)
         batch = self._tick.batch
         for entry in entries:
+            if len(batch) > EXPIRY_CHANGES_MAX:
+                self._due.next_ms = now  # the rest right after this batch
+                return
             if self._due.is_removed(entry.key):
                 continue
             self._due.remove(batch, entry.at_ms, entry.kind, entry.name)

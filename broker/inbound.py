@@ -19,7 +19,7 @@ from broker.routes import Route, Routes
 from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.tick import Tick
-from broker.turns import UNIT_SHIFT
+from broker.turns import FILTER_WORK, UNIT_SHIFT
 from mqtt import reasons
 from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubacks, pubcomp, pubrec, pubrel
 from mqtt.errors import ProtocolError
@@ -52,6 +52,8 @@ from session.subscription import Subscription
 
 # v3.1.1 knows one failure code in SUBACK.
 _V4_FAILURE: Final = 0x80
+# Topic filters of one packet that are worked off in one tick; 15 microseconds each.
+FILTERS_SLICE: Final = 256
 
 
 def _refused(version: int, reason_code: int, qos: int) -> int:
@@ -91,6 +93,8 @@ class Inbound:
         self._policy: Final = policy
         self._is_open: Final = policy.is_open
         self._counters: Final = counters
+        # The reason codes so far of a long SUBSCRIBE or UNSUBSCRIBE that is not answered yet.
+        self.under_way: Final[dict[Connection, list[int]]] = {}
 
     # PUBLISH
 
@@ -410,15 +414,23 @@ class Inbound:
 
     # SUBSCRIBE, UNSUBSCRIBE, PINGREQ
 
-    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        """Add subscriptions, each judged on its own; SUBACK waits for their commit."""
+    def subscribe(self, connection: Connection, packet: Subscribe) -> bool:
+        """Add subscriptions, each judged on its own; SUBACK waits for their commit.
+
+        Takes one slice of them, and returns whether it was the last: else call again. To the client
+        a packet with several filters is as several packets [MQTT-3.8.4-5].
+        """
         session = connection.session
         assert session is not None
-        self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
-        self._check_features(connection, packet)
-        codes: list[int] = []
+        codes = self.under_way.pop(connection, None)
+        if codes is None:
+            self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
+            self._check_features(connection, packet)
+            codes = []
         granted: list[tuple[Subscription, bool]] = []
-        for request in packet.subscriptions:
+        slice_ = packet.subscriptions[len(codes) : len(codes) + FILTERS_SLICE]
+        self._tick.work += FILTER_WORK * len(slice_)
+        for request in slice_:
             refusal = self._subscription_refusal(session, request)
             if refusal:
                 codes.append(_refused(connection.version, refusal, request.qos))
@@ -427,14 +439,19 @@ class Inbound:
             is_new = self._sessions.subscribe(connection, subscription)
             granted.append((subscription, is_new))
             codes.append(subscription.qos)
-        self._counters.packets_sent[SUBACK] += 1
-        data = encode(Suback(packet.packet_id, codes), connection.version)
-        if session.is_stored:
-            self._tick.hold(connection, data)
+        is_done = len(codes) == len(packet.subscriptions)
+        if is_done:
+            self._counters.packets_sent[SUBACK] += 1
+            data = encode(Suback(packet.packet_id, codes), connection.version)
+            if session.is_stored:
+                self._tick.hold(connection, data)
+            else:
+                self._tick.follow(connection, data)
         else:
-            self._tick.follow(connection, data)
+            self.under_way[connection] = codes
         for subscription, is_new in granted:
             self._owe_retained(connection, session, subscription, is_new)
+        return is_done
 
     def _check_features(self, connection: Connection, packet: Subscribe) -> None:
         """Fail for what CONNACK has announced not to be available; v3.1.1 was not told."""
@@ -530,23 +547,35 @@ class Inbound:
         self._tick.mark(session)
         self._tick.readers[connection] = None
 
-    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        """Remove subscriptions; UNSUBACK waits for the commit."""
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
+        """Remove subscriptions; UNSUBACK waits for the commit.
+
+        Takes one slice of them, and returns whether it was the last: else call again.
+        """
         session = connection.session
         assert session is not None
-        self._check_fits(connection, Unsuback(packet.packet_id, [0] * len(packet.topic_filters)))
-        codes: list[int] = []
-        for topic_filter in packet.topic_filters:
+        codes = self.under_way.pop(connection, None)
+        if codes is None:
+            count = len(packet.topic_filters)
+            self._check_fits(connection, Unsuback(packet.packet_id, [0] * count))
+            codes = []
+        slice_ = packet.topic_filters[len(codes) : len(codes) + FILTERS_SLICE]
+        self._tick.work += FILTER_WORK * len(slice_)
+        for topic_filter in slice_:
             existed = self._sessions.unsubscribe(connection, topic_filter)
             codes.append(reasons.SUCCESS if existed else reasons.NO_SUBSCRIPTION_EXISTED)
             session.replays.pop(topic_filter, None)
         self._tick.mark(session)
+        if len(codes) < len(packet.topic_filters):
+            self.under_way[connection] = codes
+            return False
         self._counters.packets_sent[UNSUBACK] += 1
         data = encode(Unsuback(packet.packet_id, codes), connection.version)
         if session.is_stored:
             self._tick.hold(connection, data)
         else:
             self._tick.follow(connection, data)
+        return True
 
     def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:
         """Refuse a request whose answer the client would not take [MQTT-3.1.2-24]."""

@@ -15,6 +15,7 @@ from broker.retained import Retained
 from broker.routes import Route, Routes
 from broker.settings import Settings
 from broker.tick import Tick
+from broker.turns import RETAIN_WORK
 from mqtt import reasons
 from mqtt.message import Message
 from storage.log import MessageLog
@@ -85,6 +86,7 @@ class Publishing:
 
         `route` is that of its topic. What it changes is durable with this tick's batch.
         """
+        self._tick.work += 1
         to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = False
@@ -93,6 +95,7 @@ class Publishing:
                 self._counters.drop("storage_refused")
                 return REFUSED
             if message.retain:
+                self._tick.work += RETAIN_WORK
                 self._retained.keep(message)
                 # Also if there was nothing to clear: perhaps only because it was cleared just now,
                 # and that is not durable yet.
@@ -126,6 +129,7 @@ class Publishing:
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         if route.groups or not (to_store or route.targets):
             return None
+        self._tick.work += len(payloads)
         first = 0
         if to_store:
             if self.refuses_writes or (

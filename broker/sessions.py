@@ -7,6 +7,7 @@ engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of p
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from broker.connection import Connection
@@ -46,6 +47,9 @@ from storage.state import (
     subscription_key,
     unseal,
 )
+
+# Records of late progress in one batch, 8 microseconds each: all sessions may have some.
+LATE_MAX: Final = 1024
 
 
 class Sessions:
@@ -140,11 +144,10 @@ class Sessions:
         """Put the records that changed into the batch, and late progress when it is time."""
         tick = self._tick
         dirty = tick.dirty
-        if tick.late_due_ms is not None and tick.late_due_ms <= now:
-            dirty.update(tick.late)
-            tick.late.clear()
-            tick.late_due_ms = None
         late = tick.late
+        if tick.late_due_ms is not None and tick.late_due_ms <= now:
+            # What is left of them is still due, and goes with the next batches.
+            dirty.update(dict.fromkeys(islice(late, LATE_MAX)))
         for session in dirty:
             self.write(session)
             if late:

@@ -17,6 +17,12 @@ from mqtt.runs import Received
 # A unit of work is one delivery or so many bytes read: 128, an ordinary message. Interpreted it is
 # about 4 microseconds, compiled 1.
 UNIT_SHIFT: Final = 7
+# What is no delivery, in units: a retained row read and written, a CONNECT with all its rows, the
+# parting from a lost connection, a filter of a SUBSCRIBE or UNSUBSCRIBE.
+RETAIN_WORK: Final = 4
+CONNECT_WORK: Final = 32
+LOSS_WORK: Final = 16
+FILTER_WORK: Final = 4
 # Packets of one read, or runs of up to 64, that are handled whatever the budget says: PINGREQ and
 # acknowledgements do not wait for a flood, and every client gets on.
 SPARED_MAX: Final = 4
@@ -43,19 +49,22 @@ class Turns:
         self.waiting[connection] = packets
         connection.transport.pause_reading()
 
+    def is_full(self) -> bool:
+        """Is the budget of this tick used up?"""
+        return self._tick.work > self.work_max
+
     def read_enough(self, connection: Connection, size: int) -> None:
         """Read on after this tick only, if `size` bytes are a hint that there is more."""
-        if size < LARGE_READ or self._tick.work <= self.work_max:
+        if size < LARGE_READ or not self.is_full():
             return
         if connection.state == ACTIVE and connection not in self.waiting:
             self.postpone(connection, [])
 
     def go_on(self, read_on: Callable[[Connection], None]) -> None:
         """Handle what waited, as far as the budget of this tick goes, and read on from those."""
-        tick = self._tick
         waiting = self.waiting
         for connection in list(waiting):
-            if tick.work > self.work_max:
+            if self.is_full():
                 break
             packets = waiting.pop(connection)
             if packets and connection.state < CLOSING:

@@ -35,6 +35,8 @@ from mqtt.properties import Properties
 from mqtt.topics import SHARE_PREFIX
 from mqtt.wire import Reader, text
 
+# Topic filters in one SUBSCRIBE or UNSUBSCRIBE: each costs objects, whatever its size.
+FILTERS_MAX: Final = 16_384
 PROTOCOL_NAME: Final = b"MQTT"
 PROTOCOL_NAME_V3: Final = b"MQIsdp"  # MQTT 3.1, before the standard
 
@@ -236,6 +238,7 @@ def _read_subscribe(reader: Reader, version: int, user_properties_max: int) -> S
         raise ProtocolError("SUBSCRIBE without topic filter")  # [MQTT-3.8.3-2]
     subscriptions: list[Subscription] = []
     while reader.position < reader.end:
+        _check_count(len(subscriptions))
         topic_filter = _read_filter(reader)
         options = reader.byte("subscription options")
         if version == packets.V5:
@@ -246,6 +249,14 @@ def _read_subscribe(reader: Reader, version: int, user_properties_max: int) -> S
         else:
             subscriptions.append(Subscription(topic_filter, options))
     return Subscribe(packet_id, subscriptions, identifier, user_properties)
+
+
+def _check_count(count: int) -> None:
+    if count == FILTERS_MAX:
+        raise ProtocolError(
+            f"more than {FILTERS_MAX} topic filters in one packet, expected several packets",
+            reasons.QUOTA_EXCEEDED,
+        )
 
 
 def _read_filter(reader: Reader) -> str:
@@ -282,6 +293,7 @@ def _read_unsubscribe(reader: Reader, version: int, user_properties_max: int) ->
         raise ProtocolError("UNSUBSCRIBE without topic filter")  # [MQTT-3.10.3-2]
     topic_filters: list[str] = []
     while reader.position < reader.end:
+        _check_count(len(topic_filters))
         topic_filters.append(_read_filter(reader))
     return Unsubscribe(packet_id, topic_filters, user_properties)
 

@@ -457,3 +457,20 @@ def test_a_group_that_ends_during_a_sweep_keeps_nothing() -> None:
     one_slice(broker)
     broker.connect("g", clean_start=True)
     assert sweep(broker) == [3]
+
+
+def test_sessions_with_many_rows_expire_in_slices() -> None:
+    broker = Broker()
+    for number in range(4):
+        client = broker.connect(f"c{number}", expiry=10)
+        client.subscribe(*(f"t/{number}/{index}" for index in range(400)), qos=1)
+        client.drop()
+    broker.now += 11_000
+    left = []
+    while broker.engine.stats()["sessions_stored"]:
+        broker.engine.handle_timeout(broker.now)
+        broker.settle()
+        left.append(broker.engine.stats()["sessions_stored"])
+        assert len(left) < 10
+    assert left == [3, 2, 1, 0]
+    assert broker.rows("subscriptions") == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.inbound import FILTERS_SLICE
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import (
@@ -14,6 +15,7 @@ from mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
     Subscribe,
     Subscription,
     Unsuback,
@@ -719,3 +721,35 @@ def test_a_client_of_mqtt_3_1_is_not_told_of_a_refused_filter() -> None:
     client.take()
     broker.publish("secret", b"1")
     client.expect_nothing()
+
+
+def test_a_long_subscribe_is_worked_off_in_slices_and_answered_once() -> None:
+    broker = Broker()
+    count = 2 * FILTERS_SLICE + 10
+    client = broker.connect("c", expiry=100)
+    names = [f"t/{number}" for number in range(count)] + ["bad#"]
+    with broker.one_tick():
+        client.send(Subscribe(5, [Subscription(name, 1) for name in names]))
+        assert len(broker.engine._routes) == FILTERS_SLICE and not client.stream.is_read
+    (suback,) = client.take()
+    assert suback == Suback(5, [1] * count + [0x8F])
+    assert client.stream.is_read and not broker.engine._inbound.under_way
+    assert broker.counters.packets_received[8] == 1
+    with broker.one_tick():
+        client.send(Unsubscribe(6, names), Publish("t/0", b"behind", 1, packet_id=1))
+        assert len(broker.engine._routes) == count - FILTERS_SLICE
+    assert client.take() == [Unsuback(6, [0] * count + [0x11]), Puback(1, 0x10)]
+    assert len(broker.engine._routes) == 0
+
+
+def test_a_long_subscribe_of_a_client_that_is_gone_leaves_no_answer_behind() -> None:
+    broker = Broker()
+    client = broker.connect("c", expiry=100)
+    requests = [Subscription(f"t/{number}", 1) for number in range(2 * FILTERS_SLICE)]
+    with broker.one_tick():
+        client.send(Subscribe(5, requests))
+        assert broker.engine._inbound.under_way
+        client.lose()
+    assert not broker.engine._inbound.under_way and not broker.engine._turns.waiting
+    client = broker.connect("c", expiry=100)
+    assert client.connack is not None and client.connack.session_present

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.sessions import LATE_MAX
 from session.records import decode_session
 from session.subscription import decode_subscription
 from storage.state import decode_filter, seal, unseal
@@ -250,3 +251,23 @@ def test_a_row_of_a_later_version_is_refused_and_left_alone(family: str) -> None
     broker.is_audited = False
     assert broker.refused("c", expiry=100) == 0x88
     assert broker.rows(family) == [(key, later)]
+
+
+def test_late_progress_of_many_sessions_is_written_in_slices() -> None:
+    broker = Broker()
+    count = LATE_MAX + 10
+    clients = [broker.durable(f"c{number}", "t") for number in range(count)]
+    broker.publish("t", b"1")
+    with broker.one_tick():
+        for client in clients:
+            client.acknowledge(client.message())
+    late = broker.engine._tick.late
+    for left in (10, 0):
+        broker.now += broker.settings.progress_delay_ms
+        deadline = broker.engine.next_deadline()
+        assert deadline is not None and deadline <= broker.now
+        broker.engine.end_tick(broker.now)
+        assert len(late) == left
+    broker.settle()
+    broker.restart()
+    assert not broker.durable("c0").messages()

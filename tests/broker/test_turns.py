@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.turns import LARGE_READ, SPARED_MAX
+from broker.turns import CONNECT_WORK, LARGE_READ, LOSS_WORK, SPARED_MAX
 from mqtt.encoder import encode
 from mqtt.packets import (
     Disconnect,
@@ -14,7 +14,7 @@ from mqtt.packets import (
     Will,
 )
 from storage.errors import WriteStalled
-from tests.broker.harness import Broker, Client
+from tests.broker.harness import Broker, Client, connect_packet
 from tests.broker.messages import numbers
 
 # Topics change from message to message, or the decoder would gather them into runs.
@@ -87,7 +87,7 @@ def test_who_floods_takes_turns() -> None:
     publishers = [broker.connect(f"p{number}") for number in range(3)]
     for publisher in publishers:
         receive(publisher, *flood(100))
-    for _ in range(15):
+    for _ in range(25):
         broker.engine.end_tick(broker.now)
     left = [len(broker.engine._turns.waiting[publisher.connection]) for publisher in publishers]
     assert max(left) - min(left) <= 11 and 20 < min(left) < 60
@@ -176,3 +176,54 @@ def test_a_subscription_that_waits_behind_a_flood_is_answered() -> None:
     broker.settle()
     assert len(client.messages()) == 60
     assert len(client.take()) == 1
+
+
+def test_clients_that_come_all_at_once_wait_for_their_turn_and_get_in() -> None:
+    broker = Broker(tick_work_max=10 * CONNECT_WORK)
+    clients = [broker.open() for _ in range(50)]
+    for number, client in enumerate(clients):
+        receive(client, connect_packet(f"c{number}", 5, expiry=100))
+    live = broker.engine._sessions.live
+    assert len(live) == sum(client.stream.is_read for client in clients) == 11
+    broker.engine.end_tick(broker.now)
+    assert len(live) == sum(client.stream.is_read for client in clients) == 22
+    broker.settle()
+    assert len(live) == 50 and all(len(client.take()) == 1 for client in clients)
+    clients[-1].ping()
+
+
+def test_a_network_that_is_gone_is_worked_off_in_slices() -> None:
+    broker = Broker(tick_work_max=10 * LOSS_WORK)
+    clients = [broker.clean(f"c{number}", "t") for number in range(50)]
+    live = broker.engine._sessions.live
+    with broker.one_tick():
+        broker.engine._tick.work = 0
+        for client in clients:
+            client.lose()
+        assert len(live) == 39
+        broker.engine.end_tick(broker.now)
+        assert len(live) == 28
+    broker.settle()
+    assert not live and not broker.engine._lost
+
+
+def test_a_client_whose_loss_was_not_dealt_with_may_come_back() -> None:
+    broker = Broker(tick_work_max=1)
+    session = broker.durable("c", "t")
+    with broker.one_tick():
+        broker.engine._tick.work = 2
+        session.lose()
+        assert broker.engine._lost
+        again = broker.request("c", expiry=100)
+    broker.publish("t", b"1")
+    assert again.receive_all() == [b"1"]
+
+
+def test_retained_rows_are_more_work_than_a_message_nobody_wants() -> None:
+    broker = Broker(tick_work_max=100)
+    publisher = broker.connect("p")
+    broker.engine._tick.work = 0
+    receive(publisher, *(Publish(f"t/{number}", b"x", 0, True) for number in range(100)))
+    assert 15 <= broker.engine.stats()["retained_messages"] <= 21
+    broker.settle()
+    assert broker.engine.stats()["retained_messages"] == 100

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtt import decoder as decoder_module
-from mqtt.bodies import header_fault
+from mqtt.bodies import FILTERS_MAX, header_fault
 from mqtt.decoder import PACKET_SIZE_MAX, Decoder
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packets import Connect, Packet, Pingreq, Puback, Publish
+from mqtt.reasons import QUOTA_EXCEEDED
 from mqtt.runs import Received
 from tests.mqtt.samples import GOLDEN, Sample, Sender, decoder_for, frame, streams
 
@@ -594,3 +595,17 @@ def test_the_same_fault_with_and_without_the_cache() -> None:
         decoder.receive(pairs)
         faults.append((str(decoder.error), fault_of(decoder).reason_code))
     assert faults[0] == faults[1]
+
+
+@pytest.mark.parametrize("kind", [0x82, 0xA2])
+def test_filters_of_one_packet_are_limited_by_number(kind: int) -> None:
+    filter_and_options = b"\x00\x01a\x00" if kind == 0x82 else b"\x00\x01a"
+    for count, is_taken in ((FILTERS_MAX, True), (FILTERS_MAX + 1, False)):
+        body = b"\x00\x07" + filter_and_options * count
+        length = len(body)
+        header = bytes((kind, length & 127 | 128, length >> 7 & 127 | 128, length >> 14))
+        decoder = Decoder("server", 0, 4)
+        packets = decoder.receive(header + body)
+        assert len(packets) == is_taken
+        assert is_taken or isinstance(decoder.error, ProtocolError)
+        assert decoder.error is None or decoder.error.reason_code == QUOTA_EXCEEDED
