@@ -246,11 +246,15 @@ class Broker:
 
     def __enter__(self) -> Self:
         deadline = self._began + START_SECONDS_MAX
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if _answers(self.port):
-                self.ready_s = time.monotonic() - self._began
-                return self
-            time.sleep(POLL_S)
+        try:
+            while time.monotonic() < deadline and self._process.poll() is None:
+                if _answers(self.port):
+                    self.ready_s = time.monotonic() - self._began
+                    return self
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:  # there is no `with` block to leave yet
+            self.close()
+            raise
         said = (self.directory / "log").read_text(errors="replace")[-2000:]
         self.close()
         raise BenchError(f"{self.kind} does not answer on port {self.port}\n{said}")

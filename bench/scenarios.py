@@ -334,12 +334,14 @@ def fill(context: Context, sessions: int) -> tuple[Path, float]:
     kind = COMPILED if is_compiled() else HOLDFAST
     command = [python(), str(ROOT / "bench" / "fill.py"), str(directory / "data")]
     command += [f"--sessions={sessions}", f"--prefix={FILL_PREFIX}", f"--run={FILL_RUN}"]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, env={"PYTHONPATH": str(tree_of(kind))}
-    )
-    if ran.returncode:
+    environment = {"PYTHONPATH": str(tree_of(kind))}
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if ran.returncode:
+            raise BenchError(f"fill.py failed: {ran.stderr.strip()}")
+    except (BenchError, KeyboardInterrupt):
         shutil.rmtree(directory, ignore_errors=True)
-        raise BenchError(f"fill.py failed: {ran.stderr.strip()}")
+        raise
     return directory, float(ran.stdout)
 
 
