@@ -656,14 +656,14 @@ class Engine:
                 more = reading or sharing
         self._replies.flush()
         tick.work = 0
+        if self._lost:
+            self._part()
+            more = True
         if self._turns.waiting and not (self._retry_ms is not None and self._is_stuffed()):
             self._turns.go_on(self._read_after_turn)
             more = True
         if self._departures:
             self._depart()
-            more = True
-        if self._lost:
-            self._part()
             more = True
         is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
         return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
@@ -769,9 +769,8 @@ class Engine:
     def _part(self) -> None:
         """Part from lost connections, as far as the budget of this tick goes."""
         lost = self._lost
-        for connection in list(lost):
-            if self._turns.is_full():
-                return
+        while lost and not self._turns.is_full():
+            connection = next(iter(lost))
             del lost[connection]
             self.transport_lost(connection, self._tick.now)
 

@@ -36,6 +36,8 @@ class Replies:
         self._counters: Final = counters
         self._read_on: Final = read_on
         self._held_max: Final = settings.held_bytes_max
+        # Above it nobody adds messages, see `broker.delivery`.
+        self._messages_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -80,7 +82,7 @@ class Replies:
 
     def _release(self, item: Waiting) -> None:
         connection = item.connection
-        was_full = connection.held_bytes > self._held_max
+        was_full = connection.held_bytes > self._messages_max
         connection.held_bytes -= item.size
         connection.messages_behind -= item.messages
         if connection.state == CLOSED or connection.is_over:

@@ -542,3 +542,19 @@ def test_ending_a_session_of_a_group_that_is_gone_is_no_trouble() -> None:
     client.drop()
     broker.advance(s=11)
     assert broker.rows("sessions") == broker.rows("groups") == []
+
+
+def test_a_group_goes_on_when_what_a_member_was_held_is_released() -> None:
+    """The member gets QoS 0 behind its CONNACK, and acknowledges nothing that would wake it."""
+    broker = Broker(out_buffer_bytes_max=1000)
+    broker.durable("m", "$share/g/t", qos=0, expiry=100).drop()
+    other = broker.durable("o", "$share/g/t", qos=1)
+    other.drop()
+    for number in range(50):
+        broker.publish("t", b"%d" % number + bytes(100), 1)
+    broker.hold_commits()
+    member = broker.request("m", expiry=100)
+    broker.settle()
+    assert 0 < member.connection.held_bytes < 2000
+    broker.commit()
+    assert len(member.messages()) == 50
