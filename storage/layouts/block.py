@@ -239,7 +239,8 @@ class Block:
         end = len(data) - _CRC_SIZE if is_last else self._body + self._places[run + 1]
         offset = self.first + number
         what = f"messages {offset} to {offset + expected - 1}"
-        if expected < 1 or not self._body <= at <= end - RUN_SIZE or end > len(data) - _CRC_SIZE:
+        is_inside = self._body <= at <= end - RUN_SIZE and end <= len(data) - _CRC_SIZE
+        if not is_inside or expected < 1 or number + expected > self.count:
             raise CorruptRecord(f"{what}: their run is not where it can be")
         (
             flags,
@@ -299,50 +300,84 @@ class Block:
             self._data = b""  # all payloads are copied
 
 
-def decode_alone(data: bytes, last: int, offset: int, is_sound: bool = False) -> Message | None:
-    """Return the message at `offset` of a block in which every message is a run of its own.
+def decode_single(data: bytes, last: int, offset: int, is_sound: bool = False) -> Message | None:
+    """Return the message at `offset` of a block without making anything of the others.
 
-    None for any other block, and for one that is not sound: `Block` reads the one and says what is
-    wrong with the other. A third of its work, for who wants this message of the block and no more.
-    The checksum of a block that `is_sound` was compared before.
+    A third of the work of a `Block`, for who wants one message of it, or two. None for a block that
+    is not sound: `Block` says what is wrong with it. The checksum of one that `is_sound` was
+    compared before.
     """
     size = len(data)
     if (not is_sound and _crc32(data) != _CRC_RESIDUE) or size < HEAD_SIZE + _CRC_SIZE:
         return None
     count = data[1] << 8 | data[2]
+    runs = data[3] << 8 | data[4]
     number = offset - last + count - 1
-    place = HEAD_SIZE + _PLACE_SIZE * number
-    body = HEAD_SIZE + _PLACE_SIZE * count
-    if data[0] != VERSION or data[3] << 8 | data[4] != count or not 0 <= number < count:
+    body = HEAD_SIZE + _PLACE_SIZE * runs
+    limit = size - _CRC_SIZE
+    if data[0] != VERSION or not 0 <= number < count or not runs or body > limit:
         return None
-    end = size - _CRC_SIZE
-    if body > end or data[place] << 8 | data[place + 1] != number:
-        return None
+    low = number
+    if runs != count:
+        low, high = 0, runs
+        while high - low > 1:
+            middle = (low + high) >> 1
+            place = HEAD_SIZE + _PLACE_SIZE * middle
+            if data[place] << 8 | data[place + 1] <= number:
+                low = middle
+            else:
+                high = middle
+    place = HEAD_SIZE + _PLACE_SIZE * low
+    index = number - (data[place] << 8 | data[place + 1])
     at = body + (data[place + 2] << 8 | data[place + 3])
-    if number + 1 < count:
-        if data[place + 4] << 8 | data[place + 5] != number + 1:
-            return None
+    end = limit
+    following = count
+    if low + 1 < runs:
+        following = data[place + 4] << 8 | data[place + 5]
         end = body + (data[place + 6] << 8 | data[place + 7])
-    if end > size - _CRC_SIZE or at + RUN_SIZE > end:
+    if index < 0 or end > limit or at + RUN_SIZE > end:
         return None
-    flags, publisher, topic, properties, accepted_at_ms, expires_at_ms, messages, payload = (
+    return _decode_member(data, at, end, offset, index, following - number + index)
+
+
+def _decode_member(
+    data: bytes, at: int, end: int, offset: int, index: int, expected: int
+) -> Message | None:
+    """Return message number `index` of the run between `at` and `end`; None if it is not sound."""
+    flags, publisher, topic, properties, accepted_at_ms, expires_at_ms, messages, payloads = (
         _unpack_run(data, at)
     )
     qos = flags & QOS_MASK
     topic_at = at + RUN_SIZE + publisher
     properties_at = topic_at + topic
-    payload_at = properties_at + properties
-    if flags & ~(QOS_MASK | RETAIN_FLAG) or qos > _QOS_MAX or messages != 1:
+    sizes_at = properties_at + properties
+    payload_at = sizes_at
+    if flags & ~FLAGS_KNOWN or qos > _QOS_MAX or messages != expected or index >= messages:
         return None
-    if payload_at + payload != end:
+    if flags & VARIED_FLAG:
+        payload_at += SIZE_SIZE * messages
+        if payload_at > end:
+            return None
+        sizes = struct.unpack_from(f">{messages}I", data, sizes_at)
+        if sum(sizes) != payloads:
+            return None
+        begin = payload_at + sum(sizes[:index])
+        stop = begin + sizes[index]
+    else:
+        size = payloads // messages
+        if size * messages != payloads:
+            return None
+        begin = payload_at + size * index
+        stop = begin + size
+    if payload_at + payloads != end:
         return None
     try:
         return Message(
             data[topic_at:properties_at].decode(),
-            data[payload_at:end],
+            data[begin:stop],
             qos,
             flags & RETAIN_FLAG != 0,
-            data[properties_at:payload_at],
+            data[properties_at:sizes_at],
             data[at + RUN_SIZE : topic_at].decode(),
             accepted_at_ms,
             expires_at_ms,

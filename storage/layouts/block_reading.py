@@ -20,8 +20,8 @@ from storage.layouts.block import (
     BLOCK_BYTES,
     MESSAGE_SIZE,
     Block,
-    decode_alone,
     decode_index,
+    decode_single,
     index_start,
 )
 from storage.layouts.merge import INDEX_PAGE_MAX, Merge
@@ -38,6 +38,9 @@ ALONE_MAX: Final = 512
 READ_MAX: Final = 256
 ALONE_BYTES: Final = 2 * BLOCK_BYTES
 SCAN_PAGE: Final = 4  # blocks that a scan reads at once
+
+# What the entry of the next message of the same block is more than that of a message.
+_NEXT_IN_BLOCK: Final = (1 << BACK_BITS) - 1
 
 _KEY: Final = struct.Struct(">Q")
 _pack: Final = _KEY.pack
@@ -88,7 +91,11 @@ class BlockRows:
         self._read: Final[dict[int, bytes]] = {}
 
     def message(self, offset: int, last: int) -> Message | None:
-        """Return the message at `offset`, whose block ends with `last` and is of no other use."""
+        """Return the message at `offset` of a block, which ends with `last`, without its neighbour.
+
+        The block is not worth making: the next message of this stream is in another one, or is not
+        the next one of it.
+        """
         message = self._alone.get(offset)
         if message is not None:
             return message
@@ -101,7 +108,7 @@ class BlockRows:
                 if value is None:
                     return None
             if len(value) <= ALONE_BYTES:
-                message = decode_alone(value, last, offset, is_sound)
+                message = decode_single(value, last, offset, is_sound)
                 if message is not None:
                     if len(self._alone) >= ALONE_MAX:
                         self._alone.clear()
@@ -119,7 +126,9 @@ class BlockRows:
         """Return the block that ends with `last`, None if there is none."""
         block = self._cache.get(self._family, last)
         if block is None:
-            value = self._store.get(self._family, _pack(last))
+            value = self._read.get(last)
+            if value is None:
+                value = self._store.get(self._family, _pack(last))
             if value is None:
                 return None
             block = Block(value, last, self._family)
@@ -230,10 +239,10 @@ class BlockReader:
             entry = ready[at]
             at += 1
             offset = entry >> BACK_BITS
-            wanted = _end_of(entry)
+            wanted = offset + (entry & BACK_MASK)
             if wanted == last:
                 message = None if block is None else block.get(offset)
-            elif at < len(ready) and _end_of(ready[at]) == wanted:
+            elif at < len(ready) and ready[at] == entry + _NEXT_IN_BLOCK:
                 block = rows.get(wanted)
                 last = wanted
                 message = None if block is None else block.get(offset)
@@ -272,11 +281,6 @@ class BlockReader:
         if not ready:
             self.position = max(self.position, upto)
         return ready
-
-
-def _end_of(entry: int) -> int:
-    """Return where the block of an entry of the index ends."""
-    return (entry >> BACK_BITS) + (entry & BACK_MASK)
 
 
 class BlockScan:

@@ -10,8 +10,8 @@ from storage.layouts.block import (
     BACK_BITS,
     RANGES_MAX,
     Block,
-    decode_alone,
     decode_index,
+    decode_single,
     encode_block,
     encode_index,
     encode_one,
@@ -155,48 +155,49 @@ def test_what_a_sound_checksum_does_not_excuse() -> None:
 
 
 ALONE: Runs = [(EMPTY, None), (HEADER, None), (PLAIN, None)]
+SINGLE = {**CASES, **UNPINNED, "alone": ALONE}
 
 
-def test_a_message_that_is_alone_is_read_without_the_others() -> None:
-    data, messages = encoded(ALONE)
+@pytest.mark.parametrize("case", SINGLE)
+def test_a_single_message_is_read_without_the_others(case: str) -> None:
+    data, messages = encoded(SINGLE[case])
+    last = len(messages)
     for message in messages:
-        found = decode_alone(data, 3, message.offset)
+        found = decode_single(data, last, message.offset)
         assert found is not None
         assert fields(found) == fields(message)
-    assert decode_alone(data, 3, 0) is None
-    assert decode_alone(data, 3, 4) is None
+    assert decode_single(data, last, 0) is None
+    assert decode_single(data, last, last + 1) is None
 
 
-@pytest.mark.parametrize("case", ["a run of one size", "a run of many sizes", "several runs"])
-def test_a_block_with_a_longer_run_is_left_to_those_who_read_runs(case: str) -> None:
-    data, messages = encoded(CASES[case])
-    assert all(decode_alone(data, len(messages), m.offset) is None for m in messages)
-
-
-def test_nothing_is_read_alone_of_a_block_that_is_cut_or_changed() -> None:
-    data, _ = encoded(ALONE)
+@pytest.mark.parametrize("case", [*CASES, "alone"])
+def test_nothing_is_read_of_a_block_that_is_cut_or_changed(case: str) -> None:
+    data, messages = encoded(SINGLE[case])
+    last = len(messages)
     for size in range(len(data)):
-        assert decode_alone(data[:size], 3, 2) is None
+        assert decode_single(data[:size], last, 1) is None
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert decode_alone(bytes(flipped), 3, 2) is None
+        assert decode_single(bytes(flipped), last, 1) is None
 
 
-@pytest.mark.parametrize("offset", [1, 2, 3])
-def test_what_is_read_alone_is_what_a_block_says_whatever_the_program_wrote(offset: int) -> None:
-    data, _ = encoded(ALONE)
+@pytest.mark.parametrize("case", [*CASES, "alone"])
+def test_a_single_message_is_what_the_block_says_whatever_the_program_wrote(case: str) -> None:
+    data, messages = encoded(SINGLE[case])
+    last = len(messages)
     for at in range(len(data) - 4):
         for value in (0, 1, 2, 0x80, 0xFF):
             changed = resealed(data, at, value)
-            alone = decode_alone(changed, 3, offset)
-            try:
-                found = Block(changed, 3).get(offset)
-            except CorruptRecord:
-                continue  # also for what is wrong with other messages' places
-            if alone is not None:
-                assert found is not None
-                assert fields(found) == fields(alone)
+            for offset in range(1, last + 1):
+                single = decode_single(changed, last, offset)
+                try:
+                    found = Block(changed, last).get(offset)
+                except CorruptRecord:
+                    continue  # also for what is wrong with other messages' places
+                if single is not None:
+                    assert found is not None
+                    assert fields(found) == fields(single)
 
 
 def entries(filter_id: int, ranges: list[int], after: int = 0, count: int = 99) -> list[int]:
