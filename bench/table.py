@@ -157,8 +157,8 @@ def setting(about: About) -> list[str]:
         f"- {about['machine']}; load average before the run {about['load_average']}" + synced,
         *(f"- {version}" for version in about["versions"]),
         f"- Holdfast: default configuration, `durability = {about['durability']}`, durable "
-        "sessions; mosquitto: default configuration but for its limit of queued messages, in "
-        "memory",
+        "sessions, in fan-in `max_inflight = 65535`; mosquitto: default configuration but for its "
+        "limit of queued messages, in memory",
         f"- {about['rounds']} rounds of {about['seconds']:g} s; long works fewer; a fresh broker "
         "and directory each time, brokers taking turns; medians",
         f"- command: `{about['command']}`",
