@@ -1,6 +1,7 @@
 """The process from start to end: what it says, what it refuses, and how it leaves."""
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker import build, hashes, passwords
+from broker.server import GC_FROZEN_AT, freeze_if_grown
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from storage.rocks import RocksStore
@@ -448,3 +450,20 @@ def test_a_damaged_session_record_refuses_its_client_and_is_logged(start: Start)
         time.sleep(0.01)
     assert events(broker)["record_damaged"]["count"] == 1
     assert broker.metrics()["holdfast_internal_errors_total"] == 1
+
+
+def test_what_has_survived_is_frozen_only_when_it_is_much() -> None:
+    before = gc.get_threshold()
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    try:
+        gc.set_threshold(1000, 1000, 1000)
+        freeze_if_grown()
+        assert gc.get_freeze_count() == frozen
+        grown = [[] for _ in range(1000 * (GC_FROZEN_AT + 1))]  # type: ignore[var-annotated]
+        freeze_if_grown()
+        assert gc.get_freeze_count() >= frozen + 1000 * GC_FROZEN_AT
+        del grown
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

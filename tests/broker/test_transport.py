@@ -1,6 +1,7 @@
 """One client's stream: handing bytes over, closing politely, and containing our own mistakes."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -8,6 +9,7 @@ from broker import transport
 from broker.connection import Connection
 from broker.settings import Settings
 from broker.transport import remote_name
+from mqtt.encoder import encode
 from mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from storage.errors import Unrecoverable
 from tests.broker.inside import InsideBroker, publish, run, subscribe
@@ -204,3 +206,36 @@ def test_a_failing_store_met_by_one_connection_ends_everything(
         assert not broker.counters.internal_errors
 
     run(scenario)
+
+
+def test_a_closed_connection_needs_no_garbage_collector() -> None:
+    """The broker freezes what is old, so a cycle would never be freed."""
+    rounds = 30
+
+    async def scenario(broker: InsideBroker) -> None:
+        async def live(number: int) -> None:
+            peer = await broker.connect(f"c{number}", expiry=100 * (number % 2))
+            peer.send(subscribe(f"t/{number}", 1))
+            await peer.receive(Suback)
+            peer.send(publish(f"t/{number}"))
+            await peer.receive(object)
+            await peer.receive(object)
+            peer.writer.write(encode(Disconnect(), 5) if number % 3 else b"\0\0")
+            await peer.closed()
+            peer.writer.close()
+            broker.peers.remove(peer)
+
+        for number in range(rounds):  # what is made once is made
+            await live(number)
+        await broker.until(lambda: not broker.driver.streams)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(rounds, 2 * rounds):
+                await live(number)
+            await broker.until(lambda: not broker.driver.streams)
+            assert gc.collect() < rounds
+        finally:
+            gc.enable()
+
+    run(scenario, loop="uvloop")
