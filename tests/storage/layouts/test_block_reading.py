@@ -121,7 +121,7 @@ def test_sessions_with_topics_of_their_own_share_the_blocks_they_read() -> None:
 
 
 def test_single_messages_that_are_kept_are_bounded() -> None:
-    store = CountingStore()
+    store = MemoryStore([META])
     log = sparse(store, ALONE_MAX + 10)
     rows = BlockRows(store, 1, BlockCache())
     for offset in range(3, log.end, 4):
