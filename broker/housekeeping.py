@@ -270,7 +270,7 @@ class Housekeeping:
             assert session is not None
             if not session.is_stored:
                 continue
-            if _oldest_in_flight(session) <= last:
+            if session.in_flight and _oldest_in_flight(session) <= last:
                 return True
             if connection.pending and session.position < last:
                 return True

@@ -64,6 +64,34 @@ def test_an_acknowledgement_waits_for_the_disk_and_nothing_else_does(
     run(scenario)
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_disk_that_does_not_answer_stops_the_reading_from_publishers_and_from_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    count = 30_000
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, other = await durable_pair(broker)
+        disk = Disk(broker, monkeypatch)
+        publisher.send(*(publish("a", bytes(100), packet_id=number + 1) for number in range(count)))
+        await broker.until(lambda: any(c.reading_paused for c in broker.engine._connections))
+        other.send(Pingreq())
+        while not isinstance(await other.receive(object), Pingresp):  # behind what it was sent
+            pass
+        read = broker.counters.messages_received[1]
+        assert read < count // 2
+        await publisher.silence()
+        assert broker.counters.messages_received[1] == read
+        disk.gate.set()
+        for number in range(count):
+            assert (await publisher.receive(Puback)).packet_id == number + 1
+
+    settings = Settings()
+    settings.receive_maximum = 65_535
+    settings.held_bytes_max = 20_000
+    run(scenario, settings=settings, loop=loop)
+
+
 @pytest.mark.parametrize("durability", ["os", "interval:1000"])
 def test_without_a_promise_of_the_disk_an_acknowledgement_does_not_wait_for_it(
     monkeypatch: pytest.MonkeyPatch, durability: str

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from mqtt import reasons
-from mqtt.packets import Suback, Subscribe, Subscription
+from mqtt.packets import Publish, Suback, Subscribe, Subscription
 from tests.durability.process import holdfast, http_get
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
@@ -118,6 +118,27 @@ def test_c04_a_reader_that_does_not_read_costs_disk_not_memory(start_broker: Sta
     grown = scene.broker.rss_bytes() - before
     assert grown < 64 * MIB, f"{grown / MIB:.0f} MiB for 94 MiB owed"
     scene.online("other").ping()
+
+
+@pytest.mark.parametrize(("qos", "size"), [(0, 4 * KIB), (1, 64 * KIB), (1, MIB), (2, 64 * KIB)])
+def test_c04_what_readers_that_do_not_read_cost_does_not_grow(
+    start_broker: Start, qos: int, size: int
+) -> None:
+    """Each has what one buffer holds; how much is sent, and at which size, does not matter."""
+    scene = start_broker()
+    slow = [scene.durable(f"slow{number}", "t", qos=qos) for number in range(8)]
+    publisher = scene.online("publisher", receive_maximum=65_535)
+    payload = os.urandom(size)
+    messages = [(scene.topic(), payload)] * (96 * MIB // size)
+    before = scene.broker.rss_bytes()
+    if qos:
+        publisher.publish_all(messages, qos=1, window=16)
+    else:
+        for topic, _ in messages:
+            publisher.send(Publish(topic, payload, 0))
+    scene.online("other").ping()
+    grown = scene.broker.rss_bytes() - before
+    assert grown < len(slow) * 10 * MIB, f"{grown / MIB / len(slow):.1f} MiB a reader"
 
 
 # C8: files that cannot be right
