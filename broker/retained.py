@@ -22,6 +22,8 @@ EXAMINE_MAX: Final = 512
 # Rows of a page: few after a jump, because the next jump may be near, more while all of them match.
 PAGE_FIRST: Final = 4
 PAGE_MAX: Final = 64
+# Bytes of rows that one slice may find, and one more row: 64 rows may be 1 GiB.
+FOUND_BYTES_MAX: Final = 1 << 20
 SYSTEM_PREFIX: Final = "$SYS/"
 
 
@@ -127,13 +129,15 @@ class Retained:
         start = start or _first_key(pattern)
         found: list[Message] = []
         examined = 0
+        size = 0
         page = PAGE_FIRST
         while examined < EXAMINE_MAX:
             rows = self._store.scan(RETAINED, start, count=page)
             if not rows:
                 return found, b"", examined
             examined += len(rows)
-            page = min(4 * page, PAGE_MAX)
+            is_large = sum(len(value) for _, value in rows) > FOUND_BYTES_MAX // 4
+            page = PAGE_FIRST if is_large else min(4 * page, PAGE_MAX)
             following: bytes | None = None
             for key, value in rows:
                 following = _seek(pattern, key)
@@ -141,7 +145,8 @@ class Retained:
                     return found, b"", examined
                 if following == b"":  # a match
                     found.append(decode_message(value, 0))
-                    if len(found) >= count:
+                    size += len(value)
+                    if len(found) >= count or size > FOUND_BYTES_MAX:
                         return found, key + b"\0", examined
                     following = key + b"\0"
                 if following > key + b"\0":

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from broker.retained import EXAMINE_MAX, PAGE_MAX, Retained
+from broker.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
 from broker.settings import Settings
 from broker.tick import Tick
 from mqtt.message import NEVER, Message
@@ -444,3 +444,16 @@ def test_a_lookup_finds_exactly_the_topics_that_match(seed: int) -> None:
                 break
         expected = sorted(t for t in topics if matches(topic_filter, t))
         assert sorted(found) == expected, topic_filter
+
+
+def test_large_retained_messages_are_read_by_bytes_not_only_by_number() -> None:
+    broker = Broker()
+    payload = bytes(FOUND_BYTES_MAX // 2)
+    for number in range(10):
+        broker.publish(f"t/{number}", payload, retain=True)
+    retained = broker.engine._retained
+    found, start, _ = retained.read("#", b"", 64)
+    assert [message.topic for message in found] == ["t/0", "t/1"]
+    following, _, _ = retained.read("#", start, 64)
+    assert [message.topic for message in following] == ["t/2", "t/3"]
+    assert len(broker.clean("c", "#").messages()) == 10
