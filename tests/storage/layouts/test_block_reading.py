@@ -3,14 +3,16 @@
 from storage.api import Batch, Row, Store
 from storage.layouts.block import BLOCK_BYTES, Block
 from storage.layouts.block_reading import (
-    ALONE_MAX,
     CACHE_BYTES,
     CACHED_BLOCK_MAX,
     PAGE_BYTES_MAX,
-    READ_MAX,
+    SINGLE_BYTES_MAX,
+    SINGLES_BYTES,
+    SINGLES_MAX,
     BlockCache,
     BlockReader,
     BlockRows,
+    SingleCache,
 )
 from storage.layouts.merge import BUFFERED_MAX
 from storage.layouts.rows import message_key
@@ -122,12 +124,30 @@ def test_sessions_with_topics_of_their_own_share_the_blocks_they_read() -> None:
 
 def test_single_messages_that_are_kept_are_bounded() -> None:
     store = MemoryStore([META])
-    log = sparse(store, ALONE_MAX + 10)
-    rows = BlockRows(store, 1, BlockCache())
+    log = sparse(store, SINGLES_MAX + 10)
+    cache = BlockCache()
+    rows = BlockRows(store, 1, cache)
     for offset in range(3, log.end, 4):
         found = rows.message(offset, offset + 1)
         assert found is not None and found.offset == offset
-        assert len(rows._alone) <= ALONE_MAX and len(rows._read) <= READ_MAX
+        assert len(cache.singles.messages) <= SINGLES_MAX
+    singles = SingleCache()
+    for last in range(3 * SINGLES_BYTES // SINGLE_BYTES_MAX):
+        singles.keep_block(last, bytes(SINGLE_BYTES_MAX))
+        assert singles.size == SINGLE_BYTES_MAX * len(singles.blocks)
+        assert singles.size < SINGLES_BYTES + SINGLE_BYTES_MAX
+
+
+def test_single_messages_are_not_those_of_another_generation() -> None:
+    store = MemoryStore([META])
+    log = sparse(store, 2)
+    rotate(store, log)
+    cache = BlockCache()
+    first, second = BlockRows(store, 1, cache), BlockRows(store, 2, cache)
+    assert first.message(3, 4) is not None
+    assert second.message(3, 4) is None
+    assert second.get(4) is None
+    assert not cache.singles.messages and not cache.singles.blocks and not cache.singles.size
 
 
 def test_a_deep_stream_is_read_in_few_calls() -> None:
