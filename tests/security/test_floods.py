@@ -29,6 +29,7 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from mqtt.runs import Received
 from tests.broker.harness import Broker, connect_packet
 
 # C1: memory for what a header only declares
@@ -135,9 +136,9 @@ class CountingDecoder(Decoder):
 
     bytes_seen = 0
 
-    def _decode(self, data: bytes, found: list[Packet]) -> int:
+    def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
         self.bytes_seen += len(data)
-        return super()._decode(data, found)
+        return super()._decode(data, found, gathers)
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000])

@@ -441,7 +441,7 @@ class Client:
                 self.oracle.join_group(item, self.name, view.durable)
             elif asked_step:
                 self.oracle.subscribed_to_retained(view, item, asked_step)
-        if self.plan.faithful:
+        if self.plan.faithful and max(packet.reason_codes) < 0x80:
             world.witness_ready = True
 
     def _subscribe_missing(self, link: Link | None) -> None:

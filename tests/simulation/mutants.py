@@ -78,6 +78,27 @@ def puback_before_sync(patcher: Patcher) -> None:
     _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 1)
 
 
+@mutant("bursts", seeds=300)
+def pubacks_of_a_run_before_sync(patcher: Patcher) -> None:
+    """The PUBACKs of messages that came together leave before these are durable."""
+    _leaking(patcher, Inbound, "publish_run", _always)
+
+
+@mutant("bursts", seeds=1000)
+def run_overtakes_a_backlog(patcher: Patcher) -> None:
+    """Messages that came together are sent at once, although the session is behind."""
+
+    def around(original: Any, self: Delivery, target: Any, *arguments: Any) -> Any:
+        connection = target.connection
+        is_lagging, connection.is_lagging = connection.is_lagging, False
+        try:
+            return original(self, target, *arguments)
+        finally:
+            connection.is_lagging = is_lagging
+
+    patcher.wrap(Delivery, "_send_run", around)
+
+
 @mutant("gates", seeds=200)
 def pubrec_before_sync(patcher: Patcher) -> None:
     """PUBREC leaves before the message and its packet id are durable."""
@@ -653,7 +674,7 @@ def crash_is_dated_by_the_heartbeat(patcher: Patcher) -> None:
     patcher.set(broker.lifecycle, "crash_time", lambda alive_ms, period_ms: alive_ms)
 
 
-@mutant("disk", seeds=400)
+@mutant("disk", seeds=2500, slow=True)
 def life_beside_the_store_is_ignored(patcher: Patcher) -> None:
     """A crash on a full disk counts as having happened when the disk filled up."""
 
