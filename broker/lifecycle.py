@@ -179,7 +179,7 @@ class Lifecycle:
         if not self._settle_for(packet.client_id) and not self._needs_no_store(packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
-        changes = len(self._tick.batch) + self._counters.messages_stored
+        changes = len(self._tick.batch) + self._publishing.end
         client_id = packet.client_id
         old = self._sessions.live.get(client_id)
         if old is not None and old.number > connection.number:
@@ -228,7 +228,7 @@ class Lifecycle:
         connack.session_present = session_present
         is_changed = (
             session.is_stored
-            or len(self._tick.batch) + self._counters.messages_stored > changes
+            or len(self._tick.batch) + self._publishing.end > changes
             or client_id in self._tick.ended
         )
         self._answer(connection, session, connack, is_changed)

@@ -81,6 +81,11 @@ class Publishing:
         """Are there accepted messages that are in no batch yet?"""
         return self._log.is_pending
 
+    @property
+    def end(self) -> int:
+        """The offset of the newest message that was stored."""
+        return self._log.end
+
     def accept(self, message: Message, route: Route) -> Accepted:
         """Take a message over, or refuse it (0x97) without having changed anything.
 
