@@ -162,6 +162,7 @@ def setting(about: About) -> list[str]:
         f"- {about['rounds']} rounds of {about['seconds']:g} s; long works fewer; a fresh broker "
         "and directory each time, brokers taking turns; medians",
         f"- command: `{about['command']}`",
+        *(f"- {note}" for note in about.get("notes", ())),
     ]
 
 
