@@ -1,6 +1,6 @@
 """Writes the measured parts of docs/performance.md and README.md, and the plots, from results.
 
-    python bench/run.py --document bench/results/2026-11-21.json [NAME-curves.json]
+    python bench/run.py --document bench/results/NAME.json [bench/results/NAME-curves.json]
 
 replaces what stands between `<!-- bench: PART: FILE -->` and `<!-- end -->`; the rest is written by
 people. tests/bench holds the documents to the files they name. Must never measure.
