@@ -59,3 +59,16 @@ class PubackRun:
 
 # What a decoder that gathers runs returns.
 Received: TypeAlias = Packet | PublishRun | PubackRun
+
+
+def one_by_one(received: list[Received]) -> list[Packet]:
+    """Return the packets that were received, those of runs too."""
+    packets: list[Packet] = []
+    for item in received:
+        if isinstance(item, PublishRun):
+            packets += item.packets()
+        elif isinstance(item, PubackRun):
+            packets += item.packets()
+        else:
+            packets.append(item)
+    return packets

@@ -30,7 +30,7 @@ from mqtt.errors import (  # noqa: E402
     UnsupportedProtocolVersion,
 )
 from mqtt.packets import Connack, Connect, Packet, Puback, Publish  # noqa: E402
-from mqtt.runs import PubackRun, PublishRun, Received  # noqa: E402
+from mqtt.runs import one_by_one  # noqa: E402
 
 # (role of the decoder, version): what the first byte of an input chooses, modulo their number ...
 STATES = (
@@ -110,9 +110,9 @@ def _decode(
     decoder.holds_after_connect = held
     found: list[Packet] = []
     for piece in pieces:
-        found += _packets(decoder.receive_runs(piece)) if gathers else decoder.receive(piece)
+        found += one_by_one(decoder.receive_runs(piece)) if gathers else decoder.receive(piece)
     if held:
-        found += _packets(decoder.go_on_runs()) if gathers else decoder.go_on()
+        found += one_by_one(decoder.go_on_runs()) if gathers else decoder.go_on()
     error = decoder.error
     if error is None:
         return found, None, decoder.version, decoder.pending_size
@@ -121,17 +121,6 @@ def _decode(
     if decoder.receive(b"\xc0\x00") or decoder.error is not error:
         raise CodecFault("packets after a fault")
     return found, (type(error), error.reason_code, str(error)), decoder.version, 0
-
-
-def _packets(found: list[Received]) -> list[Packet]:
-    """Return the packets one by one, of runs too."""
-    packets: list[Packet] = []
-    for item in found:
-        if isinstance(item, PublishRun | PubackRun):
-            packets += item.packets()
-        else:
-            packets.append(item)
-    return packets
 
 
 def _check_round_trip(packet: Packet, state: int, version: int) -> None:

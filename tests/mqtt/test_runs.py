@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mqtt.decoder import RUN_MAX, Decoder
 from mqtt.encoder import encode, puback, pubacks
 from mqtt.packets import Packet, Pingreq, Puback, Publish
-from mqtt.runs import PubackRun, PublishRun, Received
+from mqtt.runs import PubackRun, PublishRun, Received, one_by_one
 from tests.mqtt.strategies import packets_from
 
 
@@ -15,16 +15,6 @@ def decode_runs(packets: list[Packet], version: int = 5) -> list[Received]:
     found = decoder.receive_runs(b"".join(encode(packet, version) for packet in packets))
     assert decoder.error is None
     return found
-
-
-def one_by_one(found: list[Received]) -> list[Packet]:
-    packets: list[Packet] = []
-    for item in found:
-        if isinstance(item, PublishRun | PubackRun):
-            packets += item.packets()
-        else:
-            packets.append(item)
-    return packets
 
 
 def test_publishes_of_one_topic_make_a_run_with_payloads_and_ids_in_order() -> None:
