@@ -17,14 +17,17 @@ from broker.endpoints import Endpoint
 from broker.settings import Settings
 from broker.units import (
     Choice,
+    Detail,
     Durability,
     Duration,
     FileMode,
     Flag,
     Integer,
     Kind,
+    Name,
     Origins,
     Pairs,
+    Secret,
     Setting,
     Size,
     Text,
@@ -65,6 +68,16 @@ class Shell:
         self.log_level: str = "info"
         self.log_format: str = "auto"
         self.drain_timeout_ms: int = 30_000
+        # Where the history goes (None = `history` in the data directory), under which name (None =
+        # the host's when the data directory was new), and for how long it stays (0 = for ever).
+        self.history_dir: str | None = None
+        self.history_node: str | None = None
+        self.history_keep_days: int = 30
+        # Rows that wait for their export are part of the database; beyond this less is recorded.
+        self.history_outbox_bytes_max: int = 256 << 20
+        # A segment is sealed at whichever comes first. 500,000 rows are about 10 MB of Parquet.
+        self.history_seal_events: int = 500_000
+        self.history_seal_s: int = 60
 
 
 class Option:
@@ -249,6 +262,25 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "least level written"),
     Option("log", "format", "shell", "log_format", Choice("auto", "logfmt", "json"),
            "auto = logfmt on a terminal, json otherwise"),
+    Option("history", "detail", "settings", "history_detail", Detail(), "what is recorded: off,"
+           " sessions = all but messages, books = and counters of messages per minute, sampled:1/N"
+           " = and every event of one message in N, full = and of all messages"),
+    Option("history", "dir", "shell", "history_dir", Text(empty_is_none=True),
+           "directory of the exported segments (Parquet); empty = history in the data directory"),
+    Option("history", "node", "shell", "history_node", Name(empty_is_none=True),
+           "name of this broker in it; empty = the host's when the data directory was new"),
+    Option("history", "outbox_bytes_max", "shell", "history_outbox_bytes_max", Size(1 << 20),
+           "bytes that may wait in the database for their export; before it less is recorded"),
+    Option("history", "seal_events", "shell", "history_seal_events", Integer(1000, 5_000_000),
+           "events of one segment at most"),
+    Option("history", "seal_seconds", "shell", "history_seal_s", Integer(1, 3600),
+           "age at which events are exported at the latest"),
+    Option("history", "keep_days", "shell", "history_keep_days", Integer(0, 36_500),
+           "days after which exported segments are removed, 0 = never"),
+    Option("history", "hash_names", "settings", "history_hash_names", Flag(),
+           "record keyed hashes in place of client ids, user names, topics and topic filters"),
+    Option("history", "hash_key", "settings", "history_hash_key", Secret(),
+           "key of these hashes, at least 16 characters; whoever has it can test guesses"),
     Option("sys", "interval", "settings", "sys_interval_s", Duration(_S),
            "period of the $SYS topics, 0 = off"),
 )  # fmt: skip
@@ -303,7 +335,8 @@ class Config:
         try:
             value = option.kind.parse(raw)
         except ValueError as problem:
-            raise ConfigError(f"{origin}: {name} = {_shown(raw)}: expected {problem}") from None
+            shown = "..." if isinstance(option.kind, Secret) else _shown(raw)
+            raise ConfigError(f"{origin}: {name} = {shown}: expected {problem}") from None
         setattr(self._holder(option, listener), option.attribute, value)
         self.origins[name] = origin
 

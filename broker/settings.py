@@ -8,6 +8,8 @@ come from) and `broker.engine` (what they do).
 
 from typing import Final, Literal, TypeAlias
 
+from storage.history import events
+
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
 LayoutName: TypeAlias = Literal["blocks", "filters", "timeline"]
@@ -17,6 +19,9 @@ RedirectWhen: TypeAlias = Literal["drain", "always"]
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+
+HASH_KEY_CHARACTERS_MIN: Final = 16  # fewer can be tried out
+HASH_KEY_BYTES_MAX: Final = 64  # what BLAKE2b takes as a key
 
 
 class Settings:
@@ -138,6 +143,16 @@ class Settings:
         self.generation_size_bytes: int = 256 * MIB
         self.generation_age_s: int = 3600
 
+        # History.
+
+        # What is recorded, as the operator writes it: see `history_level` and `history_sample`.
+        # "books" costs a few percent and proves what was counted; sessions are always in full.
+        self.history_detail: str = "books"
+        # True records a keyed hash (`history_hash_key`, UTF-8) in place of every client id, user
+        # name, topic and topic filter: comparable among each other, and not readable.
+        self.history_hash_names: bool = False
+        self.history_hash_key: str = ""
+
         # Rhythm.
 
         # Period of the $SYS tree; 0 switches it off.
@@ -153,6 +168,19 @@ class Settings:
         self.tick_work_max: int = 8192
         # Rows one slice of garbage collection or expiry may touch before the loop gets its turn.
         self.expiry_slice: int = 256
+
+    @property
+    def history_level(self) -> int:
+        """The level of `storage.history.events` that `history_detail` names."""
+        return events.LEVELS.index(self.history_detail.partition(":")[0])
+
+    @property
+    def history_sample(self) -> int:
+        """One message in how many is recorded with all its events: 1 = every one, 0 = none."""
+        if self.history_level == events.FULL:
+            return 1
+        _, _, divisor = self.history_detail.partition("/")
+        return int(divisor) if divisor else 0
 
     def problems(self) -> list[str]:
         """Return what is contradictory or out of the protocol's range, one line each; [] is good.
@@ -181,6 +209,13 @@ class Settings:
             )
         if self.redirect_when == "always" and not self.server_reference:
             found.append("redirect.when = 'always': expected redirect.server_reference as well")
+        if self.history_hash_names and len(self.history_hash_key) < HASH_KEY_CHARACTERS_MIN:
+            found.append(
+                "history.hash_names = true: expected history.hash_key as well, of at least "
+                f"{HASH_KEY_CHARACTERS_MIN} characters"
+            )
+        if len(self.history_hash_key.encode()) > HASH_KEY_BYTES_MAX:
+            found.append(f"history.hash_key: expected at most {HASH_KEY_BYTES_MAX} bytes")
         if not 23 <= self.client_id_bytes_max <= 65_535:
             found.append(f"client_id_bytes_max {self.client_id_bytes_max}: expected 23 to 65535")
         for name in (

@@ -37,6 +37,10 @@ ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
+DETAILS: Final = ("off", "sessions", "books", "full")
+SAMPLE_MAX: Final = 1_000_000
+SECRET_SHOWN: Final = "(not shown)"
 TEXT_BYTES_MAX: Final = 65_535  # a field of a packet holds no more
 
 
@@ -85,6 +89,62 @@ class Text:
     def render(self, value: Setting) -> str:
         """Return the text quoted."""
         return quote("" if value is None else str(value))
+
+
+class Secret:
+    """Text that is never shown again; "" is "not set"."""
+
+    def parse(self, raw: object) -> Setting:
+        """Return the text; what `render` shows in its place is not taken for it."""
+        if not isinstance(raw, str) or "\0" in raw or not _fits(raw):
+            raise ValueError("a string")
+        if raw == SECRET_SHOWN:
+            raise ValueError("the secret itself, not what is shown in its place")
+        return raw
+
+    def render(self, value: Setting) -> str:
+        """Return "" or a placeholder, quoted."""
+        return quote(SECRET_SHOWN if value else "")
+
+
+class Name:
+    """Letters, digits, `_` and `.`, at most 64; `empty_is_none` as for `Text`."""
+
+    def __init__(self, *, empty_is_none: bool = False) -> None:
+        self._empty_is_none = empty_is_none
+
+    def parse(self, raw: object) -> Setting:
+        """Return the name."""
+        if raw == "" and self._empty_is_none:
+            return None
+        if not isinstance(raw, str) or NAME.fullmatch(raw) is None:
+            raise ValueError(
+                "1 to 64 letters, digits, '_' and '.', the first one a letter or digit"
+            )
+        return raw
+
+    def render(self, value: Setting) -> str:
+        """Return the name quoted."""
+        return quote("" if value is None else str(value))
+
+
+class Detail:
+    """How much of the history is recorded: a word, or `sampled:1/N`."""
+
+    def parse(self, raw: object) -> Setting:
+        """Return the level in its one spelling."""
+        if isinstance(raw, str):
+            if raw in DETAILS:
+                return raw
+            divisor = raw.removeprefix("sampled:1/")
+            if divisor != raw and divisor.isascii() and divisor.isdecimal() and len(divisor) < 8:
+                if 1 <= int(divisor) <= SAMPLE_MAX:
+                    return f"sampled:1/{int(divisor)}"
+        raise ValueError(f"one of {', '.join(DETAILS)}, or 'sampled:1/N' with N to {SAMPLE_MAX}")
+
+    def render(self, value: Setting) -> str:
+        """Return the level quoted."""
+        return quote(str(value))
 
 
 class Choice:

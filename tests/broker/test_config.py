@@ -284,6 +284,21 @@ def test_what_show_prints_loads_back_to_the_same_configuration(write) -> None:  
         assert first.value(option) == second.value(option), option.name
 
 
+def test_the_key_of_hashed_names_is_asked_for_and_never_shown(write) -> None:  # type: ignore[no-untyped-def]
+    assert "history.hash_key" in refused(HOLDFAST__HISTORY__HASH_NAMES="true")
+    text = refused(write("[history]\nhash_key = 12345678"))
+    assert "history.hash_key = ..." in text and "12345678" not in text
+    environment = {
+        "HOLDFAST__HISTORY__HASH_NAMES": "true",
+        "HOLDFAST__HISTORY__HASH_KEY": "a key of many letters",
+    }
+    loaded = load(environment=environment)
+    assert loaded.settings.history_hash_key == "a key of many letters"
+    shown = config.show(loaded)
+    assert "many letters" not in shown
+    assert "not what is shown" in refused(write(shown))
+
+
 def test_the_template_loads_as_the_defaults_even_with_every_line_uncommented(write) -> None:  # type: ignore[no-untyped-def]
     text = config.template()
     assert vars(load(write(text), environment={}).settings) == vars(Settings())

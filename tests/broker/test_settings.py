@@ -3,6 +3,7 @@
 import pytest
 
 from broker.settings import Settings
+from storage.history import events
 
 
 def test_the_defaults_are_good() -> None:
@@ -35,6 +36,39 @@ def test_a_value_out_of_range_is_named_with_what_was_expected(attribute: str, va
     assert attribute in problem
     assert str(value) in problem
     assert "expected" in problem
+
+
+@pytest.mark.parametrize(
+    ("detail", "level", "sample"),
+    [
+        ("off", events.OFF, 0),
+        ("sessions", events.SESSIONS, 0),
+        ("books", events.BOOKS_LEVEL, 0),
+        ("sampled:1/1", events.SAMPLED, 1),
+        ("sampled:1/250", events.SAMPLED, 250),
+        ("full", events.FULL, 1),
+    ],
+)
+def test_the_detail_of_the_history_is_a_level_and_a_sample(
+    detail: str, level: int, sample: int
+) -> None:
+    settings = Settings()
+    assert settings.history_level == events.BOOKS_LEVEL
+    settings.history_detail = detail
+    assert (settings.history_level, settings.history_sample) == (level, sample)
+
+
+def test_hashed_names_want_a_key_that_cannot_be_tried_out() -> None:
+    settings = Settings()
+    settings.history_hash_names = True
+    settings.history_hash_key = "k" * 15
+    (problem,) = settings.problems()
+    assert problem.startswith("history.hash_names = true: expected history.hash_key")
+    assert settings.history_hash_key not in problem
+    settings.history_hash_key += "k"
+    assert settings.problems() == []
+    settings.history_hash_key = "k" * 65
+    assert settings.problems() == ["history.hash_key: expected at most 64 bytes"]
 
 
 def test_two_settings_do_not_share_state() -> None:

@@ -4,14 +4,17 @@ import pytest
 
 from broker.units import (
     Choice,
+    Detail,
     Durability,
     Duration,
     FileMode,
     Flag,
     Integer,
     Kind,
+    Name,
     Origins,
     Pairs,
+    Secret,
     Setting,
     Size,
     Text,
@@ -59,6 +62,12 @@ EXPIRY = Duration(1000, never="never")
         (Integer(0), 10**15, 10**15),
         (Choice("a", "b"), "b", "b"),
         (Text(), "some where", "some where"),
+        (Name(), "edge_7.example", "edge_7.example"),
+        (Name(empty_is_none=True), "", None),
+        (Detail(), "off", "off"),
+        (Detail(), "full", "full"),
+        (Detail(), "sampled:1/0100", "sampled:1/100"),
+        (Secret(), "", ""),
         (Text(empty_is_none=True), "", None),
         (Durability(), "fsync", "fsync"),
         (Durability(), "os", "os"),
@@ -131,6 +140,20 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
         (Text(), "a\0b"),
         (Text(), "\udcff"),  # a byte of the environment that is not UTF-8
         (Text(), "é" * 32_768),
+        (Name(), ""),
+        (Name(), "a-b"),
+        (Name(), ".hidden"),
+        (Name(), "_hidden"),
+        (Name(), "x" * 65),
+        (Name(), 7),
+        (Detail(), "sampled"),
+        (Detail(), "sampled:1/0"),
+        (Detail(), "sampled:1/1000001"),
+        (Detail(), "sampled:1/99999999"),
+        (Detail(), "1/10"),
+        (Detail(), False),
+        (Secret(), 7),
+        (Secret(), "a\0b"),
         (Pairs(), ["name=" + "x" * 65_536]),
         (Pairs(), ["\udcff=value"]),
         (Durability(), "fsnc"),
@@ -161,6 +184,13 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
 def test_a_bad_value_is_refused_with_the_expectation(kind: Kind, raw: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         kind.parse(raw)
+
+
+def test_a_secret_is_not_shown_and_what_stands_for_it_is_not_taken_for_it() -> None:
+    shown = Secret().render("correct horse")
+    assert shown == '"(not shown)"'
+    with pytest.raises(ValueError, match="not what is shown in its place"):
+        Secret().parse("(not shown)")
 
 
 @pytest.mark.parametrize(
