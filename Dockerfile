@@ -5,6 +5,9 @@
 #
 # Without a password file or that line it refuses to start: an open broker is a decision.
 # The core is compiled, or the build fails; the compiler stays behind in the first stage.
+#
+# `docker build --target audit -t holdfast:audit .` makes another image, for the audit: Java and
+# Spark, a gigabyte of them. The broker's image has neither: it exports its history with pyarrow.
 
 FROM python:3.13-slim-bookworm AS build
 RUN apt-get update \
@@ -17,8 +20,31 @@ COPY mqtt mqtt
 COPY session session
 COPY storage storage
 COPY broker broker
+COPY audit audit
 COPY conformance conformance
-RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir '.[history]'
+
+# What is installed already is taken as it is; only what the extra asks for is added.
+FROM build AS build-audit
+RUN /opt/holdfast/bin/pip install --no-cache-dir 'holdfast[audit]'
+
+FROM python:3.13-slim-bookworm AS audit
+LABEL org.opencontainers.image.title="holdfast audit" \
+      org.opencontainers.image.description="The audit of Holdfast's session history, with Spark" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1883 holdfast \
+    && useradd --uid 1883 --gid 1883 --home-dir /audit --no-create-home holdfast \
+    && install --directory --owner=1883 --group=1883 --mode=0700 /audit
+COPY --from=build-audit /opt/holdfast /opt/holdfast
+ENV PATH=/opt/holdfast/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER 1883:1883
+WORKDIR /audit
+ENTRYPOINT ["holdfast"]
+CMD ["--help"]
 
 FROM python:3.13-slim-bookworm
 LABEL org.opencontainers.image.title="holdfast" \

@@ -96,19 +96,48 @@ def test_what_the_build_made_is_what_the_runtime_takes() -> None:
     assert taken[1] == taken[2], "a virtual environment cannot be moved"
     assert f"-m venv {taken[1]} " in built and f"{taken[1]}/bin/pip install" in built
     assert environment()["PATH"].split(":")[0] == f"{taken[1]}/bin"
-    bases = [a.split()[0] for _, word, a in instructions() if word == "FROM"]
-    assert len(bases) == 2 and bases[0] == bases[1], "the interpreter must be the same one"
+    bases = {a.split()[0] for _, word, a in instructions() if word == "FROM"} - {"build"}
+    assert len(bases) == 1, "the interpreter must be the same one"
+
+
+def stages() -> dict[str, str]:
+    """Return what each stage says, in one line; the last one, which is the broker's, is ""."""
+    said: dict[str, str] = {}
+    name = ""
+    for _, word, arguments in instructions():
+        if word == "FROM":
+            name = arguments.partition(" AS ")[2]
+        said[name] = f"{said.get(name, '')} {word} {arguments}"
+    return said
 
 
 def test_it_is_compiled_or_not_built_and_the_compiler_stays_behind() -> None:
-    words = {0: "", 1: ""}
-    for stage, word, arguments in instructions():
-        words[stage] += f" {word} {arguments}"
-    before, _, building = words[0].partition("pip install")
+    said = stages()
+    before, _, building = said["build"].partition("pip install")
     assert building, "nothing is installed"
     assert " ENV HOLDFAST_BUILD=compiled " in before
     assert re.search(r"apt-get install [^&]*\bgcc\b[^&]*\blibc6-dev\b", before)
-    assert "apt-get" not in words[1] and "gcc" not in words[1]
+    assert "apt-get" not in said[""] and "gcc" not in said[""] and "gcc" not in said["audit"]
+
+
+def test_the_broker_exports_its_history_and_never_has_spark() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert re.search(r"pip install [^&]*'\.\[history\]'$", stages()["build"])
+    for requirement in [*extras["dependencies"], *extras["optional-dependencies"]["history"]]:
+        assert not re.match(r"pyspark|pandas|duckdb", requirement)
+    assert "audit" not in re.sub("COPY audit audit", "", stages()["build"])
+    assert "audit" not in stages()[""] and "java" not in f"{stages()['build']}{stages()['']}"
+
+
+def test_the_image_of_the_audit_has_java_and_the_extra() -> None:
+    said = stages()
+    assert said["build-audit"].startswith(" FROM build AS build-audit RUN ")
+    assert said["build-audit"].endswith("/bin/pip install --no-cache-dir 'holdfast[audit]'")
+    assert re.search(r"apt-get install [^&]*\bopenjdk-17-jre-headless\b", said["audit"])
+    (taken,) = re.findall(r"COPY --from=build-audit (\S+) (\S+)", said["audit"])
+    assert taken[0] == taken[1] and f"{taken[0]}/bin/pip" in said["build-audit"]
+    assert f"PATH={taken[0]}/bin:" in said["audit"]
+    assert f"USER {UID}:{UID}" in said["audit"]
 
 
 def test_the_base_image_has_a_python_we_support() -> None:

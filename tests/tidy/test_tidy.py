@@ -17,8 +17,10 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("mqtt", "session", "storage", "broker")
-# The conformance suite acts all over, so purity is not asked of it; everything else is.
+# The conformance suite and the Spark jobs act all over, so purity is not asked of them; everything
+# else is.
 SUITE: Final = "conformance"
+ACTING: Final = (SUITE, "audit")
 # Checks are found by importing these folders, and tried by tests/conformance/wrong.
 CHECKS: Final = ("conformance.v311.", "conformance.v50.")
 
@@ -183,8 +185,10 @@ def _tracked() -> list[Path]:
 FILES: Final = _tracked()
 PYTHON: Final = [path for path in FILES if path.suffix == ".py"]
 MODULES: Final = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in PACKAGES]
-SUITE_MODULES: Final = [path for path in PYTHON if path.relative_to(ROOT).parts[0] == SUITE]
-ALL_MODULES: Final = [*MODULES, *SUITE_MODULES]
+ALL_MODULES: Final = [
+    *MODULES,
+    *(path for path in PYTHON if path.relative_to(ROOT).parts[0] in ACTING),
+]
 DOCUMENTS: Final = [path for path in FILES if path.suffix == ".md"]
 
 
@@ -386,7 +390,7 @@ def test_every_module_has_a_test_of_its_own() -> None:
 
 def test_every_module_is_imported_by_another_one() -> None:
     imported = {name for path in ALL_MODULES for _, name in _imports(ast.parse(path.read_text()))}
-    entrances = {"broker.cli", "broker.__main__", "conformance.__main__", *PACKAGES, SUITE}
+    entrances = {"broker.cli", "broker.__main__", "conformance.__main__", *PACKAGES, *ACTING}
     dead = [
         _name(path)
         for path in ALL_MODULES
