@@ -2,7 +2,8 @@
 
 Some tests look inside the core: they replace a method, list `__slots__`, read private state, or
 pass a stand-in for one of our classes. Compiled classes allow none of that, so these run on the
-sources only; the table names them, and nothing else is left out.
+sources only; the table names them. Besides, scripts/test leaves out the directories that judge
+nothing compiled, and nothing else is left out.
 """
 
 import os
