@@ -3,6 +3,7 @@
 import pytest
 
 from broker.sessions import LATE_MAX
+from mqtt.packets import Connack, Suback, Subscribe, Subscription
 from session.records import decode_session
 from session.subscription import decode_subscription
 from storage.state import decode_filter, seal, unseal
@@ -256,10 +257,16 @@ def test_a_row_of_a_later_version_is_refused_and_left_alone(family: str) -> None
 def test_late_progress_of_many_sessions_is_written_in_slices() -> None:
     broker = Broker()
     count = LATE_MAX + 10
-    clients = [broker.durable(f"c{number}", "t") for number in range(count)]
+    with broker.one_tick():
+        clients = [broker.request(f"c{number}", expiry=NEVER) for number in range(count)]
+    with broker.one_tick():
+        for client in clients:
+            client.answer(Connack)
+            client.send(Subscribe(1, [Subscription("t", 1)]))
     broker.publish("t", b"1")
     with broker.one_tick():
         for client in clients:
+            client.answer(Suback)
             client.acknowledge(client.message())
     late = broker.engine._tick.late
     for left in (10, 0):
