@@ -1,0 +1,104 @@
+"""The history as a DataFrame: Parquet segments, read with an explicit schema.
+
+`gseq` (boot << 40 | seq) orders everything of one node; `ts` orders nothing. `carried` marks rows
+that an earlier run has counted already and kept for this one.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from storage.history.events import COLUMNS
+
+SEQ_BITS: Final = 40  # of a gseq, of a session and of a message that was never stored
+
+_TYPES: Final[dict[str, DataType]] = {
+    "dict": StringType(),
+    "string": StringType(),
+    "time": TimestampType(),
+    "bool": BooleanType(),
+    "int8": ByteType(),
+    "int16": ShortType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+}
+
+# Explicit, or a column that only newer segments have is dropped without a word.
+SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in COLUMNS])
+NAMES: Final = tuple(name for name, _ in COLUMNS)
+
+
+def gseq(boot: int, seq: int) -> int:
+    """Return the place of event `seq` of `boot` in the order of its node."""
+    return boot << SEQ_BITS | seq
+
+
+def boot_of(place: int) -> int:
+    """Return the boot of a gseq."""
+    return place >> SEQ_BITS
+
+
+def seq_of(place: int) -> int:
+    """Return the seq, within its boot, of a gseq."""
+    return place & ((1 << SEQ_BITS) - 1)
+
+
+def read(
+    spark: SparkSession,
+    directory: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    files: Iterable[str] | None = None,
+) -> DataFrame:
+    """Return the events in `directory`: the columns of SCHEMA, `gseq` and `carried` (false).
+
+    With `files` exactly those segments are read, and `start` and `end` mean nothing. Otherwise the
+    folders of hours from `start` up to `end` (which is excluded) are, whole: a segment is never cut
+    in two, as its numbers have to stay without holes. Times without a zone are UTC.
+    """
+    reader = spark.read.schema(SCHEMA)
+    if files is not None:
+        paths = list(files)
+        frame = reader.parquet(*paths) if paths else spark.createDataFrame([], SCHEMA)
+    else:
+        frame = reader.parquet(directory)
+        if "hour" in frame.columns:
+            folder = F.concat_ws("T", F.col("date").cast("string"), F.col("hour").cast("string"))
+            if start is not None:
+                frame = frame.where(folder >= F.lit(f"{start:%Y-%m-%dT%H}"))
+            if end is not None:
+                frame = frame.where(_before(folder, end))
+    return frame.select(*NAMES, gseq_column().alias("gseq"), F.lit(False).alias("carried"))
+
+
+def carried(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows that an earlier run kept in `path`, marked as carried."""
+    frame = spark.read.schema(SCHEMA).parquet(path)
+    return frame.select(*NAMES, gseq_column().alias("gseq"), F.lit(True).alias("carried"))
+
+
+def gseq_column() -> Column:
+    """Return the expression of a row's place in the order of its node."""
+    return F.shiftleft(F.col("boot"), SEQ_BITS).bitwiseOR(F.col("seq"))
+
+
+def _before(folder: Column, end: datetime) -> Column:
+    """Tell folders that begin before `end` from the others."""
+    last = f"{end:%Y-%m-%dT%H}"
+    inside = end.minute or end.second or end.microsecond
+    return folder <= F.lit(last) if inside else folder < F.lit(last)

@@ -1,0 +1,81 @@
+"""What a check found: counts, witnesses and a verdict of three words.
+
+`violated` is an accusation with evidence. What touches a gap of the history, or is not over yet, is
+`unknown`, never an accusation.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Status = Literal["ok", "violated", "unknown"]
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """Something that is always true of a broker that keeps its word."""
+
+    id: str
+    title: str
+    source: str  # numbers of normative statements of MQTT 5.0, or what Holdfast itself promises
+
+
+INVARIANTS: Final[dict[str, Invariant]] = {
+    invariant.id: invariant
+    for invariant in (
+        Invariant("H1", "the history has no holes and its boots follow each other", "Holdfast"),
+        Invariant("L1", "what was acknowledged was on disk before", "Holdfast"),
+        Invariant("L2", "no acknowledged message is lost", "MQTT-4.3.2, MQTT-4.3.3"),
+        Invariant("L3", "every matching durable subscription gets the message", "MQTT-3.3.4"),
+        Invariant("D1", "QoS 2 is accepted once and delivered once", "MQTT-4.3.3"),
+        Invariant(
+            "D2", "sent again only after a reconnect, with DUP", "MQTT-3.3.1-1, MQTT-4.4.0-1"
+        ),
+        Invariant("D3", "a packet identifier is in use once", "MQTT-2.2.1"),
+        Invariant("S1", "Session Present tells the truth", "MQTT-3.2.2-2, MQTT-3.2.2-3"),
+        Invariant("S2", "a resumed session is as it was left", "MQTT-4.1.0-1, MQTT-3.1.2-5"),
+        Invariant("S3", "sessions expire when due, not before", "MQTT-3.1.2-23"),
+        Invariant("S4", "a session has one connection", "MQTT-3.1.4-3"),
+        Invariant("S5", "what existed before a crash exists after it", "Holdfast"),
+        Invariant("F1", "no more in flight than Receive Maximum", "MQTT-3.3.4-9"),
+        Invariant("O1", "first deliveries keep the publisher's order", "MQTT-4.6.0-5, -6"),
+        Invariant("E1", "no message is delivered, or dropped, against its expiry", "MQTT-3.3.2-5"),
+        Invariant("W1", "a will is published once, when due, or never", "MQTT-3.1.2-8, -10"),
+        Invariant("R1", "the retained message served is the last one set", "MQTT-3.3.1-5"),
+        Invariant("G1", "garbage collection takes what is dead, all of it, only it", "Holdfast"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One invariant, over one batch.
+
+    `checked` counts what could be judged (good and bad), `unknown` what could not. Witnesses are
+    the first of the violations, ready for JSON. `possible` is false if the level of detail left
+    nothing to judge, so that silence is not mistaken for innocence.
+    """
+
+    invariant: str
+    checked: int
+    violated: int
+    unknown: int
+    witnesses: list[dict[str, object]] = field(default_factory=list)
+    possible: bool = True
+    facts: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """Return the verdict about this invariant."""
+        if self.violated:
+            return "violated"
+        if self.unknown or not (self.possible or self.checked):
+            return "unknown"
+        return "ok"
+
+
+def overall(outcomes: list[Outcome]) -> Status:
+    """Return the verdict about everything: the worst there is."""
+    statuses = {outcome.status for outcome in outcomes}
+    if "violated" in statuses:
+        return "violated"
+    return "unknown" if "unknown" in statuses else "ok"

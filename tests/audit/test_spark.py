@@ -1,0 +1,32 @@
+"""The settings that keep a local audit right: time zone, ANSI, loopback, no page on a port."""
+
+import sys
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import audit.spark
+
+
+def test_times_are_utc_and_overflows_are_errors(spark: SparkSession) -> None:
+    row = spark.sql("select date_format(timestamp_seconds(0), 'yyyy-MM-dd HH:mm') as t").first()
+    assert row is not None and row.t == "1970-01-01 00:00"
+    with pytest.raises(PySparkException):
+        spark.range(1).select(F.expr("cast(9223372036854775807 as bigint) + 1")).collect()
+
+
+def test_nothing_listens_beyond_the_loopback_address(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+
+
+def test_workers_run_this_python(spark: SparkSession) -> None:
+    ran = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert ran == [sys.executable]
+
+
+def test_the_session_of_the_process_is_used_again(spark: SparkSession) -> None:
+    again = audit.spark.session("again", conf={"spark.sql.shuffle.partitions": "2"})
+    assert again.sparkContext is spark.sparkContext
