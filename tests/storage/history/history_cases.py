@@ -205,16 +205,15 @@ _W7: Final = (0, rows.HAS_BYTES, rows.HAS_STREAM, rows.HAS_SESSION_STATE)
 
 
 @st.composite
-def ticks(draw: st.DrawFn, records_max: int = 6) -> Tick:
-    """Return a tick of any records that have a meaning, sensible or not."""
+def ticks(draw: st.DrawFn, records_max: int = 6, ev: int = 0) -> Tick:
+    """Return a tick of any records that have a meaning, sensible or not; `ev` 0 is any event."""
     tick = Tick()
     for _ in range(draw(st.integers(0, records_max))):
-        _draw_record(draw, tick)
+        _draw_record(draw, tick, ev or draw(st.sampled_from(sorted(events.EVENTS))))
     return tick
 
 
-def _draw_record(draw: st.DrawFn, tick: Tick) -> None:
-    ev = draw(st.sampled_from(sorted(events.EVENTS)))
+def _draw_record(draw: st.DrawFn, tick: Tick, ev: int) -> None:
     n = 1 if ev == events.BOOKS else draw(st.integers(1, 5))
     has = draw(st.integers(0, 2**13 - 1)) << 48
     has &= ~(rows.HAS_BYTES | rows.HAS_STREAM | rows.HAS_SESSION_STATE)
