@@ -65,11 +65,14 @@ from storage.due import Due
 from storage.errors import Recoverable, WriteStalled
 from storage.log import MessageLog
 from storage.state import (
+    BOOT_KEY,
     CONNECTIONS,
     FAMILIES,
     META,
     Totals,
     check_format,
+    encode_boot,
+    load_boot,
     load_totals,
     scan_all,
 )
@@ -161,6 +164,7 @@ class Engine:
         self._admission: Final = Admission(settings, self._resume_reading)
         self._turns: Final = Turns(self._tick, settings.tick_work_max, self._handle_later)
         self._totals: Totals = Totals()
+        self._boot = 0  # starts of the broker on this store, this one included
 
     def _build(self) -> None:
         """Put the parts together around the opened store."""
@@ -208,6 +212,7 @@ class Engine:
             self._delivery,
             self._groups,
             counters,
+            self._boot,
         )
         self._publishing = Publishing(
             tick,
@@ -283,6 +288,8 @@ class Engine:
         self._tick.now = now
         check_format(store, self._tick.batch)
         self._totals = load_totals(store)
+        self._boot = load_boot(store) + 1
+        self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot)))
         self._build()
         self._log.open(now)
         self._due.open()

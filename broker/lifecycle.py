@@ -217,6 +217,7 @@ class Lifecycle:
         session_present = session is not None
         if session is None:
             session = Session(client_id, identity, self._tick.now)
+            session.incarnation = self._sessions.next_incarnation()
             self._counters.sessions_created += 1
         else:
             self._counters.sessions_resumed += 1
@@ -296,6 +297,8 @@ class Lifecycle:
 
     def _revive(self, session: Session) -> None:
         """The session is connected again: it does not expire, a will not due yet is cancelled."""
+        if not session.incarnation:
+            session.incarnation = self._sessions.next_incarnation()  # a record of version 1
         name = session.client_id.encode()
         batch = self._tick.batch
         if session.expiry_due_ms:

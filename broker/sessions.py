@@ -50,6 +50,10 @@ from storage.state import (
 
 # Records of late progress in one batch, 8 microseconds each: all sessions may have some.
 LATE_MAX: Final = 1024
+# An incarnation is the boot's number and, below it, the session's within the boot. A boot whose row
+# was not durable when the broker died gives its number to the next one, and so may incarnations
+# come again: but of sessions that were never durable, and of which nobody was told.
+INCARNATION_SHIFT: Final = 40
 
 
 class Sessions:
@@ -66,6 +70,7 @@ class Sessions:
         delivery: Delivery,
         groups: Groups,
         counters: Counters,
+        boot: int,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -76,6 +81,7 @@ class Sessions:
         self._delivery: Final = delivery
         self._groups: Final = groups
         self._counters: Final = counters
+        self._last_incarnation = boot << INCARNATION_SHIFT
         self.live: dict[str, Connection] = {}  # client_id -> its connection
         # Told of every session that has lost its connection; set while the parts are put together.
         self.parted: Callable[[Session], None] | None = None
@@ -135,8 +141,15 @@ class Sessions:
 
     # Writing
 
+    def next_incarnation(self) -> int:
+        """Return a number for a new session, stored or not, that no other one ever had."""
+        self._last_incarnation += 1
+        return self._last_incarnation
+
     def write(self, session: Session) -> None:
         """Put the session's record into the batch."""
+        if not session.incarnation:
+            session.incarnation = self.next_incarnation()  # its record was of version 1
         value = seal(encode_session(session))
         self._tick.batch.append((SESSIONS, session.client_id.encode(), value))
 

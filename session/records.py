@@ -12,10 +12,12 @@ from typing import Final
 from session.in_flight import FROM_GROUP, REFERENCE_SHIFT, SOURCE_MASK, STORED_MASK
 from session.session import Replay, Session
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 # version, protocol version, created, connected, disconnected, expiry interval, expiry due,
 # will due, position, next packet id, next mailbox number, in-flight count, replay count
-_SESSION: Final = struct.Struct(">BBQQQIQQQHQHH")
+_SESSION_1: Final = struct.Struct(">BBQQQIQQQHQHH")
+# the same, and the incarnation
+_SESSION: Final = struct.Struct(">BBQQQIQQQHQHHQ")
 _META_ID_SHIFT: Final = 16
 
 
@@ -86,6 +88,7 @@ def encode_session(session: Session) -> bytes:
         session.next_mailbox,
         count,
         len(session.replays),
+        session.incarnation,
     )
     parts = [fixed, text(session.identity)]
     if count:
@@ -113,14 +116,18 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(client_id: str, value: bytes) -> Session:
-    """Return the session of a record, without subscriptions and inbound ids."""
+    """Return the session of a record, without subscriptions and inbound ids.
+
+    One of version 1 has no incarnation yet: it is 0 until `broker.sessions` gives it one.
+    """
     what = f"session {client_id!r}"
-    if len(value) < _SESSION.size or value[0] != _VERSION:
+    layout = _SESSION_1 if value[:1] == b"\x01" else _SESSION
+    if len(value) < layout.size or value[0] not in (1, _VERSION):
         raise ValueError(
-            f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected {_VERSION}"
+            f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected 1 or {_VERSION}"
         )
-    fields = _SESSION.unpack_from(value)
-    reader = Reader(value, what, _SESSION.size)
+    fields = layout.unpack_from(value)
+    reader = Reader(value, what, layout.size)
     session = Session(client_id, reader.text(), fields[2])
     session.is_stored = True
     session.protocol_version = fields[1]
@@ -132,6 +139,8 @@ def decode_session(client_id: str, value: bytes) -> Session:
     session.position = fields[8]
     session.next_packet_id = fields[9]
     session.next_mailbox = fields[10]
+    if layout is _SESSION:
+        session.incarnation = fields[13]
     count, replays = fields[11], fields[12]
     references = struct.unpack(f">{count}Q", reader.take(8 * count))
     metas = struct.unpack(f">{count}I", reader.take(4 * count))

@@ -51,6 +51,7 @@ class Session:
         "identity",
         "in_flight",
         "in_flight_max",
+        "incarnation",
         "incoming",
         "is_stored",
         "leases",
@@ -71,6 +72,9 @@ class Session:
     def __init__(self, client_id: str, identity: str, created_at_ms: int) -> None:
         self.client_id: str = client_id
         self.identity: str = identity  # the authenticated owner
+        # Which session of all there ever were: never used again, also by the same client. Boot of
+        # the broker << 40 | number; 0 = none yet.
+        self.incarnation: int = 0
         self.created_at_ms: int = created_at_ms  # all times: broker time, 0 = not
         self.connected_at_ms: int = 0
         self.disconnected_at_ms: int = 0

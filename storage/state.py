@@ -44,6 +44,7 @@ FAMILIES: Final = (
 FORMAT_KEY: Final = b"format"
 FORMAT_VERSION: Final = 1
 TOTALS_KEY: Final = b"totals"
+BOOT_KEY: Final = b"boot"
 
 SCAN_PAGE: Final = 512  # rows a page: one page of small rows stays below 64 KiB
 
@@ -51,6 +52,7 @@ _CRC: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _FILTER: Final = struct.Struct(">BQI")
 _TOTALS: Final = struct.Struct(">BQQQQ")
+_BOOT: Final = struct.Struct(">BI")
 
 
 def seal(body: bytes) -> bytes:
@@ -203,6 +205,22 @@ def load_totals(store: Store) -> Totals:
         raise CorruptRecord(f"totals: version {body[:1].hex()} of {len(body)} bytes, expected 1")
     _, sessions, retained, subscriptions, next_filter_id = _TOTALS.unpack(body)
     return Totals(sessions, retained, subscriptions, next_filter_id)
+
+
+def encode_boot(boot: int) -> bytes:
+    """Return the value of the row that counts the starts of the broker."""
+    return seal(_BOOT.pack(1, boot))
+
+
+def load_boot(store: Store) -> int:
+    """Return how often the broker was started on this store, 0 = never."""
+    value = store.get(META, BOOT_KEY)
+    if value is None:
+        return 0
+    body = unseal(value, "boot")
+    if len(body) != _BOOT.size or body[0] != 1:
+        raise CorruptRecord(f"boot: version {body[:1].hex()} of {len(body)} bytes, expected 1")
+    return int.from_bytes(body[1:], "big")
 
 
 def check_format(store: Store, batch: Batch) -> None:

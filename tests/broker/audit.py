@@ -7,6 +7,7 @@ one sentence per contradiction.
 from collections import Counter
 from collections.abc import Iterator
 
+from broker.sessions import INCARNATION_SHIFT
 from session.group import decode_group
 from session.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.records import decode_session
@@ -33,6 +34,7 @@ from storage.state import (
     group_holder,
     group_key,
     holder_key,
+    load_boot,
     load_totals,
     mailbox_key,
     session_holder,
@@ -52,12 +54,23 @@ def audit(store: MemoryStore, live: set[str]) -> Iterator[str]:
         for key, value in _rows(store, SESSIONS).items()
     }
     yield from _audit_totals(store, sessions)
+    yield from _audit_incarnations(store, sessions)
     yield from _audit_streams(store, sessions)
     yield from _audit_mailbox(store, sessions)
     yield from _audit_times(store, sessions, live)
     for key in _rows(store, INCOMING):
         if key.partition(b"\0")[0].decode() not in sessions:
             yield f"incoming {key!r}: there is no such session"
+
+
+def _audit_incarnations(store: MemoryStore, sessions: dict[str, Session]) -> Iterator[str]:
+    owners: dict[int, str] = {}
+    for client_id, session in sessions.items():
+        other = owners.setdefault(session.incarnation, client_id)
+        if session.incarnation and other != client_id:
+            yield f"{client_id} and {other} are both incarnation {session.incarnation}"
+        if session.incarnation >> INCARNATION_SHIFT > load_boot(store):
+            yield f"{client_id}: incarnation {session.incarnation} is of a later boot"
 
 
 def _rows(store: MemoryStore, family: str) -> Rows:

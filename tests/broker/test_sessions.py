@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.sessions import LATE_MAX
+from broker.sessions import INCARNATION_SHIFT, LATE_MAX
 from mqtt.packets import Connack, Suback, Subscribe, Subscription
 from session.records import decode_session
 from session.subscription import decode_subscription
-from storage.state import decode_filter, seal, unseal
+from storage.state import decode_filter, load_boot, seal, unseal
 from tests.broker.harness import NEVER, Broker, Client
 
 
@@ -278,3 +278,64 @@ def test_late_progress_of_many_sessions_is_written_in_slices() -> None:
     broker.settle()
     broker.restart()
     assert not broker.durable("c0").messages()
+
+
+# Incarnations
+
+
+def incarnation(broker: Broker, client_id: str = "c") -> int:
+    """Return which session this is, by the store."""
+    value = broker.store.get("sessions", client_id.encode())
+    assert value is not None
+    return decode_session(client_id, unseal(value, "session")).incarnation
+
+
+def test_a_session_keeps_its_incarnation_as_long_as_it_lives() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    first = incarnation(broker)
+    assert first == 1 << INCARNATION_SHIFT | 1
+    broker.durable("c")
+    broker.restart()
+    assert incarnation(broker) == first
+    broker.durable("c").drop()
+    assert incarnation(broker) == first
+
+
+def test_every_session_is_another_incarnation_and_so_is_the_next_one_of_a_client() -> None:
+    broker = Broker()
+    seen = set()
+    for client_id in ("a", "b", "clean"):
+        client = broker.clean(client_id) if client_id == "clean" else broker.durable(client_id)
+        assert client.connection.session is not None
+        seen.add(client.connection.session.incarnation)
+    broker.connect("a", clean_start=True, expiry=NEVER)
+    seen.add(incarnation(broker, "a"))
+    broker.restart()
+    broker.connect("a", clean_start=True, expiry=NEVER)
+    seen.add(incarnation(broker, "a"))
+    boots = sorted(number >> INCARNATION_SHIFT for number in seen)
+    assert len(seen) == 5 and boots == [1, 1, 1, 1, 2]
+
+
+def test_the_starts_of_the_broker_are_counted_also_those_that_a_crash_ended() -> None:
+    broker = Broker()
+    assert load_boot(broker.store) == 1
+    broker.restart()
+    broker.restart(keep=0)
+    assert load_boot(broker.store) == 3
+
+
+def test_a_session_of_an_earlier_version_gets_an_incarnation_when_its_client_connects() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    value = broker.store.get("sessions", b"c")
+    assert value is not None
+    body = unseal(value, "session")
+    old = b"\x01" + body[1:68] + body[76:]  # version 1: the same without the incarnation
+    broker.store.write([("sessions", b"c", seal(old))])
+    assert incarnation(broker) == 0
+    broker.publish("t", b"1")
+    client = broker.durable("c")
+    assert incarnation(broker) == 1 << INCARNATION_SHIFT | 3  # the publisher was the second one
+    assert client.payloads() == [b"1"]

@@ -35,6 +35,7 @@ from storage.pulse import encode as encode_pulse
 from storage.records import decode_message, encode_message, topic_bytes
 from storage.rocks import RocksStore
 from storage.state import (
+    BOOT_KEY,
     FAMILIES,
     FORMAT_KEY,
     META,
@@ -42,7 +43,9 @@ from storage.state import (
     Totals,
     check_format,
     decode_filter,
+    encode_boot,
     encode_filter,
+    load_boot,
     load_totals,
     seal,
     unseal,
@@ -160,6 +163,7 @@ RECORDS: Final[dict[str, Sealed]] = {
         ],
     ),
     "totals": Front(of_meta(TOTALS_KEY, load_totals), Totals(1, 2, 3, 4).encode()),
+    "boot": Front(of_meta(BOOT_KEY, load_boot), encode_boot(3)),
     "format": Front(of_meta(FORMAT_KEY, lambda store: check_format(store, [])), seal(b"\x00\x01")),
     "message": Back(lambda value: decode_message(value, 1), "<", *MESSAGES),
     "topic of a message": Back(lambda value: topic_bytes(value, 1), "<", *MESSAGES),

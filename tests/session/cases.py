@@ -27,6 +27,7 @@ def golden(name: str) -> dict[str, bytes]:
 def new_session() -> Session:
     """Return a session as CONNECT makes it."""
     session = Session("c", "", NOW_MS)
+    session.incarnation = 7 << 40 | 1
     session.is_stored = True
     session.protocol_version = 5
     session.connected_at_ms = NOW_MS
@@ -38,6 +39,7 @@ def new_session() -> Session:
 def full_session() -> Session:
     """Return an offline session that has something of everything."""
     session = Session("clïent-7", "ann", NOW_MS)
+    session.incarnation = 2**63 - 1
     session.is_stored = True
     session.protocol_version = 4
     session.connected_at_ms = NOW_MS + 1

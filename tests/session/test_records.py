@@ -23,6 +23,7 @@ KEPT = (
     "in_flight",
     "leases",
     "is_stored",
+    "incarnation",
 )
 
 
@@ -42,10 +43,18 @@ def test_a_record_gives_the_session_back(case: str) -> None:
 
 @pytest.mark.parametrize("case", SESSIONS)
 def test_the_format_is_the_one_on_disk(case: str) -> None:
-    expected = golden("session-record-v1.hex")[case]
+    expected = golden("session-record-v2.hex")[case]
     session = SESSIONS[case]()
     assert encode_session(session).hex() == expected.hex()
     assert fields(decode_session(session.client_id, expected)) == fields(session)
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_a_record_of_version_1_is_read_and_has_no_incarnation_yet(case: str) -> None:
+    session = SESSIONS[case]()
+    session.incarnation = 0
+    old = golden("session-record-v1.hex")[case]
+    assert fields(decode_session(session.client_id, old)) == fields(session)
 
 
 def test_the_order_of_sending_is_kept() -> None:
@@ -68,7 +77,11 @@ def test_what_belongs_to_a_connection_is_not_kept() -> None:
 
 @pytest.mark.parametrize("case", SESSIONS)
 def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
-    value = encode_session(SESSIONS[case]())
+    _refuses_other_sizes(encode_session(SESSIONS[case]()))
+    _refuses_other_sizes(golden("session-record-v1.hex")[case])
+
+
+def _refuses_other_sizes(value: bytes) -> None:
     for size in range(len(value)):
         with pytest.raises(ValueError):
             decode_session("c", value[:size])
@@ -78,8 +91,9 @@ def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
 
 def test_another_version_is_refused() -> None:
     value = encode_session(new_session())
-    with pytest.raises(ValueError, match="version 02"):
-        decode_session("c", b"\x02" + value[1:])
+    for version in (b"\x00", b"\x03"):
+        with pytest.raises(ValueError, match=f"version {version.hex()} of"):
+            decode_session("c", version + value[1:])
 
 
 @pytest.mark.parametrize("packet_id", [0, 65_533])

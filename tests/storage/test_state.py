@@ -29,6 +29,7 @@ VALUES = {
     "since": state.encode_since(2**40),
     "totals": state.Totals(3, 2**40, 70_000, 259).encode(),
     "totals of a new store": state.Totals().encode(),
+    "boot": state.encode_boot(70_000),
 }
 
 
@@ -85,6 +86,21 @@ def test_the_damaged_row_is_named() -> None:
 
 
 # Keys
+
+
+def test_a_new_store_has_seen_no_start_of_a_broker() -> None:
+    store = MemoryStore([state.META])
+    assert state.load_boot(store) == 0
+    store.write([(state.META, state.BOOT_KEY, VALUES["boot"])])
+    assert state.load_boot(store) == 70_000
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01\0\0\0", b"\x02\0\0\0\x01", b"\x01\0\0\0\x01\0"])
+def test_a_count_of_starts_that_is_not_ours_is_refused(body: bytes) -> None:
+    store = MemoryStore([state.META])
+    store.write([(state.META, state.BOOT_KEY, state.seal(body))])
+    with pytest.raises(CorruptRecord, match="boot: version"):
+        state.load_boot(store)
 
 
 def test_rows_of_one_client_are_neighbours_whatever_other_clients_are_called() -> None:
