@@ -312,7 +312,7 @@ class Lifecycle:
                 # nobody had got round to it [MQTT-3.1.3-9].
                 record = decode_connection(waiting)
                 assert record.will is not None
-                self.fire(session.client_id, record.identity, record.will)
+                self.fire(session.client_id, record.identity, record.will, session.incarnation)
             elif waiting is not None:
                 self._counters.wills["cancelled"] += 1
             session.will_due_ms = 0
@@ -344,6 +344,7 @@ class Lifecycle:
                 session.connected_at_ms,
                 session.expiry_interval_s,
                 packet.will,
+                session.incarnation,
             )
             value = seal(encode_connection(record))
             self._tick.batch.append((CONNECTIONS, session.client_id.encode(), value))
@@ -521,7 +522,7 @@ class Lifecycle:
         if not publish_will:
             self._counters.wills["cancelled"] += 1
         elif ends or will.delay_interval == 0:
-            self.fire(session.client_id, session.identity, will)
+            self.fire(session.client_id, session.identity, will, session.incarnation)
         else:
             self._arm(session, will, now)
 
@@ -531,11 +532,11 @@ class Lifecycle:
         if session.expiry_due_ms:
             at_ms = min(at_ms, session.expiry_due_ms)
         session.will_due_ms = at_ms
-        record = ConnectionRecord(session.identity, True, 0, 0, will)
+        record = ConnectionRecord(session.identity, True, 0, 0, will, session.incarnation)
         name = session.client_id.encode()
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
 
-    def fire(self, client_id: str, identity: str, will: Will) -> None:
+    def fire(self, client_id: str, identity: str, will: Will, incarnation: int) -> None:
         """Publish a will now; its deletion is in the same batch, so it fires once."""
         # A will on a topic of the server is refused here and not at CONNECT, like its PUBLISH:
         # mosquitto's bridges come with one and would never connect.
@@ -564,7 +565,7 @@ class Lifecycle:
             # to be told.
             self._counters.wills["refused"] += 1
             return
-        record = ConnectionRecord(identity, False, 0, 0, will)
+        record = ConnectionRecord(identity, False, 0, 0, will, incarnation)
         at_ms = now + WILL_RETRY_MS
         # Not the session's own will, and no other one either: a client may leave several behind.
         self._wills_refused += 1
@@ -584,13 +585,14 @@ class Lifecycle:
         if waiting is not None:
             record = decode_connection(waiting)
             assert record.will is not None
-            self.fire(session.client_id, record.identity, record.will)
+            self.fire(session.client_id, record.identity, record.will, session.incarnation)
 
     def will_is_due(self, name: bytes, value: bytes) -> None:
         """Fire a will whose time has come; the caller removes its entry in the same batch."""
         record = decode_connection(value)
         assert record.will is not None
-        self.fire(name.split(b"\0")[0].decode(), record.identity, record.will)
+        client_id = name.split(b"\0")[0].decode()
+        self.fire(client_id, record.identity, record.will, record.incarnation)
 
     def expire(self, client_id: str, due_ms: int) -> None:
         """End a session if it is still disconnected and this is still its time."""

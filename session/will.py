@@ -11,7 +11,7 @@ from typing import Final
 from mqtt.packets import Will
 from session.records import Reader, blob, text
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _STORED: Final = 1
 _WILL: Final = 2
 _RETAIN: Final = 4
@@ -22,7 +22,14 @@ _QOS_SHIFT: Final = 4
 class ConnectionRecord:
     """What must be known of a connection after a crash."""
 
-    __slots__ = ("connected_at_ms", "expiry_interval_s", "identity", "is_stored", "will")
+    __slots__ = (
+        "connected_at_ms",
+        "expiry_interval_s",
+        "identity",
+        "incarnation",
+        "is_stored",
+        "will",
+    )
 
     def __init__(
         self,
@@ -31,12 +38,14 @@ class ConnectionRecord:
         connected_at_ms: int,
         expiry_interval_s: int,
         will: Will | None,
+        incarnation: int,
     ) -> None:
         self.identity = identity
         self.is_stored = is_stored  # does its session live in the store?
         self.connected_at_ms = connected_at_ms  # broker time
         self.expiry_interval_s = expiry_interval_s
         self.will = will
+        self.incarnation = incarnation  # of its session; 0 = the row is of version 1
 
 
 def encode_connection(record: ConnectionRecord) -> bytes:
@@ -57,6 +66,7 @@ def encode_connection(record: ConnectionRecord) -> bytes:
         bytes((_VERSION, flags))
         + record.connected_at_ms.to_bytes(8, "big")
         + record.expiry_interval_s.to_bytes(4, "big")
+        + record.incarnation.to_bytes(8, "big")
     )
     return head + b"".join(parts)
 
@@ -65,9 +75,10 @@ def decode_connection(value: bytes) -> ConnectionRecord:
     """Return the record of a row; raises ValueError when the value is not one of ours."""
     reader = Reader(value, "connection")
     version, flags = reader.number(1), reader.number(1)
-    if version != _VERSION:
-        raise ValueError(f"connection: version {version}, expected {_VERSION}")
+    if version not in (1, _VERSION):
+        raise ValueError(f"connection: version {version}, expected 1 or {_VERSION}")
     connected_at_ms, expiry_interval_s = reader.number(8), reader.number(4)
+    incarnation = 0 if version == 1 else reader.number(8)
     identity = reader.text()
     will = None
     if flags & _WILL:
@@ -85,5 +96,5 @@ def decode_connection(value: bytes) -> ConnectionRecord:
         )
     reader.end()
     return ConnectionRecord(
-        identity, bool(flags & _STORED), connected_at_ms, expiry_interval_s, will
+        identity, bool(flags & _STORED), connected_at_ms, expiry_interval_s, will, incarnation
     )

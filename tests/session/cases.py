@@ -71,8 +71,8 @@ SUBSCRIPTIONS: Final = {
 }
 
 CONNECTIONS: Final = {
-    "without will": ConnectionRecord("", True, NOW_MS, EXPIRY_NEVER, None),
-    "smallest will": ConnectionRecord("", False, NOW_MS, 0, Will("w", b"", 0, False)),
+    "without will": ConnectionRecord("", True, NOW_MS, EXPIRY_NEVER, None, 1),
+    "smallest will": ConnectionRecord("", False, NOW_MS, 0, Will("w", b"", 0, False), 2),
     "full will": ConnectionRecord(
         "ann",
         True,
@@ -87,6 +87,7 @@ CONNECTIONS: Final = {
             message_expiry_interval=0,
             properties=b"\x01\x01\x03\x00\x04text",
         ),
+        2**63 - 1,
     ),
 }
 

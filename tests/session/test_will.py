@@ -19,9 +19,17 @@ def test_a_row_gives_the_record_back(case: str) -> None:
 
 @pytest.mark.parametrize("case", CONNECTIONS)
 def test_the_format_is_the_one_on_disk(case: str) -> None:
-    expected = golden("connection-record-v1.hex")[case]
+    expected = golden("connection-record-v2.hex")[case]
     assert encode_connection(CONNECTIONS[case]).hex() == expected.hex()
     assert fields(decode_connection(expected)) == fields(CONNECTIONS[case])
+
+
+@pytest.mark.parametrize("case", CONNECTIONS)
+def test_a_row_of_version_1_is_read_and_names_no_incarnation(case: str) -> None:
+    record = decode_connection(golden("connection-record-v1.hex")[case])
+    assert record.incarnation == 0
+    record.incarnation = CONNECTIONS[case].incarnation
+    assert fields(record) == fields(CONNECTIONS[case])
 
 
 @pytest.mark.parametrize("case", CONNECTIONS)
@@ -36,8 +44,8 @@ def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
 
 def test_another_version_is_refused() -> None:
     value = encode_connection(CONNECTIONS["without will"])
-    with pytest.raises(ValueError, match="version 2, expected 1"):
-        decode_connection(b"\x02" + value[1:])
+    with pytest.raises(ValueError, match="version 3, expected 1 or 2"):
+        decode_connection(b"\x03" + value[1:])
 
 
 def test_a_will_of_the_largest_size_comes_back() -> None:

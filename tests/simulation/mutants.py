@@ -433,7 +433,7 @@ def will_delay_is_ignored(patcher: Patcher) -> None:
     """A delayed will fires at once."""
 
     def around(original: Any, self: Lifecycle, owner: Session, will: Any, closed_at: int) -> None:
-        self.fire(owner.client_id, owner.identity, will)
+        self.fire(owner.client_id, owner.identity, will, owner.incarnation)
 
     patcher.wrap(Lifecycle, "_arm", around)
 
