@@ -52,7 +52,7 @@ _CRC: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _FILTER: Final = struct.Struct(">BQI")
 _TOTALS: Final = struct.Struct(">BQQQQ")
-_BOOT: Final = struct.Struct(">BI")
+_BOOT: Final = struct.Struct(">BQ")
 
 
 def seal(body: bytes) -> bytes:

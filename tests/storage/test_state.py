@@ -95,7 +95,7 @@ def test_a_new_store_has_seen_no_start_of_a_broker() -> None:
     assert state.load_boot(store) == 70_000
 
 
-@pytest.mark.parametrize("body", [b"", b"\x01\0\0\0", b"\x02\0\0\0\x01", b"\x01\0\0\0\x01\0"])
+@pytest.mark.parametrize("body", [b"", b"\1" + 7 * b"\0", b"\2" + 8 * b"\0", b"\1" + 9 * b"\0"])
 def test_a_count_of_starts_that_is_not_ours_is_refused(body: bytes) -> None:
     store = MemoryStore([state.META])
     store.write([(state.META, state.BOOT_KEY, state.seal(body))])
