@@ -197,6 +197,30 @@ def _between(before: Boot, after: Boot) -> list[Gap]:
     return []
 
 
+def unfilled(gaps: Iterable[Gap], runs: Sequence[Run]) -> list[Gap]:
+    """Return what is left of the gaps of earlier batches: rows that came late fill holes."""
+    result = []
+    for gap in gaps:
+        parts = [gap] if gap.kind == HOLE and not gap.explained else []
+        for run in runs:
+            first, last = gseq(run.boot, run.first_seq), gseq(run.boot, run.last_seq)
+            parts = [
+                left
+                for part in parts
+                for left in (
+                    _without(part, first, last) if part.touches(run.node, first, last) else [part]
+                )
+            ]
+        result += parts if gap.kind == HOLE and not gap.explained else [gap]
+    return result
+
+
+def _without(gap: Gap, first: int, last: int) -> list[Gap]:
+    before = replace(gap, to_gseq=min(gap.to_gseq, first - 1))
+    after = replace(gap, from_gseq=max(gap.from_gseq, last + 1))
+    return [part for part in (before, after) if part.from_gseq <= part.to_gseq]
+
+
 def explain(found: Iterable[Gap], marks: Iterable[Mark]) -> list[Gap]:
     """Return the gaps; a hole is explained if a later row says that as many were thrown away."""
     trimmed = [

@@ -4,9 +4,9 @@ Nothing is kept in memory whole: `of` reads only the columns and events that are
 time from Parquet. Only rows of which there are few per session are kept (`sessions`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Final
 
 from pyspark import StorageLevel
@@ -61,17 +61,32 @@ class View:
     boots: Sequence[Boot]
     duplicates: int = 0  # rows that were in the history more than once (taken once here)
     settings: Settings = field(default_factory=Settings)
+    _kept: dict[str, DataFrame] = field(default_factory=dict, repr=False)
+
+    def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return the frame `name`, made once, for all who need it; only for what is small.
+
+        It is in memory, or on the local disk where that is full, until `release`.
+        """
+        if name not in self._kept:
+            self._kept[name] = make().persist(StorageLevel.MEMORY_AND_DISK)
+        return self._kept[name]
+
+    def release(self) -> None:
+        """Give back what `keep` kept."""
+        while self._kept:
+            self._kept.popitem()[1].unpersist()
 
     def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
         """Return only these events and only these columns, straight from Parquet."""
         wanted = F.col("ev") == evs[0] if len(evs) == 1 else F.col("ev").isin(*evs)
         return self.events.where(wanted).select(*columns)
 
-    @cached_property
+    @property
     def sessions(self) -> DataFrame:
         """Return the rows about sessions, subscriptions and wills, kept for all who need them."""
-        rows = self.events.where(F.col("ev").isin(*SESSION_EVENTS))
-        return rows.persist(StorageLevel.MEMORY_AND_DISK)
+        wanted = F.col("ev").isin(*SESSION_EVENTS)
+        return self.keep("sessions", lambda: self.events.where(wanted))
 
     def touches_gap(
         self,
@@ -128,7 +143,8 @@ def build(
     marks = _marks(fresh)
     boots = gaps_module.boots(runs, marks, boots_before)
     found = gaps_module.explain([*unreadable, *gaps_module.holes(runs, boots, boots_before)], marks)
-    closed = [gap for gap in gaps_before if not gap.is_open]
+    found = [gap for gap in found if gap in unreadable or not _covered(gap, unreadable)]
+    closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
     lowered = gaps_module.lowered(
         boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
     )
@@ -141,6 +157,13 @@ def build(
         boots,
         doubled,
         settings or Settings(),
+    )
+
+
+def _covered(gap: Gap, by: Sequence[Gap]) -> bool:
+    return any(
+        other.node == gap.node and other.from_gseq <= gap.from_gseq and other.to_gseq >= gap.to_gseq
+        for other in by
     )
 
 

@@ -83,7 +83,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     },
     "dead": {
         "storage.memory": "the disk of the simulation and of tests",
-        "audit.log_checks": "the audit is being put together",
+        "audit.run": "the audit is being put together",
         "audit.spark": "the audit is being put together",
     },
 }

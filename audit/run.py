@@ -1,0 +1,270 @@
+"""One run of the audit: new segments in, tables and a verdict out.
+
+The order is what makes a run repeatable: tables of the batch are written over whatever an earlier
+attempt left, then the verdict, and last the state that makes the batch count (`audit.state`). Each
+part of the audit is a module with `check`, and perhaps `carry` and `tables`; PARTS names them all.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from audit import events, log_checks, segments, state
+from audit.files import join, read_text, remove, write_text
+from audit.outcome import INVARIANTS, Outcome, Status, overall
+from audit.segments import Segment
+from audit.view import Settings, View, build
+
+VERDICT_VERSION: Final = 1
+EXIT_CODES: Final[dict[Status, int]] = {"ok": 0, "violated": 2, "unknown": 3}
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One module of the audit."""
+
+    name: str
+    check: Callable[[View], list[Outcome]]
+    # Rows, with the columns of the history, that the next batch has to see again.
+    carry: Callable[[View], DataFrame] | None = None
+    # Tables to write, by name.
+    tables: Callable[[View], dict[str, DataFrame]] | None = None
+
+
+PARTS: Final = (Part("the log", log_checks.check),)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run says; `document` is what verdict.json holds."""
+
+    document: dict[str, Any]
+
+    @property
+    def status(self) -> Status:
+        """Return the verdict about the batch."""
+        status: Status = self.document["status"]
+        return status
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 (ok), 2 (violated) or 3 (unknown)."""
+        return EXIT_CODES[self.status]
+
+
+class NothingToAudit(Exception):
+    """There is no segment, and there never was one."""
+
+
+def run(
+    spark: SparkSession,
+    history_dir: str,
+    out_dir: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    *,
+    progress: Progress,
+    batch: int | None = None,
+    settings: Settings | None = None,
+    parts: Sequence[Part] = PARTS,
+) -> Verdict:
+    """Audit the segments that no batch has consumed; return the verdict, which is on disk then.
+
+    `batch` does a batch again that is done already, with the same segments. Without new segments
+    the last verdict is returned once more. Raises NothingToAudit if there is none, ValueError if
+    the state in `out_dir` is of another version.
+    """
+    found = segments.find(spark, history_dir, start, end)
+    before = state.load(spark, out_dir, None if batch is None else batch - 1)
+    if batch is not None and batch in state.batches(spark, out_dir):
+        again = set(state.load(spark, out_dir, batch).segments)
+        chosen = [segment for segment in found if segment.name in again]
+    else:
+        chosen = [segment for segment in found if not before.has(segment)]
+    if not chosen:
+        return _last_verdict(spark, out_dir, history_dir, before)
+    progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
+    good, bad = segments.readable(chosen)
+    for segment in bad:
+        progress(f"cannot be read, or is not what its name says: {segment.path}")
+    view = _view(spark, out_dir, before, good, bad, settings)
+    progress(f"{_rows(good):,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
+    try:
+        outcomes = _checks(view, parts, progress)
+        after = before.after(good, view.boots, view.gaps, _totals(before.totals, outcomes))
+        document = _document(view, good, outcomes, after)
+        document["history"] = history_dir
+        document["facts"] = _facts(view)
+        _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
+        _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
+    finally:
+        view.release()
+    text = json.dumps(document, indent=1)
+    write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
+    write_text(spark, join(out_dir, "verdict.json"), text)
+    state.save(spark, out_dir, after)
+    if after.batch > 1:
+        remove(spark, state.rows_place(out_dir, after.batch - 2))
+    progress(f"verdict: {document['status']}")
+    return Verdict(document)
+
+
+def _last_verdict(
+    spark: SparkSession, out_dir: str, history_dir: str, before: state.State
+) -> Verdict:
+    if before.batch < 0:
+        raise NothingToAudit(f"{history_dir}: no segment of a history")
+    place = join(out_dir, "verdicts", f"batch-{before.batch:08}.json")
+    return Verdict(json.loads(read_text(spark, place)))
+
+
+def _view(
+    spark: SparkSession,
+    out_dir: str,
+    before: state.State,
+    good: Sequence[Segment],
+    bad: Sequence[Segment],
+    settings: Settings | None,
+) -> View:
+    rows = events.read(spark, "", files=[segment.path for segment in good])
+    if before.batch >= 0:
+        rows = rows.unionByName(events.carried(spark, state.rows_place(out_dir, before.batch)))
+    return build(
+        spark,
+        rows,
+        boots_before=before.boots,
+        gaps_before=before.gaps,
+        unreadable=[segment.gap for segment in bad],
+        settings=settings,
+    )
+
+
+def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outcome]:
+    outcomes = []
+    for part in parts:
+        began = time.monotonic()
+        for outcome in part.check(view):
+            outcomes.append(outcome)
+            progress(
+                f"  {outcome.invariant} {outcome.status}: {outcome.checked:,} checked, "
+                f"{outcome.violated:,} violated, {outcome.unknown:,} unknown"
+            )
+        progress(f"{part.name}: {time.monotonic() - began:.1f} s")
+    return outcomes
+
+
+def _totals(
+    before: dict[str, dict[str, int]], outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, int]]:
+    totals = {name: dict(counts) for name, counts in before.items()}
+    for outcome in outcomes:
+        counts = totals.setdefault(outcome.invariant, {"checked": 0, "violated": 0, "unknown": 0})
+        counts["checked"] += outcome.checked
+        counts["violated"] += outcome.violated
+        counts["unknown"] += outcome.unknown
+    return totals
+
+
+def _document(
+    view: View, good: Sequence[Segment], outcomes: list[Outcome], after: state.State
+) -> dict[str, Any]:
+    """Return verdict.json but for `facts`: the batch, and the totals of all batches so far."""
+    return {
+        "version": VERDICT_VERSION,
+        "status": overall(outcomes),
+        "batch": after.batch,
+        "segments": len(good),
+        "rows": _rows(good),
+        "from": _time(min((boot.first_us for boot in view.boots), default=0)),
+        "to": _time(max((boot.last_us for boot in view.boots), default=0)),
+        "invariants": {
+            outcome.invariant: {
+                "title": INVARIANTS[outcome.invariant].title,
+                "source": INVARIANTS[outcome.invariant].source,
+                "status": outcome.status,
+                "checked": outcome.checked,
+                "violated": outcome.violated,
+                "unknown": outcome.unknown,
+                "witnesses": outcome.witnesses,
+                "facts": outcome.facts,
+            }
+            for outcome in outcomes
+        },
+        "totals": after.totals,
+        "boots": [asdict(boot) for boot in view.boots],
+        "gaps": [asdict(gap) for gap in view.gaps],
+        "settings": asdict(view.settings),
+    }
+
+
+def _facts(view: View) -> dict[str, Any]:
+    """Return how many rows of each event there are, and how many deliveries were repeated."""
+    fresh = view.events.where(~F.col("carried")).select("ev", "dup")
+    counted = fresh.groupBy("ev").agg(
+        F.count(F.lit(1)).alias("rows"), F.count_if(F.coalesce("dup", F.lit(False))).alias("dup")
+    )
+    rows = {row.ev: (row.rows, row.dup) for row in counted.collect()}
+    names = {
+        "accepted": "msg_accepted",
+        "acknowledged": "pub_acked",
+        "delivered": "msg_delivered",
+        "acked": "msg_acked",
+        "completed": "msg_completed",
+        "dropped": "msg_dropped",
+        "expired": "msg_expired",
+    }
+    facts: dict[str, Any] = {fact: rows.get(ev, (0, 0))[0] for fact, ev in names.items()}
+    facts["redelivered"] = rows.get("msg_delivered", (0, 0))[1]
+    facts["events"] = {ev: count for ev, (count, _) in sorted(rows.items())}
+    return facts
+
+
+def _write_tables(
+    view: View,
+    parts: Sequence[Part],
+    outcomes: Sequence[Outcome],
+    out_dir: str,
+    batch: int,
+    progress: Progress,
+) -> None:
+    found = [
+        (outcome.invariant, json.dumps(witness, default=str))
+        for outcome in outcomes
+        for witness in outcome.witnesses
+    ]
+    tables = {"violations": view.spark.createDataFrame(found, "invariant string, witness string")}
+    for part in parts:
+        if part.tables is not None:
+            tables |= part.tables(view)
+    for name, table in tables.items():
+        began = time.monotonic()
+        table.write.mode("overwrite").parquet(join(out_dir, "tables", name, f"batch={batch}"))
+        progress(f"table {name}: {time.monotonic() - began:.1f} s")
+
+
+def _write_rows(view: View, parts: Sequence[Part], place: str, progress: Progress) -> None:
+    """Write the rows that the next batch needs. Two parts may need the same row: it is once."""
+    began = time.monotonic()
+    empty = view.spark.createDataFrame([], events.SCHEMA)
+    frames = [part.carry(view).select(*events.NAMES) for part in parts if part.carry is not None]
+    rows: DataFrame = reduce(lambda one, other: one.unionByName(other), frames, empty)
+    once = rows.dropDuplicates(["node", "boot", "seq", "ev", "session"])
+    once.coalesce(2).write.mode("overwrite").parquet(place)
+    progress(f"rows kept for the next batch: {time.monotonic() - began:.1f} s")
+
+
+def _rows(chosen: Sequence[Segment]) -> int:
+    return sum(segment.last_seq - segment.first_seq + 1 for segment in chosen)
+
+
+def _time(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds")
