@@ -270,10 +270,16 @@ class Driver:
 
     async def drain(self, timeout_s: float) -> bool:
         """Send every client away, commit, and return whether all was out and durable in time."""
-        self._drained = asyncio.Event()
         if not self.is_due:
             self.wake()
         self.engine.drain(self.now)
+        return await self.quiet(timeout_s)
+
+    async def quiet(self, timeout_s: float) -> bool:
+        """Return whether, in time, no client was connected and everything was durable."""
+        self._drained = asyncio.Event()
+        if not self.is_due:
+            self.wake()
         try:
             await asyncio.wait_for(self._drained.wait(), timeout_s)
         except TimeoutError:

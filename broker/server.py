@@ -20,12 +20,13 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final
 
-from broker import access, build
-from broker.config import Config
+from broker import access, build, history_place
+from broker.config import Config, ConfigError
 from broker.connection import Connection
 from broker.counters import Counters
 from broker.driver import Driver
 from broker.engine import Engine, Recovery
+from broker.history_place import Place
 from broker.listeners import ListenError, Listeners, bind_problem
 from broker.log import Log, install_bridge
 from broker.metrics import MetricsServer, Status
@@ -36,6 +37,7 @@ from storage import boottime, clock
 from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.directory import DataDirectory
 from storage.errors import Recoverable, StorageError
+from storage.history import events
 from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.space import Space, is_full
@@ -113,6 +115,7 @@ class Server:
         self._listeners = Listeners(config.listeners, log)
         self._driver: Driver | None = None
         self._metrics_port = 0
+        self._history: Place | None = None  # None = nothing is recorded
         self._damaged_logged = 0
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
         self._freezes = False  # are objects that have grown old frozen?
@@ -130,6 +133,8 @@ class Server:
             self._opened.callback(directory.close)
             self._opened.callback(self._listeners.close)
             self._listeners.bind()
+            if self._config.settings.history_level > events.OFF:
+                self._history = history_place.settle(shell)
             self._access = access.open_files(self._config, self._log, self._answer)
             self._opened.callback(self._access.close)
             self._open_metrics()
@@ -152,9 +157,7 @@ class Server:
             self._pulse = Pulse(directory.pulse)
             self._opened.callback(self._pulse.close)
             self._start_engine()
-        except (StorageError, ListenError) as problem:
-            raise StartError(str(problem)) from None
-        except access.AccessError as problem:
+        except (StorageError, ListenError, ConfigError, access.AccessError) as problem:
             raise StartError(str(problem)) from None
         self._status.recovery_seconds = time.monotonic() - began
 

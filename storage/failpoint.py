@@ -13,7 +13,21 @@ from typing import Final
 BEFORE_WRITE: Final = "before_write"
 AFTER_WRITE_BEFORE_SYNC: Final = "after_write_before_sync"
 AFTER_SYNC_BEFORE_REPLY: Final = "after_sync_before_reply"
-NAMES: Final = (BEFORE_WRITE, AFTER_WRITE_BEFORE_SYNC, AFTER_SYNC_BEFORE_REPLY)
+# Of the export of the history, in its order: in the process that writes the segments, then in the
+# broker. A crash there must neither lose nor repeat a row of the history.
+HISTORY_BEFORE_SEGMENT: Final = "history_before_segment"
+HISTORY_BEFORE_RENAME: Final = "history_before_rename"
+HISTORY_AFTER_RENAME: Final = "history_after_rename"
+HISTORY_BEFORE_TRIM: Final = "history_before_trim"
+HISTORY_AMID_TRIM: Final = "history_amid_trim"
+HISTORY: Final = (
+    HISTORY_BEFORE_SEGMENT,
+    HISTORY_BEFORE_RENAME,
+    HISTORY_AFTER_RENAME,
+    HISTORY_BEFORE_TRIM,
+    HISTORY_AMID_TRIM,
+)
+NAMES: Final = (BEFORE_WRITE, AFTER_WRITE_BEFORE_SYNC, AFTER_SYNC_BEFORE_REPLY, *HISTORY)
 
 # What `reach` does with a name, or None: nothing. A test in the same process may set its own.
 hook: Callable[[str], None] | None = None

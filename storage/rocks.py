@@ -8,7 +8,7 @@ bounds, or `items`, `keys` and `values` (they end silently at corruption), and i
 rocksdict object out: one live handle keeps the database and its LOCK open.
 
 One thread owns a store and calls everything; only `sync` and `durable_sequence` belong to another
-(the committer's), and may run while the owner reads and writes.
+(the committer's), and may run while the owner reads and writes. Any other thread has `scan_aside`.
 """
 
 import gc
@@ -215,6 +215,15 @@ class RocksStore:
             # A traceback keeps these locals, and a live iterator keeps the database open.
             iterator = valid = key_of = value_of = step = None  # type: ignore[assignment]
         return rows
+
+    def scan_aside(self, family: str, start: bytes, stop: bytes, *, count: int) -> list[Row]:
+        """Do what `scan` does, for a thread that does not own the store.
+
+        Waits for a sync that is under way, and a sync for it: ask for few rows at a time. Raises
+        `StorageError` when the store is closed.
+        """
+        with self._lock:
+            return self.scan(family, start, stop, count=count)
 
     def last(self, family: str, start: bytes, stop: bytes) -> Row | None:
         """Return the row with the greatest key in start <= key < stop, or None."""

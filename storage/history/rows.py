@@ -221,6 +221,19 @@ def unpack(body: bytes) -> Row:
     return row
 
 
+def peek(body: bytes) -> tuple[int, int, int]:
+    """Return (broker time in ms, first seq, events) of a row, without looking at its records.
+
+    Raises ValueError for what is no row.
+    """
+    if len(body) < _HEAD_SIZE or body[0] != _VERSION:
+        raise ValueError(
+            f"history row: version {body[:1].hex()} of {len(body)} bytes, expected {_VERSION}"
+        )
+    _, now_ms, _, first_seq, events, _, _, _ = _HEAD.unpack_from(body)
+    return now_ms, first_seq, events
+
+
 def _numbers(data: bytes) -> "array[int]":
     numbers = array("q")
     numbers.frombytes(data)

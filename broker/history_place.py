@@ -1,0 +1,102 @@
+"""Where the history of a data directory goes, and under which name.
+
+The name is part of every segment's file name, and what is exported is recognised by it: so the
+host's name is taken once, when the directory is new, and kept in the file `history.node` beside the
+database. A container that gets a new host name at every start stays the same node. Read next:
+`storage.history.names`.
+"""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Final
+
+from broker.config import ConfigError, Shell
+from broker.units import NAME
+from storage.history.names import newest_boot
+
+NODE_FILE: Final = "history.node"
+LOCK_FILE: Final = "history.lock"  # held by the process that writes segments
+DEFAULT_DIRECTORY: Final = "history"
+CHARACTERS_MAX: Final = 64
+NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
+
+
+class Place:
+    """A directory of segments, and the name of whoever writes there."""
+
+    __slots__ = ("directory", "lock", "node")
+
+    def __init__(self, directory: Path, node: str, lock: Path) -> None:
+        self.directory: Path = directory
+        self.node: str = node
+        self.lock: Path = lock
+
+
+def clean(host: str) -> str:
+    """Return a host name as a node's: letters, digits, `_` and `.`, the first no punctuation."""
+    name = NOT_IN_A_NAME.sub("_", host).lstrip("_.")[:CHARACTERS_MAX]
+    return name or "node"
+
+
+def find(shell: Shell) -> Place:
+    """Return the place of the configured data directory; changes nothing."""
+    data_dir = Path(shell.data_dir)
+    directory = (
+        data_dir / DEFAULT_DIRECTORY if shell.history_dir is None else Path(shell.history_dir)
+    )
+    node = shell.history_node
+    if node is None:
+        try:
+            node = (data_dir / NODE_FILE).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            node = ""
+        if NAME.fullmatch(node) is None:
+            node = clean(socket.gethostname())
+    return Place(directory.absolute(), node, (data_dir / LOCK_FILE).absolute())
+
+
+def settle(shell: Shell) -> Place:
+    """Return the place, made usable: its directory exists, its name is written down.
+
+    Raises `ConfigError` naming the key when the directory cannot be written to.
+    """
+    place = find(shell)
+    where = f"history.dir = {str(place.directory)!r}"
+    try:
+        place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        reason = "not a directory" if isinstance(problem, FileExistsError) else problem.strerror
+        raise ConfigError(f"{where}: {reason}") from None
+    if not os.access(place.directory, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(f"{where}: expected to be readable and writable by user {os.geteuid()}")
+    if shell.history_node is None:
+        remember(shell, place.node)
+    return place
+
+
+def part(shell: Shell, place: Place, boot: int) -> str:
+    """Return the name under which boot number `boot` has to write, and keep it.
+
+    It is `place.node`, unless that has segments of this boot or of later ones already: then the
+    database is older than its history, a copy that was restored, and the name gets a number. Raises
+    `ConfigError` when that cannot be written down.
+    """
+    node, number = place.node, 1
+    while newest_boot(place.directory, node) >= boot:
+        number += 1
+        node = f"{place.node[: CHARACTERS_MAX - 4]}.{number}"
+    if node != place.node:
+        remember(shell, node)
+    return node
+
+
+def remember(shell: Shell, node: str) -> None:
+    """Write the name down beside the database, if it is not what stands there."""
+    file = Path(shell.data_dir) / NODE_FILE
+    try:
+        if not file.exists() or file.read_bytes().strip() != node.encode():
+            file.write_text(f"{node}\n", encoding="ascii")
+    except OSError as problem:
+        raise ConfigError(f"{file}: cannot be written: {problem.strerror}") from None
