@@ -154,6 +154,7 @@ SHELLS: Final[dict[str, str]] = {
     "storage.directory": "locks the data directory",
     "storage.failpoint": "kills the process in tests",
     "storage.history.names": "lists directories",
+    "storage.history.segments": "writes and reads files",
     "storage.pulse": "a file of its own",
     "storage.rocks": "RocksDB",
     "storage.slots": "a file's two pages",

@@ -11,7 +11,7 @@ from storage.history.rows import Row
 
 NOW_MS: Final = 1_763_711_111_111
 BOOT_MS: Final = NOW_MS - 3_600_000
-NODE: Final = "node-7"
+NODE: Final = "node7"
 BOOT: Final = 3
 
 SHIFTS: Final = {
