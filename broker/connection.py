@@ -265,6 +265,10 @@ class Connection:
         self.pending = NOTHING_PENDING
         self.pending_bytes = 0
 
+    def waits(self) -> bool:
+        """Does something that is sent now wait behind what is held?"""
+        return bool(self.held) or self.gated or self.last_waiting is not None
+
     def has_room(self) -> bool:
         """May a new QoS > 0 message be sent right now?"""
         session = self.session

@@ -16,7 +16,9 @@ from typing import Final
 
 from broker.connection import ACTIVE, Connection, Pending
 from broker.counters import Counters
-from broker.encoding import Parts, RunParts, encode_delivery, encode_run
+from broker.dispatches import Dispatches
+from broker.encoding import Parts, RunParts, encode_delivery
+from broker.fitting import Fitting
 from broker.pages import Pages
 from broker.ports import Policy
 from broker.quota import Trimmer
@@ -36,6 +38,7 @@ from session.in_flight import (
     REFERENCE_SHIFT,
     RELEASED,
     SOURCE_MASK,
+    UNSTORED_REFERENCE,
 )
 from session.session import Session
 from storage.api import Store
@@ -58,8 +61,6 @@ READER_WORK: Final = 8
 SENT_BYTES_MAX: Final = 1 << 20
 # Groups that read in one tick.
 READERS_MAX: Final = 32
-# A unit of work (`broker.turns`) is 32 subscription identifiers to write: 128 bytes.
-IDENTIFIERS_SHIFT: Final = 5
 # Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
 OVERTAKEN_MAX: Final = 10_000
 
@@ -77,6 +78,7 @@ class Delivery:
         settings: Settings,
         policy: Policy,
         counters: Counters,
+        dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -86,8 +88,10 @@ class Delivery:
         self._settings: Final = settings
         self._policy: Final = policy
         self._counters: Final = counters
+        self._dispatches: Final = dispatches
         self._trimmer: Final = Trimmer(log, settings)
-        self._pages: Final = Pages(tick, routes, settings, policy, counters)
+        self._fitting: Final = Fitting(tick, routes, policy, counters, dispatches)
+        self._pages: Final = Pages(tick, routes, settings, policy, counters, dispatches)
         # Messages held for a commit wait for the client right after it, so its own mark holds, too.
         self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._is_open: Final = policy.is_open
@@ -105,22 +109,27 @@ class Delivery:
             self._hand_over(target, message, variants)
 
     def publish_run(
-        self, message: Message, payloads: list[bytes], first: int, targets: list[Target]
+        self,
+        message: Message,
+        payloads: list[bytes],
+        first: int,
+        number: int,
+        targets: list[Target],
     ) -> None:
         """Hand over what `publish` would one by one: messages that differ only in their payloads.
 
         `message` stands for all of them. The first has the offset `first`, the others follow it;
-        0 = none is stored.
+        0 = none is stored, and `number` is what the history calls the first.
         """
         self._tick.work += len(targets) * len(payloads)
         variants: dict[object, RunParts] = {}
         messages: list[Message] = []
         each: list[dict[object, Parts]] = []
         for target in targets:
-            if self._send_run(target, message, payloads, first, variants):
+            if self._send_run(target, message, payloads, first, number, variants):
                 continue
             if not messages:
-                messages = _one_by_one(message, payloads, first)
+                messages = _one_by_one(message, payloads, first, number)
                 each = [{} for _ in messages]
             for index, single in enumerate(messages):
                 self._hand_over(target, single, each[index])
@@ -131,6 +140,7 @@ class Delivery:
         message: Message,
         payloads: list[bytes],
         first: int,
+        number: int,
         variants: dict[object, RunParts],
     ) -> bool:
         """Send a whole run to a session that keeps up; False if its messages need a look each."""
@@ -160,47 +170,47 @@ class Delivery:
             or connection.resend
         ):
             return False
-        parts = self._run_parts(connection, message, payloads, qos, target.identifiers, variants)
+        parts = self._fitting.run_parts(
+            connection, message, payloads, qos, target.identifiers, variants
+        )
         limit = connection.maximum_packet_size
         if limit and parts.size_max > limit:
             return False
         self._counters.messages_sent[qos] += count
         self._counters.payload_bytes_sent += parts.payload_bytes
-        out = connection.out
         if qos == 0:
-            out.append(parts.joined())
+            connection.out.append(parts.joined())
+            packet_ids = None
         else:
+            packet_ids = self._bind_run(session, first, number, qos, count)
             heads, tails = parts.heads, parts.tails
-            packet_ids = session.bind_run(first, 1 if first else 0, qos | FROM_LOG, count)
-            if session.is_stored:
-                session.position = first + count - 1
-                self._tick.dirty[session] = None
+            out = connection.out
             for index in range(count):
                 out.append(heads[index])
                 out.append(PACKET_ID[packet_ids[index]])
                 out.append(tails[index])
+        if self._dispatches.is_on:
+            size, now = parts.payload_bytes, self._tick.now
+            self._dispatches.delivered_run(
+                connection, session, first, number, count, size, packet_ids, qos, now
+            )
         if not connection.touched:
             connection.touched = True
             self._tick.touched.append(connection)
         return True
 
-    def _run_parts(
-        self,
-        connection: Connection,
-        message: Message,
-        payloads: list[bytes],
-        qos: int,
-        identifiers: tuple[int, ...],
-        variants: dict[object, RunParts],
-    ) -> RunParts:
-        """Return the packets of a run without their ids, encoded once per variant."""
-        kind = connection.version << 4 | qos
-        key: object = (kind, identifiers) if identifiers else kind
-        parts = variants.get(key)
-        if parts is None:
-            parts = encode_run(connection.version, message, payloads, qos, identifiers)
-            variants[key] = parts
-        return parts
+    def _bind_run(
+        self, session: Session, first: int, number: int, qos: int, count: int
+    ) -> list[int]:
+        """Bind packet ids to the messages of a run."""
+        reference, flags = first, qos | FROM_LOG
+        if not first and number:
+            reference, flags = number, flags | UNSTORED_REFERENCE
+        packet_ids = session.bind_run(reference, 1 if reference else 0, flags, count)
+        if session.is_stored:
+            session.position = first + count - 1
+            self._tick.dirty[session] = None
+        return packet_ids
 
     def _hand_over(self, target: Target, message: Message, variants: dict[object, Parts]) -> None:
         """Hand one message to one connected session that matches."""
@@ -213,7 +223,7 @@ class Delivery:
         effective = qos if qos < target.qos else target.qos
         retain = message.retain and target.retain_as_published
         if target.no_local and message.publisher == session.client_id:
-            options = self.options(session, message)
+            options = self._fitting.options(session, message)
             if options is None:
                 # Done with, whatever the subscription's options are when it reads again.
                 if connection.pending:
@@ -231,7 +241,7 @@ class Delivery:
         if connection.is_lagging:
             return  # it is in the session's streams
         if session.is_stored and not offset:
-            self._counters.drop("total_limit")
+            self._fitting.drop(connection, message, "total_limit")
             return
         if (
             session.send_quota == 0
@@ -243,15 +253,23 @@ class Delivery:
             self._queue(connection, Pending(message, effective, retain, identifiers))
             return
         at_once = effective == 1 or not session.is_stored
-        parts = self._parts(connection, message, effective, retain, identifiers, variants, at_once)
+        parts = self._fitting.parts(
+            connection, message, effective, retain, identifiers, variants, at_once
+        )
         if parts is None:
             self._pass_over(session, offset)
             return
         self._counters.payload_bytes_sent += len(message.payload)
-        self._send_live(connection, session, parts, offset, effective)
+        self._send_live(connection, session, parts, message, effective, retain)
 
     def _send_live(
-        self, connection: Connection, session: Session, parts: Parts, offset: int, qos: int
+        self,
+        connection: Connection,
+        session: Session,
+        parts: Parts,
+        message: Message,
+        qos: int,
+        retain: bool,
     ) -> None:
         """Bind a packet id in the batch of the append, and send.
 
@@ -259,10 +277,14 @@ class Delivery:
         session after the commit, and never past a message that is held.
         """
         tick = self._tick
-        packet_id = session.bind(offset, qos | FROM_LOG)
+        packet_id = self._bind(session, message, message.offset, qos | FROM_LOG)
         self._counters.messages_sent[qos] += 1
+        if self._dispatches.is_on:
+            self._dispatches.delivered(
+                connection, session, message, packet_id, qos, retain, tick.now
+            )
         if session.is_stored:
-            session.position = offset
+            session.position = message.offset
             tick.dirty[session] = None
             if qos == 2:
                 data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
@@ -279,6 +301,12 @@ class Delivery:
         if not connection.touched:
             connection.touched = True
             tick.touched.append(connection)
+
+    def _bind(self, session: Session, message: Message, reference: int, flags: int) -> int:
+        """Bind a packet id to a message, which the history may know by a number of its own."""
+        if not reference and message.number and not flags & SOURCE_MASK:
+            return session.bind(message.number, flags | UNSTORED_REFERENCE)
+        return session.bind(reference, flags)
 
     def _is_held(self, session: Session, message: Message) -> bool:
         """Is this stored message in one of the session's own streams?"""
@@ -330,14 +358,13 @@ class Delivery:
             # All of them are in the log above its position: read them from there.
             connection.clear_queue()
             self.lag(connection)
+        elif settings.on_limit == "drop_oldest" and limit:
+            self._fitting.drop(connection, connection.next_pending().message, "queue_full")
+            while pending and connection.pending_bytes + size > bytes_max:
+                self._fitting.drop(connection, connection.next_pending().message, "queue_full")
+            connection.queue(item)
         else:
-            self._counters.drop("queue_full")
-            if settings.on_limit == "drop_oldest" and limit:
-                connection.next_pending()
-                while pending and connection.pending_bytes + size > bytes_max:
-                    self._counters.drop("queue_full")
-                    connection.next_pending()
-                connection.queue(item)
+            self._fitting.drop(connection, item.message, "queue_full")
 
     def lag(self, connection: Connection) -> None:
         """From now on the session reads its streams from the store."""
@@ -353,21 +380,32 @@ class Delivery:
         retain: bool,
         identifiers: tuple[int, ...],
         variants: dict[object, Parts],
+        share_name: str = "",
+        stream: int = 0,
     ) -> None:
-        """Send at QoS 0, or drop and count it if the client does not take what it has already."""
+        """Send at QoS 0, or drop and count it if the client does not take what it has already.
+
+        A shared subscription has the name `share_name` and the durable stream `stream`, 0 = none.
+        """
         if not connection.writable or connection.state != ACTIVE:
-            self._counters.drop("slow_consumer")
+            self._fitting.drop(connection, message, "slow_consumer")
             return
         is_behind = connection.messages_behind or connection.gated
         if is_behind and connection.held_bytes > self._held_max:
             # What it waits behind has not been committed for long.
-            self._counters.drop("slow_consumer")
+            self._fitting.drop(connection, message, "slow_consumer")
             return
-        parts = self._parts(connection, message, 0, retain, identifiers, variants, True)
+        parts = self._fitting.parts(connection, message, 0, retain, identifiers, variants, True)
         if parts is None:
             return
         self._counters.messages_sent[0] += 1
         self._counters.payload_bytes_sent += len(message.payload)
+        if self._dispatches.is_on:
+            session = connection.session
+            assert session is not None
+            self._dispatches.delivered(
+                connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
+            )
         if is_behind:
             self._tick.follow_message(connection, parts[0] + parts[1])
             return
@@ -376,113 +414,6 @@ class Delivery:
         if not connection.touched:
             connection.touched = True
             self._tick.touched.append(connection)
-
-    def _parts(
-        self,
-        connection: Connection,
-        message: Message,
-        qos: int,
-        retain: bool,
-        identifiers: tuple[int, ...],
-        variants: dict[object, Parts],
-        at_once: bool,
-    ) -> Parts | None:
-        """Return the packet without its id, encoded once per variant; None if it must not be sent.
-
-        Because the client may not receive it (any more), or because it is too large for it. Every
-        message that is sent for the first time comes through here, `_resend` has the others.
-        Topic aliases are used only in packets that go out `at_once`: one that is held could leave
-        after another that relies on its mapping.
-        """
-        if not self._is_open and not self._may_receive(connection, message):
-            return None
-        if at_once and connection.alias_out_max and not connection.gated:
-            parts = self._aliased(connection, message, qos, retain, identifiers)
-        else:
-            key: object = connection.version << 4 | qos << 1 | retain
-            if identifiers:
-                key = (key, identifiers)
-                self._tick.work += len(identifiers) >> IDENTIFIERS_SHIFT
-            cached = variants.get(key)
-            if cached is None:
-                cached = encode_delivery(
-                    connection.version, message, qos, retain, False, identifiers, self._tick.now
-                )
-                variants[key] = cached
-            parts = cached
-        limit = connection.maximum_packet_size
-        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
-            self._counters.drop("too_large")  # [MQTT-3.1.2-25]: as if it had been sent
-            return None
-        return parts
-
-    def _may_receive(self, connection: Connection, message: Message) -> bool:
-        session = connection.session
-        assert session is not None
-        if self._policy.may_receive(session.identity, session.client_id, message.topic):
-            return True
-        self._counters.drop("not_authorized")
-        return False
-
-    def _aliased(
-        self,
-        connection: Connection,
-        message: Message,
-        qos: int,
-        retain: bool,
-        identifiers: tuple[int, ...],
-    ) -> Parts:
-        """Encode with a topic alias; a packet that would be too large with one sets none."""
-        topic = message.topic
-        alias = connection.aliases_out.get(topic, 0)
-        now = self._tick.now
-        if alias:
-            return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now, alias, True
-            )
-        if len(connection.aliases_out) >= connection.alias_out_max:
-            return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now
-            )
-        alias = len(connection.aliases_out) + 1
-        parts = encode_delivery(
-            connection.version, message, qos, retain, False, identifiers, now, alias, False
-        )
-        limit = connection.maximum_packet_size
-        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
-            return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now
-            )
-        connection.aliases_out[topic] = alias
-        return parts
-
-    def options(
-        self, session: Session, message: Message
-    ) -> tuple[int, bool, tuple[int, ...]] | None:
-        """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
-
-        Looks at the session's own subscriptions one by one, as they are now: No Local and the
-        since-offset of each count. None if no subscription wants the message.
-        """
-        qos = -1
-        keep_retain = False
-        identifiers: tuple[int, ...] = ()
-        for entry in self._routes.match(message.topic).entries:
-            subscription = session.subscriptions.get(entry.topic_filter)
-            if subscription is None:
-                continue
-            if message.publisher == session.client_id and session.is_no_local(subscription):
-                continue
-            if message.offset and message.offset <= subscription.since:
-                continue
-            if subscription.qos > qos:
-                qos = subscription.qos
-            keep_retain |= session.keeps_retain(subscription)
-            if subscription.identifier:
-                identifiers = (*identifiers, subscription.identifier)
-        if qos < 0:
-            return None
-        return min(qos, message.qos), message.retain and keep_retain, identifiers
 
     # Room
 
@@ -501,7 +432,7 @@ class Delivery:
             item = connection.next_pending()
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
-                self._counters.expired_messages += 1
+                self._fitting.expire(connection, session, message)
                 self._pass_over(session, message.offset)
                 continue
             if item.qos == 0:
@@ -534,13 +465,16 @@ class Delivery:
         """
         session = connection.session
         assert session is not None
-        parts = self._parts(connection, message, qos, retain, identifiers, {}, False)
+        parts = self._fitting.parts(connection, message, qos, retain, identifiers, {}, False)
         if parts is None:
             if source == FROM_LOG:
                 self._pass_over(session, reference)
             return 0
-        packet_id = session.bind(reference, qos | source)
+        packet_id = self._bind(session, message, reference, qos | source)
         self._counters.messages_sent[qos] += 1
+        if source == FROM_LOG and self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.delivered(connection, session, message, packet_id, qos, retain, now)
         self._counters.payload_bytes_sent += len(message.payload)
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
@@ -618,7 +552,18 @@ class Delivery:
         missing, before = cursor.missing, cursor.position
         messages = cursor.next(min(PAGE_MAX, session.send_quota), SCAN_MAX)
         if cursor.missing > missing:
-            self._counters.drop("max_age", cursor.missing - missing)
+            gone = cursor.missing - missing
+            self._counters.drop("max_age", gone)
+            if self._dispatches.is_on:
+                self._dispatches.dropped_range(
+                    session,
+                    connection.number,
+                    before + 1,
+                    cursor.position,
+                    gone,
+                    "max_age",
+                    self._tick.now,
+                )
         if not messages and cursor.position == before:
             # The tail: everything up to the end of the log was handed out. Live again.
             connection.is_lagging = False
@@ -641,19 +586,19 @@ class Delivery:
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
         # A plan counts every message of the backlog, so it is asked about every one.
         is_dropped = connection.trim is not None and connection.trim.drops(message.offset)
-        options = self.options(session, message)
+        options = self._fitting.options(session, message)
         if options is None:
             return
         if is_dropped:
-            self._counters.drop("session_limit")
+            self._fitting.drop(connection, message, "session_limit")
             return
         now = self._tick.now
         if message.expires_at_ms and message.expires_at_ms <= now:
-            self._counters.expired_messages += 1
+            self._fitting.expire(connection, session, message)
             return
         max_age_ms = self._settings.max_age_s * 1000
         if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
-            self._counters.drop("max_age")
+            self._fitting.drop(connection, message, "max_age")
             return
         qos, retain, identifiers = options
         if qos == 0:
@@ -667,12 +612,24 @@ class Delivery:
         message: Message,
         retain: bool,
         identifiers: tuple[int, ...],
+        is_retained: bool = False,
     ) -> None:
-        """Send a stored message at QoS 0, behind what is held for this connection."""
-        parts = self._parts(connection, message, 0, retain, identifiers, {}, False)
+        """Send a stored message at QoS 0, behind what is held for this connection.
+
+        One that `is_retained` answers a SUBSCRIBE.
+        """
+        parts = self._fitting.parts(connection, message, 0, retain, identifiers, {}, False)
         if parts is not None:
             self._counters.messages_sent[0] += 1
             self._counters.payload_bytes_sent += len(message.payload)
+            if self._dispatches.is_on:
+                session = connection.session
+                assert session is not None
+                now = self._tick.now
+                if is_retained:
+                    self._dispatches.retained(connection, session, message, 0, 0, now)
+                else:
+                    self._dispatches.delivered(connection, session, message, 0, 0, retain, now)
             self._tick.follow_message(connection, parts[0] + parts[1])
 
     def _replay(self, connection: Connection, session: Session) -> None:
@@ -731,7 +688,7 @@ class Delivery:
         identifiers = (identifier,) if identifier else ()
         qos = min(message.qos, granted)
         if qos == 0:
-            self._send_qos0_in_order(connection, message, True, identifiers)
+            self._send_qos0_in_order(connection, message, True, identifiers, True)
             return
         reference = 0
         if session.is_stored:
@@ -741,6 +698,9 @@ class Delivery:
         packet_id = self.send_bound(
             connection, message, qos, True, identifiers, reference, FROM_MAILBOX
         )
+        if packet_id and self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.retained(connection, session, message, packet_id, qos, now)
         if packet_id and session.is_stored:
             row = identifier.to_bytes(4, "big") + encode_message(message)
             self._tick.batch.append((MAILBOX, mailbox_key(session.client_id, reference), row))
@@ -791,11 +751,12 @@ class Delivery:
         """Send a message in flight again; returns its size, 0 if it is given up."""
         loaded = self._load_in_flight(session, packet_id, entry)
         if loaded is None:
-            self._counters.drop("max_age")
+            self._drop_in_flight(connection, session, packet_id, entry, "max_age")
             self.abandon(session, packet_id)
             return 0
         message, retain, identifiers = loaded
-        if not self._is_open and not self._may_receive(connection, message):
+        if not self._is_open and not self._fitting.is_permitted(session, message):
+            self._drop_in_flight(connection, session, packet_id, entry, "not_authorized")
             self.abandon(session, packet_id)
             return 0
         qos = entry & QOS_MASK
@@ -804,15 +765,29 @@ class Delivery:
         )
         limit = connection.maximum_packet_size
         if limit and len(head) + len(tail) + 2 > limit:
-            self._counters.drop("too_large")
+            self._drop_in_flight(connection, session, packet_id, entry, "too_large")
             self.abandon(session, packet_id)
             return 0
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.delivered_again(
+                connection, session, packet_id, entry, message, retain, now
+            )
         self._counters.messages_sent[qos] += 1
         self._counters.payload_bytes_sent += len(message.payload)
         self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
         return len(head) + len(tail)
+
+    def _drop_in_flight(
+        self, connection: Connection, session: Session, packet_id: int, entry: int, reason: str
+    ) -> None:
+        self._counters.drop(reason)
+        if self._dispatches.is_on:
+            self._dispatches.dropped_in_flight(
+                session, connection.number, packet_id, entry, reason, self._tick.now
+            )
 
     def _load_in_flight(
         self, session: Session, packet_id: int, entry: int
@@ -836,7 +811,7 @@ class Delivery:
             identifier = shared.identifier
             retain = message.retain and session.keeps_retain(shared)
             return message, retain, (identifier,) if identifier else ()
-        options = self.options(session, message)
+        options = self._fitting.options(session, message)
         if options is None:  # unsubscribed meanwhile: what was begun is completed
             return message, False, ()
         return message, options[1], options[2]
@@ -876,9 +851,9 @@ class Delivery:
                 )
 
 
-def _one_by_one(message: Message, payloads: list[bytes], first: int) -> list[Message]:
+def _one_by_one(message: Message, payloads: list[bytes], first: int, number: int) -> list[Message]:
     """Return the messages of a run."""
-    return [
+    messages = [
         Message(
             message.topic,
             payload,
@@ -892,3 +867,7 @@ def _one_by_one(message: Message, payloads: list[bytes], first: int) -> list[Mes
         )
         for index, payload in enumerate(payloads)
     ]
+    if number:
+        for index, single in enumerate(messages):
+            single.number = number + index
+    return messages

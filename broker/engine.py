@@ -22,19 +22,10 @@ from broker.connection import (
     Connection,
 )
 from broker.counters import Counters
-from broker.delivery import Delivery
 from broker.gauges import count_live
-from broker.groups import Groups
-from broker.housekeeping import Housekeeping
-from broker.inbound import Inbound
-from broker.lifecycle import Lifecycle, Observe
+from broker.lifecycle import Observe
+from broker.parts import Hooks, Parts
 from broker.ports import Authenticator, Policy, Transport
-from broker.publishing import Publishing
-from broker.quota import Quota, generation_size
-from broker.replies import Replies
-from broker.retained import Retained
-from broker.routes import Routes
-from broker.sessions import Sessions
 from broker.settings import Settings
 from broker.silence import Silence
 from broker.tick import Tick
@@ -61,9 +52,7 @@ from mqtt.packets import (
 from mqtt.runs import PubackRun, PublishRun, Received
 from storage.api import Store
 from storage.clock import HEARTBEAT_KEY, Heartbeat
-from storage.due import Due
 from storage.errors import Recoverable, WriteStalled
-from storage.log import MessageLog
 from storage.state import (
     BOOT_KEY,
     CONNECTIONS,
@@ -168,107 +157,39 @@ class Engine:
 
     def _build(self) -> None:
         """Put the parts together around the opened store."""
-        tick, store, settings, counters = self._tick, self._store, self.settings, self.counters
-        self._log = MessageLog(
-            store,
-            layout=settings.layout,
-            generation_size_bytes=generation_size(settings),
-            generation_age_ms=settings.generation_age_s * 1000,
-        )
-        self._due = Due(store)
-        self._routes = Routes()
-        self._retained = Retained(tick, store, self._due, self._totals, settings)
-        self._quota = Quota(store, self._log, settings)
-        self._delivery = Delivery(
-            tick,
-            store,
-            self._log,
-            self._routes,
-            self._retained,
-            settings,
+        parts = Parts(
+            self._tick,
+            self._store,
+            self.settings,
             self._policy,
-            counters,
-        )
-        self._groups = Groups(
-            tick,
-            store,
-            self._log,
-            self._routes,
-            self._delivery,
-            settings,
-            self._policy,
-            counters,
-        )
-        self._replies = Replies(
-            tick, self._delivery, self._groups, settings, counters, self._resume_reading
-        )
-        self._sessions = Sessions(
-            tick,
-            store,
-            self._log,
-            self._due,
+            self.counters,
             self._totals,
-            self._routes,
-            self._delivery,
-            self._groups,
-            counters,
             self._boot,
-        )
-        self._publishing = Publishing(
-            tick,
-            self._log,
-            self._routes,
-            self._retained,
-            self._delivery,
-            self._groups,
-            self._quota,
-            settings,
-            counters,
-        )
-        self._lifecycle = Lifecycle(
-            tick,
-            self._due,
-            self._sessions,
-            self._delivery,
-            self._publishing,
-            settings,
             self._authenticator,
-            self._policy,
-            counters,
             self._new_client_id,
-            self.settle,
-            self.settle_for,
-            self._silence.watch,
-            self._observe,
+            Hooks(
+                self.settle,
+                self.settle_for,
+                self._silence.watch,
+                self._observe,
+                self._resume_reading,
+            ),
         )
-        self._inbound = Inbound(
-            tick,
-            self._routes,
-            self._sessions,
-            self._delivery,
-            self._groups,
-            self._publishing,
-            self._retained,
-            settings,
-            self._policy,
-            counters,
-        )
-        self._housekeeping = Housekeeping(
-            tick,
-            store,
-            self._log,
-            self._due,
-            self._sessions,
-            self._groups,
-            self._delivery,
-            self._retained,
-            self._lifecycle,
-            self._quota,
-            settings,
-            counters,
-            self.settle,
-        )
-        self._sessions.parted = self._housekeeping.parted
+        self._log = parts.log
+        self._due = parts.due
+        self._routes = parts.routes
+        self._retained = parts.retained
+        self._quota = parts.quota
+        self._ledger = parts.ledger
+        self._receipts = parts.receipts
+        self._delivery = parts.delivery
+        self._groups = parts.groups
+        self._replies = parts.replies
+        self._sessions = parts.sessions
+        self._publishing = parts.publishing
+        self._lifecycle = parts.lifecycle
+        self._inbound = parts.inbound
+        self._housekeeping = parts.housekeeping
 
     # Start
 
@@ -291,7 +212,9 @@ class Engine:
         self._boot = load_boot(store) + 1
         self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot)))
         self._build()
+        self._ledger.begin(self._boot, now, store)
         self._log.open(now)
+        self._receipts.begin(self._log.end)
         self._due.open()
         self._sessions.open()
         self._groups.open()
@@ -611,8 +534,10 @@ class Engine:
         self._sessions.write_dirty(tick.now)
         batch = tick.batch
         self._log.seal(batch)
-        if not batch:
+        if not batch and not self._ledger.is_due(tick.now):
             return True
+        if self._ledger.is_on:
+            self._ledger.seal(batch, tick.now)
         try:
             self._store.write(batch)
         except Recoverable as refusal:
@@ -656,6 +581,7 @@ class Engine:
         more = False
         if self._retry_ms is None or self._retry_ms <= now:
             if self._write():
+                self._receipts.attach(self.written, self.durable, self._end_written, now)
                 self._replies.attach(self.written, self.durable)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.read() if tick.readers else False
@@ -684,6 +610,7 @@ class Engine:
         ended = self._tick.ended
         if ended:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
+        self._receipts.release(serial, now)
         self._replies.release(serial)
         self._housekeeping.reclaim(serial)
 
@@ -702,6 +629,9 @@ class Engine:
             times.append(self._retry_ms)  # all else waits until the store takes writes again
             return min(times)
         times.append(self._housekeeping.next_deadline())
+        told_by = self._ledger.next_deadline()
+        if told_by is not None:
+            times.append(told_by)
         if self._tick.late_due_ms is not None:
             times.append(self._tick.late_due_ms)
         return min(times)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from broker.connection import ACTIVE, Connection
 from broker.counters import Counters
 from broker.delivery import READ_MAX, READERS_MAX, SCAN_MAX, Delivery
+from broker.dispatches import Dispatches
 from broker.ports import Policy
 from broker.routes import Entry, Routes
 from broker.settings import Settings
@@ -119,6 +120,7 @@ class Groups:
         settings: Settings,
         policy: Policy,
         counters: Counters,
+        dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -131,6 +133,7 @@ class Groups:
         # Messages held for a commit wait for the client right after it, so its own mark holds, too.
         self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._counters: Final = counters
+        self._dispatches: Final = dispatches
         self._groups: dict[tuple[str, str], Group] = {}
 
     def all(self) -> list[Group]:
@@ -223,7 +226,7 @@ class Groups:
             elif message.qos == 0:
                 self._publish_qos0(group, message)
             elif group.is_stored:
-                self._counters.drop("total_limit")
+                self._drop(group, message, "total_limit")
             else:
                 self._publish_in_memory(group, message)
 
@@ -246,7 +249,13 @@ class Groups:
         retain = message.retain and session.keeps_retain(subscription)
         identifier = subscription.identifier
         self._delivery.send_qos0(
-            connection, message, retain, (identifier,) if identifier else (), {}
+            connection,
+            message,
+            retain,
+            (identifier,) if identifier else (),
+            {},
+            group.share_name,
+            group.entry.filter_id,
         )
 
     def _publish_stored(self, group: Group, message: Message) -> None:
@@ -272,13 +281,34 @@ class Groups:
         if len(group.pending) < settings.clean_queue_messages_max and fits:
             group.queue(message)
             return
-        self._counters.drop("queue_full")
         if settings.on_limit == "drop_oldest" and group.pending:
-            group.next_pending()
+            self._drop(group, group.next_pending(), "queue_full")
             while group.pending and group.pending_bytes > bytes_max:
-                self._counters.drop("queue_full")
-                group.next_pending()
+                self._drop(group, group.next_pending(), "queue_full")
             group.queue(message)
+        else:
+            self._drop(group, message, "queue_full")
+
+    def _drop(self, group: Group, message: Message, reason: str) -> None:
+        """Nobody in the group gets a message: count it, and tell the history."""
+        size = len(message.payload)
+        self._drop_known(group, self._dispatches.id_of(message), size, reason)
+
+    def _drop_known(self, group: Group, message_id: int, size: int, reason: str) -> None:
+        self._counters.drop(reason)
+        if self._dispatches.is_on:
+            stream = group.entry.filter_id
+            self._dispatches.dropped_by_group(
+                group.share_name, stream, message_id, size, reason, self._tick.now
+            )
+
+    def _expire(self, group: Group, message: Message) -> None:
+        """A message has expired before anybody in the group got it."""
+        self._counters.expired_messages += 1
+        if self._dispatches.is_on:
+            self._dispatches.expired_in_group(
+                group.share_name, group.entry.filter_id, message, self._tick.now
+            )
 
     def _pick(self, group: Group, topic: str, *, in_memory: bool = False) -> Connection | None:
         """Return the next member in turn that may receive the topic and has room, or None.
@@ -331,6 +361,18 @@ class Groups:
         if not packet_id:
             return
         session.leases[packet_id] = group.key()
+        if self._dispatches.is_on:
+            self._dispatches.delivered(
+                connection,
+                session,
+                message,
+                packet_id,
+                qos,
+                message.retain and session.keeps_retain(subscription),
+                self._tick.now,
+                group.share_name,
+                group.entry.filter_id,
+            )
         if not group.is_stored or not message.offset:
             group.borrowed[connection, packet_id] = message
         elif not session.is_stored and qos == 1:
@@ -369,9 +411,19 @@ class Groups:
                 group.leased.pop(offset, None)
                 if goes_on:
                     group.owed.append(offset)
+                    self._tell_moved(session, connection, offset, group)
                 self._tick.dirty_groups[group] = None
             self.move(group)
         session.leases.clear()
+
+    def _tell_moved(
+        self, session: Session, connection: Connection | None, offset: int, group: Group
+    ) -> None:
+        if self._dispatches.is_on:
+            conn = 0 if connection is None else connection.number
+            stream = group.entry.filter_id
+            now = self._tick.now
+            self._dispatches.moved(session, conn, offset, group.share_name, stream, now)
 
     def move(self, group: Group) -> None:
         """Something of the group may be waiting: hand it out if a member has room."""
@@ -393,9 +445,9 @@ class Groups:
                     return
             group.next_pending()
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
-                self._counters.expired_messages += 1
+                self._expire(group, message)
             elif connection is None:
-                self._counters.drop("storage_refused" if is_homeless else "not_authorized")
+                self._drop(group, message, "storage_refused" if is_homeless else "not_authorized")
             else:
                 self._hand_out(group, connection, message)
 
@@ -422,18 +474,18 @@ class Groups:
                 return group.is_lagging  # the search goes on, or it is the tail
             now = self._tick.now
             if message.expires_at_ms and message.expires_at_ms <= now:
-                self._counters.expired_messages += 1
+                self._expire(group, message)
                 continue
             max_age_ms = self._settings.max_age_s * 1000
             if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
-                self._counters.drop("max_age")
+                self._drop(group, message, "max_age")
                 continue
             connection = self._pick(group, message.topic)
             if connection is None:
                 if self._may_somebody_receive(group, message.topic):
                     group.owed.appendleft(message.offset)
                     return False
-                self._counters.drop("not_authorized")
+                self._drop(group, message, "not_authorized")
                 continue
             self._hand_out(group, connection, message)
         return True
@@ -449,10 +501,11 @@ class Groups:
         """Take the next message that the group owes, or None at the tail."""
         self._tick.dirty_groups[group] = None
         while group.owed:
-            message = self._log.get(group.owed.popleft())
+            offset = group.owed.popleft()
+            message = self._log.get(offset)
             if message is not None:
                 return message
-            self._counters.drop("max_age")
+            self._drop_known(group, offset, 0, "max_age")
         if not group.is_lagging:
             return None
         if group.cursor is None:

@@ -11,9 +11,11 @@ from typing import Final
 from broker.connection import Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
+from broker.dispatches import Dispatches
 from broker.groups import Groups
 from broker.ports import Policy
 from broker.publishing import Publishing
+from broker.receipts import Receipts
 from broker.retained import Retained
 from broker.routes import Route, Routes
 from broker.sessions import Sessions
@@ -81,6 +83,8 @@ class Inbound:
         settings: Settings,
         policy: Policy,
         counters: Counters,
+        receipts: Receipts,
+        dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
         self._routes: Final = routes
@@ -93,6 +97,8 @@ class Inbound:
         self._policy: Final = policy
         self._is_open: Final = policy.is_open
         self._counters: Final = counters
+        self._receipts: Final = receipts
+        self._dispatches: Final = dispatches
         # The reason codes so far of a long SUBSCRIBE or UNSUBSCRIBE that is not answered yet.
         self.under_way: Final[dict[Connection, list[int]]] = {}
 
@@ -109,6 +115,9 @@ class Inbound:
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
+        receipts = self._receipts
+        if receipts.is_on:
+            receipts.publisher(session, connection, packet.packet_id, None, packet.dup)
         if qos:
             if qos > self._settings.maximum_qos:
                 raise ProtocolError(
@@ -117,6 +126,8 @@ class Inbound:
                 )
             if qos == 2 and packet.packet_id in session.incoming:
                 # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
+                if receipts.is_on:
+                    receipts.received_again(self._tick.now)
                 self._acknowledge(connection, session, packet, reasons.SUCCESS, True)
                 return
             connection.inbound_open += 1
@@ -131,6 +142,9 @@ class Inbound:
         route = self._routes.match(topic)
         refusal = self._refusal(session, topic, route)
         if refusal:
+            if receipts.is_on and refusal == reasons.NOT_AUTHORIZED:
+                size = len(packet.payload)
+                receipts.refused(topic, size, "not_authorized", self._tick.now)
             self._refuse(connection, session, packet, refusal)
             return
         retain = packet.retain
@@ -183,6 +197,12 @@ class Inbound:
         if self._refusal(session, topic, route):
             return False
         message = Message(topic, b"", qos, False, b"", session.client_id, self._tick.now, NEVER)
+        receipts = self._receipts
+        is_told = receipts.is_on
+        if is_told:
+            packet_ids = run.packet_ids
+            others = None if run.is_sequential or not qos else packet_ids
+            receipts.publisher(session, connection, packet_ids[0], others)
         accepted = self._publishing.accept_run(message, payloads, route)
         if accepted is None:
             return False
@@ -192,12 +212,17 @@ class Inbound:
         if qos:
             counters.packets_sent[PUBACK] += count
             data = pubacks(run.packet_ids, run.is_sequential)
-            if (
+            is_held = (
                 accepted.is_changed
-                or connection.held
-                or connection.commits_owed
+                or bool(connection.held)
+                or connection.commits_owed > 0
                 or connection.gated
-            ):
+            )
+            if is_told:
+                receipts.acknowledge(
+                    connection, session, qos, reasons.SUCCESS, is_held, self._tick.now
+                )
+            if is_held:
                 connection.inbound_open += count
                 connection.held_acks += count
                 self._tick.hold(connection, data)
@@ -279,7 +304,17 @@ class Inbound:
                 data = encode(Puback(packet_id, reason_code), 5)
             else:
                 data = puback(packet_id)
-            if is_changed or connection.held or connection.commits_owed or connection.gated:
+            is_held = (
+                is_changed
+                or bool(connection.held)
+                or connection.commits_owed > 0
+                or connection.gated
+            )
+            if self._receipts.is_on:
+                self._receipts.acknowledge(
+                    connection, session, 1, reason_code, is_held, self._tick.now
+                )
+            if is_held:
                 connection.held_acks += 1
                 self._tick.hold(connection, data)
             else:
@@ -291,6 +326,9 @@ class Inbound:
             data = encode(Pubrec(packet_id, reason_code), 5)
         else:
             data = pubrec(packet_id)
+        if self._receipts.is_on:
+            is_held = is_changed or session.is_stored or connection.waits()
+            self._receipts.acknowledge(connection, session, 2, reason_code, is_held, self._tick.now)
         if is_changed or session.is_stored:
             self._tick.hold(connection, data)
         else:
@@ -310,6 +348,9 @@ class Inbound:
             data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:
             data = pubcomp(packet_id)
+        if self._receipts.is_on:
+            is_held = session.is_stored or connection.waits()
+            self._receipts.complete(connection, session, packet_id, is_held, self._tick.now)
         if session.is_stored:
             self._tick.hold(connection, data)
         else:
@@ -325,6 +366,7 @@ class Inbound:
         if entry < 0:
             self._check_wrong_ack(session, packet.packet_id, "PUBACK", "PUBREC")
             return
+        self._tell_acked(connection, session, packet.packet_id, entry, packet.reason_code)
         self._finish(connection, session, packet.packet_id, entry)
 
     def puback_run(self, connection: Connection, run: PubackRun) -> None:
@@ -332,6 +374,9 @@ class Inbound:
         session = connection.session
         assert session is not None
         done = False
+        packet_ids: list[int] = []
+        entries: list[int] = []
+        is_told = self._dispatches.is_on
         try:
             for packet_id in run.packet_ids:
                 entry = session.complete(packet_id, 1, False)
@@ -339,9 +384,15 @@ class Inbound:
                     self._check_wrong_ack(session, packet_id, "PUBACK", "PUBREC")
                     continue
                 done = True
+                if is_told:
+                    packet_ids.append(packet_id)
+                    entries.append(entry)
                 if entry & SOURCE_MASK:
                     self._settle(connection, session, packet_id, entry)
         finally:
+            if packet_ids:
+                now = self._tick.now
+                self._dispatches.acked_run(connection, session, packet_ids, entries, now)
             if done:
                 self._go_on(connection, session)
 
@@ -353,9 +404,13 @@ class Inbound:
         if packet.reason_code >= 0x80:
             entry = session.complete(packet_id, 2, False)
             if entry >= 0:
+                self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
                 self._finish(connection, session, packet_id, entry)
             return
+        entry = session.in_flight.get(packet_id, RELEASED)
         known = session.release(packet_id)
+        if known and not entry & RELEASED:
+            self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
         if not known and packet_id in session.in_flight:
             self._check_wrong_ack(session, packet_id, "PUBREC", "PUBACK")
         self._counters.packets_sent[PUBREL] += 1
@@ -379,7 +434,22 @@ class Inbound:
         if entry < 0:
             self._check_wrong_ack(session, packet.packet_id, "PUBCOMP", "another answer")
             return
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.completed(connection, session, packet.packet_id, entry, now)
         self._finish(connection, session, packet.packet_id, entry)
+
+    def _tell_acked(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        reason_code: int,
+    ) -> None:
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.acked(connection, session, packet_id, entry, reason_code, now)
 
     def _check_wrong_ack(self, session: Session, packet_id: int, got: str, expected: str) -> None:
         """An unknown id is nobody's fault; the wrong answer to a known one is."""

@@ -556,6 +556,7 @@ class Lifecycle:
             now,
             NEVER if expiry is None else now + expiry * 1000,
         )
+        self._publishing.receipts.publisher_of_will(client_id, identity)
         accepted = self._publishing.accept(message, self._publishing.route(will.topic))
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1

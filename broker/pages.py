@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.connection import Connection
 from broker.counters import Counters
+from broker.dispatches import Dispatches
 from broker.encoding import encode_delivery
 from broker.ports import Policy
 from broker.routes import Routes
@@ -55,11 +56,18 @@ class Pages:
     """Sends pages."""
 
     def __init__(
-        self, tick: Tick, routes: Routes, settings: Settings, policy: Policy, counters: Counters
+        self,
+        tick: Tick,
+        routes: Routes,
+        settings: Settings,
+        policy: Policy,
+        counters: Counters,
+        dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
         self._routes: Final = routes
         self._counters: Final = counters
+        self._dispatches: Final = dispatches
         self._is_plain: Final = policy.is_open and not settings.max_age_s
 
     def send(
@@ -86,6 +94,7 @@ class Pages:
         size = -1
         retain = False
         payload_bytes = 0
+        retained: list[bool] = []
         for number in range(at, len(messages)):
             message = messages[number]
             if wish is None or message.topic != topic:
@@ -113,11 +122,23 @@ class Pages:
                 break
             payload_bytes += size
             offsets.append(offset)
+            retained.append(keeps)
             heads.append(head)
             tails.append(tail)
         if offsets:
             self._counters.payload_bytes_sent += payload_bytes
-            self._send(connection, session, offsets, flags, heads, tails)
+            packet_ids = self._send(connection, session, offsets, flags, heads, tails)
+            if self._dispatches.is_on:
+                self._dispatches.delivered_each(
+                    connection,
+                    session,
+                    offsets,
+                    payload_bytes,
+                    packet_ids,
+                    flags,
+                    retained,
+                    self._tick.now,
+                )
         return at + len(offsets)
 
     def _send(
@@ -128,7 +149,7 @@ class Pages:
         qos: int,
         heads: list[bytes],
         tails: list[bytes],
-    ) -> None:
+    ) -> list[int]:
         count = len(offsets)
         self._counters.messages_sent[qos] += count
         packet_ids = session.bind_each(offsets, qos | FROM_LOG)
@@ -141,3 +162,4 @@ class Pages:
             session.position = offsets[-1]
         self._tick.dirty[session] = None
         self._tick.hold_messages(connection, b"".join(pieces), count)
+        return packet_ids

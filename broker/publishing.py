@@ -11,6 +11,7 @@ from broker.counters import Counters
 from broker.delivery import Delivery
 from broker.groups import Groups
 from broker.quota import Quota
+from broker.receipts import NO_FILTERS, Receipts
 from broker.retained import Retained
 from broker.routes import Route, Routes
 from broker.settings import Settings
@@ -57,6 +58,7 @@ class Publishing:
         quota: Quota,
         settings: Settings,
         counters: Counters,
+        receipts: Receipts,
     ) -> None:
         self._tick: Final = tick
         self._log: Final = log
@@ -67,6 +69,7 @@ class Publishing:
         self._quota: Final = quota
         self._settings: Final = settings
         self._counters: Final = counters
+        self.receipts: Final = receipts
         self._store_qos0: Final = settings.store_qos0
         self._is_limited: Final = bool(
             settings.total_bytes_max
@@ -98,6 +101,9 @@ class Publishing:
         if to_store or message.retain:
             if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
                 self._counters.drop("storage_refused")
+                if self.receipts.is_on:
+                    size = len(message.payload)
+                    self.receipts.refused(message.topic, size, "storage_refused", self._tick.now)
                 return REFUSED
             if message.retain:
                 self._tick.work += RETAIN_WORK
@@ -111,6 +117,12 @@ class Publishing:
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
                 changed = True
+        receipts = self.receipts
+        if receipts.is_on:
+            if not message.offset:
+                message.number = receipts.number()
+            streams = route.filter_ids if message.offset else NO_FILTERS
+            receipts.accepted(message, streams, self._tick.now)
         if route.targets:
             self._delivery.publish(message, route.targets)
         if route.groups:
@@ -143,8 +155,15 @@ class Publishing:
                 return None
             first = self._log.append_run(self._tick.batch, message, payloads, route.filter_ids)
             self._counters.messages_stored += len(payloads)
+        receipts = self.receipts
+        number = 0
+        if receipts.is_on:
+            if not first:
+                number = receipts.number(len(payloads))
+            streams = route.filter_ids if first else NO_FILTERS
+            receipts.accepted_run(message, payloads, first, number, streams, self._tick.now)
         if route.targets:
-            self._delivery.publish_run(message, payloads, first, route.targets)
+            self._delivery.publish_run(message, payloads, first, number, route.targets)
         if first or self._tick.ended or self._tick.ending:
             return CHANGED
         return UNCHANGED
@@ -172,6 +191,9 @@ class Publishing:
         if on_limit == "reject" and message.qos:
             return False  # judged before
         self._counters.drop("total_limit")
+        if self.receipts.is_on:
+            size = len(message.payload)
+            self.receipts.refused(message.topic, size, "total_limit", self._tick.now)
         return True
 
     def _is_over_limit(self, message: Message, route: Route) -> bool:

@@ -16,6 +16,7 @@ class Message:
     __slots__ = (
         "accepted_at_ms",
         "expires_at_ms",
+        "number",
         "offset",
         "payload",
         "properties",
@@ -48,3 +49,4 @@ class Message:
         self.accepted_at_ms: int = accepted_at_ms  # broker time
         self.expires_at_ms: int = expires_at_ms  # broker time, NEVER = 0
         self.offset: int = offset  # position in the log, 0 = not stored
+        self.number: int = 0  # what the history calls it if it is not stored, 0 = it does not

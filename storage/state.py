@@ -26,6 +26,8 @@ GROUPS: Final = "groups"
 RETAINED: Final = "retained"
 DUE: Final = "due"
 CONNECTIONS: Final = "connections"
+HISTORY: Final = "history"
+BOOKS: Final = "books"
 
 FAMILIES: Final = (
     META,
@@ -39,6 +41,8 @@ FAMILIES: Final = (
     RETAINED,
     DUE,
     CONNECTIONS,
+    HISTORY,
+    BOOKS,
 )
 
 FORMAT_KEY: Final = b"format"

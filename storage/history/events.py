@@ -236,7 +236,9 @@ COLUMNS: Final = (
     ("stage", "dict"),
     ("bin", "time"),  # start of the minute
     ("total_bytes", "int64"),
-    ("check1", "int64"),  # sum of the message ids, modulo 2 ** 61
-    ("check2", "int64"),  # sum of their squares, modulo 2 ** 61
+    ("check1", "int64"),  # sum of the offsets, modulo 2 ** 61; what was never stored adds 0
+    ("check2", "int64"),  # sum of (offset modulo 2 ** 30) ** 2, modulo 2 ** 61; likewise
 )
 CHECK_BITS: Final = 61
+CHECK_ROOT_BITS: Final = 30
+UNSTORED: Final = 1 << 62  # ids from here on are not offsets
