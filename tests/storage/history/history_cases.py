@@ -97,11 +97,6 @@ def told(row: Row) -> list[dict[str, object]]:
     ]
 
 
-def same(one: Row, other: Row) -> bool:
-    """Tell whether two rows hold the same."""
-    return all(getattr(one, name) == getattr(other, name) for name in Row.__slots__)
-
-
 def run_of_messages() -> Tick:
     """Return a tick with one publisher's run of three messages and what became of them."""
     tick = Tick()
