@@ -67,6 +67,7 @@ def session(
         if master.startswith("local"):
             # Or Spark warns that the name of the machine resolves to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            _lead_workers_to(Path(__file__).parents[1])
             settings |= LOCAL_SETTINGS
             settings["spark.sql.shuffle.partitions"] = str(_local_shuffles(master))
     if memory is not None:
@@ -77,6 +78,16 @@ def session(
     started: SparkSession = builder.getOrCreate()
     started.sparkContext.setLogLevel("ERROR")
     return started
+
+
+def _lead_workers_to(root: Path) -> None:
+    """Have Python workers import this package from `root`, where we have it from.
+
+    The path of a process is not handed on to them, and they would find another one, or none.
+    """
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(root) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), *paths]))
 
 
 def _local_shuffles(master: str) -> int:
