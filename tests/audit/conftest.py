@@ -1,6 +1,8 @@
 """One Spark session for all tests of the audit, and histories written by hand."""
 
 import itertools
+import os
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +34,8 @@ START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark of all tests: two threads and 1 GB."""
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        pytest.skip("no Java: scripts/setup --test says how to get it")
     scratch = tmp_path_factory.mktemp("spark")
     started = audit.spark.session(
         "tests",
