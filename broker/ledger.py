@@ -14,6 +14,7 @@ from broker.books import FIELDS, MINUTE_MS, STAGE_COUNT, Book, decode_book
 from broker.settings import Settings
 from session.session import Session
 from storage.api import Batch, Store
+from storage.errors import CorruptRecord
 from storage.history import events
 from storage.history.rows import (
     HAS_COUNT,
@@ -39,6 +40,7 @@ HASH_BYTES: Final = 16
 HASHES_MAX: Final = 65_536  # names whose hash is remembered
 
 _GAP_BEGINS: Final = 1053
+_DAMAGED: Final = 1055
 
 
 class Ledger:
@@ -81,15 +83,22 @@ class Ledger:
         self._close_ms: int = 0  # when to look for books to close again
         self._dirty_books: list[Book] = []
         self._books_due_ms: int = 0
+        self._damaged_books: list[bytes] = []
 
     def begin(self, boot: int, now: int, store: Store) -> None:
-        """Begin a boot: its first event has number 1. Takes over the books that a crash left."""
+        """Begin a boot: its first event has number 1. Takes over the books that a crash left.
+
+        One that is damaged goes, and leaves a gap: no client has to wait for an operator.
+        """
         self.boot = boot
         self.boot_ms = now
         self._now = now
         self._set(self._level_wanted, self._sample_wanted)
         for key, value in scan_all(store, BOOKS, b"", None):
-            self._open_books[key] = decode_book(key, value)
+            try:
+                self._open_books[key] = decode_book(key, value)
+            except CorruptRecord:
+                self._damaged_books.append(key)
 
     def _set(self, level: int, sample: int) -> None:
         self.level = level
@@ -278,6 +287,11 @@ class Ledger:
         """Move everything into the batch that is about to be written."""
         if self._open_books and now >= self._close_ms:
             self._close_books(batch, now)
+        if self._damaged_books:
+            for key in self._damaged_books:
+                batch.append((BOOKS, key, None))
+            self._put_gap(_DAMAGED, len(self._damaged_books), now, 0)
+            self._damaged_books.clear()
         self._turn()
         for key, value in self._rows:
             batch.append((HISTORY, key, value))

@@ -146,6 +146,7 @@ REASONS: Final[dict[int, str]] = {
     1052: "segment_lost",
     1053: "began",  # the gap begins here; its end has the count
     1054: "detail_changed",  # an operator changed the level
+    1055: "damaged",  # rows of the books that could not be read at the start
 }
 
 # Stages of the books: how often, how many bytes, and which (see `check1`).

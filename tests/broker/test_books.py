@@ -1,5 +1,7 @@
 """Do the books tell one lost and one doubled message from none of both, in any order?"""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,14 @@ def test_a_book_comes_back_from_its_row() -> None:
     again = decode_book(book.key(), book.encode())
     assert (again.tenant, again.bin_ms, again.values) == (book.tenant, 60_000, book.values)
     assert again.values[3 * FIELDS : 4 * FIELDS] == [6, 601, 6, 10]
+
+
+def test_a_book_is_on_disk_what_it_always_was() -> None:
+    book = Book("tenant", 1_700_000_040_000)
+    for stage in range(len(book.values) // FIELDS):
+        book.add(stage, stage + 1, 1000 * stage, MODULUS - 1 - stage, stage)
+    golden = Path(__file__).with_name("golden") / "book-v1.hex"
+    assert f"{book.key().hex()}\n{book.encode().hex()}\n" == golden.read_text()
 
 
 def test_a_damaged_book_is_never_believed() -> None:

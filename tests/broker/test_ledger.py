@@ -107,6 +107,18 @@ def test_books_that_a_crash_left_open_are_told_by_the_next_boot() -> None:
     assert [(event["count"], event["check1"]) for event in rows(told)] == [(5, 15)]
 
 
+def test_a_damaged_book_leaves_a_gap_and_stops_nobody() -> None:
+    store = MemoryStore(FAMILIES)
+    store.write([(BOOKS, b"12345678", b"damaged"), (BOOKS, b"87654321", b"")])
+    book = ledger("books", store)
+    batch: Batch = []
+    book.seal(batch, 1000)
+    (told,) = rows(batch)
+    assert (told["ev"], told["reason"], told["count"]) == ("history_gap", 1055, 2)
+    store.write(batch)
+    assert store.scan(BOOKS, b"", count=9) == []
+
+
 def test_many_books_are_closed_over_several_batches() -> None:
     book = ledger("books")
     for number in range(BOOKS_CLOSED_MAX + 10):
