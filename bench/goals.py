@@ -131,6 +131,11 @@ NAMES: Final = {
     "drain": "drained",
     "lost": "**lost**, as QoS 0 may",
     "fill_per_s": "sessions made per second",
+    "books_kept": "throughput with books over that without history",
+    "full_kept": "throughput at full detail over that without history",
+    "books_cpu": "CPU per message with books",
+    "full_cpu": "CPU per message at full detail",
+    "spread": "without history, again",
 }
 UNITS: Final = {
     "rate": ("{:,.0f}", "/s"),
@@ -152,6 +157,11 @@ UNITS: Final = {
     "drain": ("{:,.0f}", "/s"),
     "lost": ("{:.2%}", ""),
     "fill_per_s": ("{:,.0f}", "/s"),
+    "books_kept": ("{:.2f}", "x"),
+    "full_kept": ("{:.2f}", "x"),
+    "books_cpu": ("{:.2f}", "x"),
+    "full_cpu": ("{:.2f}", "x"),
+    "spread": ("{:.2f}", "x"),
 }
 
 MB: Final = 1e6 / (1 << 20)  # the goals count in MB
@@ -170,6 +180,14 @@ WORKS: Final = (
         Goal("us", at_most=1 / 3, over=MOSQUITTO),
         Goal("rate", at_least=0.5, over=FLASHMQ, kinds=(COMPILED,)),
         extras=("ack_ms",),
+    ),
+    Work(
+        "history",
+        "QoS 1, 1:1, 100 pairs, with the session history",
+        Goal("books_kept", at_least=0.9),
+        Goal("full_kept", at_least=0.65),
+        main="books_kept",
+        extras=("full_kept", "books_cpu", "full_cpu", "spread"),
     ),
     Work(
         "offline",

@@ -46,6 +46,7 @@ PAIRS: Final = 100
 FAN: Final = 1000
 AWAY: Final = 10_000
 MIB: Final = 1 << 20
+DETAILS: Final = ("off", "books", "full")  # levels of the history
 FILL_PREFIX: Final = "fill"
 FILL_RUN: Final = 1
 BODIES_RUN: Final = 777_000_777
@@ -193,6 +194,24 @@ def pairs(qos: int) -> Callable[[Context, str], Outcome]:
         return Outcome({f"qos{qos}": metrics}, [line])
 
     return measure
+
+
+def history(context: Context, kind: str) -> Outcome:
+    """Run the pairs at QoS 1 with each level of the history, one right after the other.
+
+    The first level once more at the end: its two runs say how far the machine can be trusted.
+    """
+    lines = []
+    for detail in (*DETAILS, DETAILS[0]):
+        with context.broker(kind, environment={"HOLDFAST__HISTORY__DETAIL": detail}) as broker:
+            lines.append(_pubsub(context, broker, pattern="pair", pubs=PAIRS, subs=PAIRS, qos=1))
+    runs = [_live(line) for line in lines]
+    without = {name: (runs[0][name] + runs[-1][name]) / 2 for name in ("rate", "us")}
+    metrics = {**runs[0], "spread": runs[-1]["rate"] / runs[0]["rate"]}
+    for detail, run in zip(DETAILS[1:], runs[1:-1], strict=True):
+        metrics[f"{detail}_kept"] = run["rate"] / without["rate"]
+        metrics[f"{detail}_cpu"] = run["us"] / without["us"]
+    return Outcome({"history": metrics}, lines)
 
 
 def fanout(qos: int) -> Callable[[Context, str], Outcome]:
@@ -454,6 +473,7 @@ def latency(context: Context, kind: str) -> Outcome:
 ALL: Final = (
     Scenario("qos0", pairs(0), works=("qos0",), kinds=(*LIVE, SINK)),
     Scenario("qos1", pairs(1), works=("qos1",), kinds=(*LIVE, SINK)),
+    Scenario("history", history, works=("history",), kinds=OURS),
     Scenario("offline", offline, works=("offline",), kinds=STORED),
     Scenario("qos2", pairs(2), works=("qos2",), kinds=(*LIVE, SINK)),
     Scenario("fanout0", fanout(0), works=("fanout0",), kinds=(*LIVE, SINK)),
