@@ -39,6 +39,8 @@ BOOKS_GRACE_MS: Final = 5000
 HASH_BYTES: Final = 16
 HASHES_MAX: Final = 65_536  # names whose hash is remembered
 
+# In front of a name that is our own words: no client's name can begin like that.
+_WORDS: Final = "\0\0"
 _GAP_BEGINS: Final = 1053
 _DAMAGED: Final = 1055
 
@@ -74,6 +76,7 @@ class Ledger:
         self._names: dict[str, int] = {}
         self._whos: dict[Session, int] = {}
         self._count: int = 0  # events of the open row
+        self._has_words: bool = False  # has it names that are no names, but our own words?
         self._rows: list[tuple[bytes, bytes]] = []
         self._due_ms: int = 0  # when what is here must be written, 0 = there is nothing
         # Books of the minutes that are not closed, by tenant (the present minute) and all.
@@ -169,6 +172,11 @@ class Ledger:
         """Return what stands for a topic, a filter or words in a record's names."""
         return self.name(text) << TEXT_SHIFT
 
+    def words(self, text: str) -> int:
+        """Return what stands for words of our own in a record's names: they are never hashed."""
+        self._has_words = True
+        return self.name(_WORDS + text) << TEXT_SHIFT
+
     def share(self, text: str) -> int:
         """Return what stands for a share name in a record's names."""
         return self.name(text) << TEXT2_SHIFT
@@ -186,6 +194,8 @@ class Ledger:
         names = list(self._names)
         if self._hashes_names:
             names = [self._hashed(name) for name in names]
+        elif self._has_words:
+            names = [name.removeprefix(_WORDS) for name in names]
         first = self.seq + 1
         body = pack(self._now, self.boot_ms, first, self._count, self._words, self._extras, names)
         self._rows.append((history_key(self.boot, first), seal(body)))
@@ -196,9 +206,12 @@ class Ledger:
         self._names = {}
         self._whos = {}
         self._count = 0
+        self._has_words = False
 
     def _hashed(self, name: str) -> str:
         """Return a keyed hash of a name; of both parts of one that has two."""
+        if name.startswith(_WORDS):
+            return name.removeprefix(_WORDS)
         known = self._hashes.get(name)
         if known is None:
             if len(self._hashes) >= HASHES_MAX:
@@ -343,7 +356,7 @@ class Ledger:
             events.HISTORY_GAP | HAS_REASON | HAS_COUNT | HAS_POSITION | reason << REASON_SHIFT,
             0,
             0,
-            self.text(self.describe()),
+            self.words(self.describe()),
             position,
             w9=count,
         )

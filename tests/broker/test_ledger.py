@@ -174,6 +174,10 @@ def test_hashed_names_can_be_compared_and_not_read() -> None:
     assert {"a/b", "c"}.isdisjoint(topics)
     assert len({event["client_id"] for event in told}) == 1
     assert told[0]["client_id"] not in ("client", told[0]["tenant"])
+    book.change(events.BOOKS_LEVEL, 1, 1050, 1000, 5)
+    gap: Batch = []
+    book.seal(gap, 1000)
+    assert rows(gap)[0]["detail"] == "books"  # the audit has to understand it
     other = ledger("full", history_hash_names=True, history_hash_key="another")
     other.at(1000)
     other.put(events.MSG_ACCEPTED, 1, 1, other.text("a/b"), 5)
