@@ -139,6 +139,8 @@ class Ledger:
         """
         self._words.extend((w0, session, conn, names, w4, count, w6, w7, w8, w9))
         self._count += count + more
+        if not self._due_ms:
+            self._due_ms = self._now + self._delay_ms
 
     def at(self, now: int) -> None:
         """Be at broker time `now`; call it before anything else about one record."""
@@ -147,8 +149,6 @@ class Ledger:
             self._now = now
         elif len(self._names) >= NAMES_OF_ROW_MAX:
             self._turn()
-        if not self._due_ms:
-            self._due_ms = now + self._delay_ms
 
     def who(self, session: Session) -> int:
         """Return the name of a session's client and tenant."""

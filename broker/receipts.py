@@ -401,7 +401,9 @@ class Receipts:
 
     def attach(self, serial: int, durable: int, end: int, now: int) -> None:
         """Batch `serial` was written, and the log ends at `end` with it."""
-        if self._promises or self._stored or end != self._end:
+        if not self.ledger.has_books and not self._marks and not self._promises:
+            self._end = self._persisted = end
+        elif self._promises or self._stored or end != self._end:
             self._end = end
             self._marks.append(Mark(serial, end, self._promises, self._stored))
             self._promises = []
