@@ -98,6 +98,7 @@ SALVAGE_OPTIONS: Final = OPTIONS.replace(
     "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
 )
 # Without this file beside it rocksdict would load the options in pickling mode.
+CONFIG_FILE: Final = "rocksdict-config.json"
 RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
 
 # A table in which half of 4,096 neighbours are tombstones is compacted soon: a queue leaves its
@@ -136,7 +137,7 @@ class RocksStore:
     ) -> None:
         """Open `path`, creating it and the required `families` if need be.
 
-        `read_only` is for tools: it takes no LOCK and writes nothing into `path`.
+        `read_only` is for tools: it takes no LOCK and changes nothing in `path`.
         `accept_data_loss` opens a database with a damaged log at the last batch before the damage,
         if no newer batch is in a table already; it is an operator's decision, and the watermark
         tells what it costs.
@@ -152,6 +153,7 @@ class RocksStore:
         # another thread is in `flush_wal` ("Already borrowed").
         self._lock: Final = threading.Lock()
         self._database: Rdict | None = None
+        self._links: tempfile.TemporaryDirectory[str] | None = None  # see `_place_to_open`
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._durable_sequence = 0
@@ -465,19 +467,19 @@ class RocksStore:
         """Open the database with every family it has and every required one. Lock held."""
         try:
             exists = (self.path / "CURRENT").exists()
+            place = str(self._place_to_open())
             if not self.read_only:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             options, self._family_options = self._load_options()
-            names = set(Rdict.list_cf(str(self.path), options) if exists else ())
+            names = set(Rdict.list_cf(place, options) if exists else ())
             names.add(DEFAULT)
             if not self.read_only:
                 names.update(self._required)
             access = AccessType.read_only(False) if self.read_only else AccessType.read_write()
-            database = Rdict(
-                str(self.path), options, {name: self._family_options for name in names}, access
-            )
+            database = Rdict(place, options, {name: self._family_options for name in names}, access)
         except Exception as error:
             failure = self._failure("opening", error)
+            self._remove_links()
             if isinstance(failure, Recoverable):
                 self._write_dead = failure
             raise failure from None
@@ -488,6 +490,23 @@ class RocksStore:
         self._handles = {name: database.get_column_family_handle(name) for name in names}
         self._sequence = int.from_bytes(database.get(SEQUENCE_KEY) or b"", "big")
         self._durable_sequence = self._sequence
+
+    def _place_to_open(self) -> Path:
+        """Return the directory for rocksdict to open: ours, or one with links to all files in it.
+
+        rocksdict writes its configuration into every directory that it opens, the same as before
+        if it was there. A tool may not be allowed to, or the file system is mounted read-only.
+        """
+        config = self.path / CONFIG_FILE
+        written = config if config.exists() else self.path
+        if not self.read_only or os.access(written, os.W_OK):
+            return self.path
+        self._links = tempfile.TemporaryDirectory(prefix="holdfast-")
+        links = Path(self._links.name)
+        for file in self.path.absolute().iterdir():
+            if file.is_file() and file.name != CONFIG_FILE:
+                (links / file.name).symlink_to(file)
+        return links
 
     def _load_options(self) -> tuple[Options, Options]:
         """Return the options of the database and of a family, from the text above."""
@@ -501,7 +520,7 @@ class RocksStore:
         directory.mkdir(mode=0o700, exist_ok=True)
         for name, text in (
             ("OPTIONS-000001", self._options_text),
-            ("rocksdict-config.json", RAW_MODE),
+            (CONFIG_FILE, RAW_MODE),
         ):
             file = directory / name
             if not file.exists() or file.read_text() != text:
@@ -521,6 +540,12 @@ class RocksStore:
         self._tables.clear()
         self._database = None
         gc.collect()  # an iterator or a batch in a cycle would keep the database and its LOCK
+        self._remove_links()
+
+    def _remove_links(self) -> None:
+        if self._links is not None:
+            self._links.cleanup()
+            self._links = None
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
         """Return what to raise for a failed write, and remember when no later one can succeed."""

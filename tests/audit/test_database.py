@@ -11,6 +11,8 @@ from storage.rocks import RocksStore
 from storage.state import FORMAT_KEY, META, SESSIONS, seal
 from tests.audit.databases import NODE, harbour, rows_of, written
 from tests.broker.harness import Broker
+from tests.durability.process import holdfast
+from tests.durability.rawclient import RawClient
 
 
 def change(path: Path, family: str, key: bytes, value: bytes) -> None:
@@ -47,16 +49,39 @@ def test_the_database_of_a_running_broker_is_one_moment(tmp_path: Path) -> None:
     data = written(broker, tmp_path)
     with_lock = DataDirectory(data)
     store = RocksStore(data / "db")
+    boat = broker.store.get(SESSIONS, b"boat")
+    store.write([(SESSIONS, b"boat1", boat)])
     with Database(data) as database:
         assert database.is_live
-        boat = broker.store.get(SESSIONS, b"boat")
         store.write([(SESSIONS, b"boat2", boat)])
+        assert database.store.get(SESSIONS, b"boat1") == boat
         assert database.store.get(SESSIONS, b"boat2") is None
     store.close()
     with_lock.close()
     with Database(data) as database:
         assert not database.is_live
         assert database.store.get(SESSIONS, b"boat2") == boat
+
+
+def test_a_broker_is_looked_at_while_it_serves(tmp_path: Path) -> None:
+    process = holdfast(tmp_path)
+    process.start()
+    try:
+        client = RawClient(process.port, "boat").open()
+        client.durable()
+        client.subscribe("fleet/#")
+        with Database(process.data_dir) as database:
+            assert database.is_live
+        (row,) = rows_of(process.data_dir, "sessions")
+        assert (row["client_id"], row["connected"], row["subs"]) == ("boat", True, 1)
+        client.drop()
+        publisher = RawClient(process.port, "publisher").open()
+        publisher.connect()
+        publisher.publish("fleet/1", b"x")
+        assert [row["topic"] for row in rows_of(process.data_dir, "messages")] == ["fleet/1"]
+        publisher.drop()
+    finally:
+        process.close()
 
 
 def test_rows_of_the_history_get_the_name_of_the_data_directory(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,33 @@ def test_a_tool_may_read_while_the_broker_writes(tmp_path: Path) -> None:
     tool.close()
     assert sorted(file.name for file in (tmp_path / "db").iterdir()) == before
     broker.write([("a", b"k", b"w")])
+    broker.close()
+
+
+def test_a_tool_reads_a_directory_in_which_it_may_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = RocksStore(tmp_path / "db", families=["a"])
+    broker.write([("a", b"k", b"in a table")])
+    broker.flush()
+    broker.write([("a", b"l", b"in the log")])
+
+    def times() -> dict[str, int]:
+        return {file.name: file.stat().st_mtime_ns for file in (tmp_path / "db").iterdir()}
+
+    before = times()
+    (tmp_path / "links").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "links"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    tool = RocksStore(tmp_path / "db", read_only=True)
+    assert tool.get_many("a", [b"k", b"l"]) == [b"in a table", b"in the log"]
+    tool.close()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "CURRENT").write_text("nothing")
+    with pytest.raises(StorageError, match="opening"):
+        RocksStore(tmp_path / "none", read_only=True)
+    assert times() == before
+    assert not list((tmp_path / "links").iterdir())
     broker.close()
 
 
