@@ -43,6 +43,7 @@ LOOKS_INSIDE = (
     "tests/session/test_subscription.py::test_a_row_gives_the_subscription_back",
     "tests/session/test_subscription.py::test_the_format_is_the_one_on_disk",
     "tests/session/test_will.py::test_a_row_gives_the_record_back",
+    "tests/session/test_will.py::test_a_row_of_version_1_is_read_and_names_no_incarnation",
     "tests/session/test_will.py::test_a_will_of_the_largest_size_comes_back",
     "tests/session/test_will.py::test_the_format_is_the_one_on_disk",
     "tests/simulation/test_mutants.py::",
