@@ -11,14 +11,14 @@ from tests.broker.harness import Broker, will
 NODE = "pier-7"
 
 
-def harbour() -> Broker:
+def harbour(history_detail: str = "off") -> Broker:
     """Run a broker until there is something in every table; nothing of it is a matter of time.
 
     Three generations: messages 1 and 2, 3, and 4 to 6. `boat` and `crane` have been away since the
     first one, `pilot` is connected, `ferry` has left a will that waits, `tug` was a member of a
-    shared subscription.
+    shared subscription. `history_detail` is the level of the history.
     """
-    broker = Broker(generation_age_s=10, max_inflight=2)
+    broker = Broker(generation_age_s=10, max_inflight=2, history_detail=history_detail)
     broker.durable("boat", "fleet/#").drop()
     broker.durable("crane", "fleet/1", "fleet/+", "dock").drop()
     pilot = broker.connect("pilot", expiry=3600, will=will("pilot/gone", b"adrift", delay=5))

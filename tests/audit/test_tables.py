@@ -21,8 +21,8 @@ from tests.storage.history.history_cases import Tick
 
 def with_history(path: Path, ticks: dict[tuple[int, int], bytes]) -> Path:
     """Write a database with these ticks, by boot and first seq."""
-    data = written(Broker(), path)
-    store = RocksStore(data / "db", families=["history"])
+    data = written(Broker(history_detail="off"), path)
+    store = RocksStore(data / "db")
     store.write([("history", history_key(*key), value) for key, value in ticks.items()])
     store.close()
     return data
@@ -47,6 +47,19 @@ def test_the_history_is_what_its_rows_expand_to(tmp_path: Path) -> None:
     assert [(row["boot"], row["seq"]) for row in rows] == [
         (boot, seq) for boot in (1, 2) for seq in range(1, 7)
     ]
+
+
+def test_what_the_engine_recorded_is_read_as_it_was(tmp_path: Path) -> None:
+    broker = harbour("full")
+    recorded = [
+        row
+        for key, value in broker.rows("history")
+        for row in expand(unpack(value[4:]), NODE, int.from_bytes(key[:4], "big"))
+    ]
+    wanted = pa.Table.from_pylist(recorded, ARROW_SCHEMA).cast(arrow_schema("history"))
+    found = rows_of(written(broker, tmp_path), "history")
+    assert found == wanted.to_pylist()
+    assert [row["msg"] for row in found if row["ev"] == "msg_accepted"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_large_history_comes_in_bounded_batches(
