@@ -149,6 +149,9 @@ REASONS: Final[dict[int, str]] = {
     1055: "damaged",  # rows of the books that could not be read at the start
 }
 
+OUTBOX_FULL: Final = 1050
+OUTBOX_TRIMMED: Final = 1051
+
 # Stages of the books: how often, how many bytes, and which (see `check1`).
 STAGES: Final[dict[int, str]] = {
     0: "accepted",  # read from publishers, QoS 0 included; bin: the minute of acceptance

@@ -46,10 +46,12 @@ from storage.history.events import (
     BROKER,
     COLUMNS,
     EVENTS,
+    HISTORY_GAP,
     MSG_ACCEPTED,
     MSG_DELIVERED,
     MSG_DROPPED,
     MSG_ENQUEUED,
+    OUTBOX_TRIMMED,
     RETAINED_CLEARED,
     RETAINED_EXPIRED,
     RETAINED_SET,
@@ -232,6 +234,23 @@ def peek(body: bytes) -> tuple[int, int, int]:
         )
     _, now_ms, _, first_seq, events, _, _, _ = _HEAD.unpack_from(body)
     return now_ms, first_seq, events
+
+
+def count_missing(body: bytes) -> tuple[int, int]:
+    """Return (events of the row, events before it that it says were thrown away).
+
+    When the row is thrown away itself, both are missing. No record is checked. Raises ValueError
+    for what is no row.
+    """
+    _, _, events = peek(body)
+    records = _HEAD.unpack_from(body)[5]
+    words = _numbers(body[_HEAD_SIZE : _HEAD_SIZE + 8 * RECORD_WORDS * records])
+    gap = HISTORY_GAP | OUTBOX_TRIMMED << REASON_SHIFT
+    missing = 0
+    for at in range(0, len(words), RECORD_WORDS):
+        if words[at] & 0xFFFFFF == gap:
+            missing += words[at + 9]
+    return events, missing
 
 
 def _numbers(data: bytes) -> "array[int]":

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage import failpoint
 from storage.history.events import SCHEMA_VERSION
 from storage.history.names import SegmentName, hours, parse_name, segment_path
 from storage.history.table import ARROW_SCHEMA
@@ -99,7 +100,11 @@ def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Seg
             _write(table, file, {_META + key: str(value) for key, value in meta.items()})
             file.flush()
             os.fsync(file.fileno())
+        if failpoint.hook is not None:
+            failpoint.hook(failpoint.HISTORY_BEFORE_RENAME)
         os.replace(unfinished, path)
+        if failpoint.hook is not None:
+            failpoint.hook(failpoint.HISTORY_AFTER_RENAME)
         _sync_folder(folder)
     except (OSError, pa.ArrowException) as problem:
         with suppress(OSError):  # what is left is dropped when its hour is over

@@ -6,6 +6,9 @@ import random
 import shutil
 import subprocess
 import tempfile
+
+
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -487,3 +490,27 @@ def test_an_error_of_the_system_while_opening_has_a_kind(tmp_path: Path) -> None
     store.close()
     with pytest.raises(Unrecoverable):
         RocksStore("/dev/null/db")
+
+
+def test_another_thread_may_read_and_a_full_disk_does_not_mind(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db", families=["a"])
+    store.write([("a", bytes([number]), b"x") for number in range(10)])
+    found: list[list[bytes]] = []
+
+    def read() -> None:
+        while True:
+            try:
+                rows = store.scan_aside("a", b"\x02", b"\x09", count=3)
+            except StorageError:
+                return
+            found.append([key for key, _ in rows])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(20):
+        store.write([("a", b"\xff", b"y")])
+        store.sync()
+        store.reopen()
+    store.close()
+    thread.join(30)
+    assert found and all(keys == [b"\x02", b"\x03", b"\x04"] for keys in found)

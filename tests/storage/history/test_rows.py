@@ -414,3 +414,17 @@ def test_a_row_may_be_made_of_arrays() -> None:
     tick = run_of_messages()
     row = rows.Row(NOW_MS, BOOT_MS, 1, 17, numbers(*tick.words), numbers(*tick.extras), tick.names)
     assert told(row) == told(tick.row())
+
+
+def test_a_row_can_be_counted_without_a_look_at_its_records() -> None:
+    tick = Tick()
+    for reason, count in ((1051, 7), (1053, 5), (1051, 2)):
+        tick.record(
+            events.HISTORY_GAP, rows.HAS_REASON | rows.HAS_COUNT, reason=reason, words={9: count}
+        )
+    body = tick.pack(30)
+    assert rows.peek(body) == (NOW_MS, 30, 3)
+    assert rows.count_missing(body) == (3, 9)
+    for noise in (b"", b"\1", b"\2" + body[1:]):
+        with pytest.raises(ValueError, match="history row: version"):
+            rows.count_missing(noise)
