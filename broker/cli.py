@@ -16,6 +16,7 @@ from broker import build
 from broker.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.config import Config
     from broker.inventory import Inventory
 
 EXIT_OK: Final = 0
@@ -104,7 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
     init = actions.add_parser("init", help="print a configuration file with every default")
     init.set_defaults(run=run_config_init)
 
-    _add_session_commands(commands)
+    for add in (_add_session_commands, _add_history_commands, _add_database_commands):
+        add(commands)
 
     health = commands.add_parser("health", help="ask a running broker whether it is well")
     health.add_argument("-c", "--config", metavar="FILE", help="the broker's configuration file")
@@ -134,6 +136,59 @@ def _add_session_commands(commands: "argparse._SubParsersAction[argparse.Argumen
         _add_config_flags(parser)
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         parser.set_defaults(run=run)
+
+
+def _add_history_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    history = commands.add_parser("history", help="what happened to sessions and messages")
+    actions = history.add_subparsers(dest="action", required=True, metavar="ACTION")
+    tail = actions.add_parser("tail", help="print the last events")
+    tail.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="how many (20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+    tail.set_defaults(run=run_history_tail)
+    timeline = actions.add_parser("timeline", help="tell what happened to a client or a message")
+    timeline.add_argument("client_id", metavar="CLIENT_ID", nargs="?")
+    timeline.add_argument("--message", type=_count, metavar="ID", help="as other events name it")
+    timeline.add_argument("--since", type=_hours, metavar="AGE", help="such as 12h or 7d")
+    timeline.set_defaults(run=run_history_timeline)
+    export = actions.add_parser("export", help="write the whole history as segments")
+    export.add_argument("--to", required=True, metavar="DIR", dest="directory")
+    export.set_defaults(run=run_history_export)
+    for parser in (tail, timeline, export):
+        _add_config_flags(parser)
+        if parser is not export:
+            parser.add_argument("--json", action="store_true", help="one JSON object per line")
+
+
+def _add_database_commands(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> None:
+    database = commands.add_parser("db", help="look after the database of a data directory")
+    actions = database.add_subparsers(dest="action", required=True, metavar="ACTION")
+    checkpoint = actions.add_parser(
+        "checkpoint", help="make a consistent copy in a new directory; the broker may be running"
+    )
+    checkpoint.add_argument("directory", metavar="DIR")
+    _add_config_flags(checkpoint)
+    checkpoint.set_defaults(run=run_db_checkpoint)
+
+
+def _count(text: str) -> int:
+    """Return a number of things; `argparse` makes a usage error of ValueError."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
+    return int(text)
+
+
+def _hours(text: str) -> int:
+    """Return the hours in an age."""
+    from broker.units import Duration
+
+    try:
+        seconds = Duration(1000, low=1).parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {problem}") from None
+    assert isinstance(seconds, int)
+    return -(-seconds // 3600)
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -254,12 +309,18 @@ def run_config_show(options: argparse.Namespace) -> int:
     """Print the configuration in force with the origin of every value."""
     from broker import config as configuration
 
+    print(configuration.show(_config(options)))
+    return EXIT_OK
+
+
+def _config(options: argparse.Namespace) -> "Config":
+    """Return the configuration that `_add_config_flags` lets name."""
+    from broker import config as configuration
+
     try:
-        config = configuration.load(options.config, flags={"storage.data_dir": options.data_dir})
+        return configuration.load(options.config, flags={"storage.data_dir": options.data_dir})
     except configuration.ConfigError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
-    print(configuration.show(config))
-    return EXIT_OK
 
 
 def run_config_init(options: argparse.Namespace) -> int:
@@ -303,15 +364,11 @@ def run_session_show(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
     """Open the configured data directory for reading."""
-    from broker import config as configuration
     from broker.inventory import Inventory
     from storage.errors import StorageError
     from storage.rocks import RocksStore
 
-    try:
-        config = configuration.load(options.config, flags={"storage.data_dir": options.data_dir})
-    except configuration.ConfigError as problem:
-        raise CommandError(str(problem), EXIT_USAGE) from None
+    config = _config(options)
     database = os.path.join(config.shell.data_dir, "db")
     if not os.path.isdir(database):
         raise CommandError(f"data directory {config.shell.data_dir}: no database in it")
@@ -320,6 +377,70 @@ def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
             yield Inventory(store)
     except StorageError as problem:
         raise CommandError(str(problem)) from None
+
+
+def run_history_tail(options: argparse.Namespace) -> int:
+    """Print the last events of the history, and new ones as they come."""
+    from broker import history_command
+
+    with _history_problems():
+        lines = history_command.tail(
+            _config(options), options.lines, as_json=options.json, follow=options.follow
+        )
+        for line in lines:
+            print(line, flush=options.follow)
+    return EXIT_OK
+
+
+def run_history_timeline(options: argparse.Namespace) -> int:
+    """Print what happened to a client, or to a message."""
+    from broker import history_command
+    from storage import boottime
+
+    with _history_problems():
+        lines = history_command.timeline(
+            _config(options),
+            options.client_id,
+            options.message,
+            since_hours=options.since,
+            as_json=options.json,
+            now_ms=boottime.wall_ms(),
+        )
+        for line in lines:
+            print(line)
+    return EXIT_OK
+
+
+def run_history_export(options: argparse.Namespace) -> int:
+    """Write the history of a data directory, running or not, as segments."""
+    from broker import history_command
+
+    with _history_problems():
+        print(history_command.export(_config(options), options.directory))
+    return EXIT_OK
+
+
+@contextlib.contextmanager
+def _history_problems() -> Iterator[None]:
+    from broker.history_command import HistoryError
+
+    try:
+        yield
+    except HistoryError as problem:
+        raise CommandError(str(problem)) from None
+
+
+def run_db_checkpoint(options: argparse.Namespace) -> int:
+    """Copy a database consistently, its broker running or not."""
+    from broker import checkpoint
+
+    data_dir = _config(options).shell.data_dir
+    try:
+        maker = checkpoint.make(data_dir, options.directory)
+    except checkpoint.CheckpointError as problem:
+        raise CommandError(str(problem)) from None
+    print(f"{options.directory}: a copy of {data_dir}, made by {maker}")
+    return EXIT_OK
 
 
 def run_conformance(options: argparse.Namespace) -> int:

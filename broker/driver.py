@@ -61,6 +61,7 @@ class Driver:
         self.is_due: bool = False  # is a tick scheduled?
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
+        self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of other shells
         self.bugs_logged: int = 0  # of `Counters.internal_errors`; the rest the engine counted
         self._store = store
         self._clock = clock
@@ -337,6 +338,7 @@ class Driver:
     def gauges(self) -> dict[str, int]:
         """Return the engine's numbers of this moment."""
         gauges = dict(self.engine.stats())
+        gauges.update(self.more_gauges())
         gauges["connections"] = len(self.streams)
         gauges["writes_refused"] = int(
             self._is_low
@@ -354,3 +356,7 @@ class Driver:
             write_stall=store.property_int("rocksdb.is-write-stopped", "default"),
             loop_lag_s=self.loop_lag_s,
         )
+
+
+def _no_gauges() -> dict[str, int]:
+    return {}

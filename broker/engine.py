@@ -24,6 +24,7 @@ from broker.connection import (
 from broker.counters import Counters
 from broker.gauges import count_live
 from broker.lifecycle import Observe
+from broker.outbox import Outbox
 from broker.parts import Hooks, Parts
 from broker.ports import Authenticator, Policy, Transport
 from broker.settings import Settings
@@ -181,6 +182,7 @@ class Engine:
         self._retained = parts.retained
         self._quota = parts.quota
         self._ledger = parts.ledger
+        self.outbox: Outbox = parts.outbox  # the history, for whoever exports it
         self._receipts = parts.receipts
         self._delivery = parts.delivery
         self._groups = parts.groups

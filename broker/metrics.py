@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from broker import build
 from broker.counters import Counters, LogBuckets
 from broker.version import VERSION
+from storage.history.events import LEVELS
 
 PREFIX: Final = "holdfast_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,6 +66,12 @@ GAUGES: Final[tuple[tuple[str, str, tuple[str, str] | None, str], ...]] = (
     ("waiting_replies", "waiting_replies", None, "Batches of replies waiting for a commit"),
     ("batches_unsynced", "batches_unsynced", None, "Batches written and not yet durable"),
     ("writes_refused", "writes_refused", None, "1 while new durable state is refused"),
+)
+
+HISTORY_COUNTERS: Final = (
+    ("history_events", "Events recorded"),
+    ("history_gap_events", "Events not recorded, or thrown away before their export"),
+    ("history_segments", "Segments exported"),
 )
 
 
@@ -270,6 +277,8 @@ def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
         values = [] if label is None else [label[1]]
         families[name].add_metric(values, snapshot.gauges[key])
     yield from families.values()
+    if "history_level" in snapshot.gauges:
+        yield from _history(snapshot.gauges)
     parts = GaugeMetricFamily(PREFIX + "storage_bytes", "Size of the database", labels=["part"])
     for part, size in snapshot.storage_bytes.items():
         parts.add_metric([part], size)
@@ -278,6 +287,22 @@ def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
     yield _gauge(
         "event_loop_lag_seconds", "Lateness of the last housekeeping turn", snapshot.loop_lag_s
     )
+
+
+def _history(gauges: Mapping[str, int]) -> Iterable[Metric]:
+    """Return what is said of the history and its export."""
+    lag_s = gauges["history_lag_ms"] / 1000
+    yield _gauge("history_lag_seconds", "Age of the oldest event that is not exported", lag_s)
+    size = gauges["history_outbox_bytes"]
+    yield _gauge("history_outbox_bytes", "Bytes of the history in the database", size)
+    for key, help in HISTORY_COUNTERS:
+        yield _counter(key, help, gauges[key])
+    level = GaugeMetricFamily(
+        PREFIX + "history_level", "1 for the level of detail in force", labels=["level"]
+    )
+    for number, word in enumerate(LEVELS):
+        level.add_metric([word], number == gauges["history_level"])
+    yield level
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:

@@ -15,6 +15,7 @@ from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
 from broker.ledger import Ledger
 from broker.lifecycle import Lifecycle, Observe
+from broker.outbox import Outbox
 from broker.ports import Authenticator, Policy
 from broker.publishing import Publishing
 from broker.quota import Quota, generation_size
@@ -72,6 +73,7 @@ class Parts:
             generation_age_ms=settings.generation_age_s * 1000,
         )
         self.ledger: Final = Ledger(settings)
+        self.outbox: Final = Outbox(tick, self.ledger, self.log, settings)
         self.receipts: Final = Receipts(self.ledger)
         dispatches = Dispatches(self.ledger)
         self.due: Final = Due(store)

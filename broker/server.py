@@ -20,17 +20,21 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final
 
-from broker import access, build, history_place
+from broker import access, build, checkpoint, history_place
 from broker.config import Config, ConfigError
 from broker.connection import Connection
+from broker.control import ControlServer
 from broker.counters import Counters
 from broker.driver import Driver
 from broker.engine import Engine, Recovery
+from broker.export_thread import LAST_KEY
+from broker.exporter import Exporter, why_not
 from broker.history_place import Place
 from broker.listeners import ListenError, Listeners, bind_problem
 from broker.log import Log, install_bridge
 from broker.metrics import MetricsServer, Status
 from broker.notify import notify, watchdog_period_s
+from broker.segmenter_link import SegmenterLink
 from broker.sysinfo import SystemTopics
 from broker.version import VERSION
 from storage import boottime, clock
@@ -41,7 +45,7 @@ from storage.history import events
 from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.space import Space, is_full
-from storage.state import FAMILIES, META
+from storage.state import FAMILIES, HISTORY, META
 from storage.watermark import Watermark
 from storage.writer import Committer
 
@@ -49,6 +53,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
 HOUSEKEEPING_S: Final = 1.0
+HISTORY_DRAIN_S: Final = 5.0  # at the end, for what of the history is not exported yet
 HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how both loops begin to tell of one
 # A collection looks at all objects younger than the last one of its kind, and 30,000 connected
 # sessions are 540,000: 580 ms for a full one. So what has lived for a second is frozen while the
@@ -116,6 +121,7 @@ class Server:
         self._driver: Driver | None = None
         self._metrics_port = 0
         self._history: Place | None = None  # None = nothing is recorded
+        self._exporter: Exporter | None = None
         self._damaged_logged = 0
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
         self._freezes = False  # are objects that have grown old frozen?
@@ -273,12 +279,14 @@ class Server:
         )
         self._opened.callback(committer.close)
         self._driver = driver
+        self._open_control(driver)
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
+        self._start_exporter(driver)
         try:
             await self._listeners.start(driver)
         except ListenError as problem:
@@ -299,6 +307,49 @@ class Server:
             self._hang_up()
         await ended.wait()
         return await self._drain(driver)
+
+    def _start_exporter(self, driver: Driver) -> None:
+        """Export the history, that of earlier boots too, also when nothing more is recorded."""
+        shell = self._config.shell
+        last = self._store.last(HISTORY, b"", LAST_KEY)
+        if self._history is None and last is None:
+            return
+        outbox = self._engine.outbox
+        try:
+            place = self._history or history_place.settle(shell)
+            place.node = history_place.part(shell, place, outbox.boot)
+        except ConfigError as problem:
+            raise StartError(str(problem)) from None
+        self._exporter = Exporter(
+            self._store,
+            outbox,
+            self._engine,
+            driver,
+            lambda: SegmenterLink(
+                place, seal_events=shell.history_seal_events, keep_days=shell.history_keep_days
+            ),
+            outbox_bytes_max=shell.history_outbox_bytes_max,
+            seal_events=shell.history_seal_events,
+            seal_s=shell.history_seal_s,
+            log=self._log,
+            unavailable=why_not(),
+        )
+        self._opened.callback(self._exporter.close)
+        driver.more_gauges = self._exporter.gauges
+        self._exporter.start()
+
+    def _open_control(self, driver: Driver) -> None:
+        """Listen to the operator's commands for a running broker, where the file system lets us."""
+        try:
+            control = ControlServer(
+                self._config.shell.data_dir,
+                lambda request: checkpoint.answer(self._store, request),
+                driver.call_from_thread,
+            )
+        except OSError as problem:
+            self._log.warning("control", f"no control socket, so no checkpoint: {problem.strerror}")
+            return
+        self._opened.callback(control.close)
 
     def _say_ready(self) -> None:
         status, recovery = self._status, self._recovery
@@ -347,6 +398,8 @@ class Server:
         if self._freezes:
             freeze_if_grown()
         self._watch_space()
+        if self._exporter is not None:
+            self._exporter.beat()
         damaged = self._counters.internal_errors - driver.bugs_logged
         if damaged > self._damaged_logged:
             self._damaged_logged = damaged
@@ -440,6 +493,9 @@ class Server:
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await driver.drain(timeout_s)
+        if is_drained and self._exporter is not None:
+            if not await self._exporter.finish(HISTORY_DRAIN_S):
+                self._log.info("exit", "some of the history is left for the next start to export")
         driver.stop()
         if not is_drained:
             self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from broker.history_text import printable
 from broker.inventory import WAITING_COUNT_MAX, Inventory, SessionReport
 
 COLUMNS: Final = (
@@ -87,8 +88,3 @@ def _time(inventory: Inventory, broker_ms: int) -> str | None:
         return None
     moment = datetime.fromtimestamp(inventory.wall_ms(broker_ms) / 1000, UTC)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def printable(text: str) -> str:
-    """Return `text` with what could disturb a terminal escaped: clients choose their ids."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

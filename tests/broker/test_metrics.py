@@ -119,6 +119,34 @@ def test_histograms_are_cumulative_and_agree_with_their_count(broker: Broker) ->
     assert values == sorted(values)
 
 
+def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> None:
+    assert not any(name.startswith("holdfast_history") for name, _ in broker.scrape())
+    other = Broker()
+    try:
+        other.gauges = {
+            "history_lag_ms": 2500,
+            "history_outbox_bytes": 7,
+            "history_events": 11,
+            "history_gap_events": 3,
+            "history_segments": 2,
+            "history_level": 2,
+        }
+        samples = other.scrape()
+    finally:
+        other.server.close()
+    assert samples["holdfast_history_lag_seconds", ()] == 2.5
+    assert samples["holdfast_history_outbox_bytes", ()] == 7
+    assert samples["holdfast_history_events_total", ()] == 11
+    assert samples["holdfast_history_gap_events_total", ()] == 3
+    assert samples["holdfast_history_segments_total", ()] == 2
+    levels = {
+        dict(labels)["level"]: value
+        for (name, labels), value in samples.items()
+        if name == "holdfast_history_level"
+    }
+    assert levels == {"off": 0, "sessions": 0, "books": 1, "sampled": 0, "full": 0}
+
+
 def test_gauges_come_from_the_engines_snapshot(broker: Broker) -> None:
     broker.gauges = {"sessions_online": 3, "sessions_offline": 4, "inflight_messages": 5}
     broker.status.recovery_seconds = 1.5

@@ -12,7 +12,7 @@ import pytest
 from broker import config as configuration
 from broker.cli import build_parser
 from broker.counters import Counters
-from broker.metrics import GAUGES, PREFIX, BrokerCollector, Snapshot, Status
+from broker.metrics import GAUGES, HISTORY_COUNTERS, PREFIX, BrokerCollector, Snapshot, Status
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -20,8 +20,10 @@ DEPLOY: Final = ROOT / "deploy"
 
 def metric_names() -> set[str]:
     """Return every metric the broker exports, by the name of its samples."""
+    history = ("history_lag_ms", "history_outbox_bytes", "history_level")
+    keys = [*(each[0] for each in GAUGES), *history, *(each[0] for each in HISTORY_COUNTERS)]
     snapshot = Snapshot(
-        {gauge[0]: 0 for gauge in GAUGES},
+        dict.fromkeys(keys, 0),
         connections={},
         storage_bytes={},
         write_stall=0,

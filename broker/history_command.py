@@ -1,0 +1,304 @@
+"""`holdfast history tail|timeline|export`: what happened, for people and for programs.
+
+Reads the data directory of a running or a stopped broker and changes nothing in it. Yields lines;
+`broker.cli` prints them. Expected failures are `HistoryError`, a line for the operator. Read next:
+`broker.history_reader`, `broker.history_text`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from broker.config import Config
+from broker.history_place import Place, find
+from broker.history_reader import Event, History
+from broker.history_text import describe, printable
+from broker.segmenter_link import HOW_TO_INSTALL
+from storage.directory import is_in_use
+from storage.errors import StorageError
+from storage.history.names import SegmentName, segment_names
+
+FOLLOW_S: Final = 2.0  # between two looks: each opens the database, which reads its log
+TRIES: Final = 5  # of opening a database whose broker deletes files meanwhile
+NAME_HASH_BYTES: Final = 16  # as `broker.ledger` hashes names
+
+
+class HistoryError(Exception):
+    """What was asked for cannot be done; one line."""
+
+
+class Reading:
+    """The history of the configured data directory, opened anew as often as it takes."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises `HistoryError` when there is no database."""
+        self.place: Final[Place] = find(config.shell)
+        self.left_out: int = 0  # segments that nobody here can read
+        self._database: Final = Path(config.shell.data_dir) / "db"
+        if not self._database.is_dir():
+            raise HistoryError(f"data directory {config.shell.data_dir}: no database in it")
+
+    def open(self) -> History:
+        """Open the database; a broker that tidies up at that very moment is asked again."""
+        for _ in range(TRIES - 1):
+            try:
+                return History(self._database, self.place)
+            except StorageError:
+                continue
+        try:
+            return History(self._database, self.place)
+        except StorageError as problem:
+            raise HistoryError(str(problem)) from None
+
+
+def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator[str]:
+    """Yield the last `count` events, a line each; with `follow` new ones for ever.
+
+    Raises `HistoryError`.
+    """
+    reading = Reading(config)
+    show = _as_json if as_json else _as_line
+    seen = (0, 0)
+    try:
+        with reading.open() as history:
+            events = _last(history, count)
+            reading.left_out = history.left_out
+        for event in events:
+            seen = _place_of(event)
+            yield show(event)
+        if reading.left_out and not as_json:
+            yield _left_out(reading.left_out)
+        while follow:
+            time.sleep(FOLLOW_S)
+            with reading.open() as history:
+                for event in _after(history, seen):
+                    seen = _place_of(event)
+                    yield show(event)
+    except StorageError as problem:
+        raise HistoryError(str(problem)) from None
+
+
+def timeline(
+    config: Config,
+    client_id: str | None,
+    message: int | None,
+    *,
+    since_hours: int | None,
+    as_json: bool,
+    now_ms: int,
+) -> Iterator[str]:
+    """Yield what happened to a client, to a message, or to a message on its way to a client.
+
+    Raises `HistoryError`, also when nothing is known of them.
+    """
+    if client_id is None and message is None:
+        raise HistoryError("timeline of what? expected CLIENT_ID, --message ID, or both")
+    reading = Reading(config)
+    settings = config.settings
+    if client_id is not None and settings.history_hash_names:
+        key = settings.history_hash_key.encode()
+        digest = hashlib.blake2b(client_id.encode(), digest_size=NAME_HASH_BYTES, key=key)
+        client_id = digest.hexdigest()
+    since = ""
+    if since_hours is not None:
+        moment = datetime.fromtimestamp(now_ms // 1000 - since_hours * 3600, UTC)
+        since = f"date={moment:%Y-%m-%d}/hour={moment:%H}"
+    show = _as_json if as_json else _as_line
+    found = 0
+    try:
+        with reading.open() as history:
+            for event in _concerning(history, client_id, message, since):
+                found += 1
+                yield show(event)
+            left_out = history.left_out
+    except StorageError as problem:
+        raise HistoryError(str(problem)) from None
+    if left_out and not as_json:
+        yield _left_out(left_out)
+    if not found:
+        whom = [] if client_id is None else [f"client {client_id!r}"]
+        whom += [] if message is None else [f"message {message}"]
+        raise HistoryError(f"the history knows nothing of {' and '.join(whom)}")
+
+
+def export(config: Config, directory: str) -> str:
+    """Put all of the history into `directory` as segments: those there are, and what has none yet.
+
+    Returns what was done, in a line. Raises `HistoryError`.
+    """
+    from broker.segmenter import Segmenter  # with pyarrow behind it
+
+    try:
+        from broker.segment_writer import SegmentError, SegmentWriter
+    except ImportError as problem:
+        raise HistoryError(f"{problem}; {HOW_TO_INSTALL}") from None
+    reading = Reading(config)
+    place = reading.place
+    target = Path(directory).absolute()
+    if target == place.directory and is_in_use(config.shell.data_dir):
+        raise HistoryError(
+            f"{target}: the running broker exports to it; expected another directory"
+        )
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with reading.open() as history:
+            copied = _copy_segments(place, target)
+            writer = SegmentWriter(target, place.node, keep_days=0)
+            events_max = config.shell.history_seal_events
+            segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
+            for boot, first_seq, value in history.rows():
+                segmenter.add(boot, first_seq, value)
+            answer = segmenter.seal()
+    except (StorageError, SegmentError) as problem:
+        raise HistoryError(str(problem)) from None
+    except OSError as problem:
+        raise HistoryError(f"{problem.filename or target}: {problem.strerror}") from None
+    damaged = answer["damaged"]
+    if damaged:
+        assert isinstance(damaged, list)
+        raise HistoryError(f"{damaged[0]}; {len(damaged)} rows are missing in {target}")
+    return (
+        f"{target}: {copied} segments as they were, {answer['segments']} new ones with "
+        f"{answer['events']} events"
+    )
+
+
+def _copy_segments(place: Place, target: Path) -> int:
+    """Link (or copy) every segment of the node into `target`; return how many are new there."""
+    copied = 0
+    if target == place.directory:
+        return 0
+    for segment in segment_names(place.directory, place.node):
+        path = target / segment.path.relative_to(place.directory)
+        if path.exists():
+            continue
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        try:
+            os.link(segment.path, unfinished)
+        except FileNotFoundError:
+            continue  # the retention has just removed it
+        except OSError:
+            shutil.copyfile(segment.path, unfinished)  # another file system
+        unfinished.rename(path)
+        copied += 1
+    return copied
+
+
+def _last(history: History, count: int) -> list[Event]:
+    """Return the last `count` events in their order."""
+    newest: list[Event] = []  # the newest first
+    for boot, row in history.unexported_reversed():
+        newest += reversed(list(history.expand(boot, row)))
+        if len(newest) >= count:
+            break
+    if len(newest) < count:
+        for segment in history.sealed(newest_first=True):
+            newest += reversed(history.events_of(segment))
+            if len(newest) >= count:
+                break
+    return newest[:count][::-1]
+
+
+def _after(history: History, seen: tuple[int, int]) -> Iterator[Event]:
+    """Yield the events after boot and seq `seen`."""
+    fresh: list[SegmentName] = []
+    for segment in history.sealed(newest_first=True):
+        if (segment.boot, segment.last_seq) <= seen:
+            break
+        fresh.append(segment)
+    for segment in reversed(fresh):
+        for event in history.events_of(segment):
+            if _place_of(event) > seen:
+                yield event
+    for boot, row in history.unexported():
+        if (boot, row.first_seq + row.events - 1) > seen:
+            for event in history.expand(boot, row):
+                if _place_of(event) > seen:
+                    yield event
+
+
+def _concerning(
+    history: History, client_id: str | None, message: int | None, since: str
+) -> Iterator[Event]:
+    is_wanted = _choose(client_id, message)
+    where = _where(client_id, message)
+    for segment in history.sealed(since_hour=since):
+        for event in history.events_of(segment, where):
+            if is_wanted(event):
+                yield event
+    for boot, row in history.unexported():
+        for event in history.expand(boot, row):
+            if is_wanted(event):
+                yield event
+
+
+def _choose(client_id: str | None, message: int | None) -> Callable[[Event], bool]:
+    """Return what tells whether an event belongs into the timeline."""
+
+    def is_of_message(event: Event) -> bool:
+        first, last = event["msg"], event["msg_last"]
+        if first == message:
+            return True
+        return isinstance(first, int) and isinstance(last, int) and first <= (message or 0) <= last
+
+    def is_wanted(event: Event) -> bool:
+        if message is None:
+            return event["client_id"] == client_id
+        if not is_of_message(event):
+            return False
+        # Of a message on its way to one client: how it came in, and what that client has of it.
+        return (
+            client_id is None
+            or event["client_id"] in (client_id, None)
+            or (event["ev"] in ("msg_accepted", "pub_acked"))
+        )
+
+    return is_wanted
+
+
+def _where(client_id: str | None, message: int | None) -> object:
+    """Return what pyarrow may sort out by itself."""
+    if message is None:
+        return [("client_id", "==", client_id)]
+    return [[("msg", "==", message)], [("msg", "<=", message), ("msg_last", ">=", message)]]
+
+
+def _place_of(event: Event) -> tuple[int, int]:
+    boot, seq = event["boot"], event["seq"]
+    assert isinstance(boot, int)
+    assert isinstance(seq, int)
+    return boot, seq
+
+
+def _moment(microseconds: object) -> str:
+    assert isinstance(microseconds, int)
+    moment = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{microseconds % 1_000_000 // 1000:03d}Z"
+
+
+def _as_line(event: Event) -> str:
+    client_id = event["client_id"]
+    who = "" if client_id is None else f"{printable(str(client_id))}: "
+    at = event["at"]
+    when = f" (at {_moment(at)})" if at is not None else ""
+    return f"{_moment(event['ts'])}  {who}{describe(event)}{when}"
+
+
+def _as_json(event: Event) -> str:
+    known = {name: value for name, value in event.items() if value is not None}
+    for name in ("ts", "at", "bin"):
+        if name in known:
+            known[name] = _moment(known[name]).replace(" ", "T")
+    return json.dumps(known)
+
+
+def _left_out(count: int) -> str:
+    return f"({count} segments are left out: reading them takes pyarrow; {HOW_TO_INSTALL})"
