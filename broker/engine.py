@@ -211,8 +211,8 @@ class Engine:
         self._tick.now = now
         check_format(store, self._tick.batch)
         self._totals = load_totals(store)
-        self._boot = load_boot(store) + 1
-        self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot)))
+        self._boot = load_boot(store)[0] + 1
+        self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot, 0)))
         self._build()
         self._ledger.begin(self._boot, now, store)
         self._log.open(now)

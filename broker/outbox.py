@@ -13,7 +13,7 @@ from broker.tick import Tick
 from storage.history.events import OUTBOX_FULL, OUTBOX_TRIMMED
 from storage.history.rows import history_key
 from storage.log import MessageLog
-from storage.state import HISTORY
+from storage.state import BOOT_KEY, HISTORY, META, encode_boot
 
 
 class Outbox:
@@ -55,8 +55,11 @@ class Outbox:
         batch = self._tick.batch
         for first_seq in first_seqs:
             batch.append((HISTORY, history_key(boot, first_seq), None))
-        if boot == self._ledger.boot:
-            self._ledger.outbox_bytes -= size
+        ledger = self._ledger
+        if boot == ledger.boot:
+            ledger.outbox_bytes -= size
+            # The next boot says how far the disk has the history of this one: its rows may be gone.
+            batch.append((META, BOOT_KEY, encode_boot(boot, ledger.seq)))
 
     def discard(
         self, boot: int, first_seqs: Sequence[int], size: int, *, count: int, told: int

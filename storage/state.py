@@ -56,7 +56,7 @@ _CRC: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _FILTER: Final = struct.Struct(">BQI")
 _TOTALS: Final = struct.Struct(">BQQQQ")
-_BOOT: Final = struct.Struct(">BQ")
+_BOOT: Final = struct.Struct(">BQQ")
 
 
 def seal(body: bytes) -> bytes:
@@ -211,20 +211,27 @@ def load_totals(store: Store) -> Totals:
     return Totals(sessions, retained, subscriptions, next_filter_id)
 
 
-def encode_boot(boot: int) -> bytes:
-    """Return the value of the row that counts the starts of the broker."""
-    return seal(_BOOT.pack(1, boot))
+def encode_boot(boot: int, told: int) -> bytes:
+    """Return the value of the row that counts the starts of the broker.
+
+    The history of the present boot has at least `told` events, wherever its rows are by now.
+    """
+    return seal(_BOOT.pack(1, boot, told))
 
 
-def load_boot(store: Store) -> int:
-    """Return how often the broker was started on this store, 0 = never."""
+def load_boot(store: Store) -> tuple[int, int]:
+    """Return how often the broker was started on this store, and what `encode_boot` calls told.
+
+    (0, 0) if it never was. Raises `CorruptRecord`.
+    """
     value = store.get(META, BOOT_KEY)
     if value is None:
-        return 0
+        return 0, 0
     body = unseal(value, "boot")
     if len(body) != _BOOT.size or body[0] != 1:
         raise CorruptRecord(f"boot: version {body[:1].hex()} of {len(body)} bytes, expected 1")
-    return int.from_bytes(body[1:], "big")
+    _, boot, told = _BOOT.unpack(body)
+    return boot, told
 
 
 def check_format(store: Store, batch: Batch) -> None:

@@ -69,7 +69,7 @@ def _audit_incarnations(store: MemoryStore, sessions: dict[str, Session]) -> Ite
         other = owners.setdefault(session.incarnation, client_id)
         if session.incarnation and other != client_id:
             yield f"{client_id} and {other} are both incarnation {session.incarnation}"
-        if session.incarnation >> INCARNATION_SHIFT > load_boot(store):
+        if session.incarnation >> INCARNATION_SHIFT > load_boot(store)[0]:
             yield f"{client_id}: incarnation {session.incarnation} is of a later boot"
 
 

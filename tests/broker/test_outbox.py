@@ -2,7 +2,7 @@
 
 from storage.history import events
 from storage.history.rows import count_missing, peek, split_history_key
-from storage.state import HISTORY, unseal
+from storage.state import HISTORY, load_boot, unseal
 from tests.broker.harness import Broker
 from tests.broker.told import columns, told
 
@@ -42,6 +42,17 @@ def test_rows_are_counted_until_they_are_trimmed() -> None:
     size = outbox.size_bytes
     outbox.trim(7, [1], 100)  # of another boot: not counted here
     assert outbox.size_bytes == size
+
+
+def test_how_far_the_history_goes_is_known_when_all_its_rows_are_gone() -> None:
+    broker = busy("full")
+    outbox = broker.engine.outbox
+    rows = rows_of(broker)
+    newest = sum(count for _, count, _ in rows)
+    outbox.trim(1, [first for first, _, _ in rows], sum(size for _, _, size in rows))
+    broker.advance(1000)
+    assert rows_of(broker) == []
+    assert load_boot(broker.store) == (1, newest)
 
 
 def test_rows_that_are_thrown_away_are_a_gap_in_the_same_batch() -> None:

@@ -163,7 +163,7 @@ RECORDS: Final[dict[str, Sealed]] = {
         ],
     ),
     "totals": Front(of_meta(TOTALS_KEY, load_totals), Totals(1, 2, 3, 4).encode()),
-    "boot": Front(of_meta(BOOT_KEY, load_boot), encode_boot(3)),
+    "boot": Front(of_meta(BOOT_KEY, load_boot), encode_boot(3, 5)),
     "format": Front(of_meta(FORMAT_KEY, lambda store: check_format(store, [])), seal(b"\x00\x01")),
     "message": Back(lambda value: decode_message(value, 1), "<", *MESSAGES),
     "topic of a message": Back(lambda value: topic_bytes(value, 1), "<", *MESSAGES),

@@ -29,7 +29,7 @@ VALUES = {
     "since": state.encode_since(2**40),
     "totals": state.Totals(3, 2**40, 70_000, 259).encode(),
     "totals of a new store": state.Totals().encode(),
-    "boot": state.encode_boot(70_000),
+    "boot": state.encode_boot(70_000, 2**33),
 }
 
 
@@ -56,6 +56,8 @@ def test_the_families_are_those_on_disk() -> None:
         "retained",
         "due",
         "connections",
+        "history",
+        "books",
     )
 
 
@@ -90,9 +92,9 @@ def test_the_damaged_row_is_named() -> None:
 
 def test_a_new_store_has_seen_no_start_of_a_broker() -> None:
     store = MemoryStore([state.META])
-    assert state.load_boot(store) == 0
+    assert state.load_boot(store) == (0, 0)
     store.write([(state.META, state.BOOT_KEY, VALUES["boot"])])
-    assert state.load_boot(store) == 70_000
+    assert state.load_boot(store) == (70_000, 2**33)
 
 
 @pytest.mark.parametrize("body", [b"", b"\1" + 7 * b"\0", b"\2" + 8 * b"\0", b"\1" + 9 * b"\0"])
