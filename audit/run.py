@@ -20,6 +20,7 @@ from audit import events, log_checks, segments, state
 from audit.files import join, read_text, remove, write_text
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
+from audit.source import frame_beyond
 from audit.view import Settings, View, build
 
 VERDICT_VERSION: Final = 1
@@ -76,12 +77,17 @@ def run(
     batch: int | None = None,
     settings: Settings | None = None,
     parts: Sequence[Part] = PARTS,
+    from_db: str | None = None,
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is on disk then.
 
     `batch` does a batch again that is done already, with the same segments. Without new segments
     the last verdict is returned once more. Raises NothingToAudit if there is none, ValueError if
     the state in `out_dir` is of another version.
+
+    `from_db` is a checkpoint or a data directory: what it holds and no segment has is audited, too.
+    That is a look ahead: the batch does not count, and the next run does it again with segments.
+    Raises SourceError if there is no database of ours.
     """
     found = segments.find(spark, history_dir, start, end)
     before = state.load(spark, out_dir, None if batch is None else batch - 1)
@@ -90,19 +96,23 @@ def run(
         chosen = [segment for segment in found if segment.name in again]
     else:
         chosen = [segment for segment in found if not before.has(segment)]
-    if not chosen:
+    if not chosen and from_db is None:
         return _last_verdict(spark, out_dir, history_dir, before)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")
     good, bad = segments.readable(chosen)
     for segment in bad:
         progress(f"cannot be read, or is not what its name says: {segment.path}")
-    view = _view(spark, out_dir, before, good, bad, settings)
-    progress(f"{_rows(good):,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
+    ahead = None if from_db is None else _rows_ahead(spark, from_db, out_dir, found, before)
+    count = _rows(good) + (0 if ahead is None else ahead.count())
+    view = _view(spark, out_dir, before, good, bad, settings, ahead)
+    progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
     try:
         outcomes = _checks(view, parts, progress)
         after = before.after(good, view.boots, view.gaps, _totals(before.totals, outcomes))
         document = _document(view, good, outcomes, after)
-        document["history"] = history_dir
+        document |= {"history": history_dir, "rows": count}
+        if from_db is not None:
+            document["database"] = from_db
         document["facts"] = _facts(view)
         _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
         _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
@@ -111,8 +121,9 @@ def run(
     text = json.dumps(document, indent=1)
     write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
     write_text(spark, join(out_dir, "verdict.json"), text)
-    state.save(spark, out_dir, after)
-    if after.batch > 1:
+    if from_db is None:
+        state.save(spark, out_dir, after)
+    if from_db is None and after.batch > 1:
         remove(spark, state.rows_place(out_dir, after.batch - 2))
     progress(f"verdict: {document['status']}")
     return Verdict(document)
@@ -134,8 +145,11 @@ def _view(
     good: Sequence[Segment],
     bad: Sequence[Segment],
     settings: Settings | None,
+    ahead: DataFrame | None,
 ) -> View:
     rows = events.read(spark, "", files=[segment.path for segment in good])
+    if ahead is not None:
+        rows = rows.unionByName(ahead)
     if before.batch >= 0:
         rows = rows.unionByName(events.carried(spark, state.rows_place(out_dir, before.batch)))
     return build(
@@ -146,6 +160,24 @@ def _view(
         unreadable=[segment.gap for segment in bad],
         settings=settings,
     )
+
+
+def _rows_ahead(
+    spark: SparkSession,
+    database: str,
+    out_dir: str,
+    found: Sequence[Segment],
+    before: state.State,
+) -> DataFrame:
+    """Return what a database holds and no segment has; read once, as a live one goes on."""
+    exported: dict[tuple[str, int], int] = {}
+    ends = [((segment.node, segment.boot), segment.last_seq) for segment in found]
+    ends += [((boot.node, boot.boot), boot.last_seq) for boot in before.boots]
+    for key, seq in ends:
+        exported[key] = max(seq, exported.get(key, 0))
+    place = join(out_dir, "state", "database")
+    frame_beyond(spark, database, exported).write.mode("overwrite").parquet(place)
+    return events.read(spark, place)
 
 
 def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outcome]:

@@ -15,10 +15,11 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from audit.database import FAIL, WAITING_MAX, Database, SourceError
+from audit.database import FAIL, NODE_UNKNOWN, WAITING_MAX, Database, SourceError
 from audit.events import NAMES
 from audit.state_tables import Part
 from audit.tables import HISTORY, columns_of, plan, read
@@ -123,6 +124,29 @@ def history_frame(
     open_with(options).close()
     spark.dataSource.register(HoldfastSource)
     return spark.read.format(NAME).options(table=HISTORY, **options).load().select(*NAMES)
+
+
+def frame_beyond(
+    spark: SparkSession, path: str, exported: Mapping[tuple[str, int], int], *, node: str = ""
+) -> DataFrame:
+    """Return the events of the database at `path` that no segment has.
+
+    `exported` says of each (node, boot) up to which seq segments go. A database that does not know
+    its node's name takes it from there, if there is but one. Raises `SourceError`.
+    """
+    if not node:
+        with open_with({"path": path}) as database:
+            node = database.node
+        nodes = {name for name, _ in exported}
+        if node == NODE_UNKNOWN and nodes:
+            if len(nodes) > 1:
+                raise SourceError(f"{path}: of which node? Expected one of {', '.join(nodes)}")
+            node = nodes.pop()
+    frame = history_frame(spark, path, node=node)
+    for (name, boot), seq in sorted(exported.items()):
+        if name == node:
+            frame = frame.where((F.col("boot") != boot) | (F.col("seq") > seq))
+    return frame
 
 
 def _table(options: Mapping[str, str]) -> str:

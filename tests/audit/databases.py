@@ -8,7 +8,7 @@ from audit.tables import plan, read
 from storage.rocks import RocksStore
 from tests.broker.harness import Broker, will
 
-NODE = "pier-7"
+NODE = "pier_7"
 
 
 def harbour(history_detail: str = "off") -> Broker:

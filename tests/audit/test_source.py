@@ -6,13 +6,19 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from audit import log_checks
 from audit.database import SourceError
 from audit.events import SCHEMA
+from audit.run import Part, Verdict, run
 from audit.source import HoldfastReader, HoldfastSource, history_frame
 from storage.directory import DataDirectory
+from storage.history.rows import unpack
+from storage.history.segments import write_segment
+from storage.history.table import expand_table
 from storage.rocks import RocksStore
 from storage.state import SESSIONS
 from tests.audit.databases import NODE, harbour, rows_of, written
+from tests.broker.harness import Broker
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,36 @@ def test_what_is_no_database_is_said_before_spark_does_anything(
         history_frame(spark, str(tmp_path / "nowhere"))
     with pytest.raises(AnalysisException, match="SourceError: table 'nix': expected one of"):
         load(spark, tmp_path, "nix")
+
+
+def test_a_run_looks_ahead_into_the_database_and_counts_each_row_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    broker = Broker(history_detail="full")
+    broker.durable("c", "t").drop()
+    for _ in range(4):
+        broker.publish("t")
+    data = written(broker, tmp_path / "data")
+    ticks = [unpack(value[4:]) for _, value in broker.rows("history")]
+    assert len(ticks) > 2
+    write_segment(tmp_path / "history", expand_table(ticks[:2], NODE, 1), NODE, 1)
+    total = sum(tick.events for tick in ticks)
+    in_segment = ticks[0].events + ticks[1].events
+    parts = (Part("the log", log_checks.check),)
+
+    def audit(**options: str) -> Verdict:
+        out = str(tmp_path / "out")
+        return run(spark, str(tmp_path / "history"), out, progress=str, parts=parts, **options)  # type: ignore[arg-type]
+
+    ahead = audit(from_db=str(data))
+    assert ahead.document["rows"] == total > in_segment
+    assert ahead.document["database"] == str(data)
+    assert ahead.document["invariants"]["H1"]["violated"] == 0
+    behind = audit()
+    assert (behind.document["batch"], behind.document["rows"]) == (0, in_segment)
+    assert "database" not in behind.document
+    again = audit(from_db=str(data))
+    assert (again.document["batch"], again.document["rows"]) == (1, total - in_segment)
 
 
 @pytest.mark.parametrize(

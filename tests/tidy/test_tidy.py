@@ -84,7 +84,6 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "dead": {
         "storage.memory": "the disk of the simulation and of tests",
         "audit.run": "the audit is being put together",
-        "audit.source": "who asks a database registers it with Spark, see docs/forensics.md",
         "audit.spark": "the audit is being put together",
     },
 }
