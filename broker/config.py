@@ -78,6 +78,7 @@ class Shell:
         # A segment is sealed at whichever comes first. 500,000 rows are about 10 MB of Parquet.
         self.history_seal_events: int = 500_000
         self.history_seal_s: int = 60
+        self.history_drain_ms: int = 5000
 
 
 class Option:
@@ -275,6 +276,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "events of one segment at most"),
     Option("history", "seal_seconds", "shell", "history_seal_s", Integer(1, 3600),
            "age at which events are exported at the latest"),
+    Option("history", "drain_timeout", "shell", "history_drain_ms", Duration(_MS, high=600_000),
+           "longest wait at SIGTERM for the export of the rest, 0 = the next start exports it"),
     Option("history", "keep_days", "shell", "history_keep_days", Integer(0, 36_500),
            "days after which exported segments are removed, 0 = never"),
     Option("history", "hash_names", "settings", "history_hash_names", Flag(),
@@ -576,6 +579,10 @@ def check_files(config: Config) -> None:
         raise ConfigError(str(problem)) from None
     if os.path.exists(config.shell.data_dir) and not os.path.isdir(config.shell.data_dir):
         raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")
+    from broker import history_place  # imports this module
+
+    if config.settings.history_level:
+        history_place.check(config.shell)
     from broker import listeners  # the loop and TLS are not needed to read a configuration
 
     try:

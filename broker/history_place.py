@@ -57,20 +57,32 @@ def find(shell: Shell) -> Place:
     return Place(directory.absolute(), node, (data_dir / LOCK_FILE).absolute())
 
 
+def check(shell: Shell) -> None:
+    """Raise `ConfigError` naming the key if the place cannot be used; changes nothing."""
+    place = find(shell)
+    where = place.directory
+    while not where.exists() and where != where.parent:
+        where = where.parent  # it would be made there
+    if not where.is_dir():
+        raise ConfigError(f"history.dir = {str(place.directory)!r}: {where} is not a directory")
+    if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"history.dir = {str(place.directory)!r}: {where}: expected to be readable and "
+            f"writable by user {os.geteuid()}"
+        )
+
+
 def settle(shell: Shell) -> Place:
     """Return the place, made usable: its directory exists, its name is written down.
 
     Raises `ConfigError` naming the key when the directory cannot be written to.
     """
+    check(shell)
     place = find(shell)
-    where = f"history.dir = {str(place.directory)!r}"
     try:
         place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
-        reason = "not a directory" if isinstance(problem, FileExistsError) else problem.strerror
-        raise ConfigError(f"{where}: {reason}") from None
-    if not os.access(place.directory, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError(f"{where}: expected to be readable and writable by user {os.geteuid()}")
+        raise ConfigError(f"history.dir = {str(place.directory)!r}: {problem.strerror}") from None
     if shell.history_node is None:
         remember(shell, place.node)
     return place

@@ -53,7 +53,6 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
 HOUSEKEEPING_S: Final = 1.0
-HISTORY_DRAIN_S: Final = 5.0  # at the end, for what of the history is not exported yet
 HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how both loops begin to tell of one
 # A collection looks at all objects younger than the last one of its kind, and 30,000 connected
 # sessions are 540,000: 580 ms for a full one. So what has lived for a second is frozen while the
@@ -493,8 +492,9 @@ class Server:
         self._listeners.stop()
         timeout_s = self._config.shell.drain_timeout_ms / 1000
         is_drained = await driver.drain(timeout_s)
-        if is_drained and self._exporter is not None:
-            if not await self._exporter.finish(HISTORY_DRAIN_S):
+        history_s = self._config.shell.history_drain_ms / 1000
+        if is_drained and history_s and self._exporter is not None:
+            if not await self._exporter.finish(history_s):
                 self._log.info("exit", "some of the history is left for the next start to export")
         driver.stop()
         if not is_drained:

@@ -73,6 +73,7 @@ class Holdfast:
         environment = {
             "PYTHONPATH": _path(),
             "HOLDFAST__METRICS__ENABLED": "false",
+            "HOLDFAST__HISTORY__DRAIN_TIMEOUT": "0",
             "HOLDFAST__STORAGE__BALLAST": "0",
             "HOLDFAST__STORAGE__LOW_WATER": "0",
             "HOLDFAST__SYS__INTERVAL": "1s",

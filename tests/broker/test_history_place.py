@@ -64,8 +64,15 @@ def test_a_directory_that_is_none_is_refused_with_the_key(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     for name in ("file", "file/under"):
         settings.history_dir = str(tmp_path / name)
-        with pytest.raises(ConfigError, match=r"^history\.dir = '.*': [Nn]ot a directory$"):
-            history_place.settle(settings)
+        for use in (history_place.check, history_place.settle):
+            with pytest.raises(
+                ConfigError, match=r"^history\.dir = '.*': .*/file is not a directory$"
+            ):
+                use(settings)
+    settings.history_dir = str(tmp_path / "new" / "one")
+    history_place.check(settings)
+    assert not (tmp_path / "new").exists()
+    assert history_place.settle(settings).directory.is_dir()
 
 
 def test_a_database_older_than_its_history_gets_a_name_of_its_own(tmp_path: Path) -> None:

@@ -245,6 +245,8 @@ def holdfast(
         directory, name="holdfast", command=command, is_ready=is_ready, env=env or {}
     )
     process.env.setdefault("HOLDFAST__METRICS__PORT", str(process.metrics_port))
+    # A stop would otherwise start a process to export the rest; tests of the history ask for it.
+    process.env.setdefault("HOLDFAST__HISTORY__DRAIN_TIMEOUT", "0")
     process.env.setdefault("PYTHONPATH", str(ROOT))
     process.env.setdefault("PYTHONFAULTHANDLER", "1")
     return process

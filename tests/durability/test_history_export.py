@@ -29,7 +29,11 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that records everything and exports it every second."""
     process = holdfast(
         tmp_path,
-        env={"HOLDFAST__HISTORY__DETAIL": "full", "HOLDFAST__HISTORY__SEAL_SECONDS": "1"},
+        env={
+            "HOLDFAST__HISTORY__DETAIL": "full",
+            "HOLDFAST__HISTORY__SEAL_SECONDS": "1",
+            "HOLDFAST__HISTORY__DRAIN_TIMEOUT": "30s",
+        },
     )
     yield process
     process.close()

@@ -6,8 +6,6 @@ import random
 import shutil
 import subprocess
 import tempfile
-
-
 import threading
 import time
 from collections.abc import Iterator
