@@ -66,6 +66,11 @@ class Boot:
     recovered: int | None = None  # gseq of `recovered`: the census is complete
     recovered_count: int | None = None
 
+    @property
+    def last_gseq(self) -> int:
+        """Return the place of its last row."""
+        return gseq(self.boot, self.last_seq)
+
 
 @dataclass(frozen=True)
 class Run:

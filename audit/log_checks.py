@@ -5,18 +5,24 @@ that nobody accounts for is a violation, and so is a row that is there twice. Th
 boot found less on its disk than was exported, so the disk lost what had been promised.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from audit import events
 from audit.events import boot_of, gseq, seq_of
 from audit.gaps import HOLE, Boot
 from audit.outcome import Outcome
 from audit.view import View
 
 # Messages of so many that the disk lost are named.
-NAMED_MAX = 100
+NAMED_MAX: Final = 100
+PROMISES: Final = ("pub_acked", "msg_persisted")
+# A disk that loses rows loses the last ones. They are kept for so long.
+LATE_PROMISES_US: Final = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,10 @@ class DiskLoss:
 
 
 def disk_losses(view: View) -> list[DiskLoss]:
-    """Return what each boot found missing on its disk, of what had been exported before."""
+    """Return what each new boot found missing on its disk, of what had been exported before."""
     return [
         DiskLoss(before.node, before.boot, after.claimed + 1, before.last_seq)
-        for before, after in _pairs(view)
+        for before, after in _new_pairs(view)
         if after.claimed is not None and after.boot == before.boot + 1
         if after.claimed < before.last_seq
     ]
@@ -41,7 +47,7 @@ def disk_losses(view: View) -> list[DiskLoss]:
 
 def lost_messages(view: View, loss: DiskLoss) -> list[int]:
     """Return the messages whose durability was promised by rows that the disk lost, 100 at most."""
-    rows = view.of("pub_acked", "msg_persisted", columns=["node", "gseq", "msg"]).where(
+    rows = view.of(*PROMISES, columns=["node", "gseq", "msg"]).where(
         (F.col("node") == loss.node)
         & F.col("gseq").between(gseq(loss.boot, loss.from_seq), gseq(loss.boot, loss.to_seq))
         & F.col("msg").isNotNull()
@@ -50,10 +56,10 @@ def lost_messages(view: View, loss: DiskLoss) -> list[int]:
 
 
 def check(view: View) -> list[Outcome]:
-    """Return H1. Counted: rows' boots, what joins them, and each hole."""
+    """Return H1. Counted: each boot, what joins it to the one before, and each hole; once."""
     witnesses: list[dict[str, object]] = []
     unknown = 0
-    for gap in view.gaps:
+    for gap in view.new_gaps:
         if gap.kind != HOLE:
             continue
         if gap.explained:
@@ -81,16 +87,30 @@ def check(view: View) -> list[Outcome]:
                 "messages": lost_messages(view, loss),
             }
         )
-    checked = len(view.boots) + sum(1 for _ in _pairs(view)) + len(witnesses)
+    known = {(boot.node, boot.boot) for boot in view.boots_before}
+    new = sum((boot.node, boot.boot) not in known for boot in view.boots)
+    checked = new + len(_new_pairs(view)) + len(witnesses)
     most = view.settings.witnesses_max
     return [Outcome("H1", checked, len(witnesses), unknown, witnesses[:most])]
 
 
-def _pairs(view: View) -> Iterator[tuple[Boot, Boot]]:
-    """Yield each boot with the one after it on its node."""
-    for before, after in zip(view.boots, view.boots[1:], strict=False):
-        if before.node == after.node:
-            yield before, after
+def carry(view: View) -> DataFrame:
+    """Return the last promises of each node: the next boot may show that the disk lost them."""
+    late = F.lit(False)
+    for node in {boot.node for boot in view.boots}:
+        since = F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
+        late = late | ((F.col("node") == node) & (F.col("ts") >= since))
+    return view.of(*PROMISES, columns=events.NAMES).where(late)
+
+
+def _new_pairs(view: View) -> list[tuple[Boot, Boot]]:
+    """Return each boot that earlier batches did not know, after the one before it on its node."""
+    known = {(boot.node, boot.boot) for boot in view.boots_before}
+    return [
+        (before, after)
+        for before, after in pairwise(view.boots)
+        if before.node == after.node and (after.node, after.boot) not in known
+    ]
 
 
 def _place(place: int) -> dict[str, int]:

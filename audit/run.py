@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from audit import events, log_checks, segments, state
+from audit import events, log_checks, retained_checks, segments, session_checks, state
 from audit.files import join, read_text, remove, write_text
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
@@ -41,7 +41,11 @@ class Part:
     tables: Callable[[View], dict[str, DataFrame]] | None = None
 
 
-PARTS: Final = (Part("the log", log_checks.check),)
+PARTS: Final = (
+    Part("the log", log_checks.check, log_checks.carry),
+    Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
+    Part("retained messages", retained_checks.check, retained_checks.carry),
+)
 
 
 @dataclass(frozen=True)

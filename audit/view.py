@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from audit import gaps as gaps_module
 from audit.gaps import Boot, Gap, Kind, Mark, Run
+from audit.session_rows import BALANCE
 
 # Rows are counted in buckets of so many: 10 million rows are 153 buckets.
 BUCKET_BITS: Final = 16
@@ -36,6 +37,7 @@ SESSION_EVENTS: Final = (
     "will_delayed",
     "will_fired",
     "will_cancelled",
+    BALANCE,
 )
 
 
@@ -59,6 +61,8 @@ class View:
     events: DataFrame
     gaps: Sequence[Gap]
     boots: Sequence[Boot]
+    boots_before: Sequence[Boot] = ()  # as the last batch left them
+    gaps_before: Sequence[Gap] = ()
     duplicates: int = 0  # rows that were in the history more than once (taken once here)
     settings: Settings = field(default_factory=Settings)
     _kept: dict[str, DataFrame] = field(default_factory=dict, repr=False)
@@ -87,6 +91,12 @@ class View:
         """Return the rows about sessions, subscriptions and wills, kept for all who need them."""
         wanted = F.col("ev").isin(*SESSION_EVENTS)
         return self.keep("sessions", lambda: self.events.where(wanted))
+
+    @property
+    def new_gaps(self) -> list[Gap]:
+        """Return the gaps that no earlier batch knew."""
+        old = [gap for gap in self.gaps_before if not gap.is_open]
+        return [gap for gap in self.gaps if not _covered(gap, old)]
 
     def touches_gap(
         self,
@@ -155,6 +165,8 @@ def build(
         events,
         gaps_module.fewer([*closed, *found, *lowered]),
         boots,
+        boots_before,
+        gaps_before,
         doubled,
         settings or Settings(),
     )

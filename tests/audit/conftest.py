@@ -3,9 +3,10 @@
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,8 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import audit.spark
-from audit.events import read
-from audit.view import Settings, View, build
+from audit import gaps
+from audit.events import gseq, read
+from audit.findings import Findings
+from audit.known import known
+from audit.lives import Client
+from audit.session_rows import COLUMNS as SESSION_COLUMNS
+from audit.session_rows import SessionRow
+from audit.view import MARKS, SESSION_EVENTS, Settings, View, build
 from storage.history.events import COLUMNS
 
 ARROW_TYPES = {
@@ -88,6 +95,10 @@ class History:
         self.number += 1
         return self.row("boot", **{"detail": detail, "count": before, "position": 0, **columns})
 
+    def session(self, client_id: str = "c", number: int = 1) -> "Player":
+        """Return someone who writes the rows of one session."""
+        return Player(self, client_id, self.number << 40 | number)
+
     def lose(self, count: int = 1) -> None:
         """Leave a hole of `count` rows."""
         self.seq += count
@@ -115,6 +126,71 @@ class History:
                 pq.write_table(table.replace_schema_metadata(_footer(part)), path)
                 written.append(path)
         return written
+
+
+class Player:
+    """Writes the rows of one session; keeps what the broker would say of its sizes."""
+
+    def __init__(self, history: History, client_id: str, session: int) -> None:
+        self.history = history
+        self.client_id = client_id
+        self.number = session
+        self.conn = 0
+        self.expiry_s = 3600
+        self.filters: dict[str, int] = {}
+        self.inflight = 0
+
+    def row(self, ev: str, *, wait: float = 0.001, **columns: object) -> dict[str, object]:
+        """Append a row about the session."""
+        own = {"tenant": "t", "client_id": self.client_id, "session": self.number}
+        return self.history.row(ev, wait=wait, **{**own, "conn": self.conn, **columns})
+
+    def sized(self, ev: str, *, wait: float = 0.001, **columns: object) -> dict[str, object]:
+        """Append a row that says how big the session is."""
+        check = sum(crc32(f"{name}\0{qos}".encode()) for name, qos in self.filters.items())
+        sizes = {
+            "expiry_s": self.expiry_s,
+            "subs": len(self.filters),
+            "subs_check": check,
+            "inflight": self.inflight,
+            "position": 0,
+        }
+        return self.row(ev, wait=wait, **{**sizes, **columns})
+
+    def create(self, *, wait: float = 0.001, **columns: object) -> dict[str, object]:
+        """Connect for the first time."""
+        self.conn = len(self.history.rows)
+        given = {"sp": False, "clean_start": False, **columns}
+        return self.sized("session_created", wait=wait, **given)
+
+    def resume(self, *, wait: float = 0.001, **columns: object) -> dict[str, object]:
+        """Connect again."""
+        self.conn = len(self.history.rows)
+        given = {"sp": True, "clean_start": False, **columns}
+        return self.sized("session_resumed", wait=wait, **given)
+
+    def leave(
+        self, reason: int = 0, *, wait: float = 0.001, **columns: object
+    ) -> dict[str, object]:
+        """Disconnect."""
+        row = self.sized("session_disconnected", wait=wait, reason=reason, **columns)
+        self.conn = 0
+        return row
+
+    def subscribe(self, name: str, qos: int = 1) -> dict[str, object]:
+        """Subscribe."""
+        self.filters[name] = qos
+        return self.row("subscribed", tfilter=name, qos=qos, position=0)
+
+    def unsubscribe(self, name: str) -> dict[str, object]:
+        """Unsubscribe."""
+        del self.filters[name]
+        return self.row("unsubscribed", tfilter=name, position=0)
+
+    def expire(self, *, wait: float = 0.001, **columns: object) -> dict[str, object]:
+        """Expire."""
+        given = {"subs_check": None, "actor": "gc", **columns}
+        return self.sized("session_expired", wait=wait, **given)
 
 
 def _footer(rows: list[dict[str, object]]) -> dict[str, str]:
@@ -154,3 +230,73 @@ def history() -> History:
 def view(spark: SparkSession, tmp_path: Path) -> Views:
     """Call it with a History to get the View of it."""
     return Views(spark, tmp_path)
+
+
+def _session_row(row: dict[str, object]) -> SessionRow:
+    def us(name: str) -> int | None:
+        value = row.get(name)
+        assert value is None or isinstance(value, datetime)
+        return None if value is None else int(value.timestamp() * 1e6)
+
+    boot, seq = row["boot"], row["seq"]
+    assert isinstance(boot, int) and isinstance(seq, int)
+    given = {"gseq": gseq(boot, seq), "us": us("ts"), "at_us": us("at"), "carried": False}
+    return SessionRow(*(given.get(name, row.get(name)) for name in SESSION_COLUMNS))
+
+
+def judge_sessions(history: History) -> Findings:
+    """Judge the sessions of a history of one node, without Spark."""
+    runs, marks = [], []
+    for row in history.rows:
+        boot, seq, ts = row["boot"], row["seq"], row["ts"]
+        assert isinstance(boot, int) and isinstance(seq, int) and isinstance(ts, datetime)
+        us = int(ts.timestamp() * 1e6)
+        last = runs[-1] if runs else None
+        if last is not None and (last.boot, last.last_seq) == (boot, seq - 1):
+            runs[-1] = gaps.Run("n1", boot, last.first_seq, seq, last.first_us, us)
+        else:
+            runs.append(gaps.Run("n1", boot, seq, seq, us, us))
+        if row["ev"] in MARKS:
+            columns = [row.get(name) for name in ("reason", "count", "detail")]
+            marks.append(gaps.Mark("n1", boot, seq, str(row["ev"]), *columns))
+    boots = gaps.boots(runs, marks)
+    found_gaps = gaps.explain(gaps.holes(runs, boots), marks)
+    found_gaps += gaps.lowered(boots, marks, found_gaps)
+    facts = known(boots, found_gaps, [], tolerance_s=60, witnesses_max=100)
+    findings = Findings(100)
+    clients: dict[object, Client] = {}
+    for row in history.rows:
+        if row["ev"] in SESSION_EVENTS:
+            name = row["client_id"]
+            clients.setdefault(name, Client(facts, facts.nodes["n1"], findings))
+            clients[name].feed(_session_row(row))
+    for client in clients.values():
+        client.finish()
+    return findings
+
+
+@pytest.fixture
+def verdicts() -> Callable[[History], dict[str, tuple[int, int, int]]]:
+    """Call it with a History to get the counts of each invariant about sessions that counted."""
+
+    def judge(history: History) -> dict[str, tuple[int, int, int]]:
+        return {
+            invariant: (counts[0], counts[1], counts[2])
+            for invariant, counts, _ in judge_sessions(history)
+        }
+
+    return judge
+
+
+@pytest.fixture
+def accused() -> Callable[[History], list[tuple[str, str]]]:
+    """Call it with a History to get (invariant, what) of each violation about sessions."""
+
+    def judge(history: History) -> list[tuple[str, str]]:
+        return [
+            (invariant, str(witness["what"]))
+            for invariant, _, witnesses in judge_sessions(history)
+            for witness in witnesses
+        ]
+
+    return judge

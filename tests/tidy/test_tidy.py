@@ -185,6 +185,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "conformance.scenes": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.stages": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.tables": "tables; tests/conformance/test_packets.py reads packets by them",
+    "audit.session_rows": "a tuple of columns; tests/audit/test_lives.py feeds them",
     "storage.api": "protocols",
     "storage.errors": "names",
     "storage.layouts.api": "protocols",

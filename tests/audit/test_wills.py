@@ -1,0 +1,134 @@
+"""W1 over rows written by hand."""
+
+import pytest
+
+
+def _armed(history, delay_s=0, **columns):
+    history.boot()
+    session = history.session()
+    session.create()
+    session.row("will_armed", topic="w", qos=1, expiry_s=delay_s, **columns)
+    return session
+
+
+def _accused(history, accused):
+    return [what for invariant, what in accused(history) if invariant == "W1"]
+
+
+def _pass(history, seconds):
+    history.row("gc_run", wait=seconds, count=0)
+
+
+def test_wills_that_keep_the_rules(history, accused, verdicts) -> None:
+    session = _armed(history)
+    session.leave(0)
+    session.row("will_cancelled", topic="w", reason=1040)
+    session.resume()
+    session.row("will_armed", topic="w", qos=1, expiry_s=0)
+    session.leave(1001)
+    session.row("will_fired", topic="w", msg=1)
+    session.resume()
+    session.row("will_armed", topic="w", qos=1, expiry_s=30)
+    session.leave(1001)
+    session.row("will_delayed", topic="w", at=history.time(history.now + 30))
+    session.row("will_fired", topic="w", msg=2, wait=31)
+    session.resume()
+    session.row("will_armed", topic="w", qos=1, expiry_s=30)
+    session.leave(4)
+    session.row("will_delayed", topic="w", at=history.time(history.now + 30))
+    session.row("will_cancelled", topic="w", reason=1041, wait=10)
+    session.resume()
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+    assert verdicts(history)["W1"] == (4, 0, 0)
+
+
+def test_the_end_of_the_session_ends_the_delay(history, accused) -> None:
+    session = _armed(history, 3600)
+    session.leave(1001)
+    session.row("will_fired", topic="w", wait=5)
+    session.row("session_terminated", reason=1011)
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "wait", "what"),
+    [
+        (0, 1, "published after DISCONNECT with 0x00"),
+        (1001, 5, "published before its delay was over"),
+        (1001, 200, "published late"),
+    ],
+)
+def test_a_will_that_is_published_at_the_wrong_time(
+    history, accused, reason: int, wait: int, what: str
+) -> None:
+    session = _armed(history, 30)
+    session.leave(reason)
+    session.row("will_fired", topic="w", wait=wait)
+    _pass(history, 500)
+    assert _accused(history, accused) == [what]
+
+
+def test_a_will_of_a_connection_that_is_up(history, accused) -> None:
+    session = _armed(history)
+    session.row("will_fired", topic="w")
+    assert _accused(history, accused) == ["published though its client was connected"]
+
+
+def test_a_will_that_is_published_twice(history, accused) -> None:
+    session = _armed(history)
+    session.leave(1001)
+    session.row("will_fired", topic="w")
+    session.row("will_fired", topic="w")
+    assert _accused(history, accused) == ["published, but no will was armed any more"]
+
+
+def test_a_will_that_is_published_after_the_session_was_resumed(history, accused) -> None:
+    session = _armed(history, 30)
+    session.leave(1001)
+    session.resume(wait=5)
+    session.row("will_fired", topic="w", wait=30)
+    assert _accused(history, accused) == ["published, but no will was armed any more"]
+
+
+def test_a_will_that_is_never_published(history, accused) -> None:
+    session = _armed(history)
+    session.leave(1001)
+    _pass(history, 59)
+    assert _accused(history, accused) == []  # it has a minute
+    _pass(history, 2)
+    assert _accused(history, accused) == ["never published"]
+    session.row("will_fired", topic="w")
+    assert _accused(history, accused) == ["published late"]
+
+
+def test_a_will_that_is_held_back(history, accused) -> None:
+    session = _armed(history)
+    session.leave(1001)
+    session.row("will_cancelled", topic="w", reason=1040)
+    assert _accused(history, accused) == [
+        "held back, though the connection did not end with DISCONNECT 0x00"
+    ]
+
+
+def test_the_will_of_a_connection_that_died_with_the_broker(history, accused) -> None:
+    session = _armed(history)
+    died = history.time(history.now)
+    history.now += 1000
+    history.boot()
+    session.leave(1002, at=died)
+    session.row("will_fired", topic="w", wait=3)
+    history.row("recovered", count=1)
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+
+
+def test_in_a_hole_a_will_may_have_been_published(history, accused, verdicts) -> None:
+    session = _armed(history)
+    session.leave(1001)
+    history.lose()
+    session.row("will_fired", topic="w", wait=500)
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+    assert verdicts(history)["W1"] == (0, 0, 1)
