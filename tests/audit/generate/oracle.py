@@ -4,6 +4,7 @@ Shares no code with the audit or the generator. `Oracle` computes the books, the
 facts, and accuses by each invariant; it knows gaps only as far as its docstrings say. Slow is fine.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ TOLERANCE_S = 60
 
 _VIEWS = """
 CREATE TABLE h AS SELECT *, boot << 40 | seq AS g, epoch_us(ts) AS us, epoch_us("at") AS at_us
-    FROM read_parquet('{glob}', hive_partitioning = false);
+    FROM read_parquet({files}, hive_partitioning = false);
 -- What a boot's successor says the disk had; rows after it did not survive.
 CREATE TABLE boots AS
     SELECT node, boot, max(seq) AS last_seq, bool_or(ev = 'shutdown') AS clean, min(us) AS began,
@@ -76,12 +77,15 @@ _MINUTE = "us // 60000000 * 60000000"
 class Oracle:
     """One history, loaded."""
 
-    def __init__(self, directory: Path) -> None:
-        self._glob = f"{directory}/date=*/hour=*/*.parquet"
+    def __init__(self, directory: Path, without: Collection[str] = ()) -> None:
+        """Load the history of `directory`, but for the segments of these names."""
+        paths = sorted(directory.glob("date=*/hour=*/*.parquet"))
+        files = ", ".join(f"'{path}'" for path in paths if path.name not in without)
+        self._files = f"[{files}]"
         self.db = duckdb.connect()
         self.db.execute("SET threads = 2")
         self.db.execute("SET TimeZone = 'UTC'")
-        self.db.execute(_VIEWS.replace("{glob}", self._glob))
+        self.db.execute(_VIEWS.replace("{files}", self._files))
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -111,7 +115,8 @@ class Oracle:
             """SELECT CASE WHEN ev = 'msg_delivered' AND attempt > 1 THEN 'redelivered'
                     WHEN ev = 'msg_dropped' THEN 'dropped ' || reason ELSE ev END AS fact,
                 sum(CASE WHEN ev = 'msg_dropped' THEN count ELSE 1 END)::BIGINT
-            FROM h WHERE ev IN ('msg_accepted', 'msg_persisted', 'pub_acked', 'pub_completed',
+            FROM (SELECT * FROM h UNION ALL SELECT * FROM forgotten)
+            WHERE ev IN ('msg_accepted', 'msg_persisted', 'pub_acked', 'pub_completed',
                 'pub_dup_received', 'msg_delivered', 'msg_acked', 'msg_completed', 'msg_expired',
                 'msg_dropped', 'msg_moved') GROUP BY 1"""
         )
@@ -146,7 +151,7 @@ class Oracle:
         return {
             row
             for sql in ACCUSATIONS[invariant]
-            for row in self.rows(sql.replace("GLOB", self._glob))
+            for row in self.rows(sql.replace("FILES", self._files))
         }
 
 
@@ -208,8 +213,8 @@ ACCUSATIONS: dict[str, list[str]] = {
                 AND h.boot = s.boot AND h.seq >= s.seq AND h.count = s.seq - s.wanted)""",
         "SELECT node, boot, NULL FROM boots WHERE claimed <> last_seq",
         r"""WITH meta AS (SELECT file_name, decode(value)::BIGINT AS rows
-                FROM parquet_kv_metadata('GLOB') WHERE decode(key) = 'holdfast.rows'),
-            files AS (SELECT file_name, num_rows FROM parquet_file_metadata('GLOB')),
+                FROM parquet_kv_metadata(FILES) WHERE decode(key) = 'holdfast.rows'),
+            files AS (SELECT file_name, num_rows FROM parquet_file_metadata(FILES)),
             name AS (SELECT *, regexp_extract(file_name, '([^/]*)-(\d+)-(\d+)-\d+\.parquet',
                 ['node', 'boot', 'seq']) AS part FROM meta JOIN files USING (file_name))
         SELECT part.node, part.boot::BIGINT, part.seq::BIGINT FROM name WHERE rows <> num_rows""",
