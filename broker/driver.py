@@ -283,9 +283,15 @@ class Driver:
             self.wake()
         try:
             await asyncio.wait_for(self._drained.wait(), timeout_s)
+            self._drained.clear()
+            self.run(self._finish)
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
+
+    def _finish(self) -> None:
+        self.engine.finish(self.now)
 
     def is_quiet(self) -> bool:
         """Return whether no client is connected and everything written is durable."""

@@ -192,6 +192,7 @@ class Engine:
         self._lifecycle = parts.lifecycle
         self._inbound = parts.inbound
         self._housekeeping = parts.housekeeping
+        self._chronicle = parts.chronicle
 
     # Start
 
@@ -217,11 +218,11 @@ class Engine:
         self._ledger.begin(self._boot, now, store)
         self._log.open(now)
         self._receipts.begin(self._log.end)
+        self._chronicle.booted(store)
         self._due.open()
         self._sessions.open()
         self._groups.open()
         self._drop_deserted_groups()
-        self._housekeeping.open()
         heartbeat = store.get(META, HEARTBEAT_KEY)
         if heartbeat is not None:
             alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
@@ -231,6 +232,7 @@ class Engine:
             were_connected += 1
             if were_connected % RECOVER_SLICE == 0:
                 self._write()
+        self._housekeeping.open()
         self._beat(now)
         self._write()
         return Recovery(
@@ -702,10 +704,17 @@ class Engine:
         """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
         self._tick.now = now
         self._is_draining = True
+        self._housekeeping.stop()
         farewell = self._admission.farewell()
         for connection in self._connections:
             self._departures.append((connection, farewell, "shutting_down"))
         self._depart()
+
+    def finish(self, now: int) -> None:
+        """Everybody is gone and everything durable: say so in the history, and commit that."""
+        self._tick.now = now
+        self._chronicle.shut_down()
+        self._ledger.hurry()
 
     def _part(self) -> None:
         """Part from lost connections, as far as the budget of this tick goes."""

@@ -9,6 +9,8 @@ batch with its deletion is durable. Read next: `broker.lifecycle`, `storage.log`
 from collections.abc import Callable
 from typing import Final
 
+from broker.census import Census
+from broker.chronicle import Chronicle
 from broker.counters import Counters
 from broker.delivery import SCAN_MAX, Delivery
 from broker.groups import Group, Groups
@@ -72,6 +74,8 @@ class Housekeeping:
         settings: Settings,
         counters: Counters,
         settle: Callable[[], bool],
+        chronicle: Chronicle,
+        census: Census,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -86,6 +90,8 @@ class Housekeeping:
         self._settings: Final = settings
         self._counters: Final = counters
         self._settle: Final = settle
+        self._chronicle: Final = chronicle
+        self._census: Final = census
         self._sweep: _Sweep | None = None
         self._next_sweep_ms = 1
         self._pin: bytes | None = None  # key of the session that was found pinning last
@@ -93,18 +99,26 @@ class Housekeeping:
         self.reclaim_serial = 0
 
     def open(self) -> None:
-        """Learn the sizes of the generations that are there."""
+        """Learn the sizes of the generations that are there, and begin to look at all sessions."""
         reports = report_generations(self._store)
         for report in reports[:-1]:
             self._quota.closed_bytes[report.generation.number] = report.size_bytes
+        self._census.begin()
+
+    def stop(self) -> None:
+        """Begin nothing that takes long any more: the broker ends."""
+        self._census.stop()
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
         if self._sweep is not None:
             return 1  # at once, between other work
-        if self._due.next_ms is None:
-            return self._next_sweep_ms
-        return min(self._due.next_ms, self._next_sweep_ms)
+        deadline = self._next_sweep_ms
+        if self._due.next_ms is not None:
+            deadline = min(deadline, self._due.next_ms)
+        if self._census.due_ms is not None:
+            deadline = min(deadline, self._census.due_ms)
+        return deadline
 
     def run(self, now: int) -> None:
         """Do one slice of what has come due. The store sees a whole event before and after it."""
@@ -118,9 +132,11 @@ class Housekeeping:
                 self._keep_generations(now)
         if self._sweep is not None and self._settle():
             self._sweep_on(now)
+        self._census.run(now)
 
     def _work_off(self, now: int) -> None:
         entries = self._due.come(now, self._settings.expiry_slice)
+        self._chronicle.collected(len(entries))
         batch = self._tick.batch
         for entry in entries:
             if len(batch) > EXPIRY_CHANGES_MAX:
@@ -130,7 +146,7 @@ class Housekeeping:
                 continue
             self._due.remove(batch, entry.at_ms, entry.kind, entry.name)
             if entry.kind == WILL:
-                self._lifecycle.will_is_due(entry.name, entry.value)
+                self._lifecycle.will_is_due(entry.name, entry.value, entry.at_ms)
             elif entry.kind == SESSION:
                 self._lifecycle.expire(entry.name.decode(), entry.at_ms)
             elif entry.kind == RETAINED and self._retained.expire(entry.name, now):

@@ -177,6 +177,10 @@ class Ledger:
         self._has_words = True
         return self.name(_WORDS + text) << TEXT_SHIFT
 
+    def recorded(self, text: str) -> str:
+        """Return a name as the history has it."""
+        return self._hashed(text) if self._hashes_names else text
+
     def share(self, text: str) -> int:
         """Return what stands for a share name in a record's names."""
         return self.name(text) << TEXT2_SHIFT
@@ -289,6 +293,11 @@ class Ledger:
         """Is there something that must not wait for another reason to write a batch?"""
         due_ms = self.next_deadline()
         return due_ms is not None and due_ms <= now
+
+    def hurry(self) -> None:
+        """Let what is here wait no longer than for the end of this tick."""
+        if self._due_ms:
+            self._due_ms = self._now
 
     def next_deadline(self) -> int | None:
         """Return when a batch must be written for what is here, None = there is nothing."""

@@ -13,6 +13,17 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from broker.authentication import Authentication
+from broker.chronicle import (
+    CLEAN_START,
+    CONNECTION_LOST,
+    ENDED_WITH_CONNECTION,
+    EXPIRED,
+    NO_EXPIRY_LEFT,
+    WILL_DISCONNECTED,
+    WILL_REFUSED,
+    WILL_RESUMED,
+    Chronicle,
+)
 from broker.connection import ACTIVE, CLOSED, CLOSING, Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
@@ -72,6 +83,7 @@ class Lifecycle:
         settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
         observe: Observe,
+        chronicle: Chronicle,
     ) -> None:
         self._tick: Final = tick
         self._due: Final = due
@@ -86,6 +98,7 @@ class Lifecycle:
         self._settle_for: Final = settle_for
         self._watch: Final = watch
         self._observe: Final = observe
+        self._chronicle: Final = chronicle
         self.authentication: Final = Authentication(
             tick, authenticator, counters, self.refuse, self.end
         )
@@ -225,7 +238,7 @@ class Lifecycle:
         session.expiry_interval_s = expiry_interval_s
         if expiry_interval_s and not session.is_stored:
             self._sessions.create(session)
-        self._begin(connection, session, packet)
+        self._begin(connection, session, packet, session_present)
         connack.session_present = session_present
         is_changed = (
             session.is_stored
@@ -275,11 +288,13 @@ class Lifecycle:
             ends = packet.clean_start or not session.expiry_interval_s
             will = old.will
             waits = will is not None and will.delay_interval > 0
+            self._chronicle.taken_over(old, session, reasons.SESSION_TAKEN_OVER)
             self.end(
                 old,
                 reasons.SESSION_TAKEN_OVER,
                 publish_will=ends or not waits,
                 ends_session=ends,
+                ending=CLEAN_START if packet.clean_start else ENDED_WITH_CONNECTION,
             )
             if ends:
                 return None
@@ -288,9 +303,10 @@ class Lifecycle:
         if packet.clean_start or session.is_expired(now):
             if session.is_expired(now):
                 self._counters.sessions_expired += 1
+                self.end_stored(session, EXPIRED, is_found=True)
             else:
                 self._counters.sessions_terminated += 1
-            self.end_stored(session)
+                self.end_stored(session, CLEAN_START)
             return None
         self._revive(session)
         return session
@@ -312,13 +328,31 @@ class Lifecycle:
                 # nobody had got round to it [MQTT-3.1.3-9].
                 record = decode_connection(waiting)
                 assert record.will is not None
-                self.fire(session.client_id, record.identity, record.will, session.incarnation)
+                self.fire(
+                    session.client_id,
+                    record.identity,
+                    record.will,
+                    session.incarnation,
+                    session.will_due_ms,
+                )
             elif waiting is not None:
                 self._counters.wills["cancelled"] += 1
+                record = decode_connection(waiting)
+                assert record.will is not None
+                self._chronicle.will_cancelled(
+                    session.client_id,
+                    record.identity,
+                    session.incarnation,
+                    record.will,
+                    WILL_RESUMED,
+                    session.will_due_ms,
+                )
             session.will_due_ms = 0
         session.disconnected_at_ms = 0
 
-    def _begin(self, connection: Connection, session: Session, packet: Connect) -> None:
+    def _begin(
+        self, connection: Connection, session: Session, packet: Connect, session_present: bool
+    ) -> None:
         """Bind the connection to its session."""
         settings = self._settings
         session.connected_at_ms = self._tick.now
@@ -337,6 +371,12 @@ class Lifecycle:
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
         self._watch(connection)
         self._tick.mark(session)
+        self._chronicle.begun(
+            connection,
+            session,
+            session_present=session_present,
+            clean_start=packet.clean_start,
+        )
         if session.is_stored or packet.will is not None:
             record = ConnectionRecord(
                 session.identity,
@@ -350,6 +390,7 @@ class Lifecycle:
             self._tick.batch.append((CONNECTIONS, session.client_id.encode(), value))
         if packet.will is not None:
             self._counters.wills["armed"] += 1
+            self._chronicle.will_armed(connection, session, packet.will)
 
     def _connack(
         self,
@@ -419,13 +460,24 @@ class Lifecycle:
         ends = expiry == 0 or (expiry is None and not session.expiry_interval_s)
         if ends and session.is_stored:
             self._settle()
+        had_expiry = session.expiry_interval_s > 0
         if expiry is not None:
             most = self._settings.session_expiry_max_s
-            session.expiry_interval_s = expiry if most is None else min(expiry, most)
+            in_force = expiry if most is None else min(expiry, most)
+            if in_force != session.expiry_interval_s:
+                session.expiry_interval_s = in_force
+                self._chronicle.expiry_changed(connection, session)
         with_will = packet.reason_code != reasons.SUCCESS
         self._counters.disconnects["with_will" if with_will else "normal"] += 1
         self._observe("disconnected", connection, "with will" if with_will else "normal")
-        self._leave(connection, publish_will=with_will, ends_session=ends)
+        self._leave(
+            connection,
+            packet.reason_code,
+            publish_will=with_will,
+            ends_session=ends,
+            ending=NO_EXPIRY_LEFT if had_expiry else ENDED_WITH_CONNECTION,
+            by_client=True,
+        )
         connection.state = CLOSING
         # The end must be durable before the client sees it: the will is gone, the expiry set.
         tick = self._tick
@@ -443,8 +495,12 @@ class Lifecycle:
         *,
         publish_will: bool = True,
         ends_session: bool = False,
+        ending: int = ENDED_WITH_CONNECTION,
     ) -> None:
-        """End a connection from our side, with DISCONNECT to a v5 client behind its CONNACK."""
+        """End a connection from our side, with DISCONNECT to a v5 client behind its CONNACK.
+
+        `ending` is what the history says of its session, if that ends too.
+        """
         if connection.state in (CLOSING, CLOSED):
             return
         was_active = connection.state == ACTIVE
@@ -454,7 +510,13 @@ class Lifecycle:
         if session is not None:
             if session.is_stored and (ends_session or not session.expiry_interval_s):
                 self._settle()
-            self._leave(connection, publish_will=publish_will, ends_session=ends_session)
+            self._leave(
+                connection,
+                reason_code,
+                publish_will=publish_will,
+                ends_session=ends_session,
+                ending=ending,
+            )
         if was_active and connection.version >= 5:
             self._say_why(connection, reason_code)
         connection.state = CLOSING
@@ -487,12 +549,23 @@ class Lifecycle:
             self._observe("lost", connection, "connection closed without DISCONNECT")
             if session.is_stored and not session.expiry_interval_s:
                 self._settle()
-            self._leave(connection, publish_will=True, ends_session=False)
+            self._leave(
+                connection, CONNECTION_LOST, publish_will=True, ends_session=False, by_client=True
+            )
         connection.state = CLOSED
         connection.out.clear()
         connection.held.clear()
 
-    def _leave(self, connection: Connection, *, publish_will: bool, ends_session: bool) -> None:
+    def _leave(
+        self,
+        connection: Connection,
+        reason: int,
+        *,
+        publish_will: bool,
+        ends_session: bool,
+        ending: int = ENDED_WITH_CONNECTION,
+        by_client: bool = False,
+    ) -> None:
         """Part a connection from its session, and settle what becomes of session and will.
 
         A stored session that ends here needs a written batch: the caller has settled.
@@ -507,8 +580,9 @@ class Lifecycle:
         if was_stored or will is not None:
             tick.batch.append((CONNECTIONS, session.client_id.encode(), None))
         self._sessions.detach(connection)
+        self._chronicle.disconnected(connection, session, reason, by_client=by_client)
         if ends:
-            self._sessions.end(session, connection)
+            self._sessions.end(session, connection, ending)
         else:
             session.disconnected_at_ms = now
             session.expiry_due_ms = session.expires_at(now)
@@ -521,6 +595,10 @@ class Lifecycle:
             return
         if not publish_will:
             self._counters.wills["cancelled"] += 1
+            why = WILL_DISCONNECTED if by_client else WILL_RESUMED
+            self._chronicle.will_cancelled(
+                session.client_id, session.identity, session.incarnation, will, why
+            )
         elif ends or will.delay_interval == 0:
             self.fire(session.client_id, session.identity, will, session.incarnation)
         else:
@@ -535,14 +613,22 @@ class Lifecycle:
         record = ConnectionRecord(session.identity, True, 0, 0, will, session.incarnation)
         name = session.client_id.encode()
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+        self._chronicle.will_delayed(
+            session.client_id, session.identity, session.incarnation, will, at_ms
+        )
 
-    def fire(self, client_id: str, identity: str, will: Will, incarnation: int) -> None:
-        """Publish a will now; its deletion is in the same batch, so it fires once."""
+    def fire(
+        self, client_id: str, identity: str, will: Will, incarnation: int, due_ms: int = 0
+    ) -> None:
+        """Publish a will now; its deletion is in the same batch, so it fires once.
+
+        `due_ms` is what it has waited for, 0 if it has not waited.
+        """
         # A will on a topic of the server is refused here and not at CONNECT, like its PUBLISH:
         # mosquitto's bridges come with one and would never connect.
         is_reserved = will.topic.startswith("$")
         if is_reserved or not self._policy.may_publish(identity, client_id, will.topic):
-            self._counters.wills["refused"] += 1
+            self._refuse_will(client_id, identity, will, incarnation, due_ms)
             return
         now = self._tick.now
         expiry = will.message_expiry_interval
@@ -557,14 +643,17 @@ class Lifecycle:
             NEVER if expiry is None else now + expiry * 1000,
         )
         self._publishing.receipts.publisher_of_will(client_id, identity)
+        self._chronicle.will_begins(client_id, identity, incarnation)
         accepted = self._publishing.accept(message, self._publishing.route(will.topic))
+        self._chronicle.will_ends()
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1
+            self._chronicle.will_fired(client_id, identity, incarnation, will, message, due_ms)
             return
         if not self._publishing.refuses_writes:
             # A limit refuses it, not the disk. That may last for ever, and there is no publisher
             # to be told.
-            self._counters.wills["refused"] += 1
+            self._refuse_will(client_id, identity, will, incarnation, due_ms)
             return
         record = ConnectionRecord(identity, False, 0, 0, will, incarnation)
         at_ms = now + WILL_RETRY_MS
@@ -572,28 +661,42 @@ class Lifecycle:
         self._wills_refused += 1
         name = client_id.encode() + b"\0" + struct.pack(">QI", now, self._wills_refused)
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+        if not due_ms:  # else the history knows that it waits
+            self._chronicle.will_delayed(client_id, identity, incarnation, will, at_ms)
+
+    def _refuse_will(
+        self, client_id: str, identity: str, will: Will, incarnation: int, due_ms: int
+    ) -> None:
+        self._counters.wills["refused"] += 1
+        self._chronicle.will_cancelled(client_id, identity, incarnation, will, WILL_REFUSED, due_ms)
 
     # Sessions without a connection
 
-    def end_stored(self, session: Session) -> None:
+    def end_stored(self, session: Session, ending: int, *, is_found: bool = False) -> None:
         """End a disconnected session: its waiting will fires, its rows go. The caller settled."""
         name = session.client_id.encode()
         waiting = None
         if session.will_due_ms:
             waiting = self._due.get(session.will_due_ms, WILL, name)
             self._due.remove(self._tick.batch, session.will_due_ms, WILL, name)
-        self._sessions.end(session, None)
+        self._sessions.end(session, None, ending, is_found=is_found)
         if waiting is not None:
             record = decode_connection(waiting)
             assert record.will is not None
-            self.fire(session.client_id, record.identity, record.will, session.incarnation)
+            self.fire(
+                session.client_id,
+                record.identity,
+                record.will,
+                session.incarnation,
+                session.will_due_ms,
+            )
 
-    def will_is_due(self, name: bytes, value: bytes) -> None:
+    def will_is_due(self, name: bytes, value: bytes, due_ms: int) -> None:
         """Fire a will whose time has come; the caller removes its entry in the same batch."""
         record = decode_connection(value)
         assert record.will is not None
         client_id = name.split(b"\0")[0].decode()
-        self.fire(client_id, record.identity, record.will, record.incarnation)
+        self.fire(client_id, record.identity, record.will, record.incarnation, due_ms)
 
     def expire(self, client_id: str, due_ms: int) -> None:
         """End a session if it is still disconnected and this is still its time."""
@@ -608,7 +711,7 @@ class Lifecycle:
             self._counters.internal_errors += 1  # its rows stay for an operator to look at
             return
         self._counters.sessions_expired += 1
-        self.end_stored(session)
+        self.end_stored(session, EXPIRED)
 
     def recover(self, client_id: str, value: bytes, alive_ms: int) -> None:
         """Do what the end of a connection would have done, for one that a crash ended.
@@ -636,9 +739,15 @@ class Lifecycle:
             if session.expiry_due_ms:
                 name = client_id.encode()
                 self._due.add(tick.batch, session.expiry_due_ms, SESSION, name)
+            if not session.incarnation:
+                session.incarnation = self._sessions.next_incarnation()  # a record of version 1
+            self._chronicle.crashed(session)
             if record.will is not None:
                 self._arm(session, record.will, closed_at_ms)
             self._sessions.write(session)
         elif record.will is not None:
             name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
             self._due.add(tick.batch, closed_at_ms, WILL, name, encode_connection(record))
+            self._chronicle.will_delayed(
+                client_id, record.identity, record.incarnation, record.will, closed_at_ms
+            )

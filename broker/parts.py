@@ -6,6 +6,8 @@ Read next: `broker.engine`, which runs them.
 from collections.abc import Callable
 from typing import Final
 
+from broker.census import Census
+from broker.chronicle import Chronicle
 from broker.connection import Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
@@ -76,9 +78,10 @@ class Parts:
         self.outbox: Final = Outbox(tick, self.ledger, self.log, settings)
         self.receipts: Final = Receipts(self.ledger)
         dispatches = Dispatches(self.ledger)
+        self.chronicle: Final = Chronicle(self.ledger, tick, self.log)
         self.due: Final = Due(store)
         self.routes: Final = Routes()
-        self.retained: Final = Retained(tick, store, self.due, totals, settings)
+        self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
         self.quota: Final = Quota(store, self.log, settings)
         self.delivery: Final = Delivery(
             tick,
@@ -116,7 +119,9 @@ class Parts:
             self.groups,
             counters,
             boot,
+            self.chronicle,
         )
+        self.chronicle.live = self.sessions.live
         self.publishing: Final = Publishing(
             tick,
             self.log,
@@ -128,6 +133,7 @@ class Parts:
             settings,
             counters,
             self.receipts,
+            self.chronicle,
         )
         self.lifecycle: Final = Lifecycle(
             tick,
@@ -144,6 +150,7 @@ class Parts:
             hooks.settle_for,
             hooks.watch,
             hooks.observe,
+            self.chronicle,
         )
         self.inbound: Final = Inbound(
             tick,
@@ -159,6 +166,15 @@ class Parts:
             self.receipts,
             dispatches,
         )
+        self.census: Final = Census(
+            tick,
+            store,
+            self.sessions,
+            totals,
+            hooks.settle,
+            self.chronicle,
+            boot,
+        )
         self.housekeeping: Final = Housekeeping(
             tick,
             store,
@@ -173,5 +189,7 @@ class Parts:
             settings,
             counters,
             hooks.settle,
+            self.chronicle,
+            self.census,
         )
         self.sessions.parted = self.housekeeping.parted

@@ -7,6 +7,7 @@ wills and by `$SYS`. Read next: `broker.delivery`, `broker.groups`.
 
 from typing import Final
 
+from broker.chronicle import Chronicle
 from broker.counters import Counters
 from broker.delivery import Delivery
 from broker.groups import Groups
@@ -59,6 +60,7 @@ class Publishing:
         settings: Settings,
         counters: Counters,
         receipts: Receipts,
+        chronicle: Chronicle,
     ) -> None:
         self._tick: Final = tick
         self._log: Final = log
@@ -70,6 +72,7 @@ class Publishing:
         self._settings: Final = settings
         self._counters: Final = counters
         self.receipts: Final = receipts
+        self._chronicle: Final = chronicle
         self._store_qos0: Final = settings.store_qos0
         self._is_limited: Final = bool(
             settings.total_bytes_max
@@ -97,7 +100,7 @@ class Publishing:
         self._tick.work += 1
         to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
-        changed = False
+        changed = kept = False
         if to_store or message.retain:
             if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
                 self._counters.drop("storage_refused")
@@ -107,7 +110,7 @@ class Publishing:
                 return REFUSED
             if message.retain:
                 self._tick.work += RETAIN_WORK
-                self._retained.keep(message)
+                kept = self._retained.keep(message)
                 # Also if there was nothing to clear: perhaps only because it was cleared just now,
                 # and that is not durable yet.
                 changed = True
@@ -123,6 +126,8 @@ class Publishing:
                 message.number = receipts.number()
             streams = route.filter_ids if message.offset else NO_FILTERS
             receipts.accepted(message, streams, self._tick.now)
+        if kept:
+            self._chronicle.retained_kept(message)
         if route.targets:
             self._delivery.publish(message, route.targets)
         if route.groups:

@@ -7,6 +7,7 @@ full store never stalls the loop. Read next: `broker.delivery`, which sends what
 
 from typing import Final
 
+from broker.chronicle import Chronicle
 from broker.settings import Settings
 from broker.tick import Tick
 from mqtt.message import Message
@@ -31,13 +32,20 @@ class Retained:
     """The retained messages of one broker."""
 
     def __init__(
-        self, tick: Tick, store: Store, due: Due, totals: Totals, settings: Settings
+        self,
+        tick: Tick,
+        store: Store,
+        due: Due,
+        totals: Totals,
+        settings: Settings,
+        chronicle: Chronicle,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
         self._due: Final = due
         self._totals: Final = totals
         self._settings: Final = settings
+        self._chronicle: Final = chronicle
         self._system: dict[str, Message] = {}
         # Topics set (True) or cleared (False) by the unwritten batch.
         self._unwritten: dict[bytes, bool] = {}
@@ -54,17 +62,18 @@ class Retained:
             return False
         return not self.exists(retained_key(topic))
 
-    def keep(self, message: Message) -> None:
+    def keep(self, message: Message) -> bool:
         """Set or clear the retained message of a topic in this batch [MQTT-3.3.1-5].
 
-        An empty payload clears [MQTT-3.3.1-6].
+        An empty payload clears [MQTT-3.3.1-6]. False if there was nothing to clear. The caller
+        tells the history: only it will know what the message is called there.
         """
         key = retained_key(message.topic)
         existed = self.exists(key)
         tick = self._tick
         if not message.payload:
             if not existed:
-                return
+                return False
             tick.batch.append((RETAINED, key, None))
             self._totals.retained -= 1
             self._unwritten[key] = False
@@ -77,6 +86,7 @@ class Retained:
                 self._due.add(tick.batch, message.expires_at_ms, DUE_RETAINED, key)
         if bool(message.payload) is not existed:
             tick.totals_changed = True
+        return True
 
     def written(self) -> None:
         """Take note that the batch was written."""
@@ -96,6 +106,7 @@ class Retained:
         self._unwritten[key] = False
         self._totals.retained -= 1
         self._tick.totals_changed = True
+        self._chronicle.retained_expired(message.topic)
         return True
 
     def set_system(self, message: Message) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from broker.chronicle import Chronicle
 from broker.connection import Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
@@ -71,6 +72,7 @@ class Sessions:
         groups: Groups,
         counters: Counters,
         boot: int,
+        chronicle: Chronicle,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -81,6 +83,7 @@ class Sessions:
         self._delivery: Final = delivery
         self._groups: Final = groups
         self._counters: Final = counters
+        self._chronicle: Final = chronicle
         self._last_incarnation = boot << INCARNATION_SHIFT
         self.live: dict[str, Connection] = {}  # client_id -> its connection
         # Told of every session that has lost its connection; set while the parts are put together.
@@ -215,6 +218,9 @@ class Sessions:
         else:
             self._subscribe_stream(connection, session, subscription, old)
         session.add(subscription)
+        self._chronicle.subscribed(
+            connection, session, subscription, *self._stream_of(session, subscription)
+        )
         if session.is_stored:
             key = subscription_key(session.client_id, subscription.topic_filter)
             self._tick.batch.append((SUBSCRIPTIONS, key, seal(subscription.encode())))
@@ -222,6 +228,18 @@ class Sessions:
                 self._totals.subscriptions += 1
                 self._tick.totals_changed = True
         return old is None
+
+    def _stream_of(self, session: Session, subscription: Subscription) -> tuple[int, int]:
+        """Return what is stored for a subscription, 0 = nothing, and after which offset."""
+        if subscription.share_name is not None:
+            group = self._groups.find((subscription.share_name, subscription.stream_filter))
+            if group is not None and group.is_stored:
+                return group.entry.filter_id, group.since
+            return 0, self._log.end
+        entry = self._routes.find(subscription.stream_filter)
+        if entry is None or not subscription.holds:
+            return 0, subscription.since
+        return entry.filter_id, subscription.since
 
     def _subscribe_stream(
         self,
@@ -271,6 +289,8 @@ class Sessions:
         subscription = session.remove(topic_filter)
         if subscription is None:
             return False
+        stream, _ = self._stream_of(session, subscription)
+        self._chronicle.unsubscribed(connection, session, subscription, stream)
         self._remove_subscription(session, subscription, connection)
         connection.cursor = None
         return True
@@ -392,11 +412,20 @@ class Sessions:
         if self.parted is not None:
             self.parted(session)
 
-    def end(self, session: Session, connection: Connection | None) -> None:
+    def end(
+        self,
+        session: Session,
+        connection: Connection | None,
+        ending: int,
+        *,
+        is_found: bool = False,
+    ) -> None:
         """End a session: all its rows go with this batch, its group messages go back.
 
-        `connection` is its connection if it still takes part in routing.
+        `connection` is its connection if it still takes part in routing. The history is told
+        `ending` (`broker.chronicle`), and if it was found past its time by its client's CONNECT.
         """
+        self._chronicle.ended(session, ending, is_found=is_found)
         for subscription in list(session.subscriptions.values()):
             self._remove_subscription(session, subscription, connection)
         session.subscriptions.clear()

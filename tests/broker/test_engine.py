@@ -516,7 +516,7 @@ def test_an_idle_tick_writes_nothing() -> None:
 
 
 def test_progress_at_qos_1_reaches_the_disk_a_little_later() -> None:
-    broker = Broker(progress_delay_ms=200)
+    broker = Broker(progress_delay_ms=200, history_detail="off")
     session = broker.durable("c", "t")
     broker.publish("t", b"1")
     broker.advance(ms=1)  # the heartbeat is written
@@ -591,7 +591,7 @@ def test_a_restart_reports_what_it_found() -> None:
 
 
 def test_restarting_again_and_again_changes_nothing() -> None:
-    broker = Broker()
+    broker = Broker(history_detail="off")
     broker.durable("c", "t", "$share/g/u", qos=2).drop()
     broker.publish("t", b"1", 2)
     broker.publish("u", b"2", 2)

@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from broker.chronicle import Chronicle
+from broker.ledger import Ledger
 from broker.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
 from broker.settings import Settings
 from broker.tick import Tick
@@ -11,6 +13,7 @@ from mqtt.message import NEVER, Message
 from mqtt.packets import Puback, Publish, Subscribe, Subscription
 from mqtt.topics import matches
 from storage.due import Due
+from storage.log import MessageLog
 from storage.memory import MemoryStore
 from storage.state import FAMILIES, Totals
 from tests.broker.harness import Broker, Client
@@ -413,7 +416,9 @@ def full_store(topics: list[str]) -> Retained:
     """Return retained messages on all these topics."""
     store = MemoryStore(FAMILIES)
     tick = Tick(200)
-    retained = Retained(tick, store, Due(store), Totals(), Settings())
+    log = MessageLog(store)
+    chronicle = Chronicle(Ledger(Settings()), tick, log)
+    retained = Retained(tick, store, Due(store), Totals(), Settings(), chronicle)
     for topic in topics:
         retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))
     store.write(tick.batch)

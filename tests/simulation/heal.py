@@ -169,6 +169,7 @@ def _end_all_sessions(world: "World") -> None:
     process = world.up()
     assert process is not None
     judge_invariants(world)
+    world.judge_history()
     for family in SESSION_FAMILIES:
         rows = process.store.scan(family, b"", count=3)
         if rows:

@@ -310,11 +310,11 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
             left[old.client_id] = in_flight
         return result
 
-    def begin(original: Any, self: Lifecycle, connection: Any, new: Session, packet: Any) -> Any:
+    def begin(original: Any, self: Lifecycle, connection: Any, new: Session, *rest: Any) -> Any:
         kept = left.pop(new.client_id, None)
         if kept and not new.in_flight:
             new.in_flight.update(kept)
-        return original(self, connection, new, packet)
+        return original(self, connection, new, *rest)
 
     def attach(original: Any, self: Sessions, connection: Connection) -> None:
         original(self, connection)
@@ -389,8 +389,8 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
     postponed: list[Callable[[], None]] = []
     _after_the_write(patcher, postponed)
 
-    def around(original: Any, self: Lifecycle, name: bytes, value: bytes) -> None:
-        postponed.append(lambda: original(self, name, value))
+    def around(original: Any, self: Lifecycle, *entry: Any) -> None:
+        postponed.append(lambda: original(self, *entry))
 
     patcher.wrap(Lifecycle, "will_is_due", around)
 
@@ -400,8 +400,10 @@ def will_is_not_stored_at_connect(patcher: Patcher) -> None:
     """The will of a connected client is in memory only."""
     import broker.lifecycle
 
-    def around(original: Any, identity: str, stored: bool, at: int, expiry: int, will: Any) -> Any:
-        return original(identity, stored, at, expiry, None if at else will)
+    def around(
+        original: Any, identity: str, stored: bool, at: int, expiry: int, will: Any, number: int
+    ) -> Any:
+        return original(identity, stored, at, expiry, None if at else will, number)
 
     patcher.wrap(broker.lifecycle, "ConnectionRecord", around)
 
@@ -410,9 +412,9 @@ def will_is_not_stored_at_connect(patcher: Patcher) -> None:
 def disconnect_does_not_cancel_the_will(patcher: Patcher) -> None:
     """DISCONNECT publishes the will."""
 
-    def around(original: Any, self: Lifecycle, connection: Any, **named: Any) -> None:
+    def around(original: Any, self: Lifecycle, connection: Any, reason: int, **named: Any) -> None:
         named["publish_will"] = True
-        original(self, connection, **named)
+        original(self, connection, reason, **named)
 
     patcher.wrap(Lifecycle, "_leave", around)
 

@@ -47,13 +47,20 @@ class Mutant:
     """One planted bug."""
 
     def __init__(
-        self, patch: Callable[[Patcher], None], profile: str | None, seeds: int, slow: bool
+        self,
+        patch: Callable[[Patcher], None],
+        profile: str | None,
+        seeds: int,
+        slow: bool,
+        in_history: bool,
     ) -> None:
         self.name = patch.__name__
         self.danger = (patch.__doc__ or "").strip()
         self.profile = profile
         self.seeds = seeds  # worlds within which it must be noticed
         self.slow = slow
+        # Is it one of the history? All others have to be found without it.
+        self.in_history = in_history
         self.patch = patch
 
     @contextmanager
@@ -66,6 +73,10 @@ class Mutant:
         finally:
             patcher.undo()
 
+    def world(self, seed: int) -> World:
+        """Return a world of the kind that finds the bug."""
+        return World(seed, self.profile, has_history=self.in_history)
+
     def hunt(self, start: int = 0) -> tuple[int, str] | None:
         """Run worlds until one notices; returns (seed, what it said), None if none did.
 
@@ -76,7 +87,7 @@ class Mutant:
         with self.planted():
             for seed in range(start, start + self.seeds):
                 try:
-                    World(seed, self.profile).run()
+                    self.world(seed).run()
                 except Violation as violation:
                     return seed, str(violation)
                 except (TypeError, AttributeError, NameError):
@@ -92,12 +103,12 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def mutant(
-    profile: str | None = None, *, seeds: int = 60, slow: bool = False
+    profile: str | None = None, *, seeds: int = 60, slow: bool = False, in_history: bool = False
 ) -> Callable[[Callable[[Patcher], None]], Callable[[Patcher], None]]:
     """Register a planted bug."""
 
     def register(patch: Callable[[Patcher], None]) -> Callable[[Patcher], None]:
-        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow)
+        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow, in_history)
         return patch
 
     return register

@@ -296,6 +296,9 @@ class BrokerProcess:
                 more = True
             if not more:
                 break
+        engine.finish(self.broker_now())
+        engine.end_tick(self.broker_now())
+        self.store.sync()
         assert self.store.unsynced == 0, "a clean shutdown leaves nothing un-synced"
         for link in self.links:
             link.note_closing()

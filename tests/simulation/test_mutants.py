@@ -3,6 +3,7 @@
 import pytest
 
 import broker.engine
+import tests.simulation.history_mutants  # noqa: F401 - its bugs are planted here, too
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.world import World
 
@@ -30,7 +31,7 @@ def test_planted_bug_is_found(name: str) -> None:
     seed, what = found
     # Without the bug the same world is clean: it is the bug that was found.
     try:
-        World(seed, mutant.profile).run()
+        mutant.world(seed).run()
     except Exception as error:
         pytest.fail(f"seed {seed} fails without {name} ({what}): {error}")
 

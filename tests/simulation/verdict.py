@@ -30,6 +30,8 @@ PROPERTIES: Final[dict[str, str]] = {
     "liveness": "once faults stop, everything is acknowledged, closed or delivered",
     "protocol": "the broker speaks correct MQTT to its clients",
     "invariants": "live and reloaded state satisfies its own invariants",
+    "history_has_no_holes": "the events of a boot are numbered from 1 without a gap",
+    "history_agrees_with_the_state": "what the history says is what the disk holds",
     "no_crash": "nothing but storage errors leaves the engine",
 }
 

@@ -28,6 +28,7 @@ from tests.simulation.presence import Closing
 from tests.simulation.process import BrokerProcess, read_heartbeat, restart_time
 from tests.simulation.profiles import PROFILES, WEIGHTS, Profile
 from tests.simulation.rare import sometimes
+from tests.simulation.retold import Retold
 from tests.simulation.verdict import Violation
 
 START_MS: Final = 1_700_000_000_000
@@ -67,8 +68,10 @@ class AnyClient:
 class World:
     """One simulated history."""
 
-    def __init__(self, seed: int, profile: str | None = None) -> None:
+    def __init__(self, seed: int, profile: str | None = None, *, has_history: bool = True) -> None:
+        """Make a world; without history nothing is recorded, nor judged by it."""
         self.seed = seed
+        self.has_history = has_history
         self.random = Random(seed)
         self.forced_profile = profile
         names = list(WEIGHTS)
@@ -85,6 +88,7 @@ class World:
         self.link_count = 0
         self.client_id_count = 0
         self.settings = self.profile.settings(self.random)
+        self.settings.history_detail = "full" if has_history else "off"
         slow = self.chance(self.profile.slow_passwords)
         self.authenticator = AnyClient(self, 1 + int(self.random.random() * 80) if slow else 0)
         self.policy = AllowAllPolicy()
@@ -127,6 +131,7 @@ class World:
         self.wrap = self.random.random() < self.profile.wrap
         self.process: BrokerProcess | None = None
         self.store = MemoryStore(FAMILIES)
+        self.retold: Retold | None = Retold(seed) if has_history else None
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
         self.clients: list[Client] = draw_clients(self)
@@ -261,6 +266,7 @@ class World:
         if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
             sometimes("settings_changed")
             self.settings = self.profile.change(self.settings, self.random)
+            self.settings.history_detail = "full" if self.has_history else "off"
         self.note("start", broker_ms)
         self.store.full = self.now < self.full_until
         try:
@@ -317,6 +323,7 @@ class World:
         note_crash(self, process, unsynced, keep)
         self.dropped += sum(process.counters.dropped.values())
         self.store = process.crash(keep)
+        self.judge_history()
         self.oracle.broker_crashed()
         for client in self.clients:
             client.broker_crashed(process)
@@ -337,6 +344,7 @@ class World:
         sometimes("clean_shutdown")
         self.dropped += sum(process.counters.dropped.values())
         self.store = process.drain()
+        self.judge_history()
         if self.faults:
             self._plan_restart()
 
@@ -349,6 +357,11 @@ class World:
         process.engine.end_tick(self.broker_now())
         unsynced = process.store.unsynced
         self._crash(process, unsynced, unsynced)
+
+    def judge_history(self) -> None:
+        """Compare what the history says with the disk as it is now."""
+        if self.retold is not None:
+            self.retold.judge(self.store)
 
     def _plan_restart(self) -> None:
         """Decide how long the broker is down and what the clocks do meanwhile."""

@@ -83,6 +83,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     },
     "dead": {
         "storage.memory": "the disk of the simulation and of tests",
+        "storage.history.fold": "the simulation judges with it, and whoever reads a history",
         "audit.run": "the audit is being put together",
         "audit.spark": "the audit is being put together",
     },

@@ -1,0 +1,170 @@
+"""Planted bugs of the history: it says too little, something else, or not with the state.
+
+Each is of a kind that no client could ever notice: only the comparison of what the history says
+with what the disk holds finds it. Read next: `tests.simulation.retold`.
+"""
+
+from typing import Any
+
+from broker.census import Census
+from broker.chronicle import Chronicle
+from broker.connection import Connection
+from broker.dispatches import Dispatches
+from broker.ledger import Ledger
+from broker.lifecycle import Lifecycle
+from broker.sessions import Sessions
+from session.session import Session
+from storage.api import Batch
+from storage.state import HISTORY
+from tests.simulation.planting import Patcher, mutant
+
+
+def _silent(patcher: Patcher, owner: Any, name: str) -> None:
+    """Record nothing in this case."""
+    patcher.set(owner, name, lambda self, *arguments, **named: None)
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def subscription_is_not_recorded(patcher: Patcher) -> None:
+    """A subscription is stored and the history does not know it."""
+    _silent(patcher, Chronicle, "subscribed")
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def unsubscription_is_not_recorded(patcher: Patcher) -> None:
+    """A subscription goes, and the history has it still."""
+    _silent(patcher, Chronicle, "unsubscribed")
+
+
+@mutant("sessions", seeds=60, in_history=True)
+def session_end_is_not_recorded(patcher: Patcher) -> None:
+    """A session ends, and the history has it for ever."""
+    _silent(patcher, Chronicle, "ended")
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def crashed_connection_is_not_recorded(patcher: Patcher) -> None:
+    """Who was connected when the broker died stays connected in the history."""
+    _silent(patcher, Chronicle, "crashed")
+
+
+@mutant("sessions", seeds=60, in_history=True)
+def cancelled_will_is_not_recorded(patcher: Patcher) -> None:
+    """A will is gone, and the history waits for it."""
+    _silent(patcher, Chronicle, "will_cancelled")
+
+
+@mutant("retained", seeds=100, in_history=True)
+def retained_message_is_not_recorded(patcher: Patcher) -> None:
+    """What is retained, or is no more, is not told."""
+    _silent(patcher, Chronicle, "retained_kept")
+
+
+@mutant("qos2", seeds=60, in_history=True)
+def completed_exchange_is_not_recorded(patcher: Patcher) -> None:
+    """PUBCOMP frees a packet id, and the history has it in flight."""
+    _silent(patcher, Dispatches, "completed")
+
+
+@mutant("gates", seeds=200, in_history=True)
+def history_is_in_another_batch_than_the_state(patcher: Patcher) -> None:
+    """The rows of a tick are written with the next one: a crash between tells two stories."""
+
+    def around(original: Any, self: Ledger, batch: Batch, now: int) -> None:
+        rows: Batch = []
+        original(self, rows, now)
+        batch.extend(vars(self).get("held", ()))
+        vars(self)["held"] = rows
+
+    patcher.wrap(Ledger, "seal", around)
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def subscription_is_recorded_with_another_offset(patcher: Patcher) -> None:
+    """The history has a subscription owed more than it is."""
+
+    def around(original: Any, self: Chronicle, *arguments: Any) -> None:
+        *others, since = arguments
+        original(self, *others, since - 1 if since else 1)
+
+    patcher.wrap(Chronicle, "subscribed", around)
+
+
+@mutant("sessions", seeds=100, in_history=True)
+def incarnation_is_used_again(patcher: Patcher) -> None:
+    """A client's next session has the number of the one before."""
+
+    def around(original: Any, self: Lifecycle, session: Any, old: Any, packet: Any) -> Any:
+        inherited = original(self, session, old, packet)
+        if session is not None and inherited is None:
+            self._sessions._last_incarnation = session.incarnation - 1
+        return inherited
+
+    patcher.wrap(Lifecycle, "_inherit", around)
+
+
+@mutant("sessions", seeds=100, in_history=True)
+def incarnation_changes_when_a_session_is_resumed(patcher: Patcher) -> None:
+    """A resumed session gets a number of its own: its history is that of two."""
+
+    def around(original: Any, self: Lifecycle, session: Session) -> None:
+        session.incarnation = self._sessions.next_incarnation()
+        original(self, session)
+
+    patcher.wrap(Lifecycle, "_revive", around)
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def census_passes_over_a_session(patcher: Patcher) -> None:
+    """A session that survived the crash is not told, as if it had not."""
+
+    def around(original: Any, self: Census, client_id: str, value: bytes) -> None:
+        if not client_id.endswith("0"):
+            original(self, client_id, value)
+
+    patcher.wrap(Census, "_look_at", around)
+
+
+@mutant("mixed", seeds=60, in_history=True)
+def a_row_of_the_history_is_dropped(patcher: Patcher) -> None:
+    """A row is thrown away: the numbers of its events are missing."""
+
+    def around(original: Any, self: Ledger, batch: Batch, now: int) -> None:
+        original(self, batch, now)
+        rows = [at for at, change in enumerate(batch) if change[0] == HISTORY]
+        if len(rows) > 1:
+            del batch[rows[0]]
+
+    patcher.wrap(Ledger, "seal", around)
+
+
+@mutant("sessions", seeds=100, in_history=True)
+def takeover_leaves_the_old_connection_in_the_history(patcher: Patcher) -> None:
+    """The end of a connection is told only if its client asked for it or was lost."""
+
+    def around(
+        original: Any,
+        self: Chronicle,
+        connection: Connection,
+        session: Session,
+        reason: int,
+        **n: Any,
+    ) -> None:
+        if n["by_client"]:
+            original(self, connection, session, reason, **n)
+
+    patcher.wrap(Chronicle, "disconnected", around)
+
+
+@mutant("mixed", seeds=100, in_history=True)
+def a_subscription_survives_only_in_the_history(patcher: Patcher) -> None:
+    """A subscription is told and its row is not written: the crash takes it."""
+
+    def around(original: Any, self: Sessions, *arguments: Any) -> bool:
+        before = len(self._tick.batch)
+        result: bool = original(self, *arguments)
+        batch = self._tick.batch
+        batch[before:] = [c for c in batch[before:] if c[0] != "subscriptions"]
+        return result
+
+    patcher.wrap(Sessions, "subscribe", around)

@@ -1,0 +1,219 @@
+"""Does the history say what the disk holds? Folds the one and compares it with the other.
+
+After every crash, and at the end, the rows of the history that are on the disk are folded on top
+of those before, and what comes out is compared with the rows of the state. Some rows are trimmed
+on the way, as by an exporter: these have been read. Must never look inside the broker, which is
+dead when this happens. Read next: `storage.history.fold`.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from mqtt.topics import split_shared
+from session.group import decode_group
+from session.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.records import decode_session
+from session.session import Session
+from session.subscription import Subscription, decode_subscription
+from session.will import decode_connection
+from storage.api import Batch
+from storage.due import WILL
+from storage.history.fold import Fold
+from storage.history.fold import Session as Folded
+from storage.history.rows import expand, split_history_key, unpack
+from storage.memory import MemoryStore
+from storage.records import decode_message
+from storage.state import (
+    BOOT_KEY,
+    CONNECTIONS,
+    DUE,
+    FILTERS,
+    GROUPS,
+    HISTORY,
+    META,
+    RETAINED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    client_prefix,
+    decode_filter,
+    encode_boot,
+    load_boot,
+    retained_topic,
+    scan_all,
+    scan_prefix,
+    split_group_key,
+    unseal,
+)
+from tests.simulation.verdict import Violation
+
+NODE: Final = "world"
+
+
+class Retold:
+    """What the history of a world has said so far."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)  # its own: whoever looks on changes nothing
+        self._next: tuple[int, int] = (0, 0)  # boot and seq of the first event not read yet
+        self._said = 0  # problems that were looked at
+        self.fold = Fold()
+
+    def judge(self, store: MemoryStore) -> None:
+        """Read what is new and compare it with the rest of the disk; the broker is dead."""
+        self.read(store)
+        self.fold.cut_off()
+        problems = self.fold.problems()
+        for problem in problems[self._said :]:
+            raise Violation("history_agrees_with_the_state", problem)
+        for difference in differences(self.fold, store):
+            raise Violation("history_agrees_with_the_state", difference)
+
+    def read(self, store: MemoryStore) -> None:
+        """Take in what is new, and trim some of it."""
+        keys = []
+        for key, value in scan_all(store, HISTORY, b"", None):
+            keys.append(key)
+            boot, first = split_history_key(key)
+            row = unpack(unseal(value, f"history {key.hex()}"))
+            if row.first_seq != first:
+                raise Violation("history_has_no_holes", f"row {boot}/{first} is {row.first_seq}")
+            if (boot, first) < self._next:
+                continue
+            if boot == self._next[0] and first != self._next[1]:
+                raise Violation("history_has_no_holes", f"{boot}/{first} follows {self._next}")
+            if boot != self._next[0] and first != 1:
+                raise Violation("history_has_no_holes", f"{boot}/{first} is its first row")
+            self._next = (boot, first + row.events)
+            for flat in expand(row, NODE, boot):
+                self.fold.feed(flat)
+        if keys and self._random.random() < 0.5:
+            cut = 1 + int(self._random.random() * len(keys))
+            # As `broker.outbox` does it: the next boot has to know where this one ended.
+            trimmed: Batch = [(HISTORY, key, None) for key in keys[:cut]]
+            boot, told = load_boot(store)
+            if boot == self._next[0]:
+                told = self._next[1] - 1
+            store.write([*trimmed, (META, BOOT_KEY, encode_boot(boot, told))])
+            store.sync()
+
+
+def differences(fold: Fold, store: MemoryStore) -> Iterator[str]:
+    """Yield what the history says otherwise than the disk."""
+    found = {key.decode(): value for key, value in scan_all(store, SESSIONS, b"", None)}
+    told = {name: session for name, session in fold.sessions.items() if session.is_stored}
+    for client_id in found.keys() | told.keys():
+        if client_id not in told:
+            yield f"{client_id} has a session that the history does not know"
+        elif client_id not in found:
+            yield f"{client_id} has session {told[client_id].incarnation} in the history only"
+        else:
+            session = _load(store, client_id, found[client_id])
+            for what in _compare(store, fold, told[client_id], session):
+                yield f"session of {client_id}: {what}"
+    yield from _compare_wills(fold, store)
+    retained = {
+        retained_topic(key): decode_message(value, 0).accepted_at_ms * 1000
+        for key, value in scan_all(store, RETAINED, b"", None)
+    }
+    if retained != fold.retained:
+        yield f"retained are {retained}, and {fold.retained} in the history"
+
+
+def _load(store: MemoryStore, client_id: str, value: bytes) -> Session:
+    session = decode_session(client_id, unseal(value, "session"))
+    prefix = client_prefix(client_id)
+    for key, row in scan_prefix(store, SUBSCRIPTIONS, prefix):
+        topic_filter = key[len(prefix) :].decode()
+        shared = split_shared(topic_filter)
+        share_name, stream = shared if shared else (None, topic_filter)
+        body = unseal(row, "subscription")
+        session.add(decode_subscription(topic_filter, share_name, stream, body))
+    return session
+
+
+def _compare(store: MemoryStore, fold: Fold, told: Folded, session: Session) -> Iterator[str]:
+    names = (
+        ("incarnation", told.incarnation, session.incarnation),
+        ("expiry interval", told.expiry_s, session.expiry_interval_s),
+        ("subscriptions", set(told.subscriptions), set(session.subscriptions)),
+        ("connected", told.conn > 0, not session.disconnected_at_ms),
+    )
+    for name, in_history, on_disk in names:
+        if in_history != on_disk:
+            yield f"{name} is {on_disk}, in the history {in_history}"
+    at_us = session.disconnected_at_ms * 1000
+    if at_us != told.disconnected_us:
+        yield f"disconnected at {at_us}, in the history at {told.disconnected_us}"
+    for topic_filter in set(told.subscriptions) & set(session.subscriptions):
+        held = told.subscriptions[topic_filter]
+        expected = _held(store, session.subscriptions[topic_filter])
+        if expected != (held.qos, held.stream, held.since, held.no_local):
+            yield (
+                f"{topic_filter!r} is {expected}, in the history"
+                f" {(held.qos, held.stream, held.since, held.no_local)}"
+            )
+    yield from _compare_in_flight(told, session)
+
+
+def _held(store: MemoryStore, subscription: Subscription) -> tuple[int, int, int, bool]:
+    """Return QoS, stream, since-offset and No Local of a subscription on the disk."""
+    stream, since = 0, subscription.since
+    if subscription.holds or subscription.share_name is not None:
+        row = store.get(FILTERS, subscription.stream_filter.encode())
+        assert row is not None, f"{subscription.topic_filter!r} has no stream"
+        stream = decode_filter(row)[0]
+    if subscription.share_name is not None:
+        for key, value in scan_all(store, GROUPS, b"", None):
+            if split_group_key(key) == (subscription.share_name, subscription.stream_filter):
+                since = decode_group(unseal(value, "group")).since
+    return subscription.qos, stream, since, subscription.no_local
+
+
+def _compare_in_flight(told: Folded, session: Session) -> Iterator[str]:
+    """Compare QoS 2 exactly; QoS 1 but for what may reach the disk late."""
+    found: dict[int, tuple[int, int, bool]] = {}
+    for packet_id, entry in session.in_flight.items():
+        message = 0 if entry & SOURCE_MASK == FROM_MAILBOX else entry >> REFERENCE_SHIFT
+        found[packet_id] = (message, entry & QOS_MASK, bool(entry & RELEASED))
+    for packet_id, inflight in told.in_flight.items():
+        said = (inflight.msg, inflight.qos, inflight.is_released)
+        if found.pop(packet_id, None) != said and not inflight.is_doubtful:
+            yield f"packet id {packet_id} is {said} in the history only"
+    for packet_id, expected in found.items():
+        yield f"packet id {packet_id} is {expected}, and not in the history"
+
+
+def _compare_wills(fold: Fold, store: MemoryStore) -> Iterator[str]:
+    """Compare the wills of connections and those that wait, by client, session and topic.
+
+    When one is due is compared where it is the will of a session; others could not be published
+    when they were.
+    """
+    found: list[tuple[str, int, str, int, bool]] = []
+    due: set[tuple[str, int, int]] = set()
+    for key, value in scan_all(store, CONNECTIONS, b"", None):
+        record = decode_connection(unseal(value, "connection"))
+        if record.will is not None:
+            will = record.will
+            found.append((key.decode(), record.incarnation, will.topic, will.qos, False))
+    for key, value in scan_all(store, DUE, b"", None):
+        at_ms, kind, name = int.from_bytes(key[:8], "big"), key[8], key[9:]
+        if kind == WILL:
+            record = decode_connection(unseal(value, "due"))
+            assert record.will is not None
+            client_id, _, number = name.partition(b"\0")
+            owner = client_id.decode(), record.incarnation
+            found.append((*owner, record.will.topic, record.will.qos, True))
+            if not number:
+                due.add((*owner, at_ms * 1000))
+    told = [
+        (client_id, incarnation, will.topic, will.qos, will.due_us > 0)
+        for (client_id, incarnation), wills in fold.wills.items()
+        for will in wills
+    ]
+    if sorted(found) != sorted(told):
+        yield f"wills are {sorted(found)}, and {sorted(told)} in the history"
+    for client_id, incarnation, at_us in due:
+        if at_us not in {will.due_us for will in fold.wills[client_id, incarnation]}:
+            yield f"a will of {client_id} is due at {at_us}, and not in the history"
