@@ -16,6 +16,7 @@ from broker.connection import CLOSED, CLOSING, Connection
 from broker.delivery import Delivery
 from broker.engine import Engine
 from broker.filters import Entry
+from broker.fitting import Fitting
 from broker.groups import Group, Groups
 from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
@@ -736,11 +737,11 @@ def message_goes_to_every_member(patcher: Patcher) -> None:
 def qos_is_upgraded(patcher: Patcher) -> None:
     """Stored messages are delivered at the granted QoS, whatever they were published with."""
 
-    def around(original: Any, self: Delivery, owner: Session, message: Any) -> Any:
+    def around(original: Any, self: Fitting, owner: Session, message: Any) -> Any:
         found = original(self, owner, message)
         return None if found is None else (2, *found[1:])
 
-    patcher.wrap(Delivery, "options", around)
+    patcher.wrap(Fitting, "options", around)
 
 
 @mutant("retained")
