@@ -274,6 +274,9 @@ class Driver:
         if not self.is_due:
             self.wake()
         self.engine.drain(self.now)
+        if not await self.quiet(timeout_s):
+            return False
+        self.run(self._finish)
         return await self.quiet(timeout_s)
 
     async def quiet(self, timeout_s: float) -> bool:
@@ -282,9 +285,6 @@ class Driver:
         if not self.is_due:
             self.wake()
         try:
-            await asyncio.wait_for(self._drained.wait(), timeout_s)
-            self._drained.clear()
-            self.run(self._finish)
             await asyncio.wait_for(self._drained.wait(), timeout_s)
         except TimeoutError:
             return False

@@ -13,7 +13,9 @@ from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from storage.api import Batch
 from storage.errors import Recoverable, Unrecoverable
+from storage.history.rows import expand, unpack
 from storage.rocks import RocksStore
+from storage.state import HISTORY, unseal
 from storage.writer import Committer
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 
@@ -384,6 +386,9 @@ def test_a_drain_is_over_when_clients_are_gone_and_everything_is_durable() -> No
         assert await drained
         assert broker.driver.is_quiet()
         assert broker.engine.durable == broker.engine.written
+        rows = broker.store.scan(HISTORY, b"", count=10_000)
+        names = [e["ev"] for _, v in rows for e in expand(unpack(unseal(v, "row")), "n", 1)]
+        assert names[-1] == "shutdown" and names.count("shutdown") == 1
 
     run(scenario)
 
