@@ -24,7 +24,7 @@ READ_ROWS: Final = 32
 JOB_BYTES_MAX: Final = 64 << 20
 # A broker that exports all the time keeps its process; another one starts it once a minute.
 IDLE_S: Final = 10.0
-JOIN_S: Final = 3.0
+JOIN_S: Final = 1.0
 
 Key: TypeAlias = tuple[int, int]  # boot, first seq
 FIRST: Final[Key] = (0, 0)
@@ -128,11 +128,12 @@ class Frontier:
         if not self._lock.acquire(blocking=False):
             return None  # the other one may be waiting for the disk
         try:
-            start = history_key(*self._next)
-            rows = self._advance(self._store.scan(HISTORY, start, LAST_KEY, count=count))
+            start = self._next
+            found = self._store.scan(HISTORY, history_key(*start), LAST_KEY, count=count)
+            rows = self._advance(found)
             rows = [row for row in rows if not self._is_discarded(row[0])]
             if rows:
-                self._discarded.append((rows[0][0], rows[-1][0]))
+                self._note_discarded(rows[0][0], rows[-1][0], start)
             return rows
         finally:
             self._lock.release()
@@ -142,10 +143,19 @@ class Frontier:
         with self._lock:
             self._next = key
 
-    def trimmed(self, key: Key) -> None:
-        """Forget what was thrown away before `key`: it cannot come back."""
+    def sealed(self, key: Key) -> None:
+        """Rows up to `key` are never taken again: forget what was thrown away before it."""
         with self._lock:
-            self._discarded = [each for each in self._discarded if each[1] >= key]
+            self._discarded = [each for each in self._discarded if each[1] > key]
+
+    def _note_discarded(self, first: Key, last: Key, taken_from: Key) -> None:
+        """Remember a range of keys, as one with the last if nothing was taken in between."""
+        if self._discarded:
+            before_first, (boot, seq) = self._discarded[-1]
+            if taken_from == (boot, seq + 1):
+                self._discarded[-1] = (before_first, last)
+                return
+        self._discarded.append((first, last))
 
     def _advance(self, rows: list[Row]) -> list[tuple[Key, bytes]]:
         found = [(split_history_key(key), value) for key, value in rows]
@@ -233,12 +243,15 @@ class ExportThread:
                 sealed = self._link.seal()
                 if failpoint.hook is not None:
                     failpoint.hook(failpoint.HISTORY_BEFORE_TRIM)
+                self.frontier.sealed(job.keys[-1])
                 self._report(Exported(job, sealed))
-        except (SegmenterFailed, StorageError, ValueError) as problem:
+        # Shell boundary: whatever goes wrong on this thread, the history must not stop for ever.
+        except Exception as problem:
             if job.keys:
                 self.frontier.put_back(job.keys[0])
             self._drop_link()
-            return str(problem) or type(problem).__name__
+            expected = isinstance(problem, SegmenterFailed | StorageError)
+            return str(problem) if expected else f"{type(problem).__name__}: {problem}"
         return ""
 
     def _hand_over(self, job: Job, limit: Key) -> bool:

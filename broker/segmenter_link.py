@@ -50,8 +50,6 @@ class SegmenterLink:
 
     def __init__(self, place: Place, *, seal_events: int, keep_days: int) -> None:
         """Start it. Raises `SegmenterFailed`."""
-        root = str(Path(__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, "-P", "-m", "broker.segmenter"]
         command += ["--node", place.node, "--lock", str(place.lock)]
         command += ["--events", str(seal_events), "--keep-days", str(keep_days)]
@@ -62,7 +60,7 @@ class SegmenterLink:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path},
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C on a terminal is for the broker
             )
         except OSError as problem:
@@ -138,3 +136,12 @@ class SegmenterLink:
         status = self._process.wait()
         how = f"signal {-status}" if status < 0 else f"status {status}"
         return SegmenterFailed(said or f"it ended with {how} and said nothing")
+
+
+def _environment() -> dict[str, str]:
+    """Return an environment in which Python finds the very sources this process runs."""
+    root = Path(__file__).resolve().parents[1]
+    if root.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)  # it finds them anyway, and they must not come before its own
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, "PYTHONPATH": path}

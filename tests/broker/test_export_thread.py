@@ -156,3 +156,38 @@ def test_a_closed_store_is_a_failure_and_no_end_of_the_thread(store: RocksStore)
         assert isinstance(report, Ended)
         assert "is closed" in report.problem
     running.thread.close()
+
+
+def test_what_is_thrown_away_for_long_is_remembered_in_little_space(store: RocksStore) -> None:
+    put(store, 1, *range(1, 41))
+    frontier = Frontier(store)
+    for first_seq in (1, 11):
+        assert keys(frontier.take_away(10)) == [
+            (1, seq) for seq in range(first_seq, first_seq + 10)
+        ]
+    assert len(frontier._discarded) == 1
+    assert keys(frontier.take((1, 25))) == [(1, seq) for seq in range(21, 26)]
+    frontier.take_away(5)
+    assert len(frontier._discarded) == 2
+    frontier.sealed((1, 25))
+    assert frontier._discarded == [((1, 26), (1, 30))]
+
+
+def test_a_mistake_of_ours_is_reported_like_a_failure(store: RocksStore) -> None:
+    put(store, 2, 1)
+    running = Running(store)
+    assert isinstance(running.next(), Counted)
+    opened = running.shelf.open
+
+    def fail() -> Shelf:
+        running.thread._open_link = opened  # type: ignore[misc]
+        raise RuntimeError("a bug")
+
+    running.thread._open_link = fail  # type: ignore[misc]
+    running.thread.order((2, 1))
+    report = running.next()
+    assert isinstance(report, Ended)
+    assert report.problem == "RuntimeError: a bug"
+    running.thread.order((2, 1))
+    assert isinstance(running.next(), Exported)
+    running.thread.close()

@@ -4,6 +4,8 @@ The real processes are killed at each step of an export, and the directory of se
 against what the database held at that moment.
 """
 
+import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.durability.process import POLL_SECONDS, READY_SECONDS, BrokerProcess,
 from tests.durability.rawclient import RawClient
 
 IN_THE_BROKER = (failpoint.HISTORY_BEFORE_TRIM, failpoint.HISTORY_AMID_TRIM)
+KILLS = 12
 Events = dict[int, set[int]]  # by boot
 
 
@@ -76,8 +79,8 @@ def wait_for(what: Callable[[], bool], broker: BrokerProcess) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def publish(broker: BrokerProcess, count: int) -> None:
-    """Have messages stored and delivered, until the broker dies over it."""
+def publish(broker: BrokerProcess, count: int, *, is_doomed: bool = False) -> None:
+    """Have messages stored and delivered, until the broker dies over it or is killed."""
     subscriber, publisher = RawClient(broker.port, "s"), RawClient(broker.port, "p")
     try:
         subscriber.connect(clean_start=False, expiry=3600)
@@ -86,7 +89,7 @@ def publish(broker: BrokerProcess, count: int) -> None:
         for number in range(count):
             publisher.publish("t", b"%d" % number, qos=1)
     except (AssertionError, OSError):
-        assert not broker.is_running() or "history_export_failed" in broker.log()
+        assert is_doomed or not broker.is_running() or "history_export_failed" in broker.log()
     finally:
         subscriber.drop()
         publisher.drop()
@@ -128,3 +131,26 @@ def test_a_crash_in_an_export_neither_loses_nor_repeats_an_event(
     exported = in_segments(broker)
     assert exported[1] == known[1]
     assert set(exported) <= {1, 2}
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_neither_lose_nor_repeat_an_event(broker: BrokerProcess) -> None:
+    moments = random.Random(5)
+    known: Events = {}
+    for _ in range(KILLS):
+        broker.start()
+        load = threading.Thread(
+            target=publish, args=(broker, 1_000_000), kwargs={"is_doomed": True}
+        )
+        load.start()
+        time.sleep(moments.uniform(0.2, 4.0))
+        broker.kill()
+        load.join()
+        known = both(known, both(in_the_database(broker), in_segments(broker)))
+    broker.start()
+    assert broker.stop() == 0
+    exported = in_segments(broker)
+    for boot in range(1, KILLS + 1):
+        assert exported.get(boot, set()) == known.get(boot, set())
+        assert known.get(boot, set()) == set(range(1, len(known.get(boot, set())) + 1))
+    assert sum(len(numbers) for numbers in exported.values()) > 1000

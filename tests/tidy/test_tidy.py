@@ -71,6 +71,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "WriteOptions": {"storage/rocks.py": "the adapter"},
     "except Exception": {
         "broker/driver.py": "shell boundary: the event loop",
+        "broker/export_thread.py::ExportThread._serve": "shell boundary: the exporter's thread",
         "broker/transport.py": "shell boundary: connection callbacks",
         "storage/writer.py::Committer._run": "shell boundary: the committer's thread",
         "storage/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
