@@ -399,7 +399,9 @@ class Chronicle:
         ledger = self._ledger
         if ledger.is_on:
             ledger.at(self._tick.now)
-            before = max(load_boot(store)[1], last_seq(store, ledger.boot - 1))
+            boot, told = load_boot(store)
+            # Another boot before this one than the store knows: it has nothing of that.
+            before = max(told, last_seq(store, boot)) if boot == ledger.boot - 1 else 0
             detail = ledger.words(ledger.describe())
             ledger.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
 
@@ -430,12 +432,16 @@ class Chronicle:
 
 
 def last_seq(store: Store, boot: int) -> int:
-    """Return the last event of a boot that has its row in the store, 0 if none has."""
+    """Return the last event of a boot that has its row in the store, 0 if none has.
+
+    A row that cannot be read does not count: no client has to wait for an operator.
+    """
     row = store.last(HISTORY, history_key(boot, 0), history_key(boot + 1, 0))
     if row is None:
         return 0
     key, value = row
+    first = split_history_key(key)[1]
     try:
-        return split_history_key(key)[1] + unpack(unseal(value, "history row")).events - 1
-    except ValueError as error:
-        raise CorruptRecord(f"history row {key.hex()}: {error}") from error
+        return first + unpack(unseal(value, "history row")).events - 1
+    except (ValueError, CorruptRecord):
+        return first - 1

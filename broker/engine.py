@@ -196,13 +196,14 @@ class Engine:
 
     # Start
 
-    def start(self, now: int, *, alive_ms: int = 0) -> Recovery:
+    def start(self, now: int, *, alive_ms: int = 0, told_of: int = 0) -> Recovery:
         """Open what is in the store and settle what a crash left; call it first, once.
 
         Clients that were connected count as disconnected when the broker was dead at the latest, by
-        its last heartbeat, or by `alive_ms` if a shell knows of a later sign of life. On return
-        everything is written; it is durable with the next commit. Raises `StorageError`, and
-        `CorruptRecord` for rows that everything depends on.
+        its last heartbeat, or by `alive_ms` if a shell knows of a later sign of life. `told_of` is
+        the newest boot that somebody has the history of: a database that was set back does not use
+        its numbers again. On return everything is written; it is durable with the next commit.
+        Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
         """
         store = self._store
         existing = set(store.families())
@@ -212,7 +213,7 @@ class Engine:
         self._tick.now = now
         check_format(store, self._tick.batch)
         self._totals = load_totals(store)
-        self._boot = load_boot(store)[0] + 1
+        self._boot = max(load_boot(store)[0], told_of) + 1
         self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot, 0)))
         self._build()
         self._ledger.begin(self._boot, now, store)

@@ -14,7 +14,6 @@ from typing import Final
 
 from broker.config import ConfigError, Shell
 from broker.units import NAME
-from storage.history.names import newest_boot
 
 NODE_FILE: Final = "history.node"
 LOCK_FILE: Final = "history.lock"  # held by the process that writes segments
@@ -86,22 +85,6 @@ def settle(shell: Shell) -> Place:
     if shell.history_node is None:
         remember(shell, place.node)
     return place
-
-
-def part(shell: Shell, place: Place, boot: int) -> str:
-    """Return the name under which boot number `boot` has to write, and keep it.
-
-    It is `place.node`, unless that has segments of this boot or of later ones already: then the
-    database is older than its history, a copy that was restored, and the name gets a number. Raises
-    `ConfigError` when that cannot be written down.
-    """
-    node, number = place.node, 1
-    while newest_boot(place.directory, node) >= boot:
-        number += 1
-        node = f"{place.node[: CHARACTERS_MAX - 4]}.{number}"
-    if node != place.node:
-        remember(shell, node)
-    return node
 
 
 def remember(shell: Shell, node: str) -> None:

@@ -42,6 +42,7 @@ from storage.clock import HEARTBEAT_KEY, Heartbeat
 from storage.directory import DataDirectory
 from storage.errors import Recoverable, StorageError
 from storage.history import events
+from storage.history.names import newest_boot
 from storage.pulse import Pulse
 from storage.rocks import RocksStore
 from storage.space import Space, is_full
@@ -228,7 +229,12 @@ class Server:
             heartbeat=self._heartbeat,
             observe=self._observe,
         )
-        self._recovery: Recovery = self._engine.start(start_ms, alive_ms=self._pulse.broker_ms)
+        told_of = 0
+        if self._history is not None:
+            told_of = newest_boot(self._history.directory, self._history.node)
+        self._recovery: Recovery = self._engine.start(
+            start_ms, alive_ms=self._pulse.broker_ms, told_of=told_of
+        )
         self._status.recovered_sessions = self._recovery.sessions
         self._started_ms = start_ms
 
@@ -316,7 +322,6 @@ class Server:
         outbox = self._engine.outbox
         try:
             place = self._history or history_place.settle(shell)
-            place.node = history_place.part(shell, place, outbox.boot)
         except ConfigError as problem:
             raise StartError(str(problem)) from None
         self._exporter = Exporter(

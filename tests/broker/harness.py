@@ -348,7 +348,7 @@ class Broker:
 
     # The process
 
-    def start(self, *, alive_ms: int = 0) -> Recovery:
+    def start(self, *, alive_ms: int = 0, told_of: int = 0) -> Recovery:
         """Start the engine on what is in the store."""
         self.counters = Counters()
         self.engine = Engine(
@@ -359,7 +359,7 @@ class Broker:
             new_client_id=self._new_client_id,
             counters=self.counters,
         )
-        recovery = self.engine.start(self.now, alive_ms=alive_ms)
+        recovery = self.engine.start(self.now, alive_ms=alive_ms, told_of=told_of)
         self.settle()
         return recovery
 

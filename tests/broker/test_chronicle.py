@@ -7,9 +7,8 @@ import pytest
 
 from broker.chronicle import last_seq
 from broker.sessions import INCARNATION_SHIFT
-from storage.errors import CorruptRecord
 from storage.history.rows import history_key, split_history_key
-from storage.state import seal
+from storage.state import load_boot, seal
 from tests.broker.harness import NEVER, Broker, Client, connect_packet, will
 from tests.broker.told import Told, columns
 from tests.broker.told import told as told_so_far
@@ -285,11 +284,29 @@ def test_a_boot_says_how_far_the_one_before_it_came() -> None:
     assert last_seq(broker.store, 9) == 0
 
 
-def test_a_damaged_row_of_the_history_is_named() -> None:
+def test_a_damaged_row_of_the_history_does_not_count_and_stops_no_start() -> None:
     broker = Broker()
-    broker.store.write([("history", history_key(7, 3), seal(b"no row"))])
-    with pytest.raises(CorruptRecord, match="history row 0000000700000000"):
-        last_seq(broker.store, 7)
+    broker.durable("c", "t").drop()
+    last = told(broker)[-1]["seq"]
+    assert isinstance(last, int)
+    broker.store.write([("history", history_key(1, last + 1), seal(b"no row"))])
+    assert last_seq(broker.store, 1) == last
+    broker.store.write([("history", history_key(1, last + 1), b"not even sealed")])
+    broker.crash()
+    broker.start()
+    assert load_boot(broker.store)[0] == 2
+
+
+def test_a_database_that_was_set_back_uses_no_number_again() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    broker.crash()
+    broker.start(told_of=7)
+    (boot,) = [event for event in told(broker, "boot") if event["boot"] == 8]
+    assert boot["count"] == 0  # of boot 7 it has nothing
+    session = broker.connect("new", expiry=9).connection.session
+    assert session is not None
+    assert session.incarnation >> INCARNATION_SHIFT == 8
 
 
 def test_a_boot_says_that_also_if_all_rows_were_exported_and_trimmed() -> None:

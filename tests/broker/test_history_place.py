@@ -7,7 +7,6 @@ import pytest
 from broker import history_place
 from broker.config import ConfigError, Shell
 from broker.units import NAME
-from storage.history.names import segment_path
 
 
 def shell(tmp_path: Path) -> Shell:
@@ -73,18 +72,3 @@ def test_a_directory_that_is_none_is_refused_with_the_key(tmp_path: Path) -> Non
     history_place.check(settings)
     assert not (tmp_path / "new").exists()
     assert history_place.settle(settings).directory.is_dir()
-
-
-def test_a_database_older_than_its_history_gets_a_name_of_its_own(tmp_path: Path) -> None:
-    settings = shell(tmp_path)
-    settings.history_node = "edge"
-    place = history_place.settle(settings)
-    path = segment_path(place.directory, "edge", 6, 1, 10, first_ms=1_795_294_800_000)
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert history_place.part(settings, place, 7) == "edge"
-    assert not (tmp_path / "data" / history_place.NODE_FILE).exists()
-    settings.history_node = None
-    history_place.remember(settings, "edge")
-    assert history_place.part(settings, place, 6) == "edge.2"
-    assert history_place.settle(settings).node == "edge.2"
