@@ -122,27 +122,25 @@ class Oracle:
         )
         return dict(pairs)
 
-    def deliveries(self) -> dict[tuple[str, int, int], tuple[str, int]]:
-        """Return (node, session, msg) -> (how far it got, how often it was sent).
+    def disputed(self, table: str) -> list[tuple[Any, ...]]:
+        """Return up to ten deliveries about which `table` (Parquet files) says something else.
 
-        For what was sent, expired or dropped alone; not for what is owed only.
+        What the table alone has must be owed and never sent. What never ended is `open` here: ends
+        of sessions and subscriptions, and gaps, are the table's own business.
         """
-        found = self.rows(
-            """SELECT node, session, msg,
-                CASE max(CASE ev WHEN 'msg_completed' THEN 6
-                        WHEN 'msg_acked' THEN CASE WHEN qos = 1 OR reason >= 128 THEN 5 ELSE 1 END
-                        WHEN 'msg_expired' THEN 4 WHEN 'msg_dropped' THEN 3
-                        WHEN 'msg_delivered' THEN CASE WHEN qos = 0 THEN 2 ELSE 1 END ELSE 0 END)
-                    WHEN 6 THEN 'completed' WHEN 5 THEN 'acked' WHEN 4 THEN 'expired'
-                    WHEN 3 THEN 'dropped' WHEN 2 THEN 'delivered_qos0' WHEN 1 THEN 'open'
-                    ELSE 'moved' END,
-                count(*) FILTER (ev = 'msg_delivered')
-            FROM h WHERE msg IS NOT NULL AND session IS NOT NULL AND msg_last IS NULL
-                AND ev IN ('msg_delivered', 'msg_acked', 'msg_completed', 'msg_expired',
-                    'msg_dropped', 'msg_moved')
-            GROUP BY ALL"""
+        return self.rows(
+            f"""WITH ours AS ({_DELIVERIES}),
+                theirs AS (SELECT node, session, msg, outcome, attempts
+                    FROM read_parquet('{table}') WHERE session IS NOT NULL)
+            SELECT node, session, msg, o.outcome, t.outcome, o.attempts, t.attempts
+            FROM ours AS o FULL JOIN theirs AS t USING (node, session, msg)
+            WHERE (o.attempts IS NULL AND (t.attempts > 0 OR t.outcome NOT IN ({_NEVER_ENDED})
+                    AND t.outcome <> 'dropped'))
+                OR t.attempts IS NULL OR t.attempts <> o.attempts
+                OR (t.outcome <> o.outcome
+                    AND NOT (o.outcome = 'open' AND t.outcome IN ({_NEVER_ENDED})))
+            LIMIT 10"""
         )
-        return {tuple(row[:3]): tuple(row[3:]) for row in found}
 
     # Accusations: (node, session, msg), None where it is about neither.
 
@@ -191,6 +189,23 @@ SELECT node, minute, tenant, stage, sum(n)::BIGINT, sum(bytes)::BIGINT,
         % 2305843009213693952)::BIGINT
 FROM parts GROUP BY ALL
 """
+
+# How far every delivery got that was sent, expired or dropped alone, and how often it was sent.
+_DELIVERIES = """
+SELECT node, session, msg,
+    CASE max(CASE ev WHEN 'msg_completed' THEN 6
+            WHEN 'msg_acked' THEN CASE WHEN qos = 1 OR reason >= 128 THEN 5 ELSE 1 END
+            WHEN 'msg_expired' THEN 4 WHEN 'msg_dropped' THEN 3
+            WHEN 'msg_delivered' THEN CASE WHEN qos = 0 THEN 2 ELSE 1 END ELSE 1 END)
+        WHEN 6 THEN 'completed' WHEN 5 THEN 'acked' WHEN 4 THEN 'expired'
+        WHEN 3 THEN 'dropped' WHEN 2 THEN 'delivered_qos0' ELSE 'open' END AS outcome,
+    count(*) FILTER (ev = 'msg_delivered') AS attempts
+FROM h WHERE msg IS NOT NULL AND session IS NOT NULL AND msg_last IS NULL
+    AND ev IN ('msg_delivered', 'msg_acked', 'msg_completed', 'msg_expired', 'msg_dropped',
+        'msg_moved')
+GROUP BY ALL
+"""
+_NEVER_ENDED = "'open', 'session_ended', 'unsubscribed', 'unknown', 'lost', 'moved'"
 
 _OPEN = """owed AS o ANTI JOIN (SELECT node, session, msg, g FROM h
     WHERE ev IN ('msg_delivered', 'msg_expired', 'msg_dropped') AND session IS NOT NULL

@@ -1,6 +1,5 @@
 """The audit against the generator and the oracle: the same faults, and identical numbers."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +17,6 @@ from audit.run import run
 from tests.audit.generate.conftest import Made
 from tests.audit.generate.oracle import Oracle
 
-# What the audit calls a delivery that the oracle, which knows of no ends, calls open.
-OPEN_ENDS = {"open", "session_ended", "unsubscribed", "unknown", "lost", "moved"}
 EVENTS_LARGE = 10_000_000
 
 
@@ -123,17 +120,9 @@ def check_witnesses(case: Audited) -> None:
 
 def check_deliveries(case: Audited) -> None:
     """Check that what became of every delivery is the same for audit and oracle."""
-    rows = case.table("deliveries", "node, session, msg, outcome, attempts")
-    theirs = {row[:3]: row[3:] for row in rows if row[1] is not None}
-    ours = case.oracle.deliveries()
-    assert ours
-    for key, (outcome, attempts) in ours.items():
-        told, times = theirs[key]
-        assert times == attempts, key
-        assert told == outcome or (outcome == "open" and told in OPEN_ENDS), (key, told, outcome)
-    # What only the audit lists was owed, and never sent.
-    silent = Counter(told for key, (told, _) in theirs.items() if key not in ours)
-    assert set(silent) <= {"open", "session_ended", "unsubscribed", "unknown", "lost", "dropped"}
+    (counted,) = case.table("deliveries", "count(*)")
+    assert counted[0] > 1000
+    assert case.oracle.disputed(f"{case.out}/tables/deliveries/*/*.parquet") == []
 
 
 def test_a_true_history_is_not_accused(innocent: Audited) -> None:
