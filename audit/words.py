@@ -1,0 +1,117 @@
+"""Numbers, times and names as a person reads them, and safe inside a page. Pure.
+
+Names come from clients of the broker: they may hold markup, control characters, text that runs
+from right to left, or 64 KiB. `name` makes each of them harmless and short.
+"""
+
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+NAME_MAX: Final = 80  # characters of a name that are shown; a page is no dump
+_BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_COMPACT: Final = ("", "k", "M", "G", "T", "P")
+# Invisible or direction-changing characters that `str.isprintable` lets through or that would
+# disturb the text around them.
+_HIDDEN: Final = frozenset(
+    "\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+)
+
+
+def visible(text: str) -> str:
+    """Return `text` with every character that would not be seen replaced by one that is."""
+    if text.isprintable() and not _HIDDEN.intersection(text):
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the control pictures of Unicode
+    if code == 0x7F:
+        return "\u2421"
+    if character == " " or (character.isprintable() and character not in _HIDDEN):
+        return character
+    return "\ufffd"
+
+
+def name(text: str, *, empty: str = "(none)") -> str:
+    """Return a name from outside as HTML: escaped, isolated in its direction, cut if it is long."""
+    if not text:
+        return f'<span class="none">{escape(empty)}</span>'
+    shown = visible(text)
+    if len(shown) <= NAME_MAX:
+        return f"<bdi>{escape(shown)}</bdi>"
+    short = f"{shown[: NAME_MAX - 1]}…"
+    return f'<bdi title="{escape(shown[:1024])}">{escape(short)}</bdi>'
+
+
+def count(number: int) -> str:
+    """Return 1234567 as 1,234,567."""
+    return f"{number:,}"
+
+
+def compact(number: float) -> str:
+    """Return 1234567 as 1.2M: for axes, where there is no room."""
+    size = abs(number)
+    step = 0
+    while size >= 999.5 and step < len(_COMPACT) - 1:
+        size /= 1000
+        number /= 1000
+        step += 1
+    digits = 0 if step == 0 and float(number).is_integer() else (1 if size < 9.95 else 0)
+    text = f"{number:.{digits}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text + _COMPACT[step]
+
+
+def size(number: float) -> str:
+    """Return a number of bytes with its unit."""
+    value = float(number)
+    step = 0
+    while abs(value) >= 1023.5 and step < len(_BYTES) - 1:
+        value /= 1024
+        step += 1
+    digits = 0 if step == 0 or abs(value) >= 99.5 else 1
+    return f"{value:,.{digits}f} {_BYTES[step]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the one unit that suits it."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    for limit, factor, unit in (
+        (0.9995e-3, 1e6, "µs"),
+        (0.9995, 1e3, "ms"),
+        (119.5, 1, "s"),
+        (7170, 1 / 60, "min"),
+        (172_000, 1 / 3600, "h"),
+    ):
+        if seconds < limit:
+            return _three_digits(seconds * factor) + f" {unit}"
+    return _three_digits(seconds / 86400) + " d"
+
+
+def _three_digits(value: float) -> str:
+    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else 2
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def moment(at_us: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC."""
+    seconds, micros = divmod(at_us, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+
+
+def when(at_us: int) -> str:
+    """Return a time to the second as HTML that machines can read as well."""
+    at = moment(at_us)
+    return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}</time>'
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """Return the number with its noun: 1 session, 2 sessions."""
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"
