@@ -222,6 +222,11 @@ class Picture:
     clients: int = 0  # different ones that connected
     findings: list[Finding] = field(default_factory=list)
 
+    def restarts(self) -> list[Boot]:
+        """Return the boots after which their broker started again: something had to survive."""
+        last = {boot.node: boot.boot for boot in sorted(self.boots, key=lambda boot: boot.boot)}
+        return [boot for boot in self.boots if boot.boot != last[boot.node]]
+
     def check(self, name: str) -> Check | None:
         """Return the invariant with this id, if it was checked."""
         return next((check for check in self.checks if check.id == name), None)

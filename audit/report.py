@@ -128,7 +128,7 @@ def headline_of(picture: Picture) -> tuple[str, str]:
     if not picture.events:
         return "There is nothing to audit", "The history holds no events in this time."
     check = picture.check("S5")
-    restarts = [boot for boot in picture.boots if boot.end != "open"]
+    restarts = picture.restarts()
     crashes = sum(boot.end == "crash" for boot in restarts)
     times = _ends(crashes, len(restarts) - crashes)
     most = max((boot.sessions_before or 0 for boot in restarts), default=0)
@@ -195,13 +195,13 @@ def _board(picture: Picture) -> str:
         return ""
     return (
         '<section id="board" aria-labelledby="board-title"><h2 id="board-title">'
-        f"The {_number(len(picture.checks))} invariants</h2>"
+        f"{_number(len(picture.checks))}</h2>"
         f'<div class="groups">{"".join(groups)}</div></section>'
     )
 
 
 def _number(number: int) -> str:
-    return "eighteen" if number == 18 else str(number)
+    return "The eighteen invariants" if number == 18 else plural(number, "invariant")
 
 
 def _tile(check: Check) -> str:

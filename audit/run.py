@@ -7,7 +7,7 @@ part of the audit is a module with `check`, and perhaps `carry` and `tables`; PA
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,7 +16,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from audit import events, log_checks, retained_checks, segments, session_checks, state
+from audit import (
+    analytics,
+    events,
+    log_checks,
+    retained_checks,
+    segments,
+    session_checks,
+    state,
+)
 from audit.files import join, read_text, remove, write_text
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
@@ -45,6 +53,7 @@ PARTS: Final = (
     Part("the log", log_checks.check, log_checks.carry),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
+    Part("numbers", analytics.check, analytics.carry, analytics.tables),
 )
 
 
@@ -80,11 +89,13 @@ def run(
     progress: Progress,
     batch: int | None = None,
     settings: Settings | None = None,
+    only: Collection[str] | None = None,
     parts: Sequence[Part] = PARTS,
     from_db: str | None = None,
 ) -> Verdict:
     """Audit the segments that no batch has consumed; return the verdict, which is on disk then.
 
+    `only` names the segments that may be new: what a stream handed out.
     `batch` does a batch again that is done already, with the same segments. Without new segments
     the last verdict is returned once more. Raises NothingToAudit if there is none, ValueError if
     the state in `out_dir` is of another version.
@@ -100,6 +111,8 @@ def run(
         chosen = [segment for segment in found if segment.name in again]
     else:
         chosen = [segment for segment in found if not before.has(segment)]
+        if only is not None:
+            chosen = [segment for segment in chosen if segment.name in only]
     if not chosen and from_db is None:
         return _last_verdict(spark, out_dir, history_dir, before)
     progress(f"batch {before.batch + 1}: {len(chosen)} new segments of {len(found)}")

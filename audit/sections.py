@@ -85,7 +85,6 @@ def lives(picture: Picture) -> str:
         for i, (share, text) in enumerate(charts.time_ticks(begin, end))
         if share <= 0.97
     )
-    ended = [boot for boot in picture.boots if boot.end != "open"]
     key = (
         '<ul class="key"><li><span class="dot life"></span>running</li>'
         '<li class="violated"><span class="sign">✕</span>crash</li>'
@@ -96,7 +95,7 @@ def lives(picture: Picture) -> str:
         '<section class="lives" aria-labelledby="lives-title"><h2 id="lives-title">'
         "Lives of the broker</h2>"
         f'<div class="card"><div class="tracks">{tracks}<div class="axis" aria-hidden="true">'
-        f"{ticks}</div></div>{key}{more}{_deaths(ended)}</div></section>"
+        f"{ticks}</div></div>{key}{more}{_deaths(picture.restarts())}</div></section>"
     )
 
 
@@ -314,6 +313,7 @@ def _owed(picture: Picture) -> str:
         stage("dropped", "dropped", "dropped"),
         stage("ended with its session", "ended", "ended"),
         stage("still open", "open", "open"),
+        stage("hidden by a gap", "hidden", "unknown"),
     ]
     areas = [series for i, series in enumerate(areas) if i == 0 or any(series.values)]
     expected = stage("owed", "expected", "owed")
@@ -322,7 +322,7 @@ def _owed(picture: Picture) -> str:
     balance = (
         "Each one is accounted for."
         if lost == 0
-        else f"{plural(int(lost), 'delivery', 'deliveries')} not accounted for."
+        else f"{plural(int(lost), 'delivery', 'deliveries')} not accounted for: lost."
     )
     return _card(
         "Books: owed to sessions",

@@ -90,12 +90,12 @@ def duration(seconds: float) -> str:
         (172_000, 1 / 3600, "h"),
     ):
         if seconds < limit:
-            return _three_digits(seconds * factor) + f" {unit}"
-    return _three_digits(seconds / 86400) + " d"
+            return _short(seconds * factor, 1 if factor < 1 else 2) + f" {unit}"
+    return _short(seconds / 86400, 1) + " d"
 
 
-def _three_digits(value: float) -> str:
-    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else 2
+def _short(value: float, digits: int) -> str:
+    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else digits
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

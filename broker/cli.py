@@ -123,6 +123,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     conformance.add_argument("arguments", nargs="*")
     conformance.set_defaults(run=run_conformance)
+    audit = commands.add_parser(
+        "audit",
+        help="hold a session history against eighteen invariants (needs 'holdfast[audit]')",
+        prefix_chars="\0",
+        add_help=False,
+    )
+    audit.add_argument("arguments", nargs="*")
+    audit.set_defaults(run=run_audit)
     return parser
 
 
@@ -481,3 +489,10 @@ def run_health(options: argparse.Namespace) -> int:
         reason = getattr(problem, "reason", problem)
         raise CommandError(f"{url}/healthz: {reason}") from None
     return EXIT_OK
+
+
+def run_audit(options: argparse.Namespace) -> int:
+    """Audit a session history with Spark; its exit statuses are its own."""
+    from audit.command import main as run_command
+
+    return run_command(options.arguments)

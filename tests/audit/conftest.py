@@ -23,6 +23,9 @@ from audit.session_rows import COLUMNS as SESSION_COLUMNS
 from audit.session_rows import SessionRow
 from audit.view import MARKS, SESSION_EVENTS, Settings, View, build
 from storage.history.events import COLUMNS
+from tests.audit.numbers import halves, whole
+
+__all__ = ["halves", "whole"]  # fixtures
 
 ARROW_TYPES = {
     "dict": pa.dictionary(pa.int32(), pa.string()),

@@ -22,7 +22,7 @@ def test_what_is_missing_is_counted() -> None:
     picture.minutes[0].stages["pub_acked"] = 0
     picture.owed[0].stages["delivered"] = 0
     assert "1 acknowledgement missing" in text(picture)
-    assert "1 delivery not accounted for." in text(picture)
+    assert "1 delivery not accounted for: lost." in text(picture)
 
 
 def test_too_many_are_not_called_missing() -> None:
@@ -47,6 +47,7 @@ def test_each_end_of_the_broker_says_what_survived_it() -> None:
     html = sections.lives(pictures.violated())
     assert "3 sessions not as before" in html
     assert html.count("✓ all there") == 2
+    assert html.count('<th scope="row"><time') == 4
     assert "not known" in html
 
 

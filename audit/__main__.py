@@ -1,0 +1,8 @@
+"""`python -m audit` is `holdfast audit`."""
+
+import sys
+
+from audit.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Numbers of a batch for people: the tables that are written, and the rows the next batch needs.
+
+All tables are sums, so those of several batches, or of a batch done again over its own files, give
+the same as one run over everything. `audit.analytics_merge` adds them up for the report.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from audit import analytics_books, analytics_messages, analytics_sessions
+from audit.events import NAMES
+from audit.outcome import Outcome
+from audit.view import View
+
+
+def check(view: View) -> list[Outcome]:
+    """Accuse nobody: numbers have no verdict."""
+    return []
+
+
+def carry(view: View) -> DataFrame:
+    """Return the rows with which something began that this batch did not see end."""
+    places = analytics_sessions.still_retained(view)
+    retained = view.of(*analytics_sessions.RETAINED, columns=(*NAMES, "gseq")).join(
+        places, ["node", "gseq"], "left_semi"
+    )
+    rows = retained.select(*NAMES).unionByName(analytics_sessions.still_there(view).select(*NAMES))
+    if not view.has_messages:
+        return rows
+    owed = _messages(view).where("open > 0").select("msg")
+    accepted = view.of("msg_accepted", columns=NAMES).join(owed, "msg", "left_semi")
+    return rows.unionByName(accepted.select(*NAMES))
+
+
+def tables(view: View) -> dict[str, DataFrame]:
+    """Return the tables of the batch by name, without those its level of detail cannot fill."""
+    written = {
+        "durations": analytics_sessions.durations(view),
+        "moves": analytics_sessions.moves(view),
+        "drops": analytics_sessions.drops(view),
+        "retained": analytics_sessions.retained(view),
+        "clock_steps": analytics_sessions.clock_steps(view),
+    }
+    broker = analytics_books.from_broker(view)
+    if not view.has_messages:
+        written["books_minute"] = broker.coalesce(1)
+        written["clients"] = analytics_sessions.clients(view, None)
+        return {name: table.coalesce(1) for name, table in written.items()}
+    messages = _messages(view)
+    written["books_minute"] = broker.unionByName(analytics_books.from_events(view, messages))
+    written["clients"] = analytics_sessions.clients(view, analytics_messages.fan_out(messages))
+    written["waste"] = analytics_messages.waste(messages)
+    written["storage"] = _named(view, analytics_messages.storage(messages))
+    return {name: table.coalesce(1) for name, table in written.items()}
+
+
+def _messages(view: View) -> DataFrame:
+    return view.keep("messages", lambda: analytics_messages.messages(view, None))
+
+
+def _named(view: View, table: DataFrame) -> DataFrame:
+    """Return the table with `tenant` in the place of `tenant_code`."""
+    named = table.join(F.broadcast(analytics_messages.tenants(view)), "tenant_code", "left")
+    return named.withColumn("tenant", F.coalesce("tenant", F.lit(""))).drop("tenant_code")

@@ -1,0 +1,184 @@
+"""Books: how many messages passed each stage in each minute, and which ones (by checksum).
+
+Counted twice and independently: the broker counts while it works (`books` rows, at every level
+from `books` up), and here the events of every message are counted (levels `sampled` and `full`).
+Two wrongs do not cancel: a lost message and a doubled one leave the count right and the checksums
+wrong. Checksums are sums of message ids and of their squares modulo 2 ** 61, so batches add up.
+"""
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from audit.analytics_messages import (
+    ACKED_ONE,
+    PERSISTED_ONE,
+    counted,
+    minute_of,
+    tenants,
+)
+from audit.view import View
+from storage.history.events import CHECK_BITS
+
+KEYS: Final = ("source", "tenant", "minute", "stage")
+NUMBERS: Final = ("count", "total_bytes", "check1", "check2")
+
+_LOW_BITS: Final = 31
+_LOW: Final = (1 << _LOW_BITS) - 1
+_MODULUS: Final = (1 << CHECK_BITS) - 1
+_UNSTORED: Final = 1 << 62  # messages from here on were never in the log
+
+# Event -> stage, for those that are booked by the minute in which they happen.
+_SENDING: Final = {
+    "msg_acked": "acked",
+    "msg_completed": "completed",
+    "msg_dropped": "dropped",
+    "msg_expired": "expired",
+}
+
+
+def from_broker(view: View) -> DataFrame:
+    """Return the broker's own books: KEYS and NUMBERS, one row per stage, minute and tenant."""
+    rows = view.of(
+        "books",
+        columns=("carried", "tenant", "bin", "stage", "count", "total_bytes", "check1", "check2"),
+    ).where(~F.col("carried"))
+    return (
+        rows.withColumn("minute", F.unix_micros("bin"))
+        .withColumn("x1", F.col("check1"))
+        .withColumn("x2", F.col("check2"))
+        .withColumn("source", F.lit("broker"))
+        .withColumn("tenant", F.coalesce("tenant", F.lit("")))
+        .transform(_added)
+    )
+
+
+def from_events(view: View, messages: DataFrame) -> DataFrame:
+    """Return the books of the events themselves: KEYS and NUMBERS.
+
+    `messages` is the table of `analytics_messages.messages`. Bytes are only known where a row of
+    the stage has them: accepted, stored and ack_owed; elsewhere they are null.
+    """
+    parts = [_accepted(view), _sent(view), _by_message(view, messages)]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _accepted(view: View) -> DataFrame:
+    """Count what was accepted, what of it was stored, and what of it an acknowledgement owes."""
+    rows = view.of(
+        "msg_accepted",
+        columns=("carried", "tenant", "ts", "msg", "bytes", "pub_qos", "actor"),
+    ).where(~F.col("carried"))
+    stored = F.when(F.col("msg") < _UNSTORED, F.lit("stored"))
+    owed = F.when((F.col("pub_qos") > 0) & (F.col("actor") == "client"), F.lit("ack_owed"))
+    stages = F.explode(F.array_compact(F.array(F.lit("accepted"), stored, owed)))
+    return (
+        rows.select(
+            F.coalesce("tenant", F.lit("")).alias("tenant"),
+            minute_of(F.col("ts")).alias("minute"),
+            stages.alias("stage"),
+            F.lit(1).cast("long").alias("count"),
+            F.coalesce("bytes", F.lit(0)).cast("long").alias("total_bytes"),
+            *_checks(F.col("msg")),
+        )
+        .withColumn("source", F.lit("events"))
+        .transform(_added)
+    )
+
+
+def _sent(view: View) -> DataFrame:
+    rows = view.of(
+        "msg_delivered",
+        *_SENDING,
+        columns=("carried", "ev", "tenant", "ts", "msg", "attempt", "dup", "retain", "count"),
+    ).where(~F.col("carried") & F.col("msg").isNotNull())
+    stage = F.when(
+        F.col("ev") == "msg_delivered",
+        F.when(F.col("attempt") > 1, F.lit("redelivered")).otherwise(F.lit("delivered")),
+    )
+    for event, name in _SENDING.items():
+        stage = stage.when(F.col("ev") == event, F.lit(name))
+    return (
+        rows.select(
+            F.coalesce("tenant", F.lit("")).alias("tenant"),
+            minute_of(F.col("ts")).alias("minute"),
+            stage.alias("stage"),
+            F.when(F.col("ev") == "msg_dropped", F.coalesce("count", F.lit(1)))
+            .otherwise(F.lit(1))
+            .cast("long")
+            .alias("count"),
+            F.lit(None).cast("long").alias("total_bytes"),
+            *_checks(F.col("msg")),
+        )
+        .withColumn("source", F.lit("events"))
+        .transform(_added)
+    )
+
+
+def _by_message(view: View, messages: DataFrame) -> DataFrame:
+    """Count what became durable and what was acknowledged, by the minute of acceptance."""
+    persisted = F.when(counted(PERSISTED_ONE) > 0, F.lit("persisted"))
+    acked = F.when(counted(ACKED_ONE) > 0, F.lit("pub_acked"))
+    rows = messages.where(F.col("accepted_us").isNotNull()).select(
+        F.col("tenant_code"),
+        (F.floor(F.col("accepted_us") / 60_000_000) * 60_000_000).cast("long").alias("minute"),
+        F.explode(F.array_compact(F.array(persisted, acked))).alias("stage"),
+        F.lit(1).cast("long").alias("count"),
+        F.lit(None).cast("long").alias("total_bytes"),
+        *_checks(F.col("msg")),
+    )
+    names = F.broadcast(tenants(view))
+    return (
+        rows.join(names, "tenant_code", "left")
+        .withColumn("tenant", F.coalesce("tenant", F.lit("")))
+        .withColumn("source", F.lit("events"))
+        .transform(_added)
+    )
+
+
+def _checks(msg: Column) -> tuple[Column, Column]:
+    """Return the two numbers that the checksums of one message add, modulo 2 ** 61.
+
+    The square is taken in halves: with x = h * 2**31 + l it is h*l * 2**32 + l*l, as h*h * 2**62
+    vanishes modulo 2**61. No product leaves 63 bits, so nothing overflows (an error under ANSI).
+    """
+    x = msg.bitwiseAND(F.lit(_MODULUS))
+    low = x.bitwiseAND(F.lit(_LOW))
+    high = F.shiftright(x, _LOW_BITS)
+    mixed = F.shiftleft((high * low).bitwiseAND(F.lit((1 << (CHECK_BITS - 32)) - 1)), 32)
+    square = (mixed + (low * low).bitwiseAND(F.lit(_MODULUS))).bitwiseAND(F.lit(_MODULUS))
+    return x.alias("x1"), square.alias("x2")
+
+
+def _added(rows: DataFrame) -> DataFrame:
+    """Return the sums per key; numbers below 2**61 are added in halves, so no sum overflows."""
+    halves = []
+    for name in ("x1", "x2"):
+        halves.append(F.sum(F.col(name).bitwiseAND(F.lit(_LOW))).alias(f"{name}_low"))
+        halves.append(F.sum(F.shiftright(name, _LOW_BITS)).alias(f"{name}_high"))
+    sums = rows.groupBy(*KEYS).agg(
+        F.sum("count").alias("count"), F.sum("total_bytes").alias("total_bytes"), *halves
+    )
+    return sums.select(
+        *KEYS,
+        "count",
+        "total_bytes",
+        _whole("x1").alias("check1"),
+        _whole("x2").alias("check2"),
+    )
+
+
+def _whole(name: str) -> Column:
+    """Put the sums of two halves together again, modulo 2 ** 61."""
+    kept = F.lit((1 << (CHECK_BITS - _LOW_BITS)) - 1)
+    high = F.shiftleft(F.col(f"{name}_high").bitwiseAND(kept), _LOW_BITS)
+    return (high + F.col(f"{name}_low").bitwiseAND(F.lit(_MODULUS))).bitwiseAND(F.lit(_MODULUS))
+
+
+def added_up(rows: DataFrame) -> DataFrame:
+    """Return the books of several batches as one: KEYS and NUMBERS."""
+    return (
+        rows.withColumn("x1", F.col("check1")).withColumn("x2", F.col("check2")).transform(_added)
+    )

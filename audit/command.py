@@ -1,0 +1,289 @@
+"""The command line: `holdfast audit run | watch | doctor`.
+
+Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = there is no verdict, because it
+could not be done; 64 = asked for in a wrong way (the usual 2 would look like a verdict); 130 =
+interrupted. Progress goes to stderr, the verdict to stdout. Nothing heavy is imported before it is
+needed, and nothing of the extra at all before it is known to be there.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from audit import doctor
+
+if TYPE_CHECKING:
+    from audit.run import Progress
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 64  # EX_USAGE of sysexits.h
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
+
+OUT_DEFAULT: Final = "holdfast-audit"
+MEMORY_DEFAULT: Final = "2g"
+_SIGNS: Final = {"ok": "✓", "warning": "!", "missing": "✕"}
+_EPILOG: Final = (
+    "Exit status: 0 ok, 2 violated, 3 unknown; 1 no verdict (it could not be done), "
+    "64 asked for in a wrong way, 130 interrupted. More in docs/audit.md."
+)
+
+
+class AuditError(Exception):
+    """An expected failure: one line for the operator."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Exit with 64: argparse's own 2 means `violated` here."""
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast audit") -> int:
+    """Run the command line `arguments` (default: the process's) and return its exit status."""
+    options = build_parser(prog).parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except AuditError as problem:
+        print(f"{prog}: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return status
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = _Parser(
+        prog=prog,
+        description="Hold a session history against eighteen invariants, and say what it shows.",
+        epilog=_EPILOG,
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION", parser_class=_Parser)
+    run = actions.add_parser("run", help="audit what is new in a history", epilog=_EPILOG)
+    _add_common(run)
+    run.add_argument("--from", dest="start", type=_moment, metavar="TIME",
+                     help="from this hour on (ISO 8601, UTC unless it says otherwise)")  # fmt: skip
+    run.add_argument("--to", dest="end", type=_moment, metavar="TIME", help="up to this hour")
+    run.set_defaults(run=run_once)
+    watch = actions.add_parser(
+        "watch", help="the same as a stream: what is new, or everything as it comes", epilog=_EPILOG
+    )
+    _add_common(watch)
+    watch.add_argument(
+        "--every", type=_seconds, metavar="SECONDS",
+        help="look again so often (60s, 5m) until interrupted; without it: once, what is there",
+    )  # fmt: skip
+    watch.set_defaults(run=run_watch)
+    check = actions.add_parser("doctor", help="say what an audit needs, and how to get it")
+    check.add_argument("--history", metavar="DIR", help="look at this history, too")
+    check.add_argument("--out", metavar="DIR", default=OUT_DEFAULT, help=argparse.SUPPRESS)
+    check.set_defaults(run=run_doctor)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--history", metavar="DIR", required=True,
+                        help="folder of the segments: a path, or s3a://, hdfs:// ...")  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", default=OUT_DEFAULT,
+                        help=f"results, and what the next run needs ({OUT_DEFAULT})")  # fmt: skip
+    parser.add_argument("--master", metavar="URL", help="Spark master (local[*])")
+    parser.add_argument("--memory", metavar="SIZE", type=_memory, default=MEMORY_DEFAULT,
+                        help=f"of the driver ({MEMORY_DEFAULT})")  # fmt: skip
+    parser.add_argument("--horizon", metavar="SECONDS", type=_seconds,
+                        help="what is owed for longer to a session that could have had it is "
+                        "lost (300)")  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: expected 2026-01-31T12:00"
+        ) from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _seconds(text: str) -> int:
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
+    if not number.isdecimal() or int(number) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: expected 60, 60s, 5m or 1h")
+    return int(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+
+
+def _memory(text: str) -> str:
+    if not (text[:-1].isdecimal() and text[-1:].lower() in ("m", "g") and int(text[:-1]) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: expected 2g or 1500m")
+    return text
+
+
+def run_once(options: argparse.Namespace) -> int:
+    """Audit what no run has audited, write the report, and return the verdict's exit status."""
+    began = time.monotonic()
+    _need_extra()
+    with _only_one(options.out), _spark(options) as spark:
+        from audit import run as runs
+
+        progress = _progress(options, began)
+        try:
+            verdict = runs.run(
+                spark, options.history, options.out, options.start, options.end,
+                progress=progress, settings=_settings(options),
+            )  # fmt: skip
+        except runs.NothingToAudit as problem:
+            raise AuditError(str(problem)) from None
+        place = _report(spark, options.out, verdict.document, time.monotonic() - began)
+    _say(verdict.document, place)
+    return verdict.exit_code
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    """Audit a history as a stream; return the worst verdict of all its batches."""
+    began = time.monotonic()
+    _need_extra()
+    with _only_one(options.out), _spark(options) as spark:
+        from audit import stream
+
+        progress = _progress(options, began)
+        worst = 0
+
+        def done(document: dict[str, Any], exit_code: int) -> None:
+            nonlocal worst
+            place = _report(spark, options.out, document, time.monotonic() - began)
+            _say(document, place)
+            # violated (2) is worse than unknown (3), which is worse than ok (0).
+            worst = max(worst, exit_code, key=(0, 3, 2).index)
+
+        stream.watch(
+            spark, options.history, options.out,
+            every_s=options.every, progress=progress, settings=_settings(options), done=done,
+        )  # fmt: skip
+    return worst
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Print what an audit needs; return 1 if something is missing."""
+    findings = doctor.examine(history=options.history, out=options.out)
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print(f"{_SIGNS[finding.state]} {finding.name:<{width}}  {finding.found}")
+        if finding.help:
+            print(f"  {'':<{width}}  -> {finding.help}")
+    missing = [finding.name for finding in findings if finding.state == "missing"]
+    if missing:
+        print(f"An audit cannot run: {', '.join(missing)} missing.")
+        return EXIT_FAILED
+    print("An audit can run.")
+    return 0
+
+
+def _need_extra() -> None:
+    missing = doctor.missing_packages(find_spec)
+    if missing:
+        raise AuditError(f"{', '.join(missing)} not installed: {doctor.PIP}")
+
+
+@contextlib.contextmanager
+def _only_one(out: str) -> Iterator[None]:
+    """Hold the lock of a local folder of results: two runs at once would mix their batches."""
+    if "://" in out:
+        yield
+        return
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        lock = os.open(Path(out, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as problem:
+        raise AuditError(f"{out}: cannot be written: {problem.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AuditError(f"{out}: another audit is at work in it") from None
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _spark(options: argparse.Namespace) -> Iterator[Any]:
+    """Start Spark, and turn its failures, and the disk's, into one line."""
+    if "://" not in options.history and not Path(options.history).is_dir():
+        raise AuditError(f"{options.history}: no such folder")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        found = doctor.java()
+        if found.state != "ok":
+            raise AuditError(f"Java 17 or newer is needed: {found.found}. {found.help}")
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from audit.spark import session
+
+    spark = None
+    try:
+        spark = session("holdfast audit", options.master, None if submitted else options.memory)
+        yield spark
+    except (PySparkException, Py4JError, OSError, ValueError) as problem:
+        if os.environ.get("HOLDFAST_AUDIT_TRACE"):
+            raise
+        raise AuditError(_one_line(problem)) from None
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _one_line(problem: Exception) -> str:
+    """Return the line of a Java stack that says what happened, or the first of another error."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    text = causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else ""
+    return f"{type(problem).__name__}: {text[:400]}"
+
+
+def _settings(options: argparse.Namespace) -> Any:
+    from audit.view import Settings
+
+    return Settings() if options.horizon is None else Settings(horizon_s=options.horizon)
+
+
+def _progress(options: argparse.Namespace, began: float) -> "Progress":
+    def say(text: str) -> None:
+        if not options.quiet:
+            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> str:
+    """Write report.html and the table of findings; return where the report is."""
+    from audit import analytics_merge, report
+    from audit.files import join, write_text
+
+    made_us = int(datetime.now(UTC).timestamp() * 1e6)
+    picture = analytics_merge.picture(spark, out, document, made_us=made_us, seconds=seconds)
+    analytics_merge.write_findings(spark, out, picture.findings)
+    place = join(out, "report.html")
+    write_text(spark, place, report.render(picture))
+    return place
+
+
+def _say(document: dict[str, Any], place: str) -> None:
+    """Print the verdict: what is wrong, what cannot be told, and where to look."""
+    print(f"verdict: {document['status']}")
+    for name, found in document["invariants"].items():
+        if found["status"] == "violated":
+            print(f"  {name} violated {found['violated']:,} times: {found['title']}")
+    unknown = [n for n, found in document["invariants"].items() if found["status"] == "unknown"]
+    if unknown:
+        print(f"  cannot be told: {', '.join(unknown)}")
+    print(f"report: {place}", flush=True)

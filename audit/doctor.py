@@ -1,0 +1,210 @@
+"""What an audit needs, whether it is here, and how to get it. Standard library only.
+
+Everything is looked up without importing it, so that the answer comes at once and also where
+nothing is installed. `NEEDS` is what the extra `audit` pins.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+PYTHON_MIN: Final = (3, 11)
+JAVA_MIN: Final = 17
+JAVA_ANSWERS_S: Final = 30
+# Package -> (lowest version, first version that is too new or None).
+NEEDS: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]]] = {
+    "pyspark": ((4, 2), (5,)),
+    "pyarrow": ((18,), None),
+    "pandas": ((2, 2), (3,)),
+    "numpy": ((1, 26), None),
+}
+GIB: Final = 1 << 30
+MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python's workers and the system
+SCRATCH_MIN: Final = 2 * GIB  # shuffles of 10 million events take about 1 GiB
+
+PIP: Final = "pip install 'holdfast[audit]'"
+_JAVA_HELP: Final = {
+    "debian": "apt-get install openjdk-17-jre-headless (or default-jre-headless)",
+    "macos": "brew install openjdk@17, then export JAVA_HOME=$(brew --prefix openjdk@17)",
+    "conda": "conda install -c conda-forge 'openjdk>=17'",
+    "other": "install a Java runtime, 17 or newer, or set JAVA_HOME to one",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `help` says how to get it; empty where all is well."""
+
+    name: str
+    state: str  # "ok", "missing" or "warning"
+    found: str
+    help: str = ""
+
+
+def examine(*, history: str | None, out: str) -> list[Finding]:
+    """Return everything an audit needs, found or not."""
+    findings = [_python(), java()]
+    findings += [_package(name) for name in NEEDS]
+    findings += [_memory(), _scratch(), _writable(out)]
+    if history is not None:
+        findings.append(_history(history))
+    return findings
+
+
+def system() -> str:
+    """Return the kind of system, as far as installing things is concerned."""
+    if os.environ.get("CONDA_PREFIX"):
+        return "conda"
+    if sys.platform == "darwin":
+        return "macos"
+    return "debian" if shutil.which("apt-get") else "other"
+
+
+def java_help() -> str:
+    """Return how to get Java here."""
+    return _JAVA_HELP[system()]
+
+
+def java() -> Finding:
+    """Find the Java that Spark will start: JAVA_HOME's, or the first on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if command is None:
+        return Finding("Java", "missing", "no java on the PATH, and no JAVA_HOME", java_help())
+    try:
+        answer = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        where = f"JAVA_HOME={home}" if home else command
+        return Finding("Java", "missing", f"{where}: {problem}", java_help())
+    version = java_version(answer.stderr + answer.stdout)
+    if version is None:
+        return Finding("Java", "missing", f"{command} does not tell its version", java_help())
+    if version < JAVA_MIN:
+        return Finding("Java", "missing", f"{command} is Java {version}", java_help())
+    return Finding("Java", "ok", f"Java {version}, {command}")
+
+
+def java_version(text: str) -> int | None:
+    """Return the major version in the answer of `java -version`: 8 for "1.8.0_402"."""
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found.group(1)) if found else None
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (4, 3, 0) for "4.3.0.dev1"."""
+    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, numbers.group(0).split("."))) if numbers else ()
+
+
+def _python() -> Finding:
+    found = f"Python {sys.version_info.major}.{sys.version_info.minor}, {sys.executable}"
+    if sys.version_info[:2] < PYTHON_MIN:
+        return Finding("Python", "missing", found, "Python 3.11 or newer is needed")
+    return Finding("Python", "ok", found)
+
+
+def _package(name: str) -> Finding:
+    lowest, too_new = NEEDS[name]
+    try:
+        text = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, "missing", "not installed", PIP)
+    version = version_of(text)
+    wanted = f">={'.'.join(map(str, lowest))}"
+    if too_new is not None:
+        wanted += f",<{'.'.join(map(str, too_new))}"
+    if version < lowest or (too_new is not None and version >= too_new):
+        return Finding(name, "missing", text, f"pip install '{name}{wanted}'")
+    return Finding(name, "ok", text)
+
+
+def _memory() -> Finding:
+    """Look at what is free; a container's limit counts, too."""
+    numbers = [number for number in (_available(), _container_limit()) if number is not None]
+    if not numbers:
+        return Finding("memory", "warning", "cannot be found out here", "3 GiB should be free")
+    free = min(numbers)
+    text = f"{free / GIB:.1f} GiB available"
+    if free < MEMORY_MIN:
+        return Finding(
+            "memory", "warning", text,
+            "10 million events want 3 GiB; --memory 1g takes less and is slower",
+        )  # fmt: skip
+    return Finding("memory", "ok", text)
+
+
+def _available() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        pass
+    else:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+        if found:
+            return int(found.group(1)) * 1024
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _container_limit() -> int | None:
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _scratch() -> Finding:
+    place = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as problem:
+        return Finding("temporary space", "missing", str(problem), "set SPARK_LOCAL_DIRS")
+    text = f"{free / GIB:.1f} GiB in {place}"
+    if free < SCRATCH_MIN:
+        return Finding("temporary space", "warning", text, "set SPARK_LOCAL_DIRS to a larger disk")
+    return Finding("temporary space", "ok", text)
+
+
+def _writable(out: str) -> Finding:
+    if "://" in out:
+        return Finding("results", "ok", f"{out}: on a cluster, not looked at")
+    place = Path(out).absolute()
+    while not place.exists():
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK):
+        return Finding("results", "ok", f"{out} can be written")
+    return Finding(
+        "results", "missing", f"{out}: {place} cannot be written", "choose another --out"
+    )
+
+
+def _history(history: str) -> Finding:
+    if "://" in history:
+        return Finding("history", "ok", f"{history}: on a cluster, not looked at")
+    place = Path(history)
+    if not place.is_dir():
+        return Finding("history", "missing", f"{history}: no such folder",
+                       "the broker's setting history.directory names it")  # fmt: skip
+    number = sum(1 for _ in place.rglob("*.parquet"))
+    if not number:
+        return Finding("history", "warning", f"{history}: no segment yet",
+                       "they are sealed once a minute where history.detail is not off")  # fmt: skip
+    return Finding("history", "ok", f"{history}: {number:,} segments")
+
+
+def missing_packages(find: Callable[[str], object]) -> list[str]:
+    """Return the packages of the extra that `find` (importlib.util.find_spec) does not find."""
+    return [name for name in NEEDS if find(name) is None]

@@ -1,0 +1,147 @@
+"""The command line: exit codes, one clear line for whatever cannot be done, and what it prints."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audit import command, doctor
+from broker.cli import main as holdfast
+
+ROOT = Path(__file__).parents[2]
+
+
+def call(*arguments: str) -> int:
+    """Run the command; usage errors end it as they would end the process."""
+    try:
+        return command.main(arguments)
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        return end.code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("run",), ("dance",), ("run", "--history", "x", "--from", "noon"),
+     ("watch", "--history", "x", "--every", "0s"), ("watch", "--history", "x", "--every", "s"),
+     ("run", "--history", "x", "--memory", "lots"), ("run", "--history", "x", "--horizon", "-1")],
+)  # fmt: skip
+def test_a_usage_error_is_no_verdict(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """argparse's own 2 would say `violated`."""
+    assert call(*arguments) == command.EXIT_USAGE == 64
+    assert capsys.readouterr().err.startswith("usage: ")
+
+
+def test_holdfast_hands_over_and_keeps_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        holdfast(["audit", "run"])
+    assert end.value.code == 64
+    assert "holdfast audit run" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        holdfast(["audit", "--help"])
+    assert end.value.code == 0
+    assert "64 asked for in a wrong way" in capsys.readouterr().out
+
+
+def test_a_history_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert call("run", "--history", str(tmp_path / "none"), "--out", out) == 1
+    assert capsys.readouterr().err == f"holdfast audit: {tmp_path / 'none'}: no such folder\n"
+
+
+def test_without_the_extra_it_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyspark" else name)
+    assert call("run", "--history", str(tmp_path)) == 1
+    assert capsys.readouterr().err == (
+        "holdfast audit: pyspark not installed: pip install 'holdfast[audit]'\n"
+    )
+
+
+def test_without_java_it_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert call("run", "--history", str(tmp_path), "--out", str(tmp_path / "out")) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("holdfast audit: Java 17 or newer is needed: ")
+    assert doctor.java_help() in err
+    assert len(err.splitlines()) == 1
+
+
+def test_two_audits_do_not_work_in_one_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert call("run", "--history", str(tmp_path), "--out", str(tmp_path)) == 1
+    assert "another audit is at work in it" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert call("run", "--history", str(tmp_path), "--out", str(tmp_path / "file/out")) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_doctor_finds_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert call("doctor", "--history", str(tmp_path)) == 1
+    out = capsys.readouterr().out
+    assert "✕ Java" in out
+    assert f"-> {doctor.java_help()}" in out
+    assert "An audit cannot run: Java missing." in out
+
+
+def test_the_command_needs_nothing_of_the_extra_to_start() -> None:
+    script = (
+        "import sys\n"
+        "for name in ('pyspark', 'pyarrow', 'pandas', 'numpy'): sys.modules[name] = None\n"
+        "from audit.command import main\n"
+        "sys.exit(main(['doctor', '--out', 'x']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "JAVA_HOME": "/nowhere"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "An audit cannot run: Java missing." in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_cause_of_a_java_stack_is_one_line() -> None:
+    problem = ValueError("An error\n\tat x\nCaused by: java.io.IOException: No space left\n\tat y")
+    assert command._one_line(problem) == "ValueError: java.io.IOException: No space left"
+    assert command._one_line(ValueError("plain")) == "ValueError: plain"
+    assert command._one_line(ValueError()) == "ValueError: "
+
+
+def test_the_verdict_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    def invariant(status: str, violated: int) -> dict[str, object]:
+        return {"status": status, "violated": violated, "title": "no message is lost"}
+
+    document = {
+        "status": "violated",
+        "invariants": {
+            "L2": invariant("violated", 1234), "O1": invariant("unknown", 0),
+            "H1": invariant("ok", 0),
+        },
+    }  # fmt: skip
+    command._say(json.loads(json.dumps(document)), "out/report.html")
+    assert capsys.readouterr().out == (
+        "verdict: violated\n  L2 violated 1,234 times: no message is lost\n"
+        "  cannot be told: O1\nreport: out/report.html\n"
+    )
