@@ -113,25 +113,25 @@ def build_parser() -> argparse.ArgumentParser:
     health.add_argument("--url", help="address of its metrics server, instead of a configuration")
     health.set_defaults(run=run_health)
 
-    # Its own parser reads the rest, so that nothing of it is imported before it is wanted: with
-    # this prefix character no argument looks like an option here, `--help` neither.
-    conformance = commands.add_parser(
-        "conformance",
-        help="hold a broker against every statement of MQTT 3.1.1 and 5.0",
-        prefix_chars="\0",
-        add_help=False,
-    )
-    conformance.add_argument("arguments", nargs="*")
-    conformance.set_defaults(run=run_conformance)
-    audit = commands.add_parser(
-        "audit",
-        help="hold a session history against eighteen invariants (needs 'holdfast[audit]')",
-        prefix_chars="\0",
-        add_help=False,
-    )
-    audit.add_argument("arguments", nargs="*")
-    audit.set_defaults(run=run_audit)
+    _add_suites(commands)
     return parser
+
+
+def _add_suites(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands whose own parsers read the rest, so that nothing of them is imported early.
+
+    With this prefix character no argument looks like an option here, `--help` neither.
+    """
+    suites = (
+        ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
+         run_conformance),
+        ("audit", "hold a session history against eighteen invariants (needs 'holdfast[audit]')",
+         run_audit),
+    )  # fmt: skip
+    for name, text, run in suites:
+        parser = commands.add_parser(name, help=text, prefix_chars="\0", add_help=False)
+        parser.add_argument("arguments", nargs="*")
+        parser.set_defaults(run=run)
 
 
 def _add_session_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -1,6 +1,7 @@
 """Pictures for the tests of the report: empty, tiny, busy, violated and hostile ones."""
 
 import math
+from typing import Literal
 
 from audit.outcome import INVARIANTS
 from audit.picture import (
@@ -54,16 +55,22 @@ def tiny() -> Picture:
     )  # fmt: skip
 
 
-def busy() -> Picture:
-    """Return the picture of a morning with three crashes that everything survived."""
-    ends = [BEGIN + 55 * MINUTE, BEGIN + 131 * MINUTE, BEGIN + 133 * MINUTE, BEGIN + 200 * MINUTE]
+def lives(ends: list[int]) -> list[Boot]:
+    """Return boots that end after so many minutes, the second in peace, and one that still runs."""
     boots = []
     start = BEGIN
-    for number, end in enumerate(ends, 1):
-        how = "clean" if number == 2 else "crash"
+    for number, minutes in enumerate(ends, 1):
+        end = BEGIN + minutes * MINUTE
+        how: Literal["clean", "crash"] = "clean" if number == 2 else "crash"
         boots.append(Boot("holdfast-1", number, start, end, how, 4136 + number, 4136 + number))
         start = end + MINUTE // 2
-    boots.append(Boot("holdfast-1", 5, start, BEGIN + 240 * MINUTE, "open"))
+    boots.append(Boot("holdfast-1", len(ends) + 1, start, BEGIN + 240 * MINUTE, "open"))
+    return boots
+
+
+def busy() -> Picture:
+    """Return the picture of a morning with three crashes that everything survived."""
+    boots = lives([55, 131, 133, 200])
     minutes, owed = [], []
     for i in range(240):
         level = int(900 + 500 * math.sin(i / 37) + 130 * math.sin(i / 3.1) + (i % 7) * 15)

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from audit import analytics_merge
 from audit.picture import Boot, Gap, Picture
-from tests.audit.conftest import Numbers
+from tests.audit.numbers import Numbers
 from tests.audit.scenario import BYTES, FLAPS, MESSAGES
 
 HOUR = 3_600_000_000

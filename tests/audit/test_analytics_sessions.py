@@ -6,7 +6,8 @@ from pyspark.sql import functions as F
 
 from audit import analytics_sessions
 from audit.picture import BUCKET_MAX, BUCKET_MIN, bucket_start_ms
-from tests.audit.conftest import History, Numbers, Views
+from tests.audit.conftest import History, Views
+from tests.audit.numbers import Numbers
 from tests.audit.scenario import FLAPS
 
 
