@@ -150,19 +150,26 @@ def _frame(document: dict[str, Any], made_us: int, seconds: float) -> Picture:
 def _boots(document: dict[str, Any]) -> list[Boot]:
     rows = document["boots"]
     last = {boot["node"]: boot["boot"] for boot in rows}
-    survived = document["invariants"].get("S5", {}).get("facts", {}).get("boots", {})
+    following = {(row["node"], row["boot"]): row for row in rows}
+    survived = document["invariants"].get("S5", {})
     boots = []
     for row in rows:
         if row["clean"]:
             end = "clean"
         else:
             end = "open" if last[row["node"]] == row["boot"] else "crash"
-        known = survived.get(f"{row['node']}/{row['boot']}", {})
+        after = following.get((row["node"], row["boot"] + 1), {}).get("recovered_count")
+        lost = sum(
+            witness.get("node") == row["node"] and witness.get("boot") == row["boot"] + 1
+            for witness in survived.get("witnesses", ())
+        )
+        # Where nothing is missing, what was found is what there was.
+        before = after if survived.get("status") == "ok" else None
         boots.append(
             Boot(
                 row["node"], row["boot"], row["first_us"], row["last_us"],
                 end,  # type: ignore[arg-type] # one of the three above
-                known.get("before"), known.get("after"), known.get("lost", 0),
+                before, after, lost,
             )
         )  # fmt: skip
     return boots

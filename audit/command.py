@@ -72,6 +72,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     _add_common(run)
     run.add_argument("--from", dest="start", type=_moment, metavar="TIME",
                      help="from this hour on (ISO 8601, UTC unless it says otherwise)")  # fmt: skip
+    run.add_argument("--from-db", metavar="DIR",
+                     help="a checkpoint or data directory: audit what it has and no segment, too; "
+                     "the batch does not count")  # fmt: skip
     run.add_argument("--to", dest="end", type=_moment, metavar="TIME", help="up to this hour")
     run.set_defaults(run=run_once)
     watch = actions.add_parser(
@@ -133,14 +136,15 @@ def run_once(options: argparse.Namespace) -> int:
     _need_extra()
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
+        from audit.database import SourceError
 
         progress = _progress(options, began)
         try:
             verdict = runs.run(
                 spark, options.history, options.out, options.start, options.end,
-                progress=progress, settings=_settings(options),
+                progress=progress, settings=_settings(options), from_db=options.from_db,
             )  # fmt: skip
-        except runs.NothingToAudit as problem:
+        except (runs.NothingToAudit, SourceError) as problem:
             raise AuditError(str(problem)) from None
         place = _report(spark, options.out, verdict.document, time.monotonic() - began)
     _say(verdict.document, place)

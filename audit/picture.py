@@ -47,7 +47,7 @@ class Boot:
     end: Literal["clean", "crash", "open"]
     sessions_before: int | None = None  # at the end of this boot, rebuilt from the history
     sessions_after: int | None = None  # of those, what the next boot found
-    lost: int = 0
+    lost: int = 0  # of the witnesses, those that did not come through
 
 
 @dataclass(slots=True)

@@ -134,10 +134,10 @@ def _deaths(ended: Sequence[Boot]) -> str:
         return ""
     rows = []
     for boot in ended[-_BOOTS_MAX:]:
-        if boot.sessions_before is None:
-            fate = '<span class="unknown">not known</span>'
-        elif boot.lost:
+        if boot.lost:
             fate = f'<span class="violated">✕ {plural(boot.lost, "session")} not as before</span>'
+        elif boot.sessions_before is None:
+            fate = '<span class="unknown">not known</span>'
         else:
             fate = '<span class="ok">✓ all there</span>'
         before = "" if boot.sessions_before is None else count(boot.sessions_before)

@@ -87,6 +87,24 @@ def test_years_still_fit_a_chart() -> None:
     assert span / (analytics_merge._bin_s(span) * 1_000_000) <= analytics_merge.BINS_MAX
 
 
+@pytest.mark.parametrize(
+    ("status", "before", "lost"), [("ok", 7, 0), ("violated", None, 1), ("unknown", None, 0)]
+)
+def test_what_survived_a_crash_is_what_the_next_boot_found(
+    status: str, before: int | None, lost: int
+) -> None:
+    row = {"node": "a", "first_us": 0, "last_us": 1, "clean": False}
+    boots = [{**row, "boot": 1}, {**row, "boot": 2, "recovered_count": 7}]
+    witnesses = [{"node": "a", "boot": 2}, {"node": "b", "boot": 2}] if lost else []
+    first, second = analytics_merge._boots(
+        {"boots": boots, "invariants": {"S5": {"status": status, "witnesses": witnesses}}}
+    )
+    assert (first.end, first.sessions_before, first.sessions_after, first.lost) == (
+        "crash", before, 7, lost,
+    )  # fmt: skip
+    assert (second.end, second.sessions_after) == ("open", None)
+
+
 def document(**gap: object) -> dict[str, object]:
     """Return what a verdict says of one boot of 1,001 rows in 1,000 seconds, and one gap."""
     whole = {"node": "a", "reason": "rows are missing", "kind": "hole", "explained": False}
