@@ -117,6 +117,8 @@ class Exporter:
 
     def beat(self) -> None:
         """Look at what there is to do; about once a second, on the loop's thread."""
+        if self._finished is not None:
+            return  # the last event is told: nothing may follow it
         now = time.monotonic()
         self._look(now)
         self._bound()
@@ -339,7 +341,7 @@ class Exporter:
         assert self._thread is not None
         size = self.outbox_bytes() - self._trim_bytes
         rows: list[tuple[Key, bytes]] | None = []
-        if size > self._outbox_bytes_max * DISCARD_TO:
+        if size > self._outbox_bytes_max * DISCARD_TO and self._finished is None:
             rows = self._thread.frontier.take_away(DISCARD_ROWS)
         if rows == []:
             self._is_discarding = False

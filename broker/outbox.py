@@ -10,10 +10,12 @@ from typing import Final
 from broker.ledger import Ledger
 from broker.settings import Settings
 from broker.tick import Tick
-from storage.history.events import OUTBOX_FULL, OUTBOX_TRIMMED
-from storage.history.rows import history_key
+from storage.history.events import ADMIN, CHECKPOINT, OUTBOX_FULL, OUTBOX_TRIMMED
+from storage.history.rows import ACTOR_SHIFT, HAS_POSITION, history_key
 from storage.log import MessageLog
 from storage.state import BOOT_KEY, HISTORY, META, encode_boot
+
+_CHECKPOINT: Final = CHECKPOINT | HAS_POSITION | ADMIN << ACTOR_SHIFT
 
 
 class Outbox:
@@ -83,3 +85,10 @@ class Outbox:
         self._ledger.change(
             settings.history_level, sample, OUTBOX_FULL, self._tick.now, self._log.end
         )
+
+    def copied(self, milliseconds: int) -> None:
+        """A copy of the database was made: this is the first event that it does not have."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(_CHECKPOINT, 0, 0, ledger.words(f"{milliseconds} ms"), self._log.end)

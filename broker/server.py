@@ -23,7 +23,7 @@ from typing import Any, Final
 from broker import access, build, checkpoint, history_place
 from broker.config import Config, ConfigError
 from broker.connection import Connection
-from broker.control import ControlServer
+from broker.control import ControlServer, Request
 from broker.counters import Counters
 from broker.driver import Driver
 from broker.engine import Engine, Recovery
@@ -347,13 +347,26 @@ class Server:
         try:
             control = ControlServer(
                 self._config.shell.data_dir,
-                lambda request: checkpoint.answer(self._store, request),
+                self._make_checkpoint,
                 driver.call_from_thread,
             )
         except OSError as problem:
             self._log.warning("control", f"no control socket, so no checkpoint: {problem.strerror}")
             return
         self._opened.callback(control.close)
+
+    def _make_checkpoint(self, request: Request) -> Request:
+        """Copy the database between two ticks, and tell the history and the log."""
+        assert self._driver is not None
+        done = checkpoint.answer(self._store, request)
+        self._log.info(
+            "checkpoint",
+            "a copy of the database was made",
+            directory=request["directory"],
+            milliseconds=int(done["milliseconds"]),
+        )
+        self._driver.run(self._engine.outbox.copied, int(done["milliseconds"]))
+        return done
 
     def _say_ready(self) -> None:
         status, recovery = self._status, self._recovery

@@ -104,3 +104,16 @@ def test_a_gap_that_is_thrown_away_is_told_again_and_counted_once() -> None:
     (gap,) = told(broker, "history_gap")
     assert gap["count"] == first[1] + told_row[1] == outbox.suppressed
     assert second in rows_of(broker) and third in rows_of(broker)
+
+
+def test_a_copy_of_the_database_is_an_event() -> None:
+    broker = busy("sessions")
+    broker.engine.outbox.copied(17)
+    broker.advance(1000)
+    (copied,) = told(broker, "checkpoint")
+    assert columns([copied], "actor", "detail") == [("admin", "17 ms")]
+    assert copied["position"] == broker.engine._log.end
+    broker = busy("off")
+    broker.engine.outbox.copied(17)
+    broker.advance(1000)
+    assert broker.rows(HISTORY) == []

@@ -73,6 +73,8 @@ def test_a_running_broker_is_asked_and_copied(broker: BrokerProcess, tmp_path: P
     status, out, err = holdfast_command(broker, "db", "checkpoint", str(tmp_path / "copy"))
     assert (status, out) == (1, "")
     assert err == f"holdfast: {tmp_path / 'copy'}: not empty; expected a new directory\n"
+    tail = ("history", "tail", "-n", "9")  # within the 200 ms that an event may wait for a batch
+    wait_for(lambda: "copy of the database made" in holdfast_command(broker, *tail)[1], broker)
     copied = holdfast(tmp_path / "other", env=dict(broker.env))
     copied.data_dir = tmp_path / "copy"
     copied.env["HOLDFAST__METRICS__PORT"] = str(copied.metrics_port)
