@@ -160,7 +160,7 @@ def _boots(document: dict[str, Any]) -> list[Boot]:
             end = "open" if last[row["node"]] == row["boot"] else "crash"
         after = following.get((row["node"], row["boot"] + 1), {}).get("recovered_count")
         lost = sum(
-            witness.get("node") == row["node"] and witness.get("boot") == row["boot"] + 1
+            witness.get("node") == row["node"] and _ended_boot(witness) == row["boot"]
             for witness in survived.get("witnesses", ())
         )
         # Where nothing is missing, what was found is what there was.
@@ -173,6 +173,17 @@ def _boots(document: dict[str, Any]) -> list[Boot]:
             )
         )  # fmt: skip
     return boots
+
+
+def _ended_boot(witness: dict[str, Any]) -> int:
+    """Return the boot whose end a witness of S5 speaks of.
+
+    What is missing names the boot after it, what the disk lost the boot itself, and what came back
+    changed is a row of the boot after it.
+    """
+    if "after_boot" in witness:
+        return int(witness["after_boot"]) - 1
+    return int(witness["boot"]) - ("to_seq" not in witness)
 
 
 def _gaps(document: dict[str, Any]) -> list[Gap]:

@@ -275,6 +275,7 @@ def _witnesses(check: Check, witnesses_max: int) -> str:
     heads: list[str] = []
     for witness in shown:
         heads += [key for key in witness if key not in heads]
+    heads.sort(key=lambda key: key != "what")  # what happened is said first
     heads = [key for key in heads if any(witness.get(key) is not None for witness in shown)]
     head = "".join(
         f'<th scope="col">{escape(visible(key).replace("_", " ")[:_CELL_MAX])}</th>'

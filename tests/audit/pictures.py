@@ -162,7 +162,7 @@ def violated() -> Picture:
             {
                 "node": "holdfast-1", "boot": 1 + i % 5, "seq": 118_000 + i, "tenant": "plant-a",
                 "client_id": f"line-{i}/recorder", "session": 1099511627776 + i,
-                "msg": 991_000 + 7 * i, "why": "passed over: below the position, never delivered",
+                "msg": 991_000 + 7 * i, "what": "passed over: below the position, never delivered",
             }
             for i in range(min(number, 100))
         ]  # fmt: skip

@@ -88,14 +88,18 @@ def test_years_still_fit_a_chart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "before", "lost"), [("ok", 7, 0), ("violated", None, 1), ("unknown", None, 0)]
+    ("status", "before", "lost"), [("ok", 7, 0), ("violated", None, 3), ("unknown", None, 0)]
 )
 def test_what_survived_a_crash_is_what_the_next_boot_found(
     status: str, before: int | None, lost: int
 ) -> None:
     row = {"node": "a", "first_us": 0, "last_us": 1, "clean": False}
     boots = [{**row, "boot": 1}, {**row, "boot": 2, "recovered_count": 7}]
-    witnesses = [{"node": "a", "boot": 2}, {"node": "b", "boot": 2}] if lost else []
+    missing = {"node": "a", "boot": 1, "seq": 5, "after_boot": 2}
+    changed = {"node": "a", "boot": 2, "seq": 5}
+    on_disk = {"node": "a", "boot": 1, "seq": 5, "to_seq": 6}
+    other = {"node": "b", "boot": 2}
+    witnesses = [missing, changed, on_disk, other] if lost else []
     first, second = analytics_merge._boots(
         {"boots": boots, "invariants": {"S5": {"status": status, "witnesses": witnesses}}}
     )

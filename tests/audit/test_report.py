@@ -68,6 +68,7 @@ def test_violations_are_open_and_show_their_witnesses() -> None:
     assert re.search(r'<details class="row violated" id="L2" open>', page)
     assert re.search(r'<details class="row ok" id="L1">', page)
     assert "line-51/recorder" in page
+    assert '<thead><tr><th scope="col">what</th><th scope="col">node</th>' in page
     assert page.count("passed over: below the position") == 52 + 1 + 3
 
 
