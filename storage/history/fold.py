@@ -354,9 +354,11 @@ class Fold:
                     f"{flat['subs']} subscriptions (check {flat['subs_check']}),"
                     f" not {subs} (check {check})",
                 )
-        if not session.knows_messages:
-            return
         count = _number(flat, "inflight")
+        if not session.knows_messages:
+            # Nothing is in flight now, and all that happens from here on is told.
+            session.knows_messages = self._knows_messages and count == 0
+            return
         least, most = session.in_flight_range()
         if not least <= count <= most:
             expected = f"{least}" if least == most else f"{least} to {most}"

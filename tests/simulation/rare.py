@@ -31,6 +31,7 @@ RARE: Final[dict[str, str]] = {
     "ended_before_connack": "the broker ended a connection whose CONNACK waited for its commit",
     "half_open_resume": "resume while the broker still believed in the old connection",
     "will_pending_at_crash": "crash while a delayed will waited",
+    "history_gap": "less of the history was recorded for a while",
     "connected_with_will_at_crash": "crash while a client with a will was connected",
     "will_cancelled_by_resume": "a delayed will did not fire because its session was resumed",
     "will_fired": "a will fired",

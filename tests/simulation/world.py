@@ -17,6 +17,7 @@ from broker.auth import AllowAllPolicy
 from broker.ports import Exchange, Verdict
 from storage.clock import Heartbeat
 from storage.errors import Recoverable, Unrecoverable, WriteStalled
+from storage.history.events import BOOKS_LEVEL
 from storage.memory import MemoryStore
 from storage.state import FAMILIES
 from tests.simulation.client import Client
@@ -34,6 +35,9 @@ from tests.simulation.verdict import Violation
 START_MS: Final = 1_700_000_000_000
 DAY_MS: Final = 86_400_000
 TRACE_TAIL: Final = 60  # events of the trace that a failure prints
+# What is recorded of the history: nearly always everything, that most can be compared.
+DETAILS: Final = ("full", "full", "full", "full", "full", "full", "sampled:1/2", "books")
+GAPS: Final = 0.2  # share of worlds in which less of it is recorded for a while
 EVENTS_MAX: Final = 200_000  # a world that needs more runs in circles
 
 
@@ -88,7 +92,10 @@ class World:
         self.link_count = 0
         self.client_id_count = 0
         self.settings = self.profile.settings(self.random)
-        self.settings.history_detail = "full" if has_history else "off"
+        # Its own random numbers: what is recorded changes nothing else.
+        self.history_random = Random(seed)
+        self.detail = self.history_random.choice(DETAILS) if has_history else "off"
+        self.settings.history_detail = self.detail
         slow = self.chance(self.profile.slow_passwords)
         self.authenticator = AnyClient(self, 1 + int(self.random.random() * 80) if slow else 0)
         self.policy = AllowAllPolicy()
@@ -131,7 +138,7 @@ class World:
         self.wrap = self.random.random() < self.profile.wrap
         self.process: BrokerProcess | None = None
         self.store = MemoryStore(FAMILIES)
-        self.retold: Retold | None = Retold(seed) if has_history else None
+        self.retold = Retold(seed)
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
         self.clients: list[Client] = draw_clients(self)
@@ -266,7 +273,7 @@ class World:
         if self.starts > 1 and self.faults and self.chance(self.profile.other_settings):
             sometimes("settings_changed")
             self.settings = self.profile.change(self.settings, self.random)
-            self.settings.history_detail = "full" if self.has_history else "off"
+            self.settings.history_detail = self.detail
         self.note("start", broker_ms)
         self.store.full = self.now < self.full_until
         try:
@@ -360,7 +367,7 @@ class World:
 
     def judge_history(self) -> None:
         """Compare what the history says with the disk as it is now."""
-        if self.retold is not None:
+        if self.has_history:
             self.retold.judge(self.store)
 
     def _plan_restart(self) -> None:
@@ -422,6 +429,9 @@ class World:
         if self.chance(profile.broken_disk):
             for _ in range(random.randint(1, 2)):
                 self.after(sometime(), self._break_disk)
+        if self.has_history and self.history_random.random() < GAPS:
+            at = int(self.history_random.random() * profile.fault_ms)
+            self.after(at, self._lower_detail)
         if self.chance(profile.full_disk):
             for _ in range(random.randint(1, 3)):
                 self.after(sometime(), self._full_disk)
@@ -480,6 +490,23 @@ class World:
         call = store.io_calls + 1 + int(self.random.random() * 60)
         self.note("disk breaks", call)
         store.fail_at_call(call, Unrecoverable("injected I/O error"))
+
+    def _lower_detail(self) -> None:
+        """Nobody takes the history for a while: less of it is recorded."""
+        process = self.up()
+        if not self.faults or process is None:
+            return
+        sometimes("history_gap")
+        self.note("less history")
+        process.engine.outbox.lower(BOOKS_LEVEL, 1)
+        process.schedule_tick()
+        self.after(int(self.history_random.random() * 3_000), self._restore_detail, process)
+
+    def _restore_detail(self, process: BrokerProcess) -> None:
+        if self.up() is process and not process.failed:
+            self.note("all history")
+            process.engine.outbox.restore()
+            process.schedule_tick()
 
     def _slow_disk(self) -> None:
         self.slow_ms = self.random.choice((150, 600, 1_500, 3_000))

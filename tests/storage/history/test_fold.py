@@ -459,4 +459,8 @@ def test_a_gap_makes_packet_ids_unknown_and_sessions_stay_known(session: Teller)
     session.tell("msg_acked", "c", msg=10, pid=1, qos=1, reason=0)
     session.create("d", session=8)
     assert session.fold.sessions["d"].knows_messages
+    session.sized("session_disconnected", inflight=1)
+    assert not folded.knows_messages
+    session.sized("session_resumed")
+    assert folded.knows_messages  # nothing is in flight, and from here on all is told
     assert not session.fold.problems()
