@@ -2,9 +2,9 @@
 
 That is the other half of the proof that a crash cost no session: what the history knew before it
 must be found after it. A slice of the store at a time, while the broker works already: 64 sessions
-take about 4 ms, a million of them some minutes. Who has been there since the start is passed over,
-his own rows say it. Nothing is done where the history is off. Read next: `broker.chronicle`,
-`storage.history.fold` (which compares).
+take 1 ms of CPU time, 2 at the most (RocksDB, 2026-11-21), a million of them three minutes. Who has
+come since the start is passed over, his own rows say it. Nothing is done where the history is off.
+Read next: `broker.chronicle`, `storage.history.fold` (which compares).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from storage.errors import CorruptRecord
 from storage.state import SESSIONS, Totals
 
 CENSUS_SLICE: Final = 64
-CENSUS_PERIOD_MS: Final = 10  # so that it takes a third of the loop at the most
+CENSUS_PERIOD_MS: Final = 10  # so that it takes a tenth of the loop, a fifth at the most
 
 
 class Census:
