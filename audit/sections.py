@@ -362,7 +362,19 @@ def _latency(picture: Picture) -> str:
         )
         body += f'<h4>Slowest consumers</h4><ol class="list">{rows}</ol>'
     lead = f"{compact(picture.latency.total)} acknowledged: {_quantiles(picture.latency)}."
+    body += f'<p class="soft again">{_sent_again(picture)}</p>'
     return _card("From stored to acknowledged", body, lead=lead if picture.latency.total else "")
+
+
+def _sent_again(picture: Picture) -> str:
+    first = sum(minute.stages.get("delivered", 0) for minute in picture.minutes)
+    again = sum(minute.stages.get("redelivered", 0) for minute in picture.minutes)
+    if not first and not again:
+        return "Nothing was sent to a session."
+    if not again:
+        return f"Of {plural(first, 'delivery', 'deliveries')} none was sent again."
+    share = again / max(first, 1)
+    return f"Sent again: {plural(again, 'delivery', 'deliveries')}, {share:.2%} of {count(first)}."
 
 
 def _offline(picture: Picture) -> str:

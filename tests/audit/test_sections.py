@@ -51,6 +51,15 @@ def test_each_end_of_the_broker_says_what_survived_it() -> None:
     assert "not known" in html
 
 
+def test_the_redelivery_rate_is_told() -> None:
+    picture = pictures.tiny()
+    assert "Nothing was sent to a session." in text(picture)
+    picture.minutes[0].stages |= {"delivered": 200}
+    assert "Of 200 deliveries none was sent again." in text(picture)
+    picture.minutes[0].stages |= {"redelivered": 3}
+    assert "Sent again: 3 deliveries, 1.50% of 200." in text(picture)
+
+
 def test_no_boot_no_lives() -> None:
     assert sections.lives(pictures.empty()) == ""
 
