@@ -226,30 +226,32 @@ def _without(gap: Gap, first: int, last: int) -> list[Gap]:
     return [part for part in (before, after) if part.from_gseq <= part.to_gseq]
 
 
-def explain(found: Iterable[Gap], marks: Iterable[Mark]) -> list[Gap]:
-    """Return the gaps; a hole is explained if a later row says that as many were thrown away."""
-    trimmed = [
-        (mark.node, gseq(mark.boot, mark.seq))
-        for mark in sorted(marks, key=_place)
-        if mark.ev == "history_gap" and mark.reason == REASON_TRIMMED
-    ]
-    left = {
-        (mark.node, gseq(mark.boot, mark.seq)): mark.count or 0
-        for mark in marks
-        if mark.ev == "history_gap" and mark.reason == REASON_TRIMMED
-    }
-    result = []
-    for gap in sorted(found, key=lambda gap: (gap.node, gap.from_gseq)):
-        size = gap.to_gseq - gap.from_gseq + 1
-        teller = next(
-            (t for t in trimmed if t[0] == gap.node and t[1] > gap.to_gseq and left[t] >= size),
-            None,
-        )
-        if not gap.explained and teller is not None:
-            left[teller] -= size
-            gap = replace(gap, explained=True, reason="outbox_trimmed")
-        result.append(gap)
+def explain(found: Sequence[Gap], marks: Iterable[Mark]) -> list[Gap]:
+    """Return the gaps; a hole is explained if a later row says that as many were thrown away.
+
+    Of the holes before such a row, one of exactly that size is meant, or else the nearest ones.
+    """
+    result = sorted(found, key=lambda gap: (gap.node, gap.from_gseq))
+    for mark in sorted(marks, key=_place):
+        if mark.ev != "history_gap" or mark.reason != REASON_TRIMMED:
+            continue
+        left = mark.count or 0
+        place = gseq(mark.boot, mark.seq)
+        before = [
+            index
+            for index, gap in enumerate(result)
+            if gap.node == mark.node and gap.to_gseq < place and not gap.explained
+        ]
+        exact = [index for index in before if _size(result[index]) == left]
+        for index in reversed(exact or before):
+            if _size(result[index]) <= left:
+                left -= _size(result[index])
+                result[index] = replace(result[index], explained=True, reason="outbox_trimmed")
     return result
+
+
+def _size(gap: Gap) -> int:
+    return gap.to_gseq - gap.from_gseq + 1
 
 
 def lowered(

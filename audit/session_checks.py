@@ -61,7 +61,7 @@ _MESSAGE_COLUMNS: Final = (
 # witness  name=invariant, text=JSON
 # row      node, gseq: a row that the next batch needs
 # balance  node, client_id, session, a=conn, b=least, c=most, d=fresh starts, e=fresh ends,
-#          f, g=others, h=had_hole of the Life
+#          f, g=others, h=had_hole, i, j=odd of the Life, k=again
 # session  node, client_id, session, name=state, text=tenant, a..l as in `_session`
 _NUMBERS: Final = "abcdefghijkl"
 _OUT: Final = pa.schema(
@@ -210,6 +210,7 @@ def _session_rows(view: View) -> DataFrame:
         "most": F.when(F.col("ev") == BALANCE, F.col("msg_last")),
         "fresh_starts": F.when(F.col("ev") == BALANCE, F.col("rmax")).cast("long"),
         "fresh_ends": F.when(F.col("ev") == BALANCE, F.col("queued")).cast("long"),
+        "again": F.when(F.col("ev") == BALANCE, F.col("total_bytes")),
     }
     rows = view.sessions.where(F.col("client_id").isNotNull() & F.col("session").isNotNull())
     return rows.select(*(own.get(name, F.col(name)).alias(name) for name in COLUMNS))
@@ -229,16 +230,18 @@ def _balances(view: View) -> DataFrame:
         ~F.col("carried") & F.col("session").isNotNull()
     )
     start, end, loose = _starts(), _ends(), _may_end()
+    again = F.coalesce((F.col("ev") == "msg_delivered") & (F.col("qos") > 0) & ~start, F.lit(False))
     rows = rows.join(F.broadcast(ends_us), ["node", "boot"])
     fresh = (F.unix_micros("ts") >= F.col("last_us") - SECOND) & (F.col("qos") == 1)
     sums = (
-        rows.where(start | end | (loose > 0))
+        rows.where(start | end | again | (loose > 0))
         .groupBy("node", "boot", "session", "conn")
         .agg(
             F.min("gseq").alias("gseq"),
             F.min(F.unix_micros("ts")).alias("us"),
             F.sum(start.cast("long") - end.cast("long")).alias("most"),
             F.sum(loose).alias("loose"),
+            F.count_if(again).alias("again"),
             F.count_if(start & fresh).alias("fresh_starts"),
             F.count_if(end & fresh).alias("fresh_ends"),
         )
@@ -305,6 +308,9 @@ def _kept_balances(view: View, folded: DataFrame) -> DataFrame:
         "subs": F.col("f"),
         "subs_check": F.col("g"),
         "qos": F.col("h"),
+        "inflight": F.col("i"),
+        "position": F.col("j"),
+        "total_bytes": F.col("k"),
     }
     same = ("node", "boot", "seq", "client_id", "session")
     return rows.select(
@@ -376,10 +382,17 @@ def _left(client: Client, name: tuple[str, str], node: Node) -> Iterator[_Out]:
     for life in client.lives.values():
         for place in life.rows():
             yield _out("row", node=name[0], gseq=place)
-        numbers = [life.conn or 0, life.least, life.most, life.fresh_starts, life.fresh_ends]
+        numbers: list[int | None] = [
+            life.conn or 0,
+            life.least,
+            life.most,
+            life.fresh_starts,
+            life.fresh_ends,
+        ]
         changed = life.was_doubted
         if changed or (life.is_connected and life.is_moving):
-            numbers += [*(life.others or (None, None)), int(life.had_hole)]
+            numbers.extend([*(life.others or (None, None)), int(life.had_hole)])
+            numbers.extend([*(life.odd or (None, None)), life.again])
             yield _out("balance", None, None, *name, life.session, numbers=numbers)
 
 

@@ -40,6 +40,7 @@ class SessionRow(NamedTuple):
     most: int | None
     fresh_starts: int | None
     fresh_ends: int | None
+    again: int | None  # so many messages were sent again
 
     @property
     def boot(self) -> int:

@@ -36,6 +36,8 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseParallelGC -Dlog4j2.configurationFile=file:{LOG_SETTINGS}"
     ),
+    # Or the sizes of a few hundred segments are asked for by a job of their own.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
     "spark.sql.ui.retainedExecutions": "1",

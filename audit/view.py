@@ -152,8 +152,9 @@ def build(
     runs, doubled = _runs(fresh)
     marks = _marks(fresh)
     boots = gaps_module.boots(runs, marks, boots_before)
-    found = gaps_module.explain([*unreadable, *gaps_module.holes(runs, boots, boots_before)], marks)
-    found = [gap for gap in found if gap in unreadable or not _covered(gap, unreadable)]
+    holes = gaps_module.holes(runs, boots, boots_before)
+    missing = [hole for hole in holes if not _covered(hole, unreadable)]
+    found = [*unreadable, *gaps_module.explain(missing, marks)]
     closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
     lowered = gaps_module.lowered(
         boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
@@ -183,7 +184,7 @@ def _marks(fresh: DataFrame) -> list[Mark]:
     rows = fresh.where(F.col("ev").isin(*MARKS)).select(
         "node", "boot", "seq", "ev", "reason", "count", "detail"
     )
-    return [Mark(*row) for row in rows.distinct().collect()]
+    return list({Mark(*row) for row in rows.collect()})
 
 
 def _runs(fresh: DataFrame) -> tuple[list[Run], int]:

@@ -1,7 +1,20 @@
 """Decisions about gaps over small rows; Spark is not needed."""
 
 from audit.events import gseq
-from audit.gaps import SEQ_MAX, Boot, Gap, Mark, Run, boots, fewer, holes, lowered, parse_level
+from audit.gaps import (
+    SEQ_MAX,
+    Boot,
+    Gap,
+    Mark,
+    Run,
+    boots,
+    explain,
+    fewer,
+    holes,
+    lowered,
+    parse_level,
+    unfilled,
+)
 
 
 def _boot(boot: int, last_seq: int, level: str = "full") -> Boot:
@@ -87,3 +100,22 @@ def test_fewer_gaps_cover_all_of_them() -> None:
             and m.to_gseq >= g.to_gseq for m in merged)
         for g in many
     )  # fmt: skip
+
+
+def _hole(start: int, end: int) -> Gap:
+    return Gap("n", gseq(1, start), gseq(1, end), "rows are missing", "hole", explained=False)
+
+
+def test_rows_thrown_away_explain_the_hole_of_their_size_or_the_nearest() -> None:
+    thrown = _mark(1, 90, "history_gap", reason=1051, count=4)
+    found = explain([_hole(10, 13), _hole(20, 22)], [thrown])
+    assert [gap.explained for gap in found] == [True, False]
+    found = explain([_hole(10, 11), _hole(20, 22), _hole(95, 96)], [thrown])
+    assert [gap.explained for gap in found] == [False, True, False]
+
+
+def test_rows_that_come_late_fill_a_hole() -> None:
+    left = unfilled([_hole(10, 19)], [Run("n", 1, 12, 14, 0, 0)])
+    assert left == [_hole(10, 11), _hole(15, 19)]
+    assert unfilled([_hole(10, 19)], [Run("n", 1, 10, 19, 0, 0)]) == []
+    assert unfilled([_hole(10, 19)], [Run("m", 1, 10, 19, 0, 0)]) == [_hole(10, 19)]

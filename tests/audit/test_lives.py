@@ -137,6 +137,33 @@ def test_the_number_in_flight_follows_what_was_sent(history, accused) -> None:
     assert accused(history) == [("S2", what)]
 
 
+def test_what_another_invariant_accuses_is_no_violation_of_this_one(history, accused) -> None:
+    session = _life(history)
+    session.row("#balance", conn=1, least=1, most=1)
+    session.inflight = 1
+    session.leave()
+    session.resume()
+    # Sent again as if for the first time (D2), and acknowledged once.
+    session.row("#balance", conn=2, least=0, most=0)
+    session.inflight = 0
+    session.leave()
+    session.resume()
+    # Sent again though it was complete (D1), and acknowledged again.
+    session.row("#balance", conn=3, least=-1, most=-1, again=1)
+    session.leave()
+    assert accused(history) == []
+
+
+def test_one_lie_is_one_violation(history, accused) -> None:
+    session = _life(history)
+    session.leave()
+    session.resume(subs=2)
+    session.leave()
+    session.resume(subs=2)
+    session.leave()
+    assert accused(history) == [("S2", "its subscriptions are others than those it made")]
+
+
 def test_a_position_does_not_go_back_while_offline(history, accused) -> None:
     session = _life(history)
     session.leave(position=7)
