@@ -54,14 +54,24 @@ class Publisher(threading.Thread):
     """
 
     def __init__(
-        self, port: int, name: str, *, qos: int, version: int, rate: int, window: int = 20
+        self,
+        port: int,
+        name: str,
+        *,
+        qos: int,
+        version: int,
+        rate: int,
+        window: int = 20,
+        own_topics: bool = False,
     ) -> None:
+        """Every message has a topic of its own if `own_topics`: then the topic names it."""
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[tuple[str, int]] = []
         self.violations: list[str] = []
         self.qos: int = qos
         self._client = RawClient(port, name, version=version)
         self._topics = [f"load/{name}/{letter}" for letter in "ab"]
+        self._own_topics = own_topics
         self._window = window
         self._pause = 1.0 / rate
         self._number = 0
@@ -107,6 +117,8 @@ class Publisher(threading.Thread):
             return
         self._number += 1
         topic = self._topics[self._number % len(self._topics)]
+        if self._own_topics:
+            topic += f"/{self._number}"
         packet_id = self._client.packet_id()
         while packet_id in self._open:
             packet_id = self._client.packet_id()
