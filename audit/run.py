@@ -18,8 +18,11 @@ from pyspark.sql import functions as F
 
 from audit import (
     analytics,
+    carrying,
+    deliveries,
     events,
     log_checks,
+    messages,
     retained_checks,
     segments,
     session_checks,
@@ -53,6 +56,8 @@ PARTS: Final = (
     Part("the log", log_checks.check, log_checks.carry),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
+    Part("messages on their way in", messages.check),
+    Part("deliveries", deliveries.check, carrying.carry, deliveries.tables),
     Part("numbers", analytics.check, analytics.carry, analytics.tables),
 )
 

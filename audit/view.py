@@ -67,13 +67,14 @@ class View:
     settings: Settings = field(default_factory=Settings)
     _kept: dict[str, DataFrame] = field(default_factory=dict, repr=False)
 
-    def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return the frame `name`, made once, for all who need it; only for what is small.
+    def keep(self, name: str, make: Callable[[], DataFrame], *, large: bool = False) -> DataFrame:
+        """Return the frame `name`, made once, for all who need it, until `release`.
 
-        It is in memory, or on the local disk where that is full, until `release`.
+        It is in memory, or on the local disk where that is full; what is `large` is on disk.
         """
         if name not in self._kept:
-            self._kept[name] = make().persist(StorageLevel.MEMORY_AND_DISK)
+            level = StorageLevel.DISK_ONLY if large else StorageLevel.MEMORY_AND_DISK
+            self._kept[name] = make().persist(level)
         return self._kept[name]
 
     def release(self) -> None:

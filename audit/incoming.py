@@ -1,0 +1,75 @@
+"""D1, its incoming half: a QoS 2 packet identifier is accepted once until its PUBCOMP."""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from audit.events import SEQ_BITS
+from audit.holdings import ends, on_disk
+from audit.tallies import Tally, tally
+from audit.view import View
+
+REFUSED = 0x80  # a PUBREC with a reason code from here on ends the exchange
+
+
+def accepted_twice(view: View) -> tuple[int, Tally]:
+    """Return how many QoS 2 messages came in, and those that were accepted as new once too often.
+
+    The row of a PUBCOMP may be cut off by a crash: what a boot that died left open accuses nobody.
+    """
+    rows = _rows(view)
+    accepted = F.col("ev") == "msg_accepted"
+    exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
+    told = rows.select(
+        "node",
+        "session",
+        "pid",
+        "msg",
+        "ts",
+        "carried",
+        accepted.alias("accepted"),
+        F.lag(accepted).over(exchange).alias("held"),
+        F.lag("msg").over(exchange).alias("other"),
+        F.lag("gseq").over(exchange).alias("from_gseq"),
+        F.col("gseq").alias("to_gseq"),
+    ).where("accepted AND NOT carried")
+    told = told.withColumn("twice", F.coalesce("held", F.lit(False)))
+    checked = told.count()
+    findings = told.where("twice")
+    for boot in view.boots:
+        if not boot.clean:
+            died = (F.shiftright("from_gseq", SEQ_BITS) <= boot.boot) & (
+                F.shiftright("to_gseq", SEQ_BITS) > boot.boot
+            )
+            findings = findings.where(~((F.col("node") == boot.node) & died))
+    columns = ("node", "session", "pid", "msg", "ts", "other", "from_gseq", "to_gseq")
+    found = tally(view, findings.select(*columns, F.lit("accepted_twice").alias("what")))
+    return checked, found
+
+
+def still_open(view: View) -> DataFrame:
+    """Return where the exchanges began that have no end yet, of sessions that have none: gseq."""
+    exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
+    rows = _rows(view).withColumn("next", F.lead("gseq").over(exchange))
+    rows = rows.where((F.col("ev") == "msg_accepted") & F.isnull("next"))
+    return rows.join(ends(view), ["node", "session"], "left_anti").select("node", "gseq")
+
+
+def _rows(view: View) -> DataFrame:
+    """Return the rows that begin and end exchanges with publishers at QoS 2."""
+    refused = (F.col("ev") == "pub_acked") & (F.col("reason") >= REFUSED)
+    accepted = F.col("ev") == "msg_accepted"
+    return on_disk(
+        view,
+        view.of(
+            "msg_accepted",
+            "pub_completed",
+            "pub_acked",
+            columns=[
+                *("node", "gseq", "ts", "ev", "session", "pid"),
+                *("pub_qos", "msg", "reason", "carried"),
+            ],
+        ),
+    ).where(
+        (F.col("pid") > 0)
+        & ((accepted & (F.col("pub_qos") == 2)) | (F.col("ev") == "pub_completed") | refused)
+    )

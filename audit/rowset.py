@@ -1,0 +1,235 @@
+"""The history as packed rows (see `audit.packed`): what sessions did, were sent, and were owed."""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from audit import packed
+from audit.gaps import HOLE
+from audit.holdings import ends, groups, holdings, on_disk
+from audit.view import View
+
+# Copied to every task if there are no more: 40 MB. Beyond that it is a join of two large tables.
+BROADCAST_ROWS_MAX = 1_000_000
+
+_MESSAGES = {
+    "msg_delivered": packed.DELIVERED,
+    "msg_acked": packed.ACKED,
+    "msg_completed": packed.COMPLETED,
+    "msg_dropped": packed.DROPPED,
+    "msg_expired": packed.EXPIRED,
+    "msg_moved": packed.MOVED,
+    "retained_sent": packed.RETAINED,
+}
+_COLUMNS = (
+    *("node", "ev", "session", "gseq", "ts", "conn", "msg", "msg_last", "pid", "qos", "dup"),
+    *("attempt", "reason", "share", "stream", "carried"),
+)
+
+
+def node_number(view: View, node: Column) -> Column:
+    """Return the index of a node among the sorted names of all."""
+    names = nodes(view)
+    result = F.lit(0)
+    for number, name in enumerate(names[1:], 1):
+        result = F.when(node == name, number).otherwise(result)
+    return result
+
+
+def nodes(view: View) -> list[str]:
+    """Return the names of the nodes, sorted."""
+    return sorted({boot.node for boot in view.boots})
+
+
+def node_name(view: View, owner: Column) -> Column:
+    """Return the name of the node that `owner` (of a packed row) belongs to."""
+    names = nodes(view) or [""]
+    return F.element_at(F.array(*map(F.lit, names)), F.shiftright(owner, 1).cast("int") + 1)
+
+
+def clock(view: View) -> packed.Clock:
+    """Return what the judgement needs to know of the nodes."""
+    number = {name: index for index, name in enumerate(nodes(view))}
+    newest = {number[boot.node]: boot.boot for boot in view.boots}  # boots come in order
+    crashed: dict[int, list[int]] = {index: [] for index in number.values()}
+    for boot in view.boots:
+        if not boot.clean:
+            crashed[number[boot.node]].append(boot.boot)
+    return packed.Clock(
+        end_us={index: view.last_us(name) for name, index in number.items()},
+        boot=newest,
+        crashed=crashed,
+        horizon_us=view.settings.horizon_s * 1_000_000,
+    )
+
+
+def rowset(view: View) -> DataFrame:
+    """Return everything the judgement of sessions and groups needs, as packed rows."""
+    held = holdings(view)
+    events = _of_messages(view)
+    own = events.where("session IS NOT NULL")
+    parts = [_packed(view, own, F.col("session"), 0), _of_sessions(view), _owed(view, held)]
+    if not held.where("share IS NOT NULL").isEmpty():
+        parts.append(_packed(view, _of_groups(events, held), F.col("stream"), 1))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _of_messages(view: View) -> DataFrame:
+    return on_disk(view, view.of(*_MESSAGES, columns=_COLUMNS))
+
+
+def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
+    """Return the rows that tell what became of messages of shared groups, with the group's stream.
+
+    Where a row does not name the stream, it counts for every group that its session was in: of a
+    message that the group was not owed it says nothing.
+    """
+    keys = ["node", "session", "share"]
+    shared = held.where("share IS NOT NULL").groupBy(*keys)
+    members = shared.agg(F.collect_set("stream").alias("streams"))
+    all_streams = members.groupBy("node", "session").agg(
+        F.flatten(F.collect_list("streams")).alias("streams")
+    )
+    told = events.where("share IS NOT NULL").join(members, keys, "left")
+    ended = events.where(F.col("ev").isin("msg_dropped", "msg_expired") & F.isnull("share"))
+    theirs = ended.join(all_streams, ["node", "session"])
+    named = F.when(F.col("stream").isNotNull(), F.array("stream")).otherwise(F.col("streams"))
+    both = told.unionByName(theirs)
+    return both.withColumn("stream", F.explode(named))
+
+
+def _packed(view: View, events: DataFrame, session: Column, group: int) -> DataFrame:
+    """Return rows about messages, packed, for sessions (0) or for groups (1)."""
+    kind = reduce(
+        lambda rest, pair: F.when(F.col("ev") == pair[0], pair[1]).otherwise(rest),
+        list(_MESSAGES.items())[1:],
+        F.lit(packed.DELIVERED),
+    )
+    a = F.when(F.col("ev") == "msg_dropped", F.col("msg_last")).otherwise(F.col("conn"))
+    b = _bits(
+        kind,
+        (packed.QOS, F.col("qos")),
+        (packed.DUP, F.col("dup")),
+        (packed.ATTEMPT, F.least(F.col("attempt"), F.lit(3))),
+        (packed.SHARED, F.col("share").isNotNull()),
+        (packed.CARRIED, F.col("carried")),
+        (packed.REASON, F.col("reason")),
+        (packed.PID, F.col("pid")),
+    )
+    return _row(view, events, group, session, msg=F.col("msg"), a=a, b=b)
+
+
+def _of_sessions(view: View) -> DataFrame:
+    """Return the rows about sessions: when they were connected, how far they had come."""
+    rows = on_disk(view, view.sessions)
+    carried = (packed.CARRIED, F.col("carried"))
+    connected = _bits(
+        F.lit(packed.CONNECTED),
+        (packed.DUP, F.col("ev") == "session_resumed"),
+        carried,
+        (packed.EXTRA, F.greatest(F.lit(0), F.col("rmax"))),
+    )
+    session, none = F.col("session"), F.lit(-1)
+    starts = rows.where(F.col("ev").isin("session_created", "session_resumed"))
+    breaks = rows.where(F.col("ev").isin("session_disconnected", "session_restored"))
+    places = rows.where(
+        F.col("ev").isin("session_resumed", "session_disconnected", "session_restored")
+        & F.col("position").isNotNull()
+    )
+    finals = ends(view).select(
+        "node", "session", F.col("end_gseq").alias("gseq"), F.timestamp_micros(F.lit(0)).alias("ts")
+    )
+    return reduce(
+        DataFrame.unionByName,
+        (
+            _row(view, starts, 0, session, msg=none, a=F.col("conn"), b=connected),
+            _row(view, breaks, 0, session, msg=none, a=none, b=_bits(packed.OFFLINE, carried)),
+            _row(
+                view,
+                places,
+                0,
+                session,
+                msg=none,
+                a=F.col("position"),
+                b=_bits(packed.POSITION, carried),
+            ),
+            _row(view, finals, 0, session, msg=none, a=none, b=_bits(packed.ENDED)),
+        ),
+    )
+
+
+def _owed(view: View, held: DataFrame) -> DataFrame:
+    """Return one row per message and holder: sessions and groups that held its stream."""
+    enqueued = on_disk(
+        view,
+        view.of("msg_enqueued", columns=["node", "gseq", "ts", "msg", "stream", "carried"]),
+    )
+    small = held.count() <= BROADCAST_ROWS_MAX
+    sessions = held.where("share IS NULL")
+    held_then = F.col("gseq").between(F.col("from_gseq"), F.col("to_gseq"))
+
+    def joined(holders: DataFrame) -> DataFrame:
+        holders = holders.withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
+        table = F.broadcast(holders) if small else holders
+        return enqueued.join(table, ["node", "stream"]).where(held_then)
+
+    owed = joined(sessions)
+    if not held.where("no_local").isEmpty():
+        deaf = sessions.where("no_local").select("node", F.col("session").alias("pub")).distinct()
+        own = (
+            on_disk(view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub"]))
+            .join(F.broadcast(deaf), ["node", "pub"])
+            .select("node", "msg", F.col("pub").alias("session"), F.lit(True).alias("no_local"))
+        )
+        owed = owed.join(own, ["node", "msg", "session", "no_local"], "left_anti")
+    doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
+    b = _bits(packed.OWED, (packed.CARRIED, F.col("carried")), (packed.DOUBT, doubt))
+    to, stream = F.col("to_gseq"), F.col("stream")
+    rows = _row(view, owed, 0, F.col("session"), msg=F.col("msg"), a=to, b=b, stream=stream)
+    shared = joined(groups(held))
+    more = _row(view, shared, 1, stream, msg=F.col("msg"), a=to, b=b, stream=stream)
+    return rows.unionByName(more)
+
+
+def _first_hole(view: View, since: Column) -> Column:
+    """Return where the first hole after `since` begins: the end of a subscription may be in it."""
+    found = F.lit(None).cast("long")
+    for gap in view.gaps:
+        if gap.kind == HOLE:
+            inside = (F.col("node") == gap.node) & (F.lit(gap.to_gseq) >= since)
+            found = F.least(found, F.when(inside, gap.from_gseq))
+    return found
+
+
+def _row(
+    view: View,
+    frame: DataFrame,
+    group: int,
+    session: Column,
+    *,
+    msg: Column,
+    a: Column,
+    b: Column,
+    stream: Column | None = None,
+) -> DataFrame:
+    none = F.lit(-1).cast("long")
+    return frame.select(
+        (node_number(view, F.col("node")) * 2 + group).cast("long").alias("owner"),
+        session.cast("long").alias("session"),
+        "gseq",
+        F.unix_micros("ts").alias("ts"),
+        F.coalesce(msg.cast("long"), none).alias("msg"),
+        F.coalesce(a.cast("long"), none).alias("a"),
+        b.alias("b"),
+        (none if stream is None else stream).alias("stream"),
+    )
+
+
+def _bits(kind: Column | int, *fields: tuple[tuple[int, int], Column]) -> Column:
+    """Return the packed number; a field that is null, or does not fit, is 0, or all ones."""
+    number = F.lit(kind).cast("long") if isinstance(kind, int) else kind.cast("long")
+    for (shift, bits), value in fields:
+        whole = F.coalesce(value.cast("long"), F.lit(0).cast("long"))
+        number = number.bitwiseOR(F.shiftleft(F.least(whole, F.lit((1 << bits) - 1)), shift))
+    return number
