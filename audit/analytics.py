@@ -7,7 +7,7 @@ the same as one run over everything. `audit.analytics_merge` adds them up for th
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from audit import analytics_books, analytics_messages, analytics_sessions
+from audit import analytics_books, analytics_deliveries, analytics_messages, analytics_sessions
 from audit.events import NAMES
 from audit.outcome import Outcome
 from audit.view import View
@@ -51,11 +51,22 @@ def tables(view: View) -> dict[str, DataFrame]:
     written["clients"] = analytics_sessions.clients(view, analytics_messages.fan_out(messages))
     written["waste"] = analytics_messages.waste(messages)
     written["storage"] = _named(view, analytics_messages.storage(messages))
+    pairs, names = _pairs(view), analytics_sessions.names(view)
+    written["fates"] = analytics_deliveries.fates(pairs)
+    written["latency"] = analytics_deliveries.latencies(pairs, names)
+    written["backlog"] = analytics_deliveries.backlogs(pairs, names)
     return {name: table.coalesce(1) for name, table in written.items()}
 
 
+def _pairs(view: View) -> DataFrame:
+    return view.keep("deliveries counted", lambda: analytics_deliveries.of(view), large=True)
+
+
 def _messages(view: View) -> DataFrame:
-    return view.keep("messages", lambda: analytics_messages.messages(view, None))
+    def make() -> DataFrame:
+        return analytics_messages.messages(view, _pairs(view).select("msg", "done_us"))
+
+    return view.keep("messages counted", make, large=True)
 
 
 def _named(view: View, table: DataFrame) -> DataFrame:

@@ -200,3 +200,11 @@ def clock_steps(view: View) -> DataFrame:
     return rows.where(~F.col("carried")).select(
         F.unix_micros("ts").alias("at_us"), "node", F.coalesce("detail", F.lit("")).alias("detail")
     )
+
+
+def names(view: View) -> DataFrame:
+    """Return (node, session, tenant, client_id): whose session it is."""
+    return view.sessions.select(
+        "node", "session", F.coalesce("tenant", F.lit("")).alias("tenant"),
+        F.coalesce("client_id", F.lit("")).alias("client_id"),
+    ).distinct()  # fmt: skip

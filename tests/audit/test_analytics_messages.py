@@ -17,6 +17,12 @@ def test_a_publisher_fans_out_to_those_who_got_it(whole: Numbers) -> None:
     assert gateway["deliveries"] == MESSAGES + 10
 
 
+def test_bytes_are_stored_until_nobody_is_owed_them(whole: Numbers) -> None:
+    """The laggard is still owed 47 of the messages at the end."""
+    assert sum(row["delta"] for row in whole.rows("storage")) == 47 * BYTES
+    assert {row["tenant"] for row in whole.rows("storage")} == {"plant"}
+
+
 def test_flags_count_up_to_millions_without_touching_each_other(view: Views) -> None:
     history = History()
     history.boot()
