@@ -33,6 +33,7 @@ from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
 from audit.source import frame_beyond
 from audit.view import Settings, View, build
+from storage.history.events import REASONS
 
 VERDICT_VERSION: Final = 1
 EXIT_CODES: Final[dict[Status, int]] = {"ok": 0, "violated": 2, "unknown": 3}
@@ -135,7 +136,7 @@ def run(
         document |= {"history": history_dir, "rows": count}
         if from_db is not None:
             document["database"] = from_db
-        document["facts"] = _facts(view)
+        document["facts"] = _facts(view, outcomes)
         _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
         _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
     finally:
@@ -260,24 +261,37 @@ def _document(
     }
 
 
-def _facts(view: View) -> dict[str, Any]:
-    """Return how many rows of each event there are, and how many deliveries were repeated."""
-    fresh = view.events.where(~F.col("carried")).select("ev", "dup")
-    counted = fresh.groupBy("ev").agg(
-        F.count(F.lit(1)).alias("rows"), F.count_if(F.coalesce("dup", F.lit(False))).alias("dup")
+def _facts(view: View, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return what this batch has rows of, what was dropped and why, and what the checks counted."""
+    fresh = view.events.where(~F.col("carried")).select("ev", "dup", "reason", "count")
+    is_drop = F.col("ev") == "msg_dropped"
+    counted = fresh.groupBy("ev", F.when(is_drop, F.col("reason")).alias("reason")).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.coalesce("dup", F.lit(False))).alias("dup"),
+        F.sum(F.when(is_drop, F.col("count"))).alias("count"),
     )
-    rows = {row.ev: (row.rows, row.dup) for row in counted.collect()}
+    rows: dict[str, tuple[int, int]] = {}
+    dropped: dict[str, int] = {}
+    for row in counted.collect():
+        before = rows.get(row.ev, (0, 0))
+        rows[row.ev] = (before[0] + row.rows, before[1] + row.dup)
+        if row.ev == "msg_dropped":
+            dropped[REASONS.get(row.reason, str(row.reason))] = row["count"]
     names = {
         "accepted": "msg_accepted",
         "acknowledged": "pub_acked",
         "delivered": "msg_delivered",
         "acked": "msg_acked",
         "completed": "msg_completed",
-        "dropped": "msg_dropped",
         "expired": "msg_expired",
     }
     facts: dict[str, Any] = {fact: rows.get(ev, (0, 0))[0] for fact, ev in names.items()}
     facts["redelivered"] = rows.get("msg_delivered", (0, 0))[1]
+    facts["dropped"] = dict(sorted(dropped.items()))
+    for outcome in outcomes:
+        for fact in ("cut_off", "duplicated", "open", "lost"):
+            if fact in outcome.facts:
+                facts[fact] = outcome.facts[fact]
     facts["events"] = {ev: count for ev, (count, _) in sorted(rows.items())}
     return facts
 
