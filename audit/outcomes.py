@@ -267,7 +267,10 @@ def _passed_over(
     group = (rows.owner & 1) == 1
     # What is sent at QoS 0, or for a group, follows another cursor than the session's.
     in_order = (rows.kind == DELIVERED) & (rows.qos > 0) & (rows.msg < UNSTORED)
-    in_order &= group | ~rows.shared
+    # A row of a group may be meant for another group of the same name: then nothing was owed here.
+    owed_here = np.zeros(rows.size, np.bool_)
+    owed_here[pairs.at] = (owed >= 0)[pairs.number]
+    in_order &= np.where(group, owed_here, ~rows.shared)
     reached = np.where(in_order, rows.msg, np.where(rows.kind == POSITION, rows.a, -1))
     run, ordered = running_max(reached, rows.sid)
     sid = pairs.sid[which]

@@ -82,8 +82,9 @@ def _of_messages(view: View) -> DataFrame:
 def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
     """Return the rows that tell what became of messages of shared groups, with the group's stream.
 
-    Where a row does not name the stream, it counts for every group that its session was in: of a
-    message that the group was not owed it says nothing.
+    Where a row does not name the stream, it counts for every group of that name that its session
+    was in, or, if the session's subscription is not known, for all of that name: of a message that
+    a group was not owed it says nothing.
     """
     keys = ["node", "session", "share"]
     shared = held.where("share IS NOT NULL").groupBy(*keys)
@@ -91,7 +92,16 @@ def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
     all_streams = members.groupBy("node", "session").agg(
         F.flatten(F.collect_list("streams")).alias("streams")
     )
-    told = events.where("share IS NOT NULL").join(members, keys, "left")
+    named_so = members.groupBy("node", "share").agg(
+        F.array_distinct(F.flatten(F.collect_list("streams"))).alias("any_streams")
+    )
+    told = (
+        events.where("share IS NOT NULL")
+        .join(members, keys, "left")
+        .join(named_so, ["node", "share"], "left")
+        .withColumn("streams", F.coalesce("streams", "any_streams"))
+        .drop("any_streams")
+    )
     ended = events.where(F.col("ev").isin("msg_dropped", "msg_expired") & F.isnull("share"))
     theirs = ended.join(all_streams, ["node", "session"])
     named = F.when(F.col("stream").isNotNull(), F.array("stream")).otherwise(F.col("streams"))
