@@ -27,8 +27,12 @@ def carry(view: View) -> DataFrame:
     rows = retained.select(*NAMES).unionByName(analytics_sessions.still_there(view).select(*NAMES))
     if not view.has_messages:
         return rows
-    owed = _messages(view).where("open > 0").select("msg")
-    accepted = view.of("msg_accepted", columns=NAMES).join(owed, "msg", "left_semi")
+    owed = _messages(view).where("open > 0").select("node_code", "msg")
+    accepted = (
+        view.of("msg_accepted", columns=NAMES)
+        .withColumn("node_code", analytics_messages.node_code())
+        .join(owed, ["node_code", "msg"], "left_semi")
+    )
     return rows.unionByName(accepted.select(*NAMES))
 
 
@@ -64,7 +68,7 @@ def _pairs(view: View) -> DataFrame:
 
 def _messages(view: View) -> DataFrame:
     def make() -> DataFrame:
-        return analytics_messages.messages(view, _pairs(view).select("msg", "done_us"))
+        return analytics_messages.messages(view, _pairs(view).select("node", "msg", "done_us"))
 
     return view.keep("messages counted", make, large=True)
 

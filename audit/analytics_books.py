@@ -3,7 +3,8 @@
 Counted twice and independently: the broker counts while it works (`books` rows, at every level
 from `books` up), and here the events of every message are counted (levels `sampled` and `full`).
 Two wrongs do not cancel: a lost message and a doubled one leave the count right and the checksums
-wrong. Checksums are sums of message ids and of their squares modulo 2 ** 61, so batches add up.
+wrong. Checksums are sums (of offsets; of squares of their last 30 bits) modulo 2 ** 61, so batches
+add up; what was never stored, and ranges of messages that are gone, add nothing to them.
 """
 
 from functools import reduce
@@ -20,7 +21,7 @@ from audit.analytics_messages import (
     tenants,
 )
 from audit.view import View
-from storage.history.events import CHECK_BITS
+from storage.history.events import CHECK_BITS, CHECK_ROOT_BITS, UNSTORED
 
 KEYS: Final = ("source", "tenant", "minute", "stage")
 NUMBERS: Final = ("count", "total_bytes", "check1", "check2")
@@ -28,7 +29,6 @@ NUMBERS: Final = ("count", "total_bytes", "check1", "check2")
 _LOW_BITS: Final = 31
 _LOW: Final = (1 << _LOW_BITS) - 1
 _MODULUS: Final = (1 << CHECK_BITS) - 1
-_UNSTORED: Final = 1 << 62  # messages from here on were never in the log
 
 # Event -> stage, for those that are booked by the minute in which they happen.
 _SENDING: Final = {
@@ -71,7 +71,7 @@ def _accepted(view: View) -> DataFrame:
         "msg_accepted",
         columns=("carried", "tenant", "ts", "msg", "bytes", "pub_qos", "actor"),
     ).where(~F.col("carried"))
-    stored = F.when(F.col("msg") < _UNSTORED, F.lit("stored"))
+    stored = F.when(F.col("msg") < UNSTORED, F.lit("stored"))
     owed = F.when((F.col("pub_qos") > 0) & (F.col("actor") == "client"), F.lit("ack_owed"))
     stages = F.explode(F.array_compact(F.array(F.lit("accepted"), stored, owed)))
     return (
@@ -91,12 +91,13 @@ def _accepted(view: View) -> DataFrame:
 def _sent(view: View) -> DataFrame:
     rows = view.of(
         "msg_delivered",
+        "retained_sent",
         *_SENDING,
-        columns=("carried", "ev", "tenant", "ts", "msg", "attempt", "dup", "retain", "count"),
-    ).where(~F.col("carried") & F.col("msg").isNotNull())
+        columns=("carried", "ev", "tenant", "ts", "msg", "msg_last", "dup", "count"),
+    ).where(~F.col("carried"))
     stage = F.when(
-        F.col("ev") == "msg_delivered",
-        F.when(F.col("attempt") > 1, F.lit("redelivered")).otherwise(F.lit("delivered")),
+        F.col("ev").isin("msg_delivered", "retained_sent"),
+        F.when(F.col("dup"), F.lit("redelivered")).otherwise(F.lit("delivered")),
     )
     for event, name in _SENDING.items():
         stage = stage.when(F.col("ev") == event, F.lit(name))
@@ -110,7 +111,7 @@ def _sent(view: View) -> DataFrame:
             .cast("long")
             .alias("count"),
             F.lit(None).cast("long").alias("total_bytes"),
-            *_checks(F.col("msg")),
+            *_checks(F.when(F.isnull("msg_last"), F.col("msg"))),
         )
         .withColumn("source", F.lit("events"))
         .transform(_added)
@@ -139,17 +140,10 @@ def _by_message(view: View, messages: DataFrame) -> DataFrame:
 
 
 def _checks(msg: Column) -> tuple[Column, Column]:
-    """Return the two numbers that the checksums of one message add, modulo 2 ** 61.
-
-    The square is taken in halves: with x = h * 2**31 + l it is h*l * 2**32 + l*l, as h*h * 2**62
-    vanishes modulo 2**61. No product leaves 63 bits, so nothing overflows (an error under ANSI).
-    """
-    x = msg.bitwiseAND(F.lit(_MODULUS))
-    low = x.bitwiseAND(F.lit(_LOW))
-    high = F.shiftright(x, _LOW_BITS)
-    mixed = F.shiftleft((high * low).bitwiseAND(F.lit((1 << (CHECK_BITS - 32)) - 1)), 32)
-    square = (mixed + (low * low).bitwiseAND(F.lit(_MODULUS))).bitwiseAND(F.lit(_MODULUS))
-    return x.alias("x1"), square.alias("x2")
+    """Return the two numbers that one message adds to the checksums; null is no message."""
+    stored = F.coalesce(F.when(msg < UNSTORED, msg), F.lit(0).cast("long"))
+    root = stored.bitwiseAND(F.lit((1 << CHECK_ROOT_BITS) - 1))
+    return stored.alias("x1"), (root * root).alias("x2")
 
 
 def _added(rows: DataFrame) -> DataFrame:

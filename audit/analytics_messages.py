@@ -56,6 +56,11 @@ def _tenant_code() -> Column:
     return F.xxhash64(F.coalesce("tenant", F.lit("")))
 
 
+def node_code() -> Column:
+    """Return the number that stands for a node: each has messages of the same numbers."""
+    return F.xxhash64("node")
+
+
 def client_code() -> Column:
     """Return the number that stands for (tenant, client_id) in buffers of aggregations."""
     return F.xxhash64(F.coalesce("tenant", F.lit("")), F.coalesce("client_id", F.lit("")))
@@ -64,16 +69,17 @@ def client_code() -> Column:
 def messages(view: View, deliveries: DataFrame | None) -> DataFrame:
     """Return one row per message that something happened to.
 
-    Columns: msg, client (code of the publisher), tenant_code, bytes, accepted_us (null: accepted
-    before this batch, and nothing kept of it), flags (`counted`), fresh (1: accepted in this
-    batch), freed_us (when the last delivery was done; null: never owed), open (deliveries that are
-    not done).
-    `deliveries` has msg, done_us (null: open), or is None where the history has none.
+    Columns: node_code, msg, client (code of the publisher), tenant_code, bytes, accepted_us (null:
+    accepted before this batch, and nothing kept of it), flags (`counted`), fresh (1: accepted in
+    this batch), freed_us (when the last delivery was done; null: never owed), open (deliveries that
+    are not done).
+    `deliveries` has node, msg, done_us (null: open), or is None where the history has none.
     """
     nothing = F.lit(None).cast("long")
     accepted = view.of(
-        "msg_accepted", columns=("carried", "tenant", "client_id", "ts", "msg", "bytes")
+        "msg_accepted", columns=("carried", "node", "tenant", "client_id", "ts", "msg", "bytes")
     ).select(
+        node_code().alias("node_code"),
         "msg",
         client_code().alias("client"),
         _tenant_code().alias("tenant_code"),
@@ -96,22 +102,23 @@ def messages(view: View, deliveries: DataFrame | None) -> DataFrame:
             "pub_acked",
             "msg_expired",
             "msg_delivered",
-            columns=("carried", "ev", "msg", "attempt"),
+            columns=("carried", "node", "ev", "msg", "attempt"),
         )
         .where(~F.col("carried") & F.col("msg").isNotNull())
         .where((F.col("ev") != "msg_delivered") | F.coalesce(F.col("attempt") == 1, F.lit(True)))
-    ).select("msg", one.cast("long").alias("flags"))
+    ).select(node_code().alias("node_code"), "msg", one.cast("long").alias("flags"))
     parts = [accepted, passed]
     if deliveries is not None:
         parts.append(
             deliveries.select(
+                node_code().alias("node_code"),
                 "msg",
                 F.col("done_us").alias("freed_us"),
                 F.col("done_us").isNull().cast("long").alias("open"),
             )
         )
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-    return rows.groupBy("msg").agg(
+    return rows.groupBy("node_code", "msg").agg(
         *(F.max(name).alias(name) for name in ("client", "tenant_code", "bytes")),
         F.max("accepted_us").alias("accepted_us"),
         F.sum(F.coalesce("flags", F.lit(0))).alias("flags"),
