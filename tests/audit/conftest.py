@@ -52,7 +52,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         memory="1g",
         conf={
-            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.shuffle.partitions": "1",
+            # Of a few rows, planning and compiling code cost more than running it.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         },

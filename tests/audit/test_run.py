@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from audit import state
-from audit.run import NothingToAudit, run
+from audit import log_checks, state
+from audit.run import NothingToAudit, Part, run
+
+# What batches, verdicts and exit codes need; the other parts have tests of their own.
+LOG = (Part("the log", log_checks.check, log_checks.carry),)
 
 
 def _quiet(_line: str) -> None:
@@ -26,7 +29,7 @@ def test_batches_consume_each_segment_once_and_a_late_one_fills_its_hole(
     late = parts[1].rename(tmp_path / "late")
 
     lines: list[str] = []
-    first = run(spark, str(source), out, progress=lines.append)
+    first = run(spark, str(source), out, progress=lines.append, parts=LOG)
     assert (first.status, first.exit_code) == ("violated", 2)
     assert first.document["batch"] == 0
     assert first.document["rows"] == 4
@@ -34,15 +37,15 @@ def test_batches_consume_each_segment_once_and_a_late_one_fills_its_hole(
     assert lines[-1] == "verdict: violated"
 
     late.rename(parts[1])
-    second = run(spark, str(source), out, progress=_quiet)
+    second = run(spark, str(source), out, progress=_quiet, parts=LOG)
     assert (second.status, second.exit_code) == ("ok", 0)
     assert (second.document["batch"], second.document["rows"]) == (1, 3)
     assert second.document["gaps"] == []
     assert state.load(spark, out).consumed == {"n1/1": [(1, 7)]}
 
-    again = run(spark, str(source), out, progress=_quiet)
+    again = run(spark, str(source), out, progress=_quiet, parts=LOG)
     assert again.document == second.document
-    redone = run(spark, str(source), out, progress=_quiet, batch=1)
+    redone = run(spark, str(source), out, progress=_quiet, batch=1, parts=LOG)
     assert redone.document == second.document
     assert state.batches(spark, out) == [0, 1]
     assert json.loads((tmp_path / "out" / "verdict.json").read_text()) == second.document
@@ -58,7 +61,7 @@ def test_a_torn_segment_is_a_hole_and_no_crash(
     history.row("gc_run", count=0)
     _, torn = history.write(source, segments=2)
     torn.write_bytes(torn.read_bytes()[:50])
-    verdict = run(spark, str(source), str(tmp_path / "out"), progress=_quiet)
+    verdict = run(spark, str(source), str(tmp_path / "out"), progress=_quiet, parts=LOG)
     assert verdict.status == "violated"
     (witness,) = verdict.document["invariants"]["H1"]["witnesses"]
     assert witness["reason"] == f"unreadable segment {torn.name}"
@@ -66,4 +69,4 @@ def test_a_torn_segment_is_a_hole_and_no_crash(
 
 def test_no_segment_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NothingToAudit, match="no segment of a history"):
-        run(spark, str(tmp_path), str(tmp_path / "out"), progress=_quiet)
+        run(spark, str(tmp_path), str(tmp_path / "out"), progress=_quiet, parts=LOG)

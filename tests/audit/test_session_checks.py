@@ -6,8 +6,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from audit.run import run
+from audit import log_checks, session_checks
+from audit.run import Part, run
 from audit.session_checks import check
+
+SESSIONS = (
+    Part("the log", log_checks.check, log_checks.carry),
+    Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
+)
 
 
 def _quiet(_line: str) -> None:
@@ -77,7 +83,7 @@ def test_what_is_wrong_is_found_in_one_batch_as_in_four(
     _story(history)
     source = tmp_path / "history"
     segments = history.write(source, segments=2)
-    whole = run(spark, str(source), str(tmp_path / "out"), progress=_quiet).document
+    whole = run(spark, str(source), str(tmp_path / "out"), progress=_quiet, parts=SESSIONS).document
     found = {
         (name, witness["what"])
         for name, outcome in whole["invariants"].items()
@@ -91,7 +97,9 @@ def test_what_is_wrong_is_found_in_one_batch_as_in_four(
         target = grown / segment.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(segment, target)
-        part = run(spark, str(grown), str(tmp_path / "parts"), progress=_quiet).document
+        part = run(
+            spark, str(grown), str(tmp_path / "parts"), progress=_quiet, parts=SESSIONS
+        ).document
         for name, outcome in part["invariants"].items():
             witnesses += [(name, witness) for witness in outcome["witnesses"]]
     assert part["batch"] == 3
