@@ -142,7 +142,9 @@ def _sums(view: View) -> dict[str, int]:
     def total(value: Column) -> Column:
         return F.coalesce(F.sum(F.when(new, value)), F.lit(0))
 
-    owed = (F.col("owed") == 1) & fresh & (F.col("code") == 0) & (~group | unsent)
+    # A group's message is owed to the group alone, whichever member it is sent to.
+    owed = (F.col("owed") == 1) & fresh & (F.col("code") == 0)
+    begun = (F.col("first_is_new") == 1) | (F.isnull("delivered_gseq") & fresh)
     still_open = (F.col("outcome") == OUTCOMES.index("open")) & (~group | unsent)
     row = book(view).agg(
         F.count(F.when(owed, 1)).alias("owed"),
@@ -150,7 +152,7 @@ def _sums(view: View) -> dict[str, int]:
         total(F.col("sent_new") - F.col("first_is_new")).alias("redelivered"),
         total(F.col("duplicates_new")).alias("duplicated"),
         total(F.col("sent_new")).alias("attempts"),
-        total(((F.col("qos") == 2) & fresh).cast("int")).alias("qos2"),
+        total(((F.col("qos") == 2) & begun).cast("int")).alias("qos2"),
         F.count(F.when(still_open & (F.col("code") == 0), 1)).alias("open"),
     )
     return {name: int(value) for name, value in row.collect()[0].asDict().items()}

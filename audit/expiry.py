@@ -48,11 +48,13 @@ def check(view: View) -> Outcome:
         "from_gseq",
         F.when(late, F.col("delivered_gseq")).otherwise(F.col("gone_gseq")).alias("to_gseq"),
         _when(late).alias("ts"),
+        (F.isnull("delivered_gseq") | (F.col("first_is_new") == 1)).alias("is_new"),
         F.timestamp_micros("deadline").alias("deadline"),
         F.when(late, "delivered_after_expiry").when(early, "expired_early").alias("what"),
     ).persist()
-    checked = rows.count()
-    outcome = tally(view, rows.where("what IS NOT NULL")).outcome(view, "E1", checked)
+    checked = rows.where("is_new").count()
+    found = rows.where("what IS NOT NULL").drop("is_new")
+    outcome = tally(view, found).outcome(view, "E1", checked)
     rows.unpersist()
     expiring.unpersist()
     return outcome

@@ -15,7 +15,8 @@ from audit.log_checks import disk_losses
 from audit.packed import OPEN_END
 from audit.view import View
 
-SUBSCRIPTIONS = ("subscribed", "sub_restored", "unsubscribed")
+BEGINNINGS = ("subscribed", "sub_restored")
+SUBSCRIPTIONS = (*BEGINNINGS, "unsubscribed")
 ENDS = ("session_expired", "session_terminated")
 
 

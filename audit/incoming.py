@@ -47,11 +47,15 @@ def accepted_twice(view: View) -> tuple[int, Tally]:
 
 
 def still_open(view: View) -> DataFrame:
-    """Return where the exchanges began that have no end yet, of sessions that have none: gseq."""
+    """Return the messages of exchanges that have no end yet, of sessions that have none.
+
+    Columns: node, boot, msg.
+    """
     exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
     rows = _rows(view).withColumn("next", F.lead("gseq").over(exchange))
     rows = rows.where((F.col("ev") == "msg_accepted") & F.isnull("next"))
-    return rows.join(ends(view), ["node", "session"], "left_anti").select("node", "gseq")
+    boot = F.shiftright("gseq", SEQ_BITS).alias("boot")
+    return rows.join(ends(view), ["node", "session"], "left_anti").select("node", boot, "msg")
 
 
 def _rows(view: View) -> DataFrame:

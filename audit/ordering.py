@@ -27,7 +27,7 @@ def check(view: View) -> Outcome:
         .distinct()
     )
     first = book(view).where(_first())
-    checked = first.count()
+    checked = first.where("first_is_new = 1").count()
     if suspects.isEmpty():
         return tally(view, _none(view)).outcome(view, "O1", checked)
     return tally(view, _inversions(view, first, suspects)).outcome(view, "O1", checked)

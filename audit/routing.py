@@ -65,7 +65,9 @@ def check(view: View, messages: DataFrame) -> Outcome:
 
 
 def _decided() -> Column:
-    return (F.col("accepted").isNotNull()) & ~F.col("refused") & (F.col("pub_qos") > 0)
+    """Tell the messages that are judged: once, in the batch that they were accepted in."""
+    fresh = F.col("accepted").isNotNull() & ~F.col("carried")
+    return fresh & ~F.col("refused") & (F.col("pub_qos") > 0)
 
 
 def _missing(view: View, messages: DataFrame) -> DataFrame:

@@ -1,6 +1,7 @@
 """The history as packed rows (see `audit.packed`): what sessions did, were sent, and were owed."""
 
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -8,7 +9,13 @@ from pyspark.sql import functions as F
 from audit import packed
 from audit.gaps import HOLE
 from audit.holdings import ends, groups, holdings, on_disk
+from audit.packed import OPEN_END
 from audit.view import View
+
+# Not an event of the history: a message that was owed to one holder, and was still open, when an
+# earlier run ended (`audit.carrying`). At the place of its `msg_enqueued`: `session`, or null for a
+# group, `stream`, `position` = the end of the holding or OPEN_END, `dup` = the doubt.
+STILL_OWED: Final = "#owed"
 
 # Copied to every task if there are no more: 40 MB. Beyond that it is a join of two large tables.
 BROADCAST_ROWS_MAX = 1_000_000
@@ -69,7 +76,7 @@ def rowset(view: View) -> DataFrame:
     held = holdings(view)
     events = _of_messages(view)
     own = events.where("session IS NOT NULL")
-    parts = [_packed(view, own, F.col("session"), 0), _of_sessions(view), _owed(view, held)]
+    parts = [_packed(view, own, F.col("session"), 0), _of_sessions(view), _owed(view)]
     if not held.where("share IS NOT NULL").isEmpty():
         parts.append(_packed(view, _of_groups(events, held), F.col("stream"), 1))
     return reduce(DataFrame.unionByName, parts)
@@ -169,37 +176,73 @@ def _of_sessions(view: View) -> DataFrame:
     )
 
 
-def _owed(view: View, held: DataFrame) -> DataFrame:
-    """Return one row per message and holder: sessions and groups that held its stream."""
+def owed(view: View) -> DataFrame:
+    """Return one row per message, stream and holder: sessions and groups that held the stream.
+
+    Columns: node, group (0: a session, 1: a group), session (of a group: its stream), msg, stream,
+    gseq and ts of `msg_enqueued`, to_gseq (end of the holding, or OPEN_END), doubt, carried. Of
+    what came in before this batch, only what was still open is owed.
+    """
     enqueued = on_disk(
         view,
-        view.of("msg_enqueued", columns=["node", "gseq", "ts", "msg", "stream", "carried"]),
+        view.of("msg_enqueued", columns=["node", "gseq", "ts", "msg", "stream"]),
     )
+    held = holdings(view).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
+    shared = groups(holdings(view)).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
     small = held.count() <= BROADCAST_ROWS_MAX
-    sessions = held.where("share IS NULL")
     held_then = F.col("gseq").between(F.col("from_gseq"), F.col("to_gseq"))
+    doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
 
-    def joined(holders: DataFrame) -> DataFrame:
-        holders = holders.withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
+    def joined(rows: DataFrame, holders: DataFrame, keys: list[str]) -> DataFrame:
         table = F.broadcast(holders) if small else holders
-        return enqueued.join(table, ["node", "stream"]).where(held_then)
+        return rows.join(table, keys).where(held_then).withColumn("doubt", doubt)
 
-    owed = joined(sessions)
+    def frame(rows: DataFrame, group: int, session: str, carried: bool) -> DataFrame:
+        holder = (F.lit(group).alias("group"), F.col(session).alias("session"))
+        same = ("node", "msg", "stream", "gseq", "ts", "to_gseq", "doubt")
+        return rows.select(*holder, *same, F.lit(carried).alias("carried"))
+
+    sessions = held.where("share IS NULL")
+    own = joined(enqueued, sessions, ["node", "stream"])
     if not held.where("no_local").isEmpty():
         deaf = sessions.where("no_local").select("node", F.col("session").alias("pub")).distinct()
-        own = (
+        published = (
             on_disk(view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub"]))
             .join(F.broadcast(deaf), ["node", "pub"])
             .select("node", "msg", F.col("pub").alias("session"), F.lit(True).alias("no_local"))
         )
-        owed = owed.join(own, ["node", "msg", "session", "no_local"], "left_anti")
-    doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
-    b = _bits(packed.OWED, (packed.CARRIED, F.col("carried")), (packed.DOUBT, doubt))
+        own = own.join(published, ["node", "msg", "session", "no_local"], "left_anti")
+    parts = [
+        frame(own, 0, "session", False),
+        frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", False),
+    ]
+    if view.boots_before:  # there was an earlier run
+        columns = ["node", "gseq", "ts", "msg", "stream", "session", "position", "dup"]
+        kept = on_disk(view, view.of(STILL_OWED, columns=columns))
+        ended = kept.where(F.col("position") < OPEN_END).select(
+            "*", F.col("position").alias("to_gseq"), F.col("dup").alias("doubt")
+        )
+        lasting = kept.where(F.col("position") == OPEN_END)
+        of_sessions, of_groups = F.col("session").isNotNull(), F.col("session").isNull()
+        still = joined(lasting.where(of_sessions), sessions, ["node", "stream", "session"])
+        theirs = joined(lasting.where(of_groups), shared, ["node", "stream"])
+        parts += [
+            frame(ended.where(of_sessions), 0, "session", True),
+            frame(ended.where(of_groups), 1, "stream", True),
+            frame(still, 0, "session", True),
+            frame(theirs, 1, "stream", True),
+        ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _owed(view: View) -> DataFrame:
+    """Return what is owed, packed."""
+    b = _bits(packed.OWED, (packed.CARRIED, F.col("carried")), (packed.DOUBT, F.col("doubt")))
     to, stream = F.col("to_gseq"), F.col("stream")
-    rows = _row(view, owed, 0, F.col("session"), msg=F.col("msg"), a=to, b=b, stream=stream)
-    shared = joined(groups(held))
-    more = _row(view, shared, 1, stream, msg=F.col("msg"), a=to, b=b, stream=stream)
-    return rows.unionByName(more)
+    return _row(
+        view, owed(view), F.col("group"), F.col("session"), msg=F.col("msg"), a=to, b=b,
+        stream=stream,
+    )  # fmt: skip
 
 
 def _first_hole(view: View, since: Column) -> Column:
@@ -215,7 +258,7 @@ def _first_hole(view: View, since: Column) -> Column:
 def _row(
     view: View,
     frame: DataFrame,
-    group: int,
+    group: Column | int,
     session: Column,
     *,
     msg: Column,

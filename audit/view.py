@@ -161,7 +161,8 @@ def build(
         boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
     )
     if doubled:
-        events = events.dropDuplicates(["node", "gseq"])
+        # Carried rows that are no events have the place of one, but not its name.
+        events = events.dropDuplicates(["node", "gseq", "ev", "session"])
     return View(
         spark,
         events,
