@@ -218,9 +218,10 @@ class Sessions:
         else:
             self._subscribe_stream(connection, session, subscription, old)
         session.add(subscription)
-        self._chronicle.subscribed(
-            connection, session, subscription, *self._stream_of(session, subscription)
-        )
+        if old is None or not _is_told_alike(old, subscription):
+            self._chronicle.subscribed(
+                connection, session, subscription, *self._stream_of(session, subscription)
+            )
         if session.is_stored:
             key = subscription_key(session.client_id, subscription.topic_filter)
             self._tick.batch.append((SUBSCRIPTIONS, key, seal(subscription.encode())))
@@ -448,3 +449,8 @@ class Sessions:
         self._totals.sessions -= 1
         self._tick.totals_changed = True
         session.is_stored = False
+
+
+def _is_told_alike(old: Subscription, new: Subscription) -> bool:
+    """Has the history nothing to tell of a SUBSCRIBE that a client repeats?"""
+    return old.qos == new.qos and old.no_local == new.no_local and old.holds == new.holds

@@ -188,6 +188,21 @@ def test_a_subscription_names_the_stream_that_is_stored_for_it() -> None:
     ]
 
 
+def test_a_subscription_that_is_only_repeated_is_told_once() -> None:
+    broker = Broker()
+    session = broker.durable("c", "t", qos=1)
+    for _ in range(3):
+        session.subscribe("t", qos=1)
+    assert columns(told(broker, "subscribed"), "qos", "tfilter") == [(1, "t")]
+    session.subscribe("t", qos=2)
+    session.subscribe("t", qos=2, no_local=True)
+    assert columns(told(broker, "subscribed"), "qos", "no_local") == [
+        (1, False),
+        (2, False),
+        (2, True),
+    ]
+
+
 def test_a_shared_subscription_names_its_group_and_the_stream_of_that() -> None:
     broker = Broker()
     client = broker.durable("c", "$share/g/t")
