@@ -6,6 +6,7 @@ have to do with it, the number in flight, comes summed up per connection (`_bala
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-import audit
-from audit import events
+from audit import events, findings, gaps, lives, session_rows, wills
+from audit import known as known_module
 from audit.findings import Findings
 from audit.known import SECOND, Known, Node, known
 from audit.lives import Client, Life
@@ -23,6 +24,9 @@ from audit.log_checks import disk_losses, lost_messages
 from audit.outcome import Outcome
 from audit.session_rows import BALANCE, COLUMNS, SessionRow
 from audit.view import View
+
+# The code that workers of a cluster get with the job, beside this module.
+_TRAVELLERS: Final = (events, findings, gaps, known_module, lives, session_rows, wills)
 
 INVARIANTS: Final = ("S1", "S2", "S3", "S4", "S5", "W1", "G1")
 OUT_BATCH: Final = 4096  # rows given back to Spark at once
@@ -187,7 +191,9 @@ def _fold(view: View) -> DataFrame:
         "node", "client_id", "gseq", F.col("ev") == BALANCE
     )
     # Workers of a cluster get the code with the job: they need pyspark and pyarrow, not Holdfast.
-    cloudpickle.register_pickle_by_value(audit)  # type: ignore[no-untyped-call] # untyped there
+    # These modules and no others: what a data source is made of cannot travel like that.
+    for module in (sys.modules[__name__], *_TRAVELLERS):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # untyped
     return ordered.mapInArrow(_worker(known_of(view)), _OUT_DDL)
 
 
