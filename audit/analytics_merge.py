@@ -4,6 +4,7 @@ Everything large is added up by Spark; what comes to the driver is bounded by co
 history of any length becomes at most `BINS_MAX` bins of time.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from audit import analytics_books, analytics_findings
 from audit.analytics_findings import Difference, Hour, Moves
+from audit.events import boot_of
 from audit.files import join, list_files
 from audit.outcome import INVARIANTS
 from audit.picture import (
@@ -39,6 +41,7 @@ CLIENTS_MAX: Final = 10  # shown per list
 BACKLOGS_MAX: Final = 6
 DIFFERENCES_MAX: Final = 50
 GAPS_MAX: Final = 100
+LOSSES_MAX: Final = 10_000  # violations of S5 that are laid beside the boots
 STEPS_MAX: Final = 50
 SLOW_MIN: Final = 20  # acknowledgements of a client before it is called slow
 
@@ -76,7 +79,7 @@ def picture(
 ) -> Picture:
     """Return what the report of `document` (verdict.json) shows, numbers of all batches."""
     tables = Tables(spark, out_dir)
-    shown = _frame(document, made_us, seconds)
+    shown = _frame(document, made_us, seconds, _losses(tables))
     _books(tables, shown)
     _fates(tables, shown)
     _durations(tables, shown)
@@ -108,7 +111,18 @@ def write_findings(spark: SparkSession, out_dir: str, findings: Sequence[Finding
 # -- what verdict.json says ------------------------------------------------------------------------
 
 
-def _frame(document: dict[str, Any], made_us: int, seconds: float) -> Picture:
+def _losses(tables: Tables) -> list[dict[str, Any]]:
+    """Return what shows, in all batches, that something did not survive a boot."""
+    table = tables.get("violations")
+    if table is None:
+        return []
+    rows = table.where("invariant = 'S5'").select("witness").limit(LOSSES_MAX).collect()
+    return [json.loads(row.witness) for row in rows]
+
+
+def _frame(
+    document: dict[str, Any], made_us: int, seconds: float, losses: Sequence[dict[str, Any]]
+) -> Picture:
     checks = []
     for name, invariant in INVARIANTS.items():
         found = document["invariants"].get(name)
@@ -117,17 +131,16 @@ def _frame(document: dict[str, Any], made_us: int, seconds: float) -> Picture:
         title = invariant.title
         sentence = f"{title[:1].upper()}{title[1:]} ({invariant.source})"
         total = document.get("totals", {}).get(name, {})
-        reasons = []
-        earlier = total.get("violated", 0) - found["violated"]
-        if earlier > 0:
-            reasons.append(f"earlier runs over this history found {earlier:,} violations")
+        checked, violated, unknown = (
+            max(0, total.get(key, 0) - found[key]) for key in ("checked", "violated", "unknown")
+        )
         checks.append(
             Check(
                 name, title, sentence, found["status"], found["checked"], found["violated"],
-                found["unknown"], reasons, list(found["witnesses"]),
+                found["unknown"], [], list(found["witnesses"]), (checked, violated, unknown),
             )
         )  # fmt: skip
-    boots = _boots(document)
+    boots = _boots(document, losses)
     return Picture(
         title=str(document.get("history", "")),
         outcome=document["status"],
@@ -147,11 +160,16 @@ def _frame(document: dict[str, Any], made_us: int, seconds: float) -> Picture:
     )
 
 
-def _boots(document: dict[str, Any]) -> list[Boot]:
+def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[Boot]:
+    """Return the boots; what had to survive one is known only if S5 could look at all of it."""
     rows = document["boots"]
     last = {boot["node"]: boot["boot"] for boot in rows}
     following = {(row["node"], row["boot"]): row for row in rows}
-    survived = document["invariants"].get("S5", {})
+    total = document.get("totals", {}).get("S5", {})
+    # Where every loss is named, and nothing was unknown, there is no other.
+    is_told = total.get("unknown") == 0 and total.get("violated") == len(losses)
+    # What was there before the first row of a node, and had none since, nobody can miss.
+    begun = {gap["node"]: boot_of(gap["to_gseq"]) for gap in document["gaps"] if _is_start(gap)}
     boots = []
     for row in rows:
         if row["clean"]:
@@ -161,10 +179,11 @@ def _boots(document: dict[str, Any]) -> list[Boot]:
         after = following.get((row["node"], row["boot"] + 1), {}).get("recovered_count")
         lost = sum(
             witness.get("node") == row["node"] and _ended_boot(witness) == row["boot"]
-            for witness in survived.get("witnesses", ())
+            for witness in losses
         )
+        is_known = is_told and not lost and row["boot"] > begun.get(row["node"], 0)
         # Where nothing is missing, what was found is what there was.
-        before = after if survived.get("status") == "ok" else None
+        before = after if is_known else None
         boots.append(
             Boot(
                 row["node"], row["boot"], row["first_us"], row["last_us"],
@@ -173,6 +192,11 @@ def _boots(document: dict[str, Any]) -> list[Boot]:
             )
         )  # fmt: skip
     return boots
+
+
+def _is_start(gap: dict[str, Any]) -> bool:
+    """Tell whether a gap is all that was before the first row of a node."""
+    return bool(gap["from_gseq"] == 0)
 
 
 def _ended_boot(witness: dict[str, Any]) -> int:
@@ -196,8 +220,8 @@ def _gaps(document: dict[str, Any]) -> list[Gap]:
     gaps = []
     for gap in document["gaps"][:GAPS_MAX]:
         points = sorted(anchors.get(gap["node"], []))
-        if not points or gap["from_gseq"] == 0:
-            continue  # before the history begins: nothing is missing that was ever there
+        if not points or _is_start(gap):
+            continue  # nothing is missing that was ever there
         begin, end = gap["from_gseq"], gap["to_gseq"]
         is_open = end & ((1 << 40) - 1) == (1 << 40) - 1
         whole = gap["kind"] == "hole" and begin >> 40 == end >> 40 and not is_open

@@ -5,10 +5,17 @@ microseconds since 1970, UTC; durations are seconds; names of clients, tenants a
 from outside and are kept as they came.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Outcome = Literal["ok", "violated", "unknown"]
+# How something is shown. `idle` is neither praise nor blame: nothing put it to the test.
+Look = Literal["ok", "violated", "unknown", "idle"]
+Recorded = Literal["all", "some", "none"]
+# Levels of detail at which rows of single messages are recorded, and books of them.
+MESSAGE_LEVELS: Final = ("full", "sampled")
+BOOK_LEVELS: Final = ("books", *MESSAGE_LEVELS)
 
 # A histogram of durations counts in half octaves: bucket b holds [2 ** (b / 2), 2 ** (b / 2 + .5))
 # milliseconds, so histograms of different runs and tenants add up. The edges keep all else.
@@ -34,6 +41,12 @@ class Check:
     unknown: int = 0
     reasons: list[str] = field(default_factory=list)  # why unknown, in words
     witnesses: list[dict[str, object]] = field(default_factory=list)
+    earlier: tuple[int, int, int] = (0, 0, 0)  # checked, violated, unknown: in all runs before
+
+    @property
+    def look(self) -> Look:
+        """How it is shown: an invariant that had nothing to hold against has no tick."""
+        return "idle" if self.outcome == "ok" and not self.checked else self.outcome
 
 
 @dataclass(slots=True)
@@ -221,6 +234,11 @@ class Picture:
     bills: list[Bill] = field(default_factory=list)
     clients: int = 0  # different ones that connected
     findings: list[Finding] = field(default_factory=list)
+
+    def records(self, levels: Collection[str] = MESSAGE_LEVELS) -> Recorded:
+        """Tell for how much of the history the level of detail was one of `levels`."""
+        found = [detail.partition(":")[0] in levels for detail in self.details]
+        return "all" if all(found) else "some" if any(found) else "none"
 
     def restarts(self) -> list[Boot]:
         """Return the boots after which their broker started again: something had to survive."""

@@ -9,23 +9,26 @@ Policy keeps any that were forgotten from doing something.
 
 import base64
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from typing import Final
 
 from audit import sections
-from audit.picture import Check, Outcome, Picture
+from audit.picture import Check, Look, Picture
 from audit.words import count, duration, moment, plural, visible, when
 
 SIZE_MAX: Final = 900_000  # bytes of the page; witnesses make room until it fits
 _WITNESSES: Final = (100, 25, 5, 1)  # shown per invariant, the first that fits
 _CELL_MAX: Final = 120  # characters of a witness's value
 
-# Outcome -> (sign, word). The sign is for those who cannot tell the colours.
-_LOOKS: Final[dict[Outcome, tuple[str, str]]] = {
+# Look -> (sign, word). The sign is for those who cannot tell the colours.
+_LOOKS: Final[dict[Look, tuple[str, str]]] = {
     "ok": ("✓", "ok"),
     "violated": ("✕", "violated"),
     "unknown": ("?", "unknown"),
+    "idle": ("–", "not tested"),  # noqa: RUF001 # a dash is what it should look like
 }
 # The board's groups, by the first letters of the ids.
 _GROUPS: Final = (  # three rows of six
@@ -84,8 +87,12 @@ def _file(name: str) -> str:
 
 
 def _hero(picture: Picture) -> str:
-    sign, word = _LOOKS[picture.outcome]
-    headline, below = headline_of(picture)
+    headline = headline_of(picture)
+    sign = _LOOKS[headline.look][0]
+    # Green is earned: where nothing is wrong, but nothing was tested either, the page is grey.
+    tone = headline.look if picture.outcome == "ok" else picture.outcome
+    chip = "idle" if tone == "idle" else picture.outcome
+    verdict = f"this run: {picture.outcome}" if picture.batches > 1 else picture.outcome
     facts = []
     if picture.from_us is not None and picture.to_us is not None:
         facts.append(_range(picture.from_us, picture.to_us))
@@ -97,18 +104,18 @@ def _hero(picture: Picture) -> str:
     if picture.details:
         facts.append(f"detail {escape(visible(', '.join(picture.details)))}")
     bar = "".join(
-        f'<i class="{outcome}" style="flex:{number}"></i>'
-        for outcome in _LOOKS
-        if (number := sum(check.outcome == outcome for check in picture.checks))
+        f'<i class="{look}" style="flex:{number}"></i>'
+        for look in _LOOKS
+        if (number := sum(check.look == look for check in picture.checks))
     )
     meta = "".join(f"<span>{fact}</span>" for fact in facts)
     return (
-        f'<header class="hero {picture.outcome}"><div class="inner">'
+        f'<header class="hero {tone}"><div class="inner">'
         f'<p class="small">Session audit of <b>{escape(visible(picture.title))}</b></p>'
-        f'<h1><span class="sign" aria-hidden="true">{sign}</span>'
-        f"<span>{escape(headline)}</span></h1>"
-        f'<p class="below">{escape(below)}</p>'
-        f'<p class="verdict"><span class="chip {picture.outcome}">{word}</span> '
+        f'<h1><span class="sign {headline.look}" aria-hidden="true">{sign}</span>'
+        f"<span>{escape(headline.text)}</span></h1>"
+        f'<p class="below">{escape(headline.below)}</p>'
+        f'<p class="verdict"><span class="chip {chip}">{verdict}</span> '
         f"{escape(summary_of(picture))}</p>"
         f'<div class="strip" aria-hidden="true">{bar}</div>'
         f'<p class="meta">{meta}</p></div></header>'
@@ -123,37 +130,77 @@ def _range(from_us: int, to_us: int) -> str:
     return f"{begin:%d %b %Y %H:%M} to {end:%d %b %Y %H:%M} UTC, {span}"
 
 
-def headline_of(picture: Picture) -> tuple[str, str]:
-    """Return the sentence of S5, the check this audit exists for, and one line below it."""
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What the page says of S5, the check this audit exists for, and one line below it."""
+
+    look: Look
+    text: str
+    below: str
+
+
+def headline_of(picture: Picture) -> Headline:
+    """Return what a person reads first. It is about all runs over this history together."""
     if not picture.events:
-        return "There is nothing to audit", "The history holds no events in this time."
+        return Headline(
+            "idle", "There is nothing to audit", "The history holds no events in this time."
+        )
     check = picture.check("S5")
     restarts = picture.restarts()
     crashes = sum(boot.end == "crash" for boot in restarts)
     times = _ends(crashes, len(restarts) - crashes)
-    most = max((boot.sessions_before or 0 for boot in restarts), default=0)
-    lost = max(sum(boot.lost for boot in restarts), check.violated if check else 0)
     if check is None:
-        return "Whether sessions survived was not checked", "S5 was left out of this run."
+        return Headline(
+            "idle", "Whether sessions survived was not checked", "S5 was left out of this run."
+        )
     if check.outcome == "violated":
-        return (
+        return Headline(
+            "violated",
             "Not everything that existed before a crash exists after it",
-            f"{plural(lost, 'session')} of up to {count(max(most, lost))} not as before, "
-            f"over {times}.",
+            _losses(picture, check, times),
+        )
+    checked, violated, unknown = check.earlier
+    if violated:
+        return Headline(
+            "violated",
+            "Not everything that existed before a crash existed after it",
+            f"That is what earlier runs over this history found, {plural(violated, 'time')}. "
+            "In what is new since, no more was lost.",
         )
     if check.outcome == "unknown":
-        reason = f": {check.reasons[0]}" if check.reasons else "."
-        return "Whether everything survived cannot be told", f"Over {times}{reason}"
+        because = f": {check.reasons[0]}" if check.reasons else ": the history has gaps there."
+        return Headline(
+            "unknown", "Whether everything survived cannot be told", f"Over {times}{because}"
+        )
     if not restarts:
-        return (
+        return Headline(
+            "idle",
             "No crash, no restart: nothing had to survive one",
             "What a crash would have to give back was not put to the test in this time.",
         )
-    return (
+    if not check.checked + checked:
+        return Headline(
+            "idle",
+            "No session had to survive a crash",
+            f"Over {times} nothing was there that could have been lost.",
+        )
+    most = max((boot.sessions_before or 0 for boot in restarts), default=0)
+    what = f"Up to {plural(most, 'session')}" if most else "What was known of them"
+    but = f" {plural(unknown, 'thing')} could not be told by earlier runs." if unknown else ""
+    return Headline(
+        "ok",
         "What existed before each crash exists after it",
-        f"Up to {plural(most, 'session')} had to survive {times}; "
-        "every one was found again, as it was.",
+        f"{what} had to survive {times}; every one was found again, as it was.{but}",
     )
+
+
+def _losses(picture: Picture, check: Check, times: str) -> str:
+    """Say how much did not survive, and of how much where that is known."""
+    restarts = picture.restarts()
+    lost = max(sum(boot.lost for boot in restarts), check.violated)
+    most = max((boot.sessions_before or 0 for boot in restarts), default=0)
+    of = f" of up to {count(most)}" if most >= lost else ""
+    return f"{plural(lost, 'session')}{of} not as before, over {times}."
 
 
 def _ends(crashes: int, clean: int) -> str:
@@ -166,20 +213,36 @@ def _ends(crashes: int, clean: int) -> str:
 
 
 def summary_of(picture: Picture) -> str:
-    """Return the whole verdict in one sentence, the worst first."""
-    violated = [check for check in picture.checks if check.outcome == "violated"]
-    unknown = [check for check in picture.checks if check.outcome == "unknown"]
+    """Return the whole verdict in one sentence, the worst first; then what earlier runs found."""
+    violated = [check for check in picture.checks if check.look == "violated"]
+    unknown = [check for check in picture.checks if check.look == "unknown"]
+    idle = sum(check.look == "idle" for check in picture.checks)
     total = len(picture.checks)
+    held = total - len(violated) - len(unknown) - idle
+    if not total:
+        return "No invariant was checked."
     if violated:
-        named = ", ".join(f"{check.id} ({count(check.violated)})" for check in violated)
-        text = f"{len(violated)} of {total} invariants violated: {named}."
+        text = f"{len(violated)} of {total} invariants violated: {_named(violated)}."
         if unknown:
             text += f" {plural(len(unknown), 'cannot', 'cannot')} be told."
-        return text
-    if unknown:
-        named = ", ".join(check.id for check in unknown)
-        return f"{total - len(unknown)} of {total} invariants hold; cannot be told: {named}."
-    return f"All {total} invariants hold." if total else "No invariant was checked."
+    elif unknown or idle:
+        parts = [f"{held} of {total} invariants hold{'s' * (held == 1)}"]
+        if unknown:
+            parts.append(f"cannot be told: {', '.join(check.id for check in unknown)}")
+        if idle:
+            parts.append(f"{idle} had nothing to check")
+        text = "; ".join(parts) + "."
+    else:
+        text = f"All {total} invariants hold."
+    earlier = [(check.id, check.earlier[1]) for check in picture.checks if check.earlier[1]]
+    if earlier:
+        named = ", ".join(f"{id} ({count(number)})" for id, number in earlier)
+        text += f" Earlier runs over this history found violations: {named}."
+    return text
+
+
+def _named(violated: Sequence[Check]) -> str:
+    return ", ".join(f"{check.id} ({count(check.violated)})" for check in violated)
 
 
 def _board(picture: Picture) -> str:
@@ -205,7 +268,7 @@ def _number(number: int) -> str:
 
 
 def _tile(check: Check) -> str:
-    sign, word = _LOOKS[check.outcome]
+    sign, word = _LOOKS[check.look]
     if check.outcome == "violated":
         figure = plural(check.violated, "time")
     elif check.outcome == "unknown" and check.unknown:
@@ -213,54 +276,68 @@ def _tile(check: Check) -> str:
     elif check.checked:
         figure = f"{count(check.checked)} checked"
     else:
-        figure = "nothing to check" if check.outcome == "ok" else "not recorded"
+        figure = "" if check.look == "idle" else "not recorded"
+    if check.earlier[1]:
+        earlier = f"{plural(check.earlier[1], 'time')} violated before"
+        figure = f"{figure}, {earlier}" if figure else earlier
+    told = f" · {figure}" if figure else ""
     return (
-        f'<a class="tile {check.outcome}" href="#{escape(check.id)}">'
+        f'<a class="tile {check.look}" href="#{escape(check.id)}">'
         f'<span class="sign" aria-hidden="true">{sign}</span><b>{escape(check.id)}</b>'
         f'<span class="name">{escape(check.name[:1].upper() + check.name[1:])}</span>'
-        f'<span class="figure"><span class="word">{word}</span> · {figure}</span></a>'
+        f'<span class="figure"><span class="word">{word}</span>{told}</span></a>'
     )
 
 
 def _findings_of_checks(picture: Picture, witnesses_max: int) -> str:
-    rows = {
-        outcome: [
-            _row(check, witnesses_max) for check in picture.checks if check.outcome == outcome
-        ]
-        for outcome in _LOOKS
-    }
     if not picture.checks:
         return ""
-    loud = "".join(rows["violated"] + rows["unknown"])
+    rows: dict[Look, list[str]] = {look: [] for look in _LOOKS}
+    stained: list[str] = []  # true of what is new, but not of what earlier runs read
+    for check in picture.checks:
+        is_stained = check.earlier[1] and check.look in ("ok", "idle")
+        (stained if is_stained else rows[check.look]).append(_row(check, witnesses_max))
+    loud = "".join(rows["violated"] + rows["unknown"] + stained)
     title = "What is wrong, and what cannot be told" if loud else "What was checked"
     if loud:
         loud = f'<div class="rows">{loud}</div>'
-    held = ""
-    if rows["ok"]:
-        which = f"{'The' if loud else 'All'} {len(rows['ok'])}"
-        held = (
-            f'<details class="held"><summary><span class="ok">✓</span> {which} that hold, '
-            f'and what they say</summary><div class="rows">{"".join(rows["ok"])}</div></details>'
-        )
+    held = _folded(rows["ok"], "ok", "of them true, and what they say")
+    held += _folded(rows["idle"], "idle", "with nothing to check in this run")
     return (
         f'<section aria-labelledby="what-title"><h2 id="what-title">{title}</h2>{loud}{held}'
         "</section>"
     )
 
 
+def _folded(rows: Sequence[str], look: Look, which: str) -> str:
+    """Return rows that are to be seen when they are asked for."""
+    if not rows:
+        return ""
+    return (
+        f'<details class="held"><summary><span class="{look}">{_LOOKS[look][0]}</span> '
+        f'{len(rows)} {which}</summary><div class="rows">{"".join(rows)}</div></details>'
+    )
+
+
 def _row(check: Check, witnesses_max: int) -> str:
-    sign, word = _LOOKS[check.outcome]
+    sign, word = _LOOKS[check.look]
     opened = " open" if check.outcome == "violated" else ""
     facts = [f"<dt>Checked</dt><dd>{count(check.checked)}</dd>"]
     if check.violated:
         facts.append(f"<dt>Violated</dt><dd>{count(check.violated)}</dd>")
     if check.unknown:
         facts.append(f"<dt>Unknown</dt><dd>{count(check.unknown)}</dd>")
+    checked, violated, unknown = check.earlier
+    if checked or violated or unknown:
+        facts.append(
+            f"<dt>Earlier runs</dt><dd>{count(checked)} checked, {count(violated)} violated, "
+            f"{count(unknown)} unknown</dd>"
+        )
     if check.reasons:
         reasons = "".join(f"<li>{escape(visible(reason))}</li>" for reason in check.reasons)
         facts.append(f"<dt>Because</dt><dd><ul>{reasons}</ul></dd>")
     return (
-        f'<details class="row {check.outcome}" id="{escape(check.id)}"{opened}>'
+        f'<details class="row {check.look}" id="{escape(check.id)}"{opened}>'
         f'<summary><span class="mark">{sign} {word}</span><b class="id">{escape(check.id)}</b>'
         f'<span class="text">{escape(check.sentence)}</span></summary>'
         f'<div class="more"><dl>{"".join(facts)}</dl>{_witnesses(check, witnesses_max)}</div>'
@@ -319,5 +396,6 @@ def _foot(picture: Picture) -> str:
         f"<footer><p>Made {when(picture.made_us)} UTC{took}{batches}. "
         "<b>ok</b>: checked and true. <b>violated</b>: shown to be false, with witnesses. "
         "<b>unknown</b>: the history has a gap, an open end, or was not recorded in enough "
-        "detail there; that is no accusation.</p></footer>"
+        "detail there; that is no accusation. <b>not tested</b>: its status is ok, because nothing "
+        "happened that could have broken it.</p></footer>"
     )

@@ -4,13 +4,13 @@ Every function returns HTML with all names escaped (`audit.words`); a section wi
 so in a sentence, because "nothing was dropped" is a finding too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from typing import Final
 
 from audit import charts
 from audit.charts import Mark, Series
-from audit.picture import Boot, Finding, Gap, Histogram, Picture
+from audit.picture import BOOK_LEVELS, MESSAGE_LEVELS, Boot, Finding, Gap, Histogram, Picture
 from audit.words import compact, count, duration, name, plural, size, visible, when
 
 _BARS_MAX: Final = 10
@@ -138,6 +138,8 @@ def _deaths(ended: Sequence[Boot]) -> str:
             fate = f'<span class="violated">✕ {plural(boot.lost, "session")} not as before</span>'
         elif boot.sessions_before is None:
             fate = '<span class="unknown">not known</span>'
+        elif not boot.sessions_before:
+            fate = '<span class="soft">no session to survive it</span>'
         else:
             fate = '<span class="ok">✓ all there</span>'
         before = "" if boot.sessions_before is None else count(boot.sessions_before)
@@ -254,6 +256,15 @@ def _per_bin(picture: Picture) -> str:
     return "per minute" if picture.bin_s == 60 else f"per {duration(picture.bin_s)}"
 
 
+def _nothing(picture: Picture, sentence: str, levels: Collection[str] = MESSAGE_LEVELS) -> str:
+    """Say that nothing was found, as far as the level of detail allows to say it."""
+    recorded = picture.records(levels)
+    if recorded == "none":
+        least = "books or above" if "books" in levels else "full or sampled"
+        return f"Not recorded: needs a history at level {least}."
+    return sentence if recorded == "all" else f"{sentence.rstrip('.')}, in what was recorded."
+
+
 def _books(picture: Picture) -> str:
     times = [minute.at_us for minute in picture.minutes]
 
@@ -264,6 +275,9 @@ def _books(picture: Picture) -> str:
     done = stage("acknowledged", "ok", "pub_acked")
     all_owed, all_done = sum(expected.values), sum(done.values)
     per = _per_bin(picture)
+    if not times:
+        none = _nothing(picture, "No message was accepted.", BOOK_LEVELS)
+        return _card("Books: promised to publishers", charts.empty(none), wide=True)
     if not all_owed and not all_done:
         accepted = stage("accepted", "ok", "accepted")
         return _card(
@@ -300,7 +314,7 @@ def _owed(picture: Picture) -> str:
     if not times:
         return _card(
             "Books: owed to sessions",
-            charts.empty("Needs a history at level full or sampled."),
+            charts.empty(_nothing(picture, "Nothing was owed to a durable session.")),
             wide=True,
         )
 
@@ -370,7 +384,7 @@ def _sent_again(picture: Picture) -> str:
     first = sum(minute.stages.get("delivered", 0) for minute in picture.minutes)
     again = sum(minute.stages.get("redelivered", 0) for minute in picture.minutes)
     if not first and not again:
-        return "Nothing was sent to a session."
+        return _nothing(picture, "Nothing was sent to a session.", BOOK_LEVELS)
     if not again:
         return f"Of {plural(first, 'delivery', 'deliveries')} none was sent again."
     share = again / max(first, 1)
@@ -398,7 +412,7 @@ def _offline(picture: Picture) -> str:
 def _backlogs(picture: Picture) -> str:
     shown = [backlog for backlog in picture.backlogs if backlog.points][:_BACKLOGS_MAX]
     if not shown:
-        body = charts.empty("No session had a backlog.")
+        body = charts.empty(_nothing(picture, "No session had a backlog."))
         return _card("Backlogs", body, wide=True)
     begin = min(backlog.points[0][0] for backlog in shown)
     end = max(max(backlog.points[-1][0] for backlog in shown), begin + 1)
@@ -444,7 +458,7 @@ def _bars(rows: Sequence[tuple[str, float, str]], tone: str) -> str:
 
 def _talkers(picture: Picture) -> str:
     if not picture.talkers:
-        return _card("Top talkers", charts.empty("Nobody published, or no messages were recorded."))
+        return _card("Top talkers", charts.empty(_nothing(picture, "Nobody published.")))
     rows = []
     for talker in picture.talkers:
         fan_out = talker.fan_out
@@ -464,12 +478,16 @@ def _drops(picture: Picture) -> str:
         )
         for drop in sorted(picture.drops, key=lambda drop: -drop.count)
     ]
-    body = _bars(rows, "dropped") if rows else charts.empty("Nothing was dropped.")
+    body = (
+        _bars(rows, "dropped")
+        if rows
+        else charts.empty(_nothing(picture, "Nothing was dropped.", BOOK_LEVELS))
+    )
     waste = (
         f"{plural(picture.expired, 'delivery', 'deliveries')} expired before anybody took them, "
         f"{size(picture.expired_bytes)} stored in vain."
         if picture.expired
-        else "Nothing expired unread."
+        else _nothing(picture, "Nothing expired unread.", BOOK_LEVELS)
     )
     return _card("Dropped and expired", f'{body}<p class="soft">{waste}</p>')
 

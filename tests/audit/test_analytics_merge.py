@@ -87,26 +87,48 @@ def test_years_still_fit_a_chart() -> None:
     assert span / (analytics_merge._bin_s(span) * 1_000_000) <= analytics_merge.BINS_MAX
 
 
+ROW = {"node": "a", "first_us": 0, "last_us": 1, "clean": False}
+MISSING = {"node": "a", "boot": 1, "seq": 5, "after_boot": 2}
+CHANGED = {"node": "a", "boot": 2, "seq": 5}
+ON_DISK = {"node": "a", "boot": 1, "seq": 5, "to_seq": 6}
+ELSEWHERE = {"node": "b", "boot": 2}
+
+
+def lives(
+    losses: list[dict[str, object]], *, violated: int, unknown: int = 0, begins: int | None = None
+) -> list[Boot]:
+    """Return two boots, with what all batches found of S5."""
+    boots = [{**ROW, "boot": 1}, {**ROW, "boot": 2, "recovered_count": 7}]
+    start = {"node": "a", "from_gseq": 0, "to_gseq": (begins or 0) << 40 | 9}
+    totals = {"checked": 9, "violated": violated, "unknown": unknown}
+    document = {"boots": boots, "gaps": [start] if begins else [], "totals": {"S5": totals}}
+    return analytics_merge._boots(document, losses)
+
+
 @pytest.mark.parametrize(
-    ("status", "before", "lost"), [("ok", 7, 0), ("violated", None, 3), ("unknown", None, 0)]
+    ("losses", "violated", "unknown", "before", "lost"),
+    [
+        ([], 0, 0, 7, 0),
+        ([], 0, 1, None, 0),
+        ([MISSING, CHANGED, ON_DISK, ELSEWHERE], 4, 0, None, 3),
+        ([ELSEWHERE], 1, 0, 7, 0),
+        ([ELSEWHERE], 200, 0, None, 0),
+    ],
 )
 def test_what_survived_a_crash_is_what_the_next_boot_found(
-    status: str, before: int | None, lost: int
+    losses: list[dict[str, object]], violated: int, unknown: int, before: int | None, lost: int
 ) -> None:
-    row = {"node": "a", "first_us": 0, "last_us": 1, "clean": False}
-    boots = [{**row, "boot": 1}, {**row, "boot": 2, "recovered_count": 7}]
-    missing = {"node": "a", "boot": 1, "seq": 5, "after_boot": 2}
-    changed = {"node": "a", "boot": 2, "seq": 5}
-    on_disk = {"node": "a", "boot": 1, "seq": 5, "to_seq": 6}
-    other = {"node": "b", "boot": 2}
-    witnesses = [missing, changed, on_disk, other] if lost else []
-    first, second = analytics_merge._boots(
-        {"boots": boots, "invariants": {"S5": {"status": status, "witnesses": witnesses}}}
-    )
+    """Only where every loss is named, in whichever batch it was found, the others are none."""
+    first, second = lives(losses, violated=violated, unknown=unknown)
     assert (first.end, first.sessions_before, first.sessions_after, first.lost) == (
         "crash", before, 7, lost,
     )  # fmt: skip
     assert (second.end, second.sessions_after) == ("open", None)
+
+
+def test_what_was_there_before_the_history_began_cannot_be_missed() -> None:
+    first, _ = lives([], violated=0, begins=1)
+    assert (first.sessions_before, first.sessions_after) == (None, 7)
 
 
 def document(**gap: object) -> dict[str, object]:

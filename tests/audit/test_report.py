@@ -21,13 +21,14 @@ MAKERS = {
 
 def headline(picture: Picture) -> str:
     """Return the sentence a person reads first."""
-    return report.headline_of(picture)[0]
+    return report.headline_of(picture).text
 
 
 def test_the_headline_is_what_survived() -> None:
     assert headline(pictures.busy()) == "What existed before each crash exists after it"
-    assert "4,140 sessions had to survive 3 crashes and 1 clean restart" in " ".join(
-        report.headline_of(pictures.busy())
+    assert report.headline_of(pictures.busy()).below == (
+        "Up to 4,140 sessions had to survive 3 crashes and 1 clean restart; "
+        "every one was found again, as it was."
     )
 
 
@@ -42,6 +43,98 @@ def test_the_headline_never_says_more_than_is_known() -> None:
     assert headline(picture) == "Whether everything survived cannot be told"
     picture.checks = [check for check in picture.checks if check.id != "S5"]
     assert "not checked" in headline(picture)
+
+
+@pytest.mark.parametrize("what", ["no events", "S5 left out", "no restart", "no session"])
+def test_where_nothing_had_to_survive_there_is_no_tick(what: str) -> None:
+    """Only a crash that a session survived shows that sessions survive crashes."""
+    picture = pictures.empty() if what == "no events" else pictures.busy()
+    if what == "S5 left out":
+        picture.checks = [check for check in picture.checks if check.id != "S5"]
+    elif what == "no restart":
+        picture.boots = picture.boots[-1:]
+    elif what == "no session":
+        idle(picture, "S5")
+    found = report.headline_of(picture)
+    assert found.look == "idle"
+    assert "exists after it" not in found.text
+    page = report.render(picture)
+    assert '<header class="hero idle">' in page
+    assert '<span class="sign idle" aria-hidden="true">–</span>' in page  # noqa: RUF001
+
+
+def idle(picture: Picture, *names: str) -> None:
+    """Let these invariants have had nothing to check."""
+    for check in picture.checks:
+        if check.id in names:
+            check.checked = 0
+
+
+def test_the_sign_is_that_of_the_headline_and_the_colour_that_of_the_verdict() -> None:
+    """A cross beside "what existed exists" would deny it, where another invariant is violated."""
+    picture = pictures.busy()
+    check = picture.check("L2")
+    assert check is not None
+    check.outcome, check.violated, picture.outcome = "violated", 3, "violated"
+    page = report.render(picture)
+    assert '<header class="hero violated">' in page
+    assert '<span class="sign ok" aria-hidden="true">✓</span><span>What existed before' in page
+    assert '<span class="chip violated">violated</span> 1 of 18 invariants violated' in page
+
+
+def test_what_earlier_runs_found_is_not_forgotten() -> None:
+    """The numbers are those of all runs: a new run without a crash takes nothing back."""
+    picture = pictures.busy()
+    check = picture.check("S5")
+    assert check is not None
+    check.checked, check.earlier = 0, (4000, 1, 0)
+    found = report.headline_of(picture)
+    assert (found.look, found.text) == (
+        "violated", "Not everything that existed before a crash existed after it",
+    )  # fmt: skip
+    assert report.summary_of(picture) == (
+        "17 of 18 invariants hold; 1 had nothing to check. "
+        "Earlier runs over this history found violations: S5 (1)."
+    )
+    picture.batches = 2
+    page = report.render(picture)
+    assert '<header class="hero violated">' in page
+    assert '<span class="chip ok">this run: ok</span>' in page
+    assert "not tested</span> · 1 time violated before</span>" in page
+    loud = page[page.index('id="what-title"') : page.index('class="held"')]
+    assert 'id="S5"' in loud
+    assert "4,000 checked, 1 violated, 0 unknown" in loud
+
+
+def test_what_earlier_runs_saw_survive_still_counts() -> None:
+    picture = pictures.busy()
+    check = picture.check("S5")
+    assert check is not None
+    check.checked, check.earlier = 0, (4000, 0, 7)
+    found = report.headline_of(picture)
+    assert (found.look, found.text) == ("ok", "What existed before each crash exists after it")
+    assert found.below.endswith("7 things could not be told by earlier runs.")
+
+
+def test_an_invariant_that_had_nothing_to_check_has_no_tick() -> None:
+    picture = pictures.busy()
+    idle(picture, "W1", "R1")
+    assert report.summary_of(picture) == "16 of 18 invariants hold; 2 had nothing to check."
+    page = report.render(picture)
+    assert re.search(r'<a class="tile idle" href="#W1">', page)
+    assert '<span class="word">not tested</span></span></a>' in page
+    assert "16 of them true" in page
+    assert "2 with nothing to check" in page
+
+
+def test_losses_are_compared_with_what_is_known_only() -> None:
+    picture = pictures.violated()
+    assert "3 sessions of up to 4,140 not as before" in report.headline_of(picture).below
+    for boot in picture.boots:
+        boot.sessions_before = None
+    assert report.headline_of(picture).below == (
+        "3 sessions not as before, over 3 crashes and 1 clean restart."
+    )
 
 
 def test_the_summary_names_the_worst_first() -> None:

@@ -34,7 +34,32 @@ def test_too_many_are_not_called_missing() -> None:
 def test_a_history_without_messages_says_what_it_lacks() -> None:
     picture = pictures.tiny()
     picture.owed = []
-    assert "Needs a history at level full or sampled." in text(picture)
+    assert "Nothing was owed to a durable session." in text(picture)
+    picture.details = ["books"]
+    assert "Not recorded: needs a history at level full or sampled." in text(picture)
+
+
+@pytest.mark.parametrize(
+    ("details", "said", "never"),
+    [
+        (
+            ["sessions"],
+            "Not recorded: needs a history at level books or above.",
+            "Nothing was dropped",
+        ),
+        (["sessions"], "Not recorded: needs a history at level full or sampled.", "No session had"),
+        (["books", "full"], "No session had a backlog, in what was recorded.", "backlog.<"),
+        (["sampled:1/8"], "No session had a backlog.", "Not recorded"),
+    ],
+)
+def test_what_was_not_recorded_is_not_said_to_be_nothing(
+    details: list[str], said: str, never: str
+) -> None:
+    picture = pictures.tiny()
+    picture.details, picture.minutes, picture.owed, picture.talkers = details, [], [], []
+    html = text(picture)
+    assert said in html
+    assert never not in html
 
 
 def test_publishing_without_acknowledgements_is_still_drawn() -> None:
@@ -49,6 +74,15 @@ def test_each_end_of_the_broker_says_what_survived_it() -> None:
     assert html.count("✓ all there") == 2
     assert html.count('<th scope="row"><time') == 4
     assert "not known" in html
+
+
+def test_an_end_that_no_session_had_to_survive_has_no_tick() -> None:
+    picture = pictures.busy()
+    for boot in picture.boots:
+        boot.sessions_before = boot.sessions_after = 0
+    html = sections.lives(picture)
+    assert "✓" not in html
+    assert html.count("no session to survive it") == 4
 
 
 def test_the_redelivery_rate_is_told() -> None:
