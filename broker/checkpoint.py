@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from broker import control
 from broker.control import ControlError, Request
@@ -23,7 +24,8 @@ from storage.errors import StorageError
 from storage.rocks import RocksStore
 from storage.watermark import Watermark
 
-DATABASE = "db"
+DATABASE: Final = "db"
+UNFINISHED: Final = "db.tmp"  # what RocksDB makes, and renames
 
 
 class CheckpointError(Exception):
@@ -86,6 +88,10 @@ def copy(store: RocksStore, target: Path) -> None:
 @contextlib.contextmanager
 def _new_directory(target: Path, database: Path) -> Iterator[None]:
     """Have `target` new or empty, and on the file system of `database`; tidy up after a failure."""
+    if not _is_utf8(target):
+        raise CheckpointError(f"{str(target)!r}: the database takes no name that is not UTF-8")
+    if target.is_relative_to(database.absolute()):
+        raise CheckpointError(f"{target}: in the database itself; make the copy beside it")
     try:
         is_new = not target.exists()
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,8 +110,16 @@ def _new_directory(target: Path, database: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError:
-        shutil.rmtree(target / DATABASE, ignore_errors=True)
+        for left in (DATABASE, UNFINISHED):
+            shutil.rmtree(target / left, ignore_errors=True)
         if is_new:
             with contextlib.suppress(OSError):
                 target.rmdir()
         raise
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        return b"\0" not in str(path).encode()
+    except UnicodeEncodeError:
+        return False

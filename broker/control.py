@@ -76,7 +76,7 @@ class ControlServer:
             request = json.loads(_line(client))
             if not isinstance(request, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"error": "not a line of JSON"}
         asked = {str(key): str(value) for key, value in request.items()}
         answer: Future[Request] = Future()
@@ -110,7 +110,10 @@ def ask(data_dir: str | Path, request: Request) -> Request:
             raise ControlError(f"the broker gave no answer in {ANSWER_S:g} s") from None
         except (OSError, ValueError) as problem:
             why = getattr(problem, "strerror", None) or "no answer"
-            raise ControlError(f"cannot ask the broker at {Path(data_dir) / NAME}: {why}") from None
+            raise ControlError(
+                f"cannot ask the broker at {Path(data_dir) / NAME}: {why}; it may be starting or "
+                "ending, or another command is at work on its data"
+            ) from None
     if "error" in answer:
         raise ControlError(str(answer["error"]))
     return {str(key): str(value) for key, value in answer.items()}

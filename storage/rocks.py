@@ -117,6 +117,7 @@ PROBE_BYTES: Final = 64 * 1024
 NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
+COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 
 
 class RocksStore:
@@ -370,11 +371,18 @@ class RocksStore:
     def checkpoint(self, path: str | Path) -> None:
         """Make a consistent copy in the new directory `path` (hard links on one file system).
 
-        Holds the GIL and syncs: 17 ms for 131 MiB. For maintenance, not for every minute.
+        Holds the GIL and syncs: 17 ms for 131 MiB. For maintenance, not for every minute. A copy
+        that could not be made is `Recoverable`, and says nothing of the database itself.
         """
         try:
             Checkpoint(self._open_database()).create_checkpoint(str(path))
         except Exception as error:
+            # RocksDB names the file it failed at. Ours goes on, unless it is the one: a log that
+            # could not be synced must not be trusted any more.
+            if isinstance(error, UnicodeEncodeError) or any(
+                told in str(error) for told in (str(path), COPY_EXISTS)
+            ):
+                raise Recoverable(f"checkpoint of {self.path} failed: {error}") from None
             raise self._write_failure(f"checkpoint {path}", error) from None
 
     def compact(self, family: str) -> None:

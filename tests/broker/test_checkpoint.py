@@ -10,6 +10,7 @@ from broker.checkpoint import CheckpointError
 from broker.control import ControlError
 from mqtt.packets import Puback, Suback
 from storage.directory import DataDirectory
+from storage.errors import Recoverable
 from storage.rocks import RocksStore
 from storage.state import FAMILIES, META, SESSIONS, scan_all
 from storage.watermark import Watermark
@@ -118,6 +119,49 @@ def test_what_cannot_be_copied_is_one_line(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(CheckpointError, match="is closed"):
         checkpoint.copy(store, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("copy\udcff", "takes no name that is not UTF-8"),
+        ("copy\0", "takes no name that is not UTF-8"),
+        ("db/copy", "in the database itself; make the copy beside it"),
+        ("f" * 300, "File name too long"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_and_the_broker_goes_on(
+    tmp_path: Path, where: str, why: str
+) -> None:
+    store = RocksStore(tmp_path / "db", families=FAMILIES)
+    try:
+        request = {"do": "checkpoint", "directory": str(tmp_path / where)}
+        with pytest.raises(ControlError, match=why):
+            checkpoint.answer(store, request)
+        store.write([(META, b"k", b"v")])
+        store.sync()
+    finally:
+        store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["db"]
+
+
+def test_what_a_failed_copy_left_is_removed(tmp_path: Path) -> None:
+    """RocksDB copies into a directory aside, and renames it at the end."""
+    store = RocksStore(tmp_path / "db", families=FAMILIES)
+    store.write([(META, b"k", b"v")])
+
+    def fail(target: Path) -> None:
+        (target.parent / "db.tmp").mkdir()
+        raise Recoverable("no space")
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "checkpoint", fail)
+            with pytest.raises(CheckpointError, match="no space"):
+                checkpoint.copy(store, tmp_path / "copy")
+    finally:
+        store.close()
     assert not (tmp_path / "copy").exists()
 
 

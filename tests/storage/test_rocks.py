@@ -288,6 +288,23 @@ def test_a_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
     copy.close()
 
 
+@pytest.mark.parametrize("where", ["missing/deeper/copy", "file/copy", "\udcff", "copy"])
+def test_a_checkpoint_that_cannot_be_made_does_not_end_the_database(
+    tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "copy").mkdir()
+    store = RocksStore(tmp_path / "db", families=["a", "b"])
+    store.write(row(1))
+    with pytest.raises(Recoverable, match=r"checkpoint of .*db failed"):
+        store.checkpoint(tmp_path / where)
+    store.write(row(2))
+    store.sync()
+    assert held(store) == 2
+    assert not store.needs_reopen
+    store.close()
+
+
 def test_sizes_are_what_the_files_are(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db", families=["a", "b"])
     assert store.sizes()["tables"] == 0
