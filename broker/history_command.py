@@ -23,6 +23,7 @@ from broker.segmenter_link import HOW_TO_INSTALL
 from storage.directory import is_in_use
 from storage.errors import StorageError
 from storage.history.names import SegmentName, segment_names
+from storage.history.rows import shortened
 
 FOLLOW_S: Final = 2.0  # between two looks: each opens the database, which reads its log
 TRIES: Final = 5  # of opening a database whose broker deletes files meanwhile
@@ -100,11 +101,8 @@ def timeline(
     if client_id is None and message is None:
         raise HistoryError("timeline of what? expected CLIENT_ID, --message ID, or both")
     reading = Reading(config)
-    settings = config.settings
-    if client_id is not None and settings.history_hash_names:
-        key = settings.history_hash_key.encode()
-        digest = hashlib.blake2b(client_id.encode(), digest_size=NAME_HASH_BYTES, key=key)
-        client_id = digest.hexdigest()
+    if client_id is not None:
+        client_id = _recorded(config, client_id)
     since = ""
     if since_hours is not None:
         moment = datetime.fromtimestamp(now_ms // 1000 - since_hours * 3600, UTC)
@@ -125,6 +123,15 @@ def timeline(
         whom = [] if client_id is None else [f"client {client_id!r}"]
         whom += [] if message is None else [f"message {message}"]
         raise HistoryError(f"the history knows nothing of {' and '.join(whom)}")
+
+
+def _recorded(config: Config, name: str) -> str:
+    """Return a name as `broker.ledger` records it."""
+    settings = config.settings
+    if not settings.history_hash_names:
+        return shortened(name)
+    key = settings.history_hash_key.encode()
+    return hashlib.blake2b(name.encode(), digest_size=NAME_HASH_BYTES, key=key).hexdigest()
 
 
 def export(config: Config, directory: str) -> str:

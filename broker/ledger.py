@@ -20,17 +20,20 @@ from storage.history.rows import (
     HAS_COUNT,
     HAS_POSITION,
     HAS_REASON,
+    NAME_CHARACTERS_MAX,
     NAMES_MAX,
     REASON_SHIFT,
     TEXT2_SHIFT,
     TEXT_SHIFT,
     history_key,
     pack,
+    shortened,
 )
 from storage.state import BOOKS, HISTORY, scan_all, seal
 
 RECORDS_MAX: Final = 8192  # of one row: 640 KiB of words, and their extras
 NAMES_OF_ROW_MAX: Final = 60_000
+NAMES_CHARACTERS_MAX: Final = 1 << 20  # of a row, which the exporter takes as a whole
 BOOKS_DELAY_MS: Final = 1000  # how long books that changed may wait for a batch
 # Books of past minutes that one batch may close, and how long after their minute they stay open:
 # what was accepted in it is acknowledged a little later.
@@ -38,6 +41,7 @@ BOOKS_CLOSED_MAX: Final = 256
 BOOKS_GRACE_MS: Final = 5000
 HASH_BYTES: Final = 16
 HASHES_MAX: Final = 65_536  # names whose hash is remembered
+HASHES_CHARACTERS_MAX: Final = 8 << 20
 
 # In front of a name that is our own words: no client's name can begin like that.
 _WORDS: Final = "\0\0"
@@ -55,6 +59,7 @@ class Ledger:
         self._hash_key: Final = settings.history_hash_key.encode()
         self._hashes_names: Final = settings.history_hash_names
         self._hashes: dict[str, str] = {}
+        self._hashes_characters: int = 0
         self.level: int = events.OFF
         self.sample: int = 1  # one message in so many is recorded, where messages are
         self.is_on: bool = False  # anything at all
@@ -77,6 +82,8 @@ class Ledger:
         self._whos: dict[Session, int] = {}
         self._count: int = 0  # events of the open row
         self._has_words: bool = False  # has it names that are no names, but our own words?
+        self._has_long: bool = False  # has it names that may have to be shortened?
+        self._names_characters: int = 0
         self._rows: list[tuple[bytes, bytes]] = []
         self._due_ms: int = 0  # when what is here must be written, 0 = there is nothing
         # Books of the minutes that are not closed, by tenant (the present minute) and all.
@@ -147,7 +154,7 @@ class Ledger:
         if now != self._now or len(self._words) >= RECORDS_MAX * 10:
             self._turn()
             self._now = now
-        elif len(self._names) >= NAMES_OF_ROW_MAX:
+        elif len(self._names) >= NAMES_OF_ROW_MAX or self._names_characters >= NAMES_CHARACTERS_MAX:
             self._turn()
 
     def who(self, session: Session) -> int:
@@ -166,6 +173,10 @@ class Ledger:
             number = len(names) + 1
             assert number <= NAMES_MAX
             names[text] = number
+            size = len(text)
+            self._names_characters += size
+            if size > NAME_CHARACTERS_MAX:
+                self._has_long = True
         return number
 
     def text(self, text: str) -> int:
@@ -179,7 +190,7 @@ class Ledger:
 
     def recorded(self, text: str) -> str:
         """Return a name as the history has it."""
-        return self._hashed(text) if self._hashes_names else text
+        return self._hashed(text) if self._hashes_names else shortened(text)
 
     def share(self, text: str) -> int:
         """Return what stands for a share name in a record's names."""
@@ -198,6 +209,8 @@ class Ledger:
         names = list(self._names)
         if self._hashes_names:
             names = [self._hashed(name) for name in names]
+        elif self._has_long:
+            names = [_plain(name) for name in names]
         elif self._has_words:
             names = [name.removeprefix(_WORDS) for name in names]
         first = self.seq + 1
@@ -210,7 +223,8 @@ class Ledger:
         self._names = {}
         self._whos = {}
         self._count = 0
-        self._has_words = False
+        self._has_words = self._has_long = False
+        self._names_characters = 0
 
     def _hashed(self, name: str) -> str:
         """Return a keyed hash of a name; of both parts of one that has two."""
@@ -218,8 +232,10 @@ class Ledger:
             return name.removeprefix(_WORDS)
         known = self._hashes.get(name)
         if known is None:
-            if len(self._hashes) >= HASHES_MAX:
+            if len(self._hashes) >= HASHES_MAX or self._hashes_characters >= HASHES_CHARACTERS_MAX:
                 self._hashes.clear()
+                self._hashes_characters = 0
+            self._hashes_characters += len(name)
             parts = [self._hash(part.encode()) if part else "" for part in name.split("\0")]
             known = self._hashes[name] = "\0".join(parts)
         return known
@@ -369,3 +385,10 @@ class Ledger:
             position,
             w9=count,
         )
+
+
+def _plain(name: str) -> str:
+    """Return a name of a row as the history has it; both parts of one that has two."""
+    if name.startswith(_WORDS):
+        return name.removeprefix(_WORDS)
+    return "\0".join([shortened(part) for part in name.split("\0")])

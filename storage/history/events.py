@@ -199,7 +199,7 @@ COLUMNS: Final = (
     ("mono_ns", "int64"),  # since the boot
     ("ev", "dict"),
     ("tenant", "dict"),
-    ("client_id", "string"),
+    ("client_id", "dict"),
     ("session", "int64"),  # incarnation: boot << 40 | number, never reused
     ("conn", "int64"),  # of this boot; 0 = offline
     ("reason", "int16"),
@@ -207,8 +207,8 @@ COLUMNS: Final = (
     # message
     ("msg", "int64"),  # offset in the log; what was never stored: 1 << 62 | boot << 40 | number
     ("pub", "int64"),  # session of the publisher
-    ("topic", "string"),
-    ("tfilter", "string"),
+    ("topic", "dict"),
+    ("tfilter", "dict"),
     ("pid", "int32"),
     ("qos", "int8"),  # granted
     ("pub_qos", "int8"),
@@ -217,7 +217,7 @@ COLUMNS: Final = (
     ("bytes", "int32"),  # of the payload
     ("expiry_s", "int64"),  # of a message, a session or a will's delay; 4294967295 = never
     ("order", "int64"),  # rises with every message of a publisher and topic
-    ("share", "string"),
+    ("share", "dict"),
     ("attempt", "int16"),  # 1 = first sending, 2 = again
     # session
     ("sp", "bool"),  # Session Present as sent

@@ -15,6 +15,7 @@ of what a record means; `storage.history.table` does the same for many rows at o
         who    client_id NUL tenant; an empty client_id is null, an empty tenant is ""
         text   topic (messages, wills, retained), tfilter (subscriptions), detail (all others)
         text2  share
+        Names that clients chose are `shortened`.
     w4  HAS_MSG: msg, the first of n; HAS_POSITION: position; books: bin in ms
     w5  n >= 1: how many messages (events) the record stands for; 1 for books
     w6  HAS_PID: 0 = all have packet id 0; > 0 = the first of n consecutive ones, 1 after 65535;
@@ -35,6 +36,7 @@ msg and stream, its actor is the broker. `queued` is always null. The checksum o
 is added by `storage.state.seal`. Read next: `storage.history.table`.
 """
 
+import hashlib
 import struct
 from array import array
 from collections.abc import Iterator
@@ -96,6 +98,12 @@ TEXT_SHIFT: Final = 20
 TEXT2_SHIFT: Final = 40
 NAMES_MAX: Final = (1 << 20) - 1  # of a row: what fits into w3; also the mask of an index
 
+# A client chooses names of up to 65,535 bytes, and every tick in which it does anything names it
+# again. What is longer than any name of a sane device is recorded as its beginning and a hash.
+NAME_CHARACTERS_MAX: Final = 1024
+_KEPT_CHARACTERS: Final = 256
+_HASH_BYTES: Final = 16
+
 NULL: Final = -1  # a number of the session's state that is null
 PID_MAX: Final = 65_535
 
@@ -154,6 +162,14 @@ def split_history_key(key: bytes) -> tuple[int, int]:
         raise ValueError(f"history key {key.hex()}: {len(key)} bytes, expected {_KEY_SIZE}")
     boot, first_seq = _KEY.unpack(key)
     return boot, first_seq
+
+
+def shortened(name: str) -> str:
+    """Return a client id, user name, topic or filter as the history has it: not endless."""
+    if len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    digest = hashlib.blake2b(name.encode(), digest_size=_HASH_BYTES).hexdigest()
+    return f"{name[:_KEPT_CHARACTERS]}...{digest}"
 
 
 def pack(

@@ -34,6 +34,9 @@ _UNFINISHED: Final = ".unfinished"  # after a leading dot, which readers of Parq
 # What rises by one from event to event takes a fraction of the space as differences: 0.4 to 1.1
 # bytes an event instead of 3.5, and no more time.
 _DIFFERENCES: Final = ("seq", "msg", "order", "pid")
+# Names are written once, however many and long: beyond the usual 1 MiB of them, Parquet would
+# write them out with every event. The rows of one segment have no more than 64 MiB or so.
+_NAMES_BYTES_MAX: Final = 1 << 30
 _META: Final = "holdfast."
 
 Segment = SegmentName
@@ -118,6 +121,7 @@ def _write(table: pa.Table, file: Any, meta: dict[str, str]) -> None:
         table.replace_schema_metadata(meta),
         file,
         compression="zstd",
+        dictionary_pagesize_limit=_NAMES_BYTES_MAX,
         use_dictionary=[name for name in ARROW_SCHEMA.names if name not in _DIFFERENCES],
         column_encoding=dict.fromkeys(_DIFFERENCES, "DELTA_BINARY_PACKED"),
         write_page_checksum=True,

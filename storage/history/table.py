@@ -163,12 +163,16 @@ class _Table:
         absent = indexes == _NONE
         if absent.all():
             return
+        used = np.zeros(len(names) + 1, np.bool_)  # the last one is that of _NONE
+        used[indexes] = True
+        places = (np.cumsum(used) - 1).astype(np.int32)
+        words = pa.array([names[at] for at in np.flatnonzero(used[:-1])], pa.string())
         absent_events = self.spread(absent) if absent.any() else None
-        which = pa.array(self.spread(indexes.astype(np.int32)), pa.int32(), mask=absent_events)
-        if pa.types.is_dictionary(ARROW_SCHEMA.field(name).type):
-            self._columns[name] = pa.DictionaryArray.from_arrays(which, pa.array(names))
-        else:
-            self._columns[name] = pa.array(names, pa.string()).take(which)
+        which = pa.array(self.spread(places[indexes]), pa.int32(), mask=absent_events)
+        # Clients choose how long names are, 65,535 bytes each: they are never repeated per event.
+        column = pa.DictionaryArray.from_arrays(which, words)
+        is_coded = pa.types.is_dictionary(ARROW_SCHEMA.field(name).type)
+        self._columns[name] = column if is_coded else column.dictionary_decode()
 
     def one_word(self, name: str, word: str) -> None:
         """Add a column that says the same in every row."""

@@ -165,6 +165,16 @@ def test_a_client_is_found_by_its_name_where_names_are_hashed(config: Config) ->
     assert ask(config, "s", None) == [f"{hashed}: session expired"]
 
 
+def test_a_client_is_found_by_its_name_where_names_are_shortened(config: Config) -> None:
+    endless = "x" * 2000
+    tick = Tick()
+    tick.record(events.SESSION_EXPIRED, who=f"{rows.shortened(endless)}\0", words={1: 7})
+    store = RocksStore(Path(config.shell.data_dir) / "db")
+    store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8)))])
+    store.close()
+    assert ask(config, endless, None) == [f"{rows.shortened(endless)}: session expired"]
+
+
 def test_without_pyarrow_the_rest_is_told_with_a_note(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,10 @@
 """Does every event get the next number, in the batch it belongs to, and every book its minute?"""
 
-from broker.ledger import BOOKS_CLOSED_MAX, Ledger
+from broker.ledger import BOOKS_CLOSED_MAX, HASHES_CHARACTERS_MAX, Ledger
 from broker.settings import Settings
 from storage.api import Batch
 from storage.history import events
-from storage.history.rows import HAS_COUNT, expand, unpack
+from storage.history.rows import HAS_COUNT, expand, shortened, unpack
 from storage.memory import MemoryStore
 from storage.state import BOOKS, FAMILIES, HISTORY, unseal
 
@@ -184,6 +184,42 @@ def test_hashed_names_can_be_compared_and_not_read() -> None:
     again: Batch = []
     other.seal(again, 1000)
     assert rows(again)[0]["topic"] != topics[0]
+
+
+def test_a_name_without_end_is_recorded_as_its_beginning_and_a_hash() -> None:
+    """Can a client make the history grow by 128 KiB every millisecond?"""
+    book = ledger("full")
+    client_id, topic = "c" * 65_535, "t" * 65_535
+    for now in (1000, 1001):
+        book.at(now)
+        book.put(events.MSG_ACCEPTED, 1, 1, book.name(f"{client_id}\0tenant") | book.text(topic), 5)
+    book.put(events.BOOT, 0, 0, book.words("our own words"), 0)
+    batch: Batch = []
+    book.seal(batch, 1001)
+    told = rows(batch)
+    assert {event["client_id"] for event in told[:2]} == {shortened(client_id)}
+    assert {event["topic"] for event in told[:2]} == {shortened(topic)} == {book.recorded(topic)}
+    assert told[0]["tenant"] == "tenant"
+    assert told[2]["detail"] == "our own words"
+    assert book.outbox_bytes < 4096
+
+
+def test_a_row_has_no_more_than_a_mebibyte_of_names() -> None:
+    book = ledger("full")
+    for number in range(3000):
+        book.at(1000)
+        book.put(events.MSG_DELIVERED, 1, 1, book.name(f"{number}".ljust(1000, "x") + "\0"), 5)
+    batch: Batch = []
+    book.seal(batch, 1000)
+    assert max(len(value or b"") for _, _, value in batch) < 1_500_000
+    assert [event["seq"] for event in rows(batch)] == list(range(1, 3001))
+
+
+def test_remembered_hashes_take_bounded_memory() -> None:
+    book = ledger("full", history_hash_names=True, history_hash_key="secret")
+    for number in range(200):
+        book.recorded(f"{number}".ljust(65_535, "x"))
+        assert sum(map(len, book._hashes)) <= HASHES_CHARACTERS_MAX + 65_535
 
 
 def test_nothing_is_recorded_when_history_is_off() -> None:

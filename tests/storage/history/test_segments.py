@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.history import events, segments
+from storage.history import events, rows, segments
 from storage.history.names import segment_names
 from storage.history.segments import (
     Segment,
@@ -105,6 +105,21 @@ def test_the_footer_says_what_is_inside(tmp_path: Path) -> None:
         "holdfast.last_seq": "25",
         "holdfast.rows": "17",
     }
+
+
+def test_many_long_names_are_written_once_each(tmp_path: Path) -> None:
+    """Does Parquet write every name with every event when the names are more than 1 MiB?"""
+    tick = Tick()
+    for number in range(40):
+        who = f"{number}".ljust(65_000, "x") + "\0"
+        tick.record(events.MSG_PERSISTED, rows.HAS_MSG, who=who, n=10, words={4: 1})
+    segment = write_segment(tmp_path, expand_table([tick.row()], NODE, 1), NODE, 1)
+    columns = pq.read_metadata(segment.path).row_group(0)
+    sizes = {
+        columns.column(at).path_in_schema: columns.column(at).total_uncompressed_size
+        for at in range(columns.num_columns)
+    }
+    assert sizes["client_id"] < 41 * 65_100
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:

@@ -82,6 +82,20 @@ def test_a_long_run_keeps_its_packet_ids_in_range() -> None:
     assert pid[535:537].tolist() == [65_535, 1]
 
 
+def test_names_that_are_as_long_as_they_can_be_are_not_repeated_for_every_event() -> None:
+    """Does one client id of 65,535 bytes in every event of a segment take 3 GB?"""
+    tick = Tick()
+    who, topic = "c" * 65_535, "t" * 65_535
+    has = rows.HAS_MSG | rows.HAS_PUB_QOS
+    tick.record(events.MSG_ACCEPTED, has, who=f"{who}\0", text=topic, n=50_000, words={4: 1})
+    tick.record(events.GC_RUN)
+    table = expand_table([tick.row()], NODE, BOOT)
+    assert table.nbytes < 20_000_000
+    assert table.column("topic")[49_999].as_py() == topic
+    assert table.slice(50_000).to_pylist()[0]["client_id"] is None
+    assert table.column("topic").chunk(0).dictionary.to_pylist() == [topic]
+
+
 def test_the_schema_has_the_columns_of_the_vocabulary_and_times_that_spark_reads() -> None:
     assert ARROW_SCHEMA.names == [name for name, _ in events.COLUMNS]
     assert {str(ARROW_SCHEMA.field(n).type) for n, kind in events.COLUMNS if kind == "time"} == {
