@@ -83,13 +83,17 @@ class SegmenterLink:
         self._write(FRAME.pack(SEAL, 0, 0, 0))
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        try:
-            answer = json.loads(line)
-            return Sealed(
-                answer["segments"], answer["events"], answer["damaged"], answer["problem"]
-            )
-        except (ValueError, TypeError, KeyError):
-            raise self._failure(line) from None
+        while line.endswith(b"\n"):
+            try:
+                answer = json.loads(line)
+                return Sealed(
+                    answer["segments"], answer["events"], answer["damaged"], answer["problem"]
+                )
+            except (ValueError, TypeError, KeyError):
+                if line.startswith(b'{"error"'):
+                    break
+            line = self._process.stdout.readline()  # a library has said something between
+        raise self._failure(line)
 
     def end(self) -> None:
         """Let it end and wait for that; what was sent and not sealed is forgotten."""
