@@ -47,7 +47,7 @@ class SegmentWriter:
         if now_ms - self._dropped_ms >= RETENTION_PERIOD_MS:
             self._dropped_ms = now_ms
             try:
-                drop_older(self._directory, self._keep_days, now_ms)
+                drop_older(self._directory, self._node, self._keep_days, now_ms)
             except SegmentError as problem:
                 return str(problem)
         return ""

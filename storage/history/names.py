@@ -19,7 +19,7 @@ BOOT_DIGITS: Final = 8
 SEQ_DIGITS: Final = 16
 NAME: Final = re.compile(r"([A-Za-z0-9_.]+)-(\d{8})-(\d{16})-(\d{16})\.parquet")
 DATE: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
-HOUR: Final = re.compile(r"hour=(\d{2})")
+HOUR: Final = re.compile(r"hour=([01]\d|2[0-3])")
 
 
 class SegmentName:
@@ -56,7 +56,8 @@ def parse_name(path: Path) -> SegmentName | None:
 def hours(directory: Path, *, newest_first: bool = False) -> Iterator[Path]:
     """Yield the folders of hours in order of time; nothing for a directory that is not there."""
     for date in _folders(directory, DATE, newest_first):
-        yield from _folders(date, HOUR, newest_first)
+        if _is_day(date.name.removeprefix("date=")):
+            yield from _folders(date, HOUR, newest_first)
 
 
 def names_in(hour: Path, node: str | None = None) -> list[SegmentName]:
@@ -94,6 +95,13 @@ def last_exported(directory: Path, node: str, boot: int) -> int:
         if any(each.boot < boot for each in segments):
             return 0
     return 0
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def _folders(parent: Path, pattern: re.Pattern[str], newest_first: bool) -> list[Path]:

@@ -5,6 +5,7 @@ under its name (`storage.history.names`) or not at all: writing the same events 
 One process at a time writes or removes segments in a directory. Needs the extra `history`.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from storage import failpoint
 from storage.history.events import SCHEMA_VERSION
-from storage.history.names import SegmentName, hours, parse_name, segment_path
+from storage.history.names import SegmentName, hours, names_in, parse_name, segment_path
 from storage.history.table import ARROW_SCHEMA
 
 EVENTS_MAX: Final = 500_000  # of a segment: about 10 MB, and 1 GB of memory while it is audited
@@ -177,40 +178,50 @@ def verify(directory: Path, *, thorough: bool = False) -> list[str]:
     return problems + list(_seq_problems(named))
 
 
-def drop_older(directory: Path, keep_days: int, now_ms: int) -> list[Segment]:
-    """Remove whole segments of hours that ended more than `keep_days` ago; return them.
+def drop_older(directory: Path, node: str, keep_days: int, now_ms: int) -> list[Segment]:
+    """Remove segments of `node` of hours that ended more than `keep_days` ago; return them.
 
     `keep_days` 0 keeps all of them. What a crash left unfinished in an hour that is over goes, too.
-    `now_ms` is broker time, as the times of the events. Raises `SegmentError`.
+    Nodes may share a directory, each with its own time to keep: what is another's stays. `now_ms`
+    is broker time, as the times of the events. Raises `SegmentError`.
     """
     removed: list[Segment] = []
     try:
         for folder in hours(directory):
             ended_ms = _hour_ms(folder) + _HOUR_MS
             if keep_days > 0 and ended_ms <= now_ms - keep_days * _DAY_MS:
-                removed += _empty(folder)
+                removed += _empty(folder, node)
             elif ended_ms <= now_ms:
-                for path in folder.glob(f".*{_UNFINISHED}"):
+                for path in _unfinished(folder, node):
                     path.unlink()
     except OSError as problem:
         raise SegmentError(f"history directory {directory}: {_reason(problem)}") from problem
     return removed
 
 
-def _empty(folder: Path) -> list[Segment]:
-    """Remove what is ours in the folder of an hour, and folders that are empty then."""
-    removed = []
-    for path in sorted(folder.iterdir()):
-        segment = parse_name(path)
-        if segment is not None:
-            removed.append(segment)
-            path.unlink()
-        elif path.suffix == _UNFINISHED:
-            path.unlink()
+def _empty(folder: Path, node: str) -> list[Segment]:
+    """Remove what is the node's in the folder of an hour, and folders that are empty then."""
+    removed = names_in(folder, node)
+    for path in [segment.path for segment in removed] + _unfinished(folder, node):
+        path.unlink()
     for empty in (folder, folder.parent):
-        if not any(empty.iterdir()):
+        try:
             empty.rmdir()
+        except OSError as problem:
+            if problem.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another node's
+                raise
+            break
     return removed
+
+
+def _unfinished(folder: Path, node: str) -> list[Path]:
+    """Return what a crash of the node's broker has left in the folder of an hour."""
+    found = []
+    for path in folder.glob(f".*{_UNFINISHED}"):
+        segment = parse_name(path.with_name(path.name[1:].removesuffix(_UNFINISHED)))
+        if segment is not None and segment.node == node:
+            found.append(path)
+    return found
 
 
 def _numbers(table: pa.Table, name: str) -> Any:
@@ -317,5 +328,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _reason(problem: Exception) -> str:
     """Return the first line of what an error says."""
+    if isinstance(problem, FileExistsError):  # of a folder: a file has its name
+        return f"{problem.filename}: not a directory"
     text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
     return (text or type(problem).__name__).splitlines()[0]
