@@ -7,9 +7,10 @@ status, never a traceback: 1 = it could not be done, 2 = it was asked for in a w
 
 import argparse
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import build
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: the process's) and return its exit status."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # clients' names may be more than it can say
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(options)
     except CommandError as problem:
@@ -44,8 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`). Keep the interpreter from saying it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # whoever read it has gone (`| head`)
         return EXIT_FAILED
     return status
 
@@ -139,7 +141,7 @@ def _add_session_commands(commands: "argparse._SubParsersAction[argparse.Argumen
     actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored session")
     show = actions.add_parser("show", help="print one session with its subscriptions")
-    show.add_argument("client_id", metavar="CLIENT_ID")
+    show.add_argument("client_id", type=_name, metavar="CLIENT_ID")
     for parser, run in ((listing, run_session_list), (show, run_session_show)):
         _add_config_flags(parser)
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -154,9 +156,9 @@ def _add_history_commands(commands: "argparse._SubParsersAction[argparse.Argumen
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
     tail.set_defaults(run=run_history_tail)
     timeline = actions.add_parser("timeline", help="tell what happened to a client or a message")
-    timeline.add_argument("client_id", metavar="CLIENT_ID", nargs="?")
-    timeline.add_argument("--message", type=_count, metavar="ID", help="as other events name it")
-    timeline.add_argument("--since", type=_hours, metavar="AGE", help="such as 12h or 7d")
+    timeline.add_argument("client_id", type=_name, metavar="CLIENT_ID", nargs="?")
+    timeline.add_argument("--message", type=_message, metavar="ID", help="as other events name it")
+    timeline.add_argument("--since", type=_seconds, metavar="AGE", help="such as 12h or 7d")
     timeline.set_defaults(run=run_history_timeline)
     export = actions.add_parser("export", help="write the whole history as segments")
     export.add_argument("--to", required=True, metavar="DIR", dest="directory")
@@ -187,8 +189,25 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _hours(text: str) -> int:
-    """Return the hours in an age."""
+def _message(text: str) -> int:
+    """Return the id of a message."""
+    number = _count(text)
+    if number >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a message, below 2 ** 63")
+    return number
+
+
+def _name(text: str) -> str:
+    """Return a name that a client may have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected UTF-8") from None
+    return text
+
+
+def _seconds(text: str) -> int:
+    """Return the seconds of an age."""
     from broker.units import Duration
 
     try:
@@ -196,7 +215,7 @@ def _hours(text: str) -> int:
     except ValueError as problem:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {problem}") from None
     assert isinstance(seconds, int)
-    return -(-seconds // 3600)
+    return seconds
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -395,8 +414,7 @@ def run_history_tail(options: argparse.Namespace) -> int:
         lines = history_command.tail(
             _config(options), options.lines, as_json=options.json, follow=options.follow
         )
-        for line in lines:
-            print(line, flush=options.follow)
+        _print(lines, flush=options.follow)
     return EXIT_OK
 
 
@@ -410,22 +428,45 @@ def run_history_timeline(options: argparse.Namespace) -> int:
             _config(options),
             options.client_id,
             options.message,
-            since_hours=options.since,
+            since_s=options.since,
             as_json=options.json,
             now_ms=boottime.wall_ms(),
         )
-        for line in lines:
-            print(line)
+        _print(lines)
     return EXIT_OK
 
 
 def run_history_export(options: argparse.Namespace) -> int:
     """Write the history of a data directory, running or not, as segments."""
-    from broker import history_command
+    from broker import history_copy
 
     with _history_problems():
-        print(history_command.export(_config(options), options.directory))
+        _print([history_copy.export(_config(options), options.directory)])
     return EXIT_OK
+
+
+def _print(lines: Iterable[str], *, flush: bool = False) -> None:
+    """Print lines, and say in one of our own where their reader cannot take them."""
+    for line in lines:
+        try:
+            print(line, flush=flush)
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            _forget_output()
+            raise CommandError(f"cannot write the output: {problem.strerror}") from None
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        _forget_output()
+        raise CommandError(f"cannot write the output: {problem.strerror}") from None
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from writing what is left once more, and from saying that it cannot."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -1,14 +1,13 @@
-"""`holdfast history tail|timeline|export`: what happened, for people and for programs.
+"""`holdfast history tail|timeline`: what happened, for people and for programs.
 
 Reads the data directory of a running or a stopped broker and changes nothing in it. Yields lines;
 `broker.cli` prints them. Expected failures are `HistoryError`, a line for the operator. Read next:
-`broker.history_reader`, `broker.history_text`.
+`broker.history_reader`, `broker.history_text`, `broker.history_copy`.
 """
 
+import contextlib
 import hashlib
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -20,9 +19,8 @@ from broker.history_place import Place, find
 from broker.history_reader import Event, History
 from broker.history_text import describe, printable
 from broker.segmenter_link import HOW_TO_INSTALL
-from storage.directory import is_in_use
 from storage.errors import StorageError
-from storage.history.names import SegmentName, segment_names
+from storage.history.names import SegmentName
 from storage.history.rows import shortened
 
 FOLLOW_S: Final = 2.0  # between two looks: each opens the database, which reads its log
@@ -32,6 +30,16 @@ NAME_HASH_BYTES: Final = 16  # as `broker.ledger` hashes names
 
 class HistoryError(Exception):
     """What was asked for cannot be done; one line."""
+
+
+@contextlib.contextmanager
+def _problems() -> Iterator[None]:
+    try:
+        yield
+    except StorageError as problem:
+        raise HistoryError(str(problem)) from None
+    except OSError as problem:
+        raise HistoryError(f"{problem.filename}: {problem.strerror}") from None
 
 
 class Reading:
@@ -66,12 +74,18 @@ def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator
     reading = Reading(config)
     show = _as_json if as_json else _as_line
     seen = (0, 0)
-    try:
+    with _problems():
         with reading.open() as history:
-            events = _last(history, count)
+            events = _last(history, max(count, 1))  # of the newest one the place is needed
             reading.left_out = history.left_out
-        for event in events:
-            seen = _place_of(event)
+        if events:
+            seen = _place_of(events[-1])
+        elif not follow and not reading.left_out:
+            raise HistoryError(
+                f"nothing of node {reading.place.node!r} in {reading.place.directory}, and no "
+                f"event in the database of {config.shell.data_dir}"
+            )
+        for event in events[len(events) - count if count < len(events) else 0 :]:
             yield show(event)
         if reading.left_out and not as_json:
             yield _left_out(reading.left_out)
@@ -81,8 +95,6 @@ def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator
                 for event in _after(history, seen):
                     seen = _place_of(event)
                     yield show(event)
-    except StorageError as problem:
-        raise HistoryError(str(problem)) from None
 
 
 def timeline(
@@ -90,7 +102,7 @@ def timeline(
     client_id: str | None,
     message: int | None,
     *,
-    since_hours: int | None,
+    since_s: int | None,
     as_json: bool,
     now_ms: int,
 ) -> Iterator[str]:
@@ -103,20 +115,14 @@ def timeline(
     reading = Reading(config)
     if client_id is not None:
         client_id = _recorded(config, client_id)
-    since = ""
-    if since_hours is not None:
-        moment = datetime.fromtimestamp(now_ms // 1000 - since_hours * 3600, UTC)
-        since = f"date={moment:%Y-%m-%d}/hour={moment:%H}"
+    since_ms = 0 if since_s is None else max(0, now_ms - since_s * 1000)
     show = _as_json if as_json else _as_line
     found = 0
-    try:
-        with reading.open() as history:
-            for event in _concerning(history, client_id, message, since):
-                found += 1
-                yield show(event)
-            left_out = history.left_out
-    except StorageError as problem:
-        raise HistoryError(str(problem)) from None
+    with _problems(), reading.open() as history:
+        for event in _concerning(history, client_id, message, since_ms):
+            found += 1
+            yield show(event)
+        left_out = history.left_out
     if left_out and not as_json:
         yield _left_out(left_out)
     if not found:
@@ -134,71 +140,6 @@ def _recorded(config: Config, name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=NAME_HASH_BYTES, key=key).hexdigest()
 
 
-def export(config: Config, directory: str) -> str:
-    """Put all of the history into `directory` as segments: those there are, and what has none yet.
-
-    Returns what was done, in a line. Raises `HistoryError`.
-    """
-    from broker.segmenter import Segmenter  # with pyarrow behind it
-
-    try:
-        from broker.segment_writer import SegmentError, SegmentWriter
-    except ImportError as problem:
-        raise HistoryError(f"{problem}; {HOW_TO_INSTALL}") from None
-    reading = Reading(config)
-    place = reading.place
-    target = Path(directory).absolute()
-    if target == place.directory and is_in_use(config.shell.data_dir):
-        raise HistoryError(
-            f"{target}: the running broker exports to it; expected another directory"
-        )
-    try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with reading.open() as history:
-            copied = _copy_segments(place, target)
-            writer = SegmentWriter(target, place.node, keep_days=0)
-            events_max = config.shell.history_seal_events
-            segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
-            for boot, first_seq, value in history.rows():
-                segmenter.add(boot, first_seq, value)
-            answer = segmenter.seal()
-    except (StorageError, SegmentError) as problem:
-        raise HistoryError(str(problem)) from None
-    except OSError as problem:
-        raise HistoryError(f"{problem.filename or target}: {problem.strerror}") from None
-    damaged = answer["damaged"]
-    if damaged:
-        assert isinstance(damaged, list)
-        raise HistoryError(f"{damaged[0]}; {len(damaged)} rows are missing in {target}")
-    return (
-        f"{target}: {copied} segments as they were, {answer['segments']} new ones with "
-        f"{answer['events']} events"
-    )
-
-
-def _copy_segments(place: Place, target: Path) -> int:
-    """Link (or copy) every segment of the node into `target`; return how many are new there."""
-    copied = 0
-    if target == place.directory:
-        return 0
-    for segment in segment_names(place.directory, place.node):
-        path = target / segment.path.relative_to(place.directory)
-        if path.exists():
-            continue
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.unlink(missing_ok=True)
-        try:
-            os.link(segment.path, unfinished)
-        except FileNotFoundError:
-            continue  # the retention has just removed it
-        except OSError:
-            shutil.copyfile(segment.path, unfinished)  # another file system
-        unfinished.rename(path)
-        copied += 1
-    return copied
-
-
 def _last(history: History, count: int) -> list[Event]:
     """Return the last `count` events in their order."""
     newest: list[Event] = []  # the newest first
@@ -208,7 +149,8 @@ def _last(history: History, count: int) -> list[Event]:
             break
     if len(newest) < count:
         for segment in history.sealed(newest_first=True):
-            newest += reversed(history.events_of(segment))
+            where = [("seq", ">", segment.last_seq - (count - len(newest)))]
+            newest += reversed(history.events_of(segment, where))
             if len(newest) >= count:
                 break
     return newest[:count][::-1]
@@ -221,8 +163,10 @@ def _after(history: History, seen: tuple[int, int]) -> Iterator[Event]:
         if (segment.boot, segment.last_seq) <= seen:
             break
         fresh.append(segment)
+    boot, seq = seen
     for segment in reversed(fresh):
-        for event in history.events_of(segment):
+        where = [("seq", ">", seq)] if segment.boot == boot else None
+        for event in history.events_of(segment, where):
             if _place_of(event) > seen:
                 yield event
     for boot, row in history.unexported():
@@ -233,18 +177,20 @@ def _after(history: History, seen: tuple[int, int]) -> Iterator[Event]:
 
 
 def _concerning(
-    history: History, client_id: str | None, message: int | None, since: str
+    history: History, client_id: str | None, message: int | None, since_ms: int
 ) -> Iterator[Event]:
     is_wanted = _choose(client_id, message)
     where = _where(client_id, message)
-    for segment in history.sealed(since_hour=since):
+    moment = datetime.fromtimestamp(since_ms // 1000, UTC)
+    for segment in history.sealed(since_hour=f"date={moment:%Y-%m-%d}/hour={moment:%H}"):
         for event in history.events_of(segment, where):
-            if is_wanted(event):
+            if is_wanted(event) and _microseconds(event["ts"]) >= since_ms * 1000:
                 yield event
     for boot, row in history.unexported():
-        for event in history.expand(boot, row):
-            if is_wanted(event):
-                yield event
+        if row.now_ms >= since_ms:
+            for event in history.expand(boot, row):
+                if is_wanted(event):
+                    yield event
 
 
 def _choose(client_id: str | None, message: int | None) -> Callable[[Event], bool]:
@@ -285,8 +231,13 @@ def _place_of(event: Event) -> tuple[int, int]:
     return boot, seq
 
 
-def _moment(microseconds: object) -> str:
-    assert isinstance(microseconds, int)
+def _microseconds(moment: object) -> int:
+    assert isinstance(moment, int)
+    return moment
+
+
+def _moment(value: object) -> str:
+    microseconds = _microseconds(value)
     moment = datetime.fromtimestamp(microseconds // 1_000_000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{microseconds % 1_000_000 // 1000:03d}Z"
 

@@ -13,9 +13,15 @@ import pytest
 
 from broker import build, hashes, passwords
 from broker.version import VERSION
+from storage.history import events
+from storage.history.rows import history_key
+from storage.rocks import RocksStore
+from storage.state import HISTORY, seal
 from tests.broker.stored import MOSQUITTO_7
+from tests.broker.test_history_command import recorded
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
+from tests.storage.history.history_cases import Tick
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -236,3 +242,59 @@ def test_sessions_of_no_database_are_refused(run: Run) -> None:
     assert "absent: no database in it" in complaint(
         run("session", "list", "--data-dir", "absent"), 1
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("history", "timeline", "\udcff"), "argument CLIENT_ID: '\\udcff': expected UTF-8"),
+        (("session", "show", "\udcff"), "argument CLIENT_ID: '\\udcff': expected UTF-8"),
+        (("history", "timeline", "--message", f"{1 << 63}"), "the id of a message, below 2 ** 63"),
+    ],
+)
+def test_what_no_client_and_no_message_is_called_is_a_usage_error(
+    run: Run, arguments: tuple[str, ...], expected: str
+) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert expected in result.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """A data directory with a history of a few events, one of a client with an accent."""
+    config = recorded(tmp_path)
+    tick = Tick()
+    tick.record(events.SESSION_EXPIRED, who="mètre\0", words={1: 7})
+    store = RocksStore(Path(config.shell.data_dir) / "db")
+    store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8)))])
+    store.close()
+    return Path(config.shell.data_dir)
+
+
+def test_a_terminal_that_knows_no_accents_is_served(run: Run, history: Path) -> None:
+    result = run(
+        "history", "tail", "-n", "1", "--data-dir", str(history),
+        HOLDFAST__HISTORY__NODE="edge", PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("m\\xe8tre: session expired\n")
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ("> /dev/full", "holdfast: cannot write the output: No space left on device\n"),
+        ("| head -c 1 > /dev/null", ""),
+        ("| true", ""),
+    ],
+)
+def test_an_output_that_is_not_taken_is_one_line_or_none(
+    history: Path, into: str, said: str
+) -> None:
+    command = f"{sys.executable} -m broker history tail --data-dir '{history}' {into}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOLDFAST__HISTORY__NODE": "edge"}
+    result = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert result.stderr == said

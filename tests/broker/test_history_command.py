@@ -2,16 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker import history_command, history_reader
 from broker.config import Config, load
-from broker.history_command import HistoryError, export, tail, timeline
+from broker.history_command import HistoryError, tail, timeline
 from broker.segment_writer import SegmentWriter
 from storage.directory import DataDirectory
-from storage.history import events, rows, segments
-from storage.history.names import segment_names
+from storage.history import events, rows
 from storage.history.rows import history_key, unpack
 from storage.rocks import RocksStore
 from storage.state import HISTORY, seal, unseal
@@ -55,9 +55,8 @@ def told() -> list[bytes]:
     return packed
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    """A data directory whose first three ticks are exported, one of them not yet trimmed."""
+def recorded(tmp_path: Path) -> Config:
+    """Return a data directory: its first three ticks are exported, one of them not yet trimmed."""
     loaded = load(
         environment={
             "HOLDFAST__STORAGE__DATA_DIR": str(tmp_path / "data"),
@@ -75,13 +74,18 @@ def config(tmp_path: Path) -> Config:
     return loaded
 
 
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return recorded(tmp_path)
+
+
 def lines(found: object) -> list[str]:
     """Return what is said, without the times."""
     return [line.partition("Z  ")[2] or line for line in found]  # type: ignore[attr-defined]
 
 
 def ask(config: Config, client_id: str | None, message: int | None) -> list[str]:
-    found = timeline(config, client_id, message, since_hours=None, as_json=False, now_ms=NOW_MS)
+    found = timeline(config, client_id, message, since_s=None, as_json=False, now_ms=NOW_MS)
     return lines(found)
 
 
@@ -117,6 +121,50 @@ def test_follow_goes_on_with_what_comes(config: Config, monkeypatch: pytest.Monk
     store.close()
 
 
+def test_follow_may_begin_with_what_comes(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does `tail -n 0 -f` print the whole history first?"""
+    monkeypatch.setattr(history_command, "FOLLOW_S", 0)
+    found = tail(config, 0, as_json=False, follow=True)
+    store = RocksStore(Path(config.shell.data_dir) / "db")
+
+    def write(_: float) -> None:
+        tick = Tick()
+        tick.record(events.SESSION_EXPIRED, who="s\0", words={1: 7})
+        store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8, NOW_MS + 9)))])
+
+    monkeypatch.setattr(history_command.time, "sleep", write)
+    assert lines([next(found)]) == ["s: session expired"]
+    store.close()
+
+
+def test_tail_takes_no_more_of_a_segment_than_it_shows(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Does the end of a segment of 500,000 events cost a few gigabytes?"""
+    taken: list[int] = []
+    read = history_reader.History.events_of
+
+    def count(history: history_reader.History, *arguments: Any) -> list[history_reader.Event]:
+        found = read(history, *arguments)
+        taken.append(len(found))
+        return found
+
+    monkeypatch.setattr(history_reader.History, "events_of", count)
+    assert len(list(tail(config, 4, as_json=False, follow=False))) == 4
+    assert taken == [2]
+
+
+def test_a_directory_that_may_not_be_read_is_one_line(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(directory))
+
+    monkeypatch.setattr("storage.history.names.os.listdir", refuse)
+    with pytest.raises(HistoryError, match=r"history: Permission denied$"):
+        list(tail(config, 1, as_json=False, follow=False))
+
+
 def test_a_timeline_is_of_a_client_of_a_message_or_of_both(config: Config) -> None:
     assert ask(config, "s", None) == [
         "s: connected, new session: expires after 60 s",
@@ -140,8 +188,14 @@ def test_a_timeline_is_of_a_client_of_a_message_or_of_both(config: Config) -> No
 
 
 def test_a_timeline_may_begin_late(config: Config) -> None:
-    found = timeline(config, "s", None, since_hours=1, as_json=True, now_ms=NOW_MS + 10 * 3_600_000)
-    assert [json.loads(line)["ev"] for line in found] == ["msg_acked"]
+    for now_ms, expected in (
+        (NOW_MS + 1002, ["msg_delivered", "msg_acked"]),
+        (NOW_MS + 1003, ["msg_acked"]),
+    ):
+        found = timeline(config, "s", None, since_s=1, as_json=True, now_ms=now_ms)
+        assert [json.loads(line)["ev"] for line in found] == expected
+    always = timeline(config, "s", None, since_s=10**12, as_json=True, now_ms=NOW_MS)
+    assert len(list(always)) == 3
 
 
 def test_what_is_not_known_is_said(config: Config) -> None:
@@ -184,37 +238,14 @@ def test_without_pyarrow_the_rest_is_told_with_a_note(
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note
 
 
-def test_an_export_has_everything_once_and_leaves_all_as_it_was(
-    config: Config, tmp_path: Path
-) -> None:
-    target = tmp_path / "out"
-    before = sorted(path for path in (tmp_path / "data").rglob("*") if path.suffix != ".log")
-    said = export(config, str(target))
-    assert said == f"{target}: 1 segments as they were, 1 new ones with 2 events"
-    assert segments.verify(target, thorough=True) == []
-    assert [(each.first_seq, each.last_seq) for each in segment_names(target)] == [(1, 5), (6, 7)]
-    assert export(config, str(target)).endswith("0 segments as they were, 0 new ones with 0 events")
-    after = sorted(path for path in (tmp_path / "data").rglob("*") if path.suffix != ".log")
-    assert after == before
-
-
-def test_an_export_says_what_it_cannot_do(config: Config, tmp_path: Path) -> None:
-    place = DataDirectory(config.shell.data_dir)
-    try:
-        with pytest.raises(HistoryError, match="the running broker exports to it"):
-            export(config, f"{config.shell.data_dir}/history")
-        assert export(config, str(tmp_path / "other"))
-    finally:
-        place.close()
-    (tmp_path / "file").touch()
-    with pytest.raises(HistoryError, match="file: File exists"):
-        export(config, str(tmp_path / "file"))
+def test_a_history_that_is_empty_or_elsewhere_is_said(config: Config) -> None:
+    """Does an operator who forgot `-c` see that he looks into the wrong place?"""
+    config.shell.history_dir = f"{config.shell.data_dir}/elsewhere"
     store = RocksStore(Path(config.shell.data_dir) / "db")
-    store.write([(HISTORY, history_key(1, 8), b"nonsense")])
+    store.write([(HISTORY, key, None) for key, _ in store.scan(HISTORY, b"", None, count=10)])
     store.close()
-    with pytest.raises(HistoryError, match=r"from event 8 on: .* 1 rows are missing in "):
-        export(config, str(tmp_path / "out"))
-    assert segments.verify(tmp_path / "out", thorough=True) == []
+    with pytest.raises(HistoryError, match=r"nothing of node 'edge' in .*elsewhere, and no event"):
+        list(tail(config, 1, as_json=False, follow=False))
 
 
 def test_a_directory_without_a_database_is_one_line(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker.driver": "the event loop",
     "broker.export_thread": "a thread that reads the store",
     "broker.exporter": "the event loop, a thread",
+    "broker.history_copy": "links and writes files, locks one",
     "broker.history_command": "reads data directories, writes wall time for people",
     "broker.history_place": "makes a directory, knows the host's name",
     "broker.listeners": "binds addresses, makes the loop's servers",
