@@ -10,6 +10,8 @@ import argparse
 import contextlib
 import fcntl
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,8 +29,14 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 64  # EX_USAGE of sysexits.h
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
+TRACE: Final = "HOLDFAST_AUDIT_TRACE"  # set: errors of Spark are shown whole
+LINE_MAX: Final = 400  # characters of an error
 OUT_DEFAULT: Final = "holdfast-audit"
 MEMORY_DEFAULT: Final = "2g"
+MEMORY_MIN_MIB: Final = 600  # Spark wants 450 MiB, and not all of what Java gets counts
+_MASTER: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(, *[1-9]\d*)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn"
+)
 _SIGNS: Final = {"ok": "✓", "warning": "!", "missing": "✕"}
 _EPILOG: Final = (
     "Exit status: 0 ok, 2 violated, 3 unknown; 1 no verdict (it could not be done), "
@@ -98,7 +106,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
                         help="folder of the segments: a path, or s3a://, hdfs:// ...")  # fmt: skip
     parser.add_argument("--out", metavar="DIR", default=OUT_DEFAULT,
                         help=f"results, and what the next run needs ({OUT_DEFAULT})")  # fmt: skip
-    parser.add_argument("--master", metavar="URL", help="Spark master (local[*])")
+    parser.add_argument("--master", metavar="URL", type=_master, help="Spark master (local[*])")
     parser.add_argument("--memory", metavar="SIZE", type=_memory, default=MEMORY_DEFAULT,
                         help=f"of the driver ({MEMORY_DEFAULT})")  # fmt: skip
     parser.add_argument("--horizon", metavar="SECONDS", type=_seconds,
@@ -125,15 +133,29 @@ def _seconds(text: str) -> int:
 
 
 def _memory(text: str) -> str:
-    if not (text[:-1].isdecimal() and text[-1:].lower() in ("m", "g") and int(text[:-1]) > 0):
+    number, unit = text[:-1], text[-1:].lower()
+    if not (number.isdecimal() and unit in ("m", "g")):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: expected 2g or 1500m")
+    if int(number) * (1024 if unit == "g" else 1) < MEMORY_MIN_MIB:
+        raise argparse.ArgumentTypeError(f"{text}: Spark needs {MEMORY_MIN_MIB}m or more")
+    return text
+
+
+def _master(text: str) -> str:
+    if not _MASTER.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no Spark master: expected local[*], local[2], spark://HOST:PORT, "
+            "k8s://URL or yarn"
+        )
     return text
 
 
 def run_once(options: argparse.Namespace) -> int:
     """Audit what no run has audited, write the report, and return the verdict's exit status."""
     began = time.monotonic()
-    _need_extra()
+    if options.start is not None and options.end is not None and options.start >= options.end:
+        raise AuditError(f"no time lies between {options.start} and {options.end}")
+    _need(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
         from audit.database import SourceError
@@ -144,7 +166,10 @@ def run_once(options: argparse.Namespace) -> int:
                 spark, options.history, options.out, options.start, options.end,
                 progress=progress, settings=_settings(options), from_db=options.from_db,
             )  # fmt: skip
-        except (runs.NothingToAudit, SourceError) as problem:
+        except runs.NothingToAudit as problem:
+            hours = options.start is not None or options.end is not None
+            raise AuditError(f"{problem}{' of these hours' * hours}") from None
+        except SourceError as problem:
             raise AuditError(str(problem)) from None
         place = _report(spark, options.out, verdict.document, time.monotonic() - began)
     _say(verdict.document, place)
@@ -154,25 +179,42 @@ def run_once(options: argparse.Namespace) -> int:
 def run_watch(options: argparse.Namespace) -> int:
     """Audit a history as a stream; return the worst verdict of all its batches."""
     began = time.monotonic()
-    _need_extra()
+    _need(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import stream
 
         progress = _progress(options, began)
-        worst = 0
+        worst: int | None = None
 
         def done(document: dict[str, Any], exit_code: int) -> None:
             nonlocal worst
             place = _report(spark, options.out, document, time.monotonic() - began)
             _say(document, place)
             # violated (2) is worse than unknown (3), which is worse than ok (0).
-            worst = max(worst, exit_code, key=(0, 3, 2).index)
+            worst = exit_code if worst is None else max(worst, exit_code, key=(0, 3, 2).index)
 
         stream.watch(
             spark, options.history, options.out,
             every_s=options.every, progress=progress, settings=_settings(options), done=done,
         )  # fmt: skip
+        if worst is None and options.every is not None:
+            return EXIT_INTERRUPTED  # before there was anything to judge
+        if worst is None:
+            worst = _last_verdict(spark, options, progress)
     return worst
+
+
+def _last_verdict(spark: Any, options: argparse.Namespace, progress: "Progress") -> int:
+    """Say the verdict of the last batch once more: there was nothing new."""
+    from audit import run as runs
+    from audit.files import join
+
+    try:
+        verdict = runs.run(spark, options.history, options.out, progress=progress, only=())
+    except runs.NothingToAudit as problem:
+        raise AuditError(str(problem)) from None
+    _say(verdict.document, join(options.out, "report.html"))
+    return verdict.exit_code
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -191,10 +233,25 @@ def run_doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _need_extra() -> None:
+def _need(options: argparse.Namespace) -> None:
+    """Refuse what can be told to be wrong before anything is started or written."""
     missing = doctor.missing_packages(find_spec)
     if missing:
         raise AuditError(f"{', '.join(missing)} not installed: {doctor.PIP}")
+    if "://" not in options.history and not Path(options.history).is_dir():
+        what = "no folder, but a file" if Path(options.history).exists() else "no such folder"
+        raise AuditError(f"{options.history}: {what}")
+    if "://" not in options.out and Path(options.out).is_file():
+        raise AuditError(f"{options.out}: a file; results need a folder")
+    if not _is_submitted():
+        found = doctor.java()
+        if found.state != "ok":
+            raise AuditError(f"Java 17 or newer is needed: {found.found}. {found.help}")
+
+
+def _is_submitted() -> bool:
+    """Tell whether spark-submit has started the JVM already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextlib.contextmanager
@@ -221,24 +278,21 @@ def _only_one(out: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _spark(options: argparse.Namespace) -> Iterator[Any]:
     """Start Spark, and turn its failures, and the disk's, into one line."""
-    if "://" not in options.history and not Path(options.history).is_dir():
-        raise AuditError(f"{options.history}: no such folder")
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        found = doctor.java()
-        if found.state != "ok":
-            raise AuditError(f"Java 17 or newer is needed: {found.found}. {found.help}")
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
 
-    from audit.spark import session
-
+        from audit.spark import session
+    except ImportError as problem:
+        raise AuditError(f"{problem}: {doctor.PIP}") from None
+    memory = None if _is_submitted() else options.memory
     spark = None
     try:
-        spark = session("holdfast audit", options.master, None if submitted else options.memory)
+        with _uninterrupted():
+            spark = session("holdfast audit", options.master, memory)
         yield spark
     except (PySparkException, Py4JError, OSError, ValueError) as problem:
-        if os.environ.get("HOLDFAST_AUDIT_TRACE"):
+        if os.environ.get(TRACE):
             raise
         raise AuditError(_one_line(problem)) from None
     finally:
@@ -246,12 +300,30 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
             spark.stop()
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until Spark has started: a JVM that is left alone before runs on forever."""
+    pressed = []
+    held = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    mine = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        # Spark's own, if it has set one meanwhile, also cancels its jobs.
+        if signal.getsignal(signal.SIGINT) is mine:
+            signal.signal(signal.SIGINT, held)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 def _one_line(problem: Exception) -> str:
     """Return the line of a Java stack that says what happened, or the first of another error."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     text = causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else ""
-    return f"{type(problem).__name__}: {text[:400]}"
+    if isinstance(problem, ValueError) and not causes:
+        return text[:LINE_MAX]  # it is our own sentence
+    return f"{type(problem).__name__}: {text[:LINE_MAX]} ({TRACE}=1 shows all)"
 
 
 def _settings(options: argparse.Namespace) -> Any:
@@ -286,7 +358,8 @@ def _say(document: dict[str, Any], place: str) -> None:
     print(f"verdict: {document['status']}")
     for name, found in document["invariants"].items():
         if found["status"] == "violated":
-            print(f"  {name} violated {found['violated']:,} times: {found['title']}")
+            times = f"{found['violated']:,} time{'s' * (found['violated'] != 1)}"
+            print(f"  {name} violated {times}: {found['title']}")
     unknown = [n for n, found in document["invariants"].items() if found["status"] == "unknown"]
     if unknown:
         print(f"  cannot be told: {', '.join(unknown)}")

@@ -30,6 +30,7 @@ GIB: Final = 1 << 30
 MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python's workers and the system
 SCRATCH_MIN: Final = 2 * GIB  # shuffles of 10 million events take about 1 GiB
 
+_SEGMENT: Final = re.compile(r"-\d{8}-\d{16}-\d{16}\.parquet$")  # how its name ends
 PIP: Final = "pip install 'holdfast[audit]'"
 _JAVA_HELP: Final = {
     "debian": "apt-get install openjdk-17-jre-headless (or default-jre-headless)",
@@ -198,11 +199,11 @@ def _history(history: str) -> Finding:
     if not place.is_dir():
         return Finding("history", "missing", f"{history}: no such folder",
                        "the broker's setting history.directory names it")  # fmt: skip
-    number = sum(1 for _ in place.rglob("*.parquet"))
+    number = sum(1 for path in place.rglob("*.parquet") if _SEGMENT.search(path.name))
     if not number:
         return Finding("history", "warning", f"{history}: no segment yet",
                        "they are sealed once a minute where history.detail is not off")  # fmt: skip
-    return Finding("history", "ok", f"{history}: {number:,} segments")
+    return Finding("history", "ok", f"{history}: {number:,} segment{'s' * (number != 1)}")
 
 
 def missing_packages(find: Callable[[str], object]) -> list[str]:

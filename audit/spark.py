@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 # Shuffles of a local run: enough that a task of 10 million events sorts in memory on 2 GB, and no
 # more than the tiny histories of tests can bear.
 LOCAL_SHUFFLES_MIN: Final = 8
+# What fails is said once, in one line, by the command; Spark's own pages only if they are wanted.
+_LOG_LEVEL: Final = "ERROR" if os.environ.get("HOLDFAST_AUDIT_TRACE") else "FATAL"
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 # In force everywhere, a cluster too.
@@ -35,6 +37,7 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     # With 2 GB the parallel collector takes 84 s where G1 takes 111 s (10 million events, 2 cores).
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseParallelGC -Dlog4j2.configurationFile=file:{LOG_SETTINGS}"
+        f" -Dholdfast.spark.log={_LOG_LEVEL}"
     ),
     # Or the sizes of a few hundred segments are asked for by a job of their own.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
@@ -64,9 +67,10 @@ def session(
     if master is None and not submitted:
         master = "local[*]"
     settings = dict(SETTINGS)
+    is_local = master is not None and master.startswith("local")
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local"):
+        if is_local:
             # Or Spark warns that the name of the machine resolves to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             _lead_workers_to(Path(__file__).parents[1])
@@ -78,7 +82,7 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     started: SparkSession = builder.getOrCreate()
-    started.sparkContext.setLogLevel("ERROR")
+    started.sparkContext.setLogLevel(_LOG_LEVEL if is_local else "ERROR")
     return started
 
 

@@ -69,16 +69,23 @@ def rows_place(out: str, batch: int) -> str:
 def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
     """Return the state after a batch, the last one by default; the empty state if there is none.
 
-    Raises ValueError if the file is of a version this code does not know.
+    Raises ValueError if the file is damaged, or of a version this code does not know.
     """
     if batch is None:
         batch = max(batches(spark, out), default=-1)
     if batch < 0:
         return State()
     place = _place(out, batch)
-    values: dict[str, Any] = json.loads(read_text(spark, place))
-    if values.pop("version", None) != STATE_VERSION:
-        raise ValueError(f"{place}: not a state of version {STATE_VERSION}")
+    try:
+        values: dict[str, Any] = json.loads(read_text(spark, place))
+    except ValueError as problem:
+        raise ValueError(f"{place}: damaged ({problem}); begin anew with another --out") from None
+    version = values.pop("version", None)
+    if version != STATE_VERSION:
+        raise ValueError(
+            f"{place}: a state of version {version}, expected {STATE_VERSION}; "
+            "begin anew with another --out"
+        )
     consumed = {
         key: [(first, last) for first, last in ranges]
         for key, ranges in values.pop("consumed").items()

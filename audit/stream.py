@@ -7,15 +7,21 @@ either finishes what it began, over its own files, or finds all its segments con
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from audit import run as runs
-from audit.events import SCHEMA
 from audit.files import join
 from audit.run import Part, Progress
 from audit.view import Settings
+
+# Names of segments, as a pattern of Hadoop; other files are left alone.
+SEGMENTS: Final = f"*-{'[0-9]' * 8}-{'[0-9]' * 16}-{'[0-9]' * 16}.parquet"
+# What Spark's source of whole files has to be told; the content is never read.
+FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
 
 Done = Callable[[dict[str, Any], int], None]
 
@@ -33,13 +39,21 @@ def watch(
 ) -> None:
     """Audit what is there and, with `every_s`, what comes, until interrupted.
 
-    `done` is told each verdict document and its exit code. Raises what a run raises, wrapped in
-    Spark's StreamingQueryException.
+    `done` is told each verdict document and its exit code. Raises what a run raises, and Spark's
+    StreamingQueryException if it is the stream itself that fails.
     """
+    failed: list[Exception] = []
 
     def audit(batch: DataFrame, number: int) -> None:
-        """Audit the segments of one micro-batch."""
-        names = frozenset(row.file_name for row in batch.distinct().collect())
+        """Audit one micro-batch; what fails would be buried in a stack of Spark's."""
+        try:
+            audit_segments(batch, number)
+        except (PySparkException, Py4JError, OSError, ValueError) as problem:
+            failed.append(problem)
+            raise
+
+    def audit_segments(batch: DataFrame, number: int) -> None:
+        names = frozenset(row.path.rpartition("/")[2] for row in batch.collect())
         if not names:
             return
         progress(f"micro-batch {number}: {len(names)} segments")
@@ -49,12 +63,14 @@ def watch(
         )  # fmt: skip
         done(verdict.document, verdict.exit_code)
 
+    # Only names are asked for, so no file is opened here: a torn one is the run's to judge.
     source = (
-        spark.readStream.schema(SCHEMA)
-        .option("pathGlobFilter", "*.parquet")
+        spark.readStream.format("binaryFile")
+        .schema(FILE_SCHEMA)
+        .option("pathGlobFilter", SEGMENTS)
         .option("recursiveFileLookup", "true")
-        .parquet(history_dir)
-        .select("_metadata.file_name")  # a batch of a stream does not tell its files otherwise
+        .load(history_dir)
+        .select("path")
     )
     writer = source.writeStream.foreachBatch(audit).option(
         "checkpointLocation", join(out_dir, "state", "stream")
@@ -66,6 +82,10 @@ def watch(
     query = writer.start()
     try:
         query.awaitTermination()
+    except StreamingQueryException:
+        if failed:
+            raise failed[0] from None
+        raise
     except KeyboardInterrupt:
         progress("stopping")
         query.stop()

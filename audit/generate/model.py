@@ -561,8 +561,15 @@ class Broker:
             dup=again,
             attempt=2 if again else 1,
             retain=False,
-            share=flight.group.share if flight.group else None,
+            **self._group_columns(flight.group),
         )
+
+    def _group_columns(self, group: Group | None) -> dict[str, Any]:
+        """Return the name of a group: of its share, and of the stream that its filter has."""
+        if group is None:
+            return {}
+        entry = self.entries.get(group.plain)
+        return {"share": group.share, "stream": (entry.stream if entry else 0) or None}
 
     def acknowledge(self, session: Session, pid: int, reason: int = 0) -> None:
         """PUBACK or PUBREC came; a reason of 0x80 or more ends an exchange of QoS 2."""
@@ -604,7 +611,8 @@ class Broker:
             del session.flights[pid]
             group = flight.group
             assert group is not None
-            self.emit(ev.MSG_MOVED, session, msg=flight.message.id, share=group.share)
+            columns = self._group_columns(group)
+            self.emit(ev.MSG_MOVED, session, msg=flight.message.id, **columns)
         for _, flight in reversed(leased):
             assert flight.group is not None
             flight.group.queue.appendleft(flight.message)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,10 @@ def call(*arguments: str) -> int:
     "arguments",
     [(), ("run",), ("dance",), ("run", "--history", "x", "--from", "noon"),
      ("watch", "--history", "x", "--every", "0s"), ("watch", "--history", "x", "--every", "s"),
-     ("run", "--history", "x", "--memory", "lots"), ("run", "--history", "x", "--horizon", "-1")],
+     ("run", "--history", "x", "--memory", "lots"), ("run", "--history", "x", "--horizon", "-1"),
+     ("run", "--history", "x", "--memory", "100m"), ("run", "--history", "x", "--master", "any"),
+     ("run", "--history", "x", "--master", "local[x]"),
+     ("run", "--history", "x", "--master", "local[0]")],
 )  # fmt: skip
 def test_a_usage_error_is_no_verdict(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -55,6 +59,56 @@ def test_a_history_that_is_not_there_is_one_line(
     out = str(tmp_path / "out")
     assert call("run", "--history", str(tmp_path / "none"), "--out", out) == 1
     assert capsys.readouterr().err == f"holdfast audit: {tmp_path / 'none'}: no such folder\n"
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "yarn",
+                                    "spark://host:7077", "k8s://https://host:6443"])  # fmt: skip
+def test_every_kind_of_master_is_taken(master: str) -> None:
+    assert command._master(master) == master
+
+
+def test_nothing_is_written_before_the_history_is_found(tmp_path: Path) -> None:
+    assert call("run", "--history", str(tmp_path / "none"), "--out", str(tmp_path / "out")) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_no_folder_of_a_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for history, out, said in (("file", "out", "no folder, but a file"), (".", "file", "a file;")):
+        assert call("run", "--history", f"{tmp_path}/{history}", "--out", f"{tmp_path}/{out}") == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+
+
+def test_a_time_that_is_over_before_it_begins_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = ("--from", "2026-01-03", "--to", "2026-01-02")
+    assert call("run", "--history", str(tmp_path), *times) == 1
+    assert "no time lies between" in capsys.readouterr().err
+
+
+def test_a_broken_package_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found, but cannot be imported."""
+    monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+    assert call("run", "--history", str(tmp_path), "--out", str(tmp_path / "out")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(doctor.PIP)
+
+
+def test_ctrl_c_waits_until_spark_has_started() -> None:
+    """Or a JVM is left behind: it ends with its parent only once it has told it where it is."""
+    before = signal.getsignal(signal.SIGINT)
+    steps = []
+    with pytest.raises(KeyboardInterrupt), command._uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        steps.append("started")
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_without_the_extra_it_says_how_to_get_it(
@@ -124,9 +178,10 @@ def test_the_command_needs_nothing_of_the_extra_to_start() -> None:
 
 def test_the_cause_of_a_java_stack_is_one_line() -> None:
     problem = ValueError("An error\n\tat x\nCaused by: java.io.IOException: No space left\n\tat y")
-    assert command._one_line(problem) == "ValueError: java.io.IOException: No space left"
-    assert command._one_line(ValueError("plain")) == "ValueError: plain"
-    assert command._one_line(ValueError()) == "ValueError: "
+    hint = "(HOLDFAST_AUDIT_TRACE=1 shows all)"
+    assert command._one_line(problem) == f"ValueError: java.io.IOException: No space left {hint}"
+    assert command._one_line(OSError("disk")) == f"OSError: disk {hint}"
+    assert command._one_line(ValueError("our own sentence")) == "our own sentence"
 
 
 def test_the_verdict_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

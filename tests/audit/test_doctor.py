@@ -102,6 +102,11 @@ def test_results_and_history_are_looked_at(tmp_path: Path) -> None:
     found = {f.name: f for f in doctor.examine(history=str(tmp_path), out=str(tmp_path / "a/b"))}
     assert found["results"].state == "ok"
     assert (found["history"].state, "no segment" in found["history"].found) == ("warning", True)
+    (tmp_path / "other.parquet").touch()
+    assert "no segment" in doctor._history(str(tmp_path)).found
+    (tmp_path / "hour=03").mkdir()
+    (tmp_path / "hour=03" / f"a-b-{1:08}-{1:016}-{9:016}.parquet").touch()
+    assert doctor._history(str(tmp_path)).found.endswith(": 1 segment")
     found = {f.name: f for f in doctor.examine(history=str(tmp_path / "x"), out="s3a://b/out")}
     assert found["history"].state == "missing"
     assert found["results"].state == "ok"

@@ -43,5 +43,13 @@ def test_a_state_of_another_version_is_refused(spark: SparkSession, tmp_path: Pa
     state.save(spark, str(tmp_path), state.State().after([], [], [], {}))
     (path,) = (tmp_path / "state").glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
-    with pytest.raises(ValueError, match="not a state of version 1"):
+    with pytest.raises(ValueError, match="a state of version 99, expected 1"):
+        state.load(spark, str(tmp_path))
+
+
+def test_a_damaged_state_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    state.save(spark, str(tmp_path), state.State().after([], [], [], {}))
+    (path,) = (tmp_path / "state").glob("*.json")
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(ValueError, match=r"batch-00000000\.json: damaged"):
         state.load(spark, str(tmp_path))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from audit import log_checks
@@ -51,3 +52,26 @@ def test_new_segments_are_audited_once_each(spark: SparkSession, tmp_path: Path)
     ]  # fmt: skip
     assert json.loads((out / "verdict.json").read_text())["batch"] == 1
     assert first.exists()
+
+
+def test_a_torn_segment_and_a_file_that_is_none_do_not_end_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "history", tmp_path / "out"
+    first, second = segments_of(folder)
+    second.write_bytes(second.read_bytes()[:-9])
+    (first.parent / "of-somebody-else.parquet").write_text("no Parquet")
+    seen: list[tuple[str, int]] = []
+    watch(spark, str(folder), str(out), every_s=None, progress=lambda _: None, parts=LOG,
+          done=lambda document, _: seen.append((document["status"], document["rows"])))  # fmt: skip
+    assert seen == [("violated", 5)]
+
+
+def test_what_ends_a_batch_is_said_as_a_run_says_it(spark: SparkSession, tmp_path: Path) -> None:
+    folder, out = tmp_path / "history", tmp_path / "out"
+    segments_of(folder)
+    (out / "state").mkdir(parents=True)
+    (out / "state" / "batch-00000000.json").write_text('{"version": 7}')
+    with pytest.raises(ValueError, match="state of version 7"):
+        watch(spark, str(folder), str(out), every_s=None, progress=lambda _: None, parts=LOG,
+              done=lambda *_: None)  # fmt: skip

@@ -118,3 +118,17 @@ def test_a_member_that_leaves_gives_its_messages_to_another() -> None:
     broker.disconnect(holder, 1001)
     assert "msg_moved" in words(broker, holder)
     assert len(other.flights) == 1
+
+
+def test_a_groups_deliveries_name_its_stream() -> None:
+    """As the rows of a real broker do: a share's name alone may belong to two filters."""
+    broker = started()
+    publisher = broker.connect(Client("p", "", 5, 0))
+    first, second = (broker.connect(Client(name, "", 5, NEVER)) for name in ("m", "n"))
+    for member in (first, second):
+        broker.subscribe(member, "$share/g/a", 1)
+    broker.publish(publisher, "a", 1, 10)
+    broker.disconnect(second if second.flights else first, 1001)
+    told = [row for row in broker.rows if row["ev"] in (ev.MSG_DELIVERED, ev.MSG_MOVED)]
+    stream = next(row["stream"] for row in broker.rows if row["ev"] == ev.MSG_ENQUEUED)
+    assert [(row["share"], row["stream"]) for row in told] == [("g", stream)] * 3
