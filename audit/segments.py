@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from audit.events import gseq
 from audit.files import is_local, list_files, local_path
 from audit.gaps import HOLE, Gap
+from storage.history.names import SegmentName
+from storage.history.segments import check
 
 _NAME: Final = re.compile(
     r"(?:date=(?P<date>[\d-]{10})/hour=(?P<hour>\d\d)/)?"
@@ -44,6 +44,12 @@ class Segment:
     def key(self) -> str:
         """Return what its numbers count within."""
         return f"{self.node}/{self.boot}"
+
+    @property
+    def on_disk(self) -> SegmentName:
+        """Return it as one of the files of a local directory."""
+        path = local_path(self.path)
+        return SegmentName(path, self.node, self.boot, self.first_seq, self.last_seq)
 
     @property
     def gap(self) -> Gap:
@@ -87,23 +93,9 @@ def readable(segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:
     good: list[Segment] = []
     bad: list[Segment] = []
     for segment in segments:
-        (good if not is_local(segment.path) or _is_whole(segment) else bad).append(segment)
+        is_whole = not is_local(segment.path) or not check(segment.on_disk)
+        (good if is_whole else bad).append(segment)
     return good, bad
-
-
-def _is_whole(segment: Segment) -> bool:
-    try:
-        footer = pq.read_metadata(local_path(segment.path))
-    except (OSError, pa.ArrowException):
-        return False
-    said = footer.metadata or {}
-    expected = {
-        b"holdfast.boot": segment.boot,
-        b"holdfast.first_seq": segment.first_seq,
-        b"holdfast.last_seq": segment.last_seq,
-        b"holdfast.rows": footer.num_rows,
-    }
-    return all(said.get(name, b"").decode() == str(value) for name, value in expected.items())
 
 
 def _begins_before(hour: str, end: datetime) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_UNSOUND: Final = 2  # of `history verify`, as of `audit run`
 
 
 class CommandError(Exception):
@@ -163,9 +164,13 @@ def _add_history_commands(commands: "argparse._SubParsersAction[argparse.Argumen
     export = actions.add_parser("export", help="write the whole history as segments")
     export.add_argument("--to", required=True, metavar="DIR", dest="directory")
     export.set_defaults(run=run_history_export)
-    for parser in (tail, timeline, export):
+    verify = actions.add_parser("verify", help="check every segment; 0 = sound, 2 = it is not")
+    verify.add_argument("--history", metavar="DIR", help="directory of segments, if not configured")
+    verify.add_argument("--quick", action="store_true", help="names and footers, not every event")
+    verify.set_defaults(run=run_history_verify)
+    for parser in (tail, timeline, export, verify):
         _add_config_flags(parser)
-        if parser is not export:
+        if parser in (tail, timeline):
             parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
 
@@ -443,6 +448,18 @@ def run_history_export(options: argparse.Namespace) -> int:
     with _history_problems():
         _print([history_copy.export(_config(options), options.directory)])
     return EXIT_OK
+
+
+def run_history_verify(options: argparse.Namespace) -> int:
+    """Say what is wrong with the segments of a directory."""
+    from broker import history_command
+
+    with _history_problems():
+        problems, summary = history_command.verify(
+            _config(options), options.history, thorough=not options.quick
+        )
+    _print([*problems, summary])
+    return EXIT_UNSOUND if problems else EXIT_OK
 
 
 def _print(lines: Iterable[str], *, flush: bool = False) -> None:

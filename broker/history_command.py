@@ -1,4 +1,4 @@
-"""`holdfast history tail|timeline`: what happened, for people and for programs.
+"""`holdfast history tail|timeline|verify`: what happened, for people and for programs.
 
 Reads the data directory of a running or a stopped broker and changes nothing in it. Yields lines;
 `broker.cli` prints them. Expected failures are `HistoryError`, a line for the operator. Read next:
@@ -129,6 +129,29 @@ def timeline(
         whom = [] if client_id is None else [f"client {client_id!r}"]
         whom += [] if message is None else [f"message {message}"]
         raise HistoryError(f"the history knows nothing of {' and '.join(whom)}")
+
+
+def verify(config: Config, directory: str | None, *, thorough: bool) -> tuple[list[str], str]:
+    """Look at every segment of `directory`, by default of the configured one, whosever they are.
+
+    Returns a line for each problem, and what was looked at. Raises `HistoryError`.
+    """
+    try:
+        from storage.history.segments import SegmentError, survey
+    except ImportError as problem:
+        raise HistoryError(f"{problem}; {HOW_TO_INSTALL}") from None
+    place = find(config.shell).directory if directory is None else Path(directory)
+    if not place.is_dir():
+        raise HistoryError(f"{place}: not a directory")
+    try:
+        with _problems():
+            found = survey(place, thorough=thorough)
+    except SegmentError as problem:
+        raise HistoryError(str(problem)) from None
+    return [printable(problem) for problem in found.problems], (
+        f"{place}: {found.segments} segments of {found.boots} starts of {found.nodes} nodes, "
+        f"{found.events} events: {len(found.problems) or 'no'} problems"
+    )
 
 
 def _recorded(config: Config, name: str) -> str:

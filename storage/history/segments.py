@@ -153,15 +153,32 @@ def read_footer(path: Path) -> Footer:
     return footer
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What is in a directory of segments, and what is wrong with it."""
+
+    problems: list[str]  # in words, a line each; none if all is well
+    segments: int
+    events: int  # by the names
+    boots: int  # of all nodes
+    nodes: int
+
+
 def verify(directory: Path, *, thorough: bool = False) -> list[str]:
-    """Return what is wrong with the segments of a directory, in words; nothing if all is well.
+    """Return what is wrong with the segments of a directory, in words; nothing if all is well."""
+    return survey(directory, thorough=thorough).problems
+
+
+def survey(directory: Path, *, thorough: bool = False) -> Survey:
+    """Look at every segment of a directory. Raises `SegmentError` if it cannot be listed.
 
     Names, footers and whether the seqs of a boot are all there, once; `thorough` reads every event
     and the checksums of their pages, too (Parquet has none for its headers). The first segments of
     a node may have been removed by age: nothing before the oldest that is there counts as missing.
+    One that the retention removes meanwhile is no problem.
     """
-    problems = []
-    named = []
+    problems: list[str] = []
+    named: list[Segment] = []
     try:
         folders = list(hours(directory))
         paths = [path for folder in folders for path in sorted(folder.iterdir())]
@@ -170,12 +187,32 @@ def verify(directory: Path, *, thorough: bool = False) -> list[str]:
     for path in paths:
         segment = parse_name(path)
         if segment is not None:
-            named.append(segment)
-            problems += _problems(segment, thorough)
+            found = check(segment, thorough=thorough)
+            if not found or path.exists():
+                named.append(segment)
+                problems += found
         elif path.name[0] not in "._":  # or readers of the directory pass it over
             problems.append(f"{path}: not a name of a segment")
     named.sort(key=lambda each: (each.node, each.boot, each.first_seq, each.last_seq))
-    return problems + list(_seq_problems(named))
+    return Survey(
+        problems + list(_seq_problems(named)),
+        len(named),
+        sum(each.last_seq - each.first_seq + 1 for each in named),
+        len({(each.node, each.boot) for each in named}),
+        len({each.node for each in named}),
+    )
+
+
+def check(segment: Segment, *, thorough: bool = False) -> list[str]:
+    """Return what is wrong with one segment: whether it is whole, and what its name says."""
+    try:
+        footer = read_footer(segment.path)
+        found = list(_disagreements(segment, footer))
+        if thorough:
+            found += _damage(segment, footer)
+    except SegmentError as problem:
+        return [str(problem)]
+    return [f"{segment.path}: {problem}" for problem in found]
 
 
 def drop_older(directory: Path, node: str, keep_days: int, now_ms: int) -> list[Segment]:
@@ -246,18 +283,6 @@ def _counts(table: pa.Table) -> dict[str, int]:
 def _hour_ms(folder: Path) -> int:
     day, hour = folder.parent.name.removeprefix("date="), folder.name.removeprefix("hour=")
     return int(datetime.fromisoformat(f"{day}T{hour}:00:00+00:00").timestamp()) * 1000
-
-
-def _problems(segment: Segment, thorough: bool) -> list[str]:
-    """Return what is wrong with one segment."""
-    try:
-        footer = read_footer(segment.path)
-        found = list(_disagreements(segment, footer))
-        if thorough:
-            found += _damage(segment, footer)
-    except SegmentError as problem:
-        return [str(problem)]
-    return [f"{segment.path}: {problem}" for problem in found]
 
 
 def _disagreements(segment: Segment, footer: Footer) -> Iterator[str]:

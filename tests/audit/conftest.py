@@ -1,8 +1,10 @@
 """One Spark session for all tests of the audit, and histories written by hand."""
 
 import itertools
+import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -209,6 +211,7 @@ def _footer(rows: list[dict[str, object]]) -> dict[str, str]:
         "holdfast.first_seq": str(first["seq"]),
         "holdfast.last_seq": str(last["seq"]),
         "holdfast.rows": str(len(rows)),
+        "holdfast.counts": json.dumps(Counter(str(row["ev"]) for row in rows)),
     }
 
 

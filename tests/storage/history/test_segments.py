@@ -18,6 +18,7 @@ from storage.history.segments import (
     drop_older,
     read_footer,
     split_for_segments,
+    survey,
     verify,
     write_segment,
 )
@@ -332,6 +333,31 @@ def test_seqs_that_are_missing_or_there_twice_are_named(
     for first_seq, size in ranges:
         write(tmp_path, first_seq, size=size)
     assert verify(tmp_path) == [f"{NODE} {problem}"]
+
+
+def test_a_survey_says_what_it_has_seen(tmp_path: Path) -> None:
+    for boot in (1, 2):
+        write(tmp_path, boot=boot)
+    write_segment(tmp_path, table_of(size=5), "other", 1)
+    seen = survey(tmp_path)
+    assert (seen.problems, seen.segments, seen.events) == ([], 3, 11)
+    assert (seen.boots, seen.nodes) == (3, 2)
+
+
+def test_what_the_retention_removes_meanwhile_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 4)
+
+    def remove(path: Path) -> segments.Footer:
+        if "0001-0000000000000003" in path.name:
+            path.unlink()
+        return read_footer(path)
+
+    monkeypatch.setattr(segments, "read_footer", remove)
+    seen = survey(tmp_path)
+    assert (seen.problems, seen.segments) == ([], 1)
 
 
 def test_after_an_overlap_the_sequence_goes_on_behind_the_longer_one(tmp_path: Path) -> None:
