@@ -74,6 +74,7 @@ class Exporter:
     ) -> None:
         """`unavailable` says why nothing can be exported here, if it cannot."""
         self.segments: int = 0  # written since the start
+        self.failures: int = 0  # exports given up since the start, to be tried again
         self._store: Final = store
         self._outbox: Final = outbox
         self._commits: Final = commits
@@ -133,6 +134,7 @@ class Exporter:
             "history_events": self._outbox.events,
             "history_gap_events": self._outbox.suppressed,
             "history_segments": self.segments,
+            "history_export_failures": self.failures,
             "history_level": self._outbox.level,
         }
 
@@ -255,6 +257,7 @@ class Exporter:
     def _take_ended(self, ended: Ended) -> None:
         self._is_busy = False
         if ended.problem:
+            self.failures += 1
             self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
             self._retry_at = time.monotonic() + self._retry_s
             self._log.warning("history_export_failed", ended.problem, retry_s=round(self._retry_s))

@@ -78,9 +78,10 @@ def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator
         with reading.open() as history:
             events = _last(history, max(count, 1))  # of the newest one the place is needed
             reading.left_out = history.left_out
+            damaged = history.damaged
         if events:
             seen = _place_of(events[-1])
-        elif not follow and not reading.left_out:
+        elif not follow and not reading.left_out and not damaged:
             raise HistoryError(
                 f"nothing of node {reading.place.node!r} in {reading.place.directory}, and no "
                 f"event in the database of {config.shell.data_dir}"
@@ -89,12 +90,14 @@ def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator
             yield show(event)
         if reading.left_out and not as_json:
             yield _left_out(reading.left_out)
+        _complain(damaged)
         while follow:
             time.sleep(FOLLOW_S)
             with reading.open() as history:
                 for event in _after(history, seen):
                     seen = _place_of(event)
                     yield show(event)
+                _complain(history.damaged)
 
 
 def timeline(
@@ -122,9 +125,10 @@ def timeline(
         for event in _concerning(history, client_id, message, since_ms):
             found += 1
             yield show(event)
-        left_out = history.left_out
+        left_out, damaged = history.left_out, history.damaged
     if left_out and not as_json:
         yield _left_out(left_out)
+    _complain(damaged)
     if not found:
         whom = [] if client_id is None else [f"client {client_id!r}"]
         whom += [] if message is None else [f"message {message}"]
@@ -279,6 +283,13 @@ def _as_json(event: Event) -> str:
         if name in known:
             known[name] = _moment(known[name]).replace(" ", "T")
     return json.dumps(known)
+
+
+def _complain(damaged: list[str]) -> None:
+    """End with a line about segments that nobody can read, after all that the others told."""
+    if damaged:
+        others = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise HistoryError(f"left out: {damaged[0]}{others}")
 
 
 def _left_out(count: int) -> str:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from broker.history_place import Place
-from storage.errors import CorruptRecord, StorageError
+from storage.errors import CorruptRecord
 from storage.history.names import SegmentName, hours, last_exported, names_in
 from storage.history.rows import Row, expand, split_history_key, unpack
 from storage.rocks import RocksStore
@@ -37,6 +37,7 @@ class History:
     def __init__(self, database: Path, place: Place) -> None:
         """Open the database. Raises `StorageError`."""
         self.left_out: int = 0  # segments that could not be read for want of pyarrow
+        self.damaged: list[str] = []  # what is wrong with segments that are left out
         self._place: Final = place
         self._store: Final = RocksStore(database, read_only=True)
         self._exported: dict[int, int] = {}
@@ -91,8 +92,8 @@ class History:
     def events_of(self, segment: SegmentName, where: Any = None) -> list[Event]:
         """Return the events of a segment for which `where` (a filter of pyarrow's) holds.
 
-        Times are microseconds since 1970. Raises `StorageError` for one that cannot be read. One
-        that the retention has just removed has none.
+        Times are microseconds since 1970. One that cannot be read has none, and is in `damaged`:
+        the others have still something to tell. One that the retention has just removed has none.
         """
         if not self._can_read:
             self.left_out += 1
@@ -102,13 +103,15 @@ class History:
 
         try:
             table = pq.read_table(segment.path, filters=where, partitioning=None)
+            for name in TIMES:
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, name, table.column(name).cast(pa.int64()))
         except FileNotFoundError:
             return []
-        except (OSError, pa.ArrowException) as problem:
-            raise StorageError(f"history segment {segment.path}: {problem}") from None
-        for name in TIMES:
-            at = table.schema.get_field_index(name)
-            table = table.set_column(at, name, table.column(name).cast(pa.int64()))
+        except (OSError, pa.ArrowException, KeyError) as problem:
+            said = str(problem).splitlines() or [type(problem).__name__]
+            self.damaged.append(f"history segment {segment.path}: {said[0]}")
+            return []
         events: list[Event] = table.to_pylist()
         return events
 

@@ -72,6 +72,7 @@ HISTORY_COUNTERS: Final = (
     ("history_events", "Events recorded"),
     ("history_gap_events", "Events not recorded, or thrown away before their export"),
     ("history_segments", "Segments exported"),
+    ("history_export_failures", "Exports that failed and are tried again; the log says why"),
 )
 
 

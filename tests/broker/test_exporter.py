@@ -196,6 +196,7 @@ def test_a_failure_is_logged_and_tried_again_later_and_later() -> None:
         made.exporter._retry_at = 0.0
         await made.until_empty()
         assert len(made.broker.events("history_export_resumed")) == 1
+        assert made.exporter.gauges()["history_export_failures"] == 2
 
     scenario(play)
 

@@ -12,6 +12,7 @@ from broker.history_command import HistoryError, tail, timeline
 from broker.segment_writer import SegmentWriter
 from storage.directory import DataDirectory
 from storage.history import events, rows
+from storage.history.names import segment_names
 from storage.history.rows import history_key, unpack
 from storage.rocks import RocksStore
 from storage.state import HISTORY, seal, unseal
@@ -236,6 +237,20 @@ def test_without_pyarrow_the_rest_is_told_with_a_note(
     note = "(1 segments are left out: reading them takes pyarrow; pip install 'holdfast[history]')"
     assert ask(config, "s", None) == ["s: acknowledged message 41", note]
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note
+
+
+def test_a_damaged_segment_is_named_after_what_all_others_tell(config: Config) -> None:
+    """Does one torn file hide everything that happened since?"""
+    (segment,) = segment_names(Path(config.shell.data_dir) / "history")
+    segment.path.write_bytes(segment.path.read_bytes()[:1000])
+    found = timeline(config, "s", None, since_s=None, as_json=False, now_ms=NOW_MS)
+    assert lines([next(found)]) == ["s: acknowledged message 41"]
+    with pytest.raises(HistoryError, match=r"left out: history segment .*parquet: "):
+        next(found)
+    shown = tail(config, 9, as_json=False, follow=False)
+    assert len([next(shown), next(shown)]) == 2
+    with pytest.raises(HistoryError, match=r"left out: history segment .*parquet: "):
+        next(shown)
 
 
 def test_a_history_that_is_empty_or_elsewhere_is_said(config: Config) -> None:

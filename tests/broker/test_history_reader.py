@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker import history_reader
 from broker.history_place import Place
 from broker.history_reader import History
 from broker.segment_writer import SegmentWriter
-from storage.errors import CorruptRecord, StorageError
+from storage.errors import CorruptRecord
 from storage.history.names import segment_names
 from storage.history.rows import history_key, unpack
 from storage.rocks import RocksStore
@@ -89,10 +91,16 @@ def test_damage_is_named_and_a_segment_that_is_gone_is_empty(tmp_path: Path) -> 
         with pytest.raises(CorruptRecord, match="history"):
             list(history.unexported())
         segment.path.write_bytes(b"PAR1")
-        with pytest.raises(StorageError, match="history segment"):
-            history.events_of(segment)
+        assert history.events_of(segment) == []
+        pq.write_table(pa.table({"seq": [1, 2]}), segment.path)
+        assert history.events_of(segment) == []
+        torn, foreign = history.damaged
+        assert torn.startswith(f"history segment {segment.path}: ")
+        assert foreign.startswith(f"history segment {segment.path}: ")
+        assert "\n" not in torn + foreign
         segment.path.unlink()
         assert history.events_of(segment) == []
+        assert len(history.damaged) == 2
 
 
 def test_a_database_without_a_history_has_none(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
             "history_outbox_bytes": 7,
             "history_events": 11,
             "history_gap_events": 3,
+            "history_export_failures": 2,
             "history_segments": 2,
             "history_level": 2,
         }
@@ -138,6 +139,7 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
     assert samples["holdfast_history_outbox_bytes", ()] == 7
     assert samples["holdfast_history_events_total", ()] == 11
     assert samples["holdfast_history_gap_events_total", ()] == 3
+    assert samples["holdfast_history_export_failures_total", ()] == 2
     assert samples["holdfast_history_segments_total", ()] == 2
     levels = {
         dict(labels)["level"]: value
