@@ -25,6 +25,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNSOUND: Final = 2  # of `history verify`, as of `audit run`
 
+PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone, as it is
+
 
 class CommandError(Exception):
     """An expected failure of a command: one line for the operator and an exit status."""
@@ -445,6 +447,7 @@ def run_history_export(options: argparse.Namespace) -> int:
     """Write the history of a data directory, running or not, as segments."""
     from broker import history_copy
 
+    os.umask(PRIVATE)
     with _history_problems():
         _print([history_copy.export(_config(options), options.directory)])
     return EXIT_OK
@@ -500,6 +503,7 @@ def run_db_checkpoint(options: argparse.Namespace) -> int:
     """Copy a database consistently, its broker running or not."""
     from broker import checkpoint
 
+    os.umask(PRIVATE)
     data_dir = _config(options).shell.data_dir
     try:
         maker = checkpoint.make(data_dir, options.directory)

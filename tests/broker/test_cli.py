@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -261,15 +261,17 @@ def test_what_no_client_and_no_message_is_called_is_a_usage_error(
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Path:
+def history(tmp_path: Path) -> Iterator[Path]:
     """A data directory with a history of a few events, one of a client with an accent."""
+    umask = os.umask(0o077)  # as the broker's
     config = recorded(tmp_path)
     tick = Tick()
     tick.record(events.SESSION_EXPIRED, who="mètre\0", words={1: 7})
     store = RocksStore(Path(config.shell.data_dir) / "db")
     store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8)))])
     store.close()
-    return Path(config.shell.data_dir)
+    os.umask(umask)
+    yield Path(config.shell.data_dir)
 
 
 def test_a_terminal_that_knows_no_accents_is_served(run: Run, history: Path) -> None:
@@ -323,3 +325,17 @@ def test_a_directory_that_is_none_cannot_be_verified(run: Run, tmp_path: Path) -
     for name in ("file", "missing"):
         line = complaint(run("history", "verify", "--history", name), 1)
         assert line == f"holdfast: {name}: not a directory"
+
+
+@pytest.mark.parametrize("command", [("history", "export", "--to"), ("db", "checkpoint")])
+def test_copies_are_for_the_owner_alone_wherever_they_are(
+    run: Run, history: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """May everybody read the messages in a copy that was made in a directory of everybody?"""
+    target = tmp_path / "public"
+    target.mkdir(mode=0o755)
+    result = run(*command, str(target), "--data-dir", str(history), HOLDFAST__HISTORY__NODE="edge")
+    assert (result.returncode, result.stderr) == (0, "")
+    made = list(target.rglob("*"))
+    assert len(made) > 2
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
