@@ -7,7 +7,7 @@ played by clients.
 from typing import Final
 
 from audit.generate.scenes import Play, Scene, Stage
-from audit.generate.state import NEVER, Session
+from audit.generate.state import NEVER, Message, Session
 from storage.history import events as ev
 
 LOST: Final = 1001
@@ -15,10 +15,7 @@ LATE_S: Final = 100.0  # later than any tolerance
 
 
 def ack_before_persist(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    message = stage.publish(publisher, topic, 1)
-    yield 0
+    publisher, subscriber, _, (message,) = yield from stage.deliver(1, 1)
     stage.answer(subscriber)
     persisted = stage.row(ev.MSG_PERSISTED, message=message)
     acked = stage.row(ev.PUB_ACKED, message=message)
@@ -27,22 +24,15 @@ def ack_before_persist(stage: Stage) -> Scene:
 
 
 def never_persisted(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    message = stage.publish(publisher, topic, 2)
-    yield 0
+    publisher, subscriber, _, (message,) = yield from stage.deliver(1, 2)
     stage.answer(subscriber)
-    publisher.incoming.clear()
     stage.erase([stage.row(ev.MSG_PERSISTED, message=message)])
     acked = stage.row(ev.PUB_ACKED, message=message)
     stage.inject("L1", "never_persisted", acked, session=publisher, message=message)
 
 
 def passed_over(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(2)
-    yield 0
-    messages = [stage.publish(publisher, topic, 1) for _ in range(3)]
-    yield 0
+    _, subscriber, _, messages = yield from stage.deliver(2, 1, 3)
     stage.answer(subscriber)
     lost = messages[1]
     for event in (ev.MSG_DELIVERED, ev.MSG_ACKED):
@@ -69,13 +59,8 @@ def passed_over_at_resume(stage: Stage) -> Scene:
 
 
 def not_sent_again(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1, NEVER)
-    yield 0
-    lost = stage.publish(publisher, topic, 1)
-    yield 0
-    stage.broker.disconnect(subscriber, LOST)
-    yield 2
-    stage.broker.connect(subscriber.client)
+    publisher, subscriber, topic, (lost,) = yield from stage.deliver(1, 1, expiry_s=NEVER)
+    yield from stage.leave_and_return(subscriber, LOST)
     (again,) = [row for row in stage.rows(ev.MSG_DELIVERED, subscriber, lost) if row["dup"]]
     stage.erase([again])
     yield 0
@@ -140,16 +125,10 @@ def double_accept(stage: Stage) -> Scene:
 
 
 def delivered_after_completion(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(2)
-    yield 0
-    message = stage.publish(publisher, topic, 2)
-    yield 0
+    _, subscriber, _, (message,) = yield from stage.deliver(2, 2)
     stage.answer(subscriber)
-    publisher.incoming.clear()
-    stage.broker.disconnect(subscriber, LOST)
-    yield 2
-    stage.broker.connect(subscriber.client)
-    yield from _again(stage, subscriber, message.id)
+    yield from stage.leave_and_return(subscriber, LOST)
+    yield from _again(stage, subscriber, message)
     row = stage.row(ev.MSG_DELIVERED, subscriber, message)
     tolerated = ["S2", "S5"]  # more exchanges end than began
     stage.inject(
@@ -162,73 +141,39 @@ def delivered_after_completion(stage: Stage) -> Scene:
     )
 
 
-def _again(stage: Stage, subscriber: Session, msg: int) -> Scene:
+def _again(stage: Stage, subscriber: Session, message: Message) -> Scene:
     """The exchange of a completed message begins once more, and ends."""
-    rows = [row for row in stage.rows(ev.MSG_DELIVERED, subscriber) if row["msg"] == msg]
-    pid = rows[0]["pid"]
-    sent = {"msg": msg, "pid": pid, "qos": 2}
-    flags = {"dup": True, "attempt": 2, "retain": False}
-    stage.broker.emit(ev.MSG_DELIVERED, subscriber, **sent, **flags)
+    pid = stage.rows(ev.MSG_DELIVERED, subscriber, message)[0]["pid"]
+    stage.send_again(subscriber, message, pid, 2)
     yield 0
+    sent = {"msg": message.id, "pid": pid, "qos": 2}
     stage.broker.emit(ev.MSG_ACKED, subscriber, actor=ev.CLIENT, reason=0, **sent)
     stage.broker.emit(ev.MSG_COMPLETED, subscriber, actor=ev.CLIENT, **sent)
 
 
 def delivered_after_pubrec(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(2)
-    yield 0
-    message = stage.publish(publisher, topic, 2)
-    yield 0
-    publisher.incoming.clear()
+    _, subscriber, _, (message,) = yield from stage.deliver(2, 2)
     (pid,) = subscriber.flights
     stage.broker.acknowledge(subscriber, pid)
-    stage.broker.disconnect(subscriber, LOST)
-    yield 2
-    stage.broker.connect(subscriber.client)
-    row = stage.broker.emit(
-        ev.MSG_DELIVERED,
-        subscriber,
-        msg=message.id,
-        pid=pid,
-        qos=2,
-        dup=True,
-        attempt=2,
-        retain=False,
-    )
+    yield from stage.leave_and_return(subscriber, LOST)
+    row = stage.send_again(subscriber, message, pid, 2)
     yield 0
     stage.broker.complete(subscriber, pid)
     stage.inject("D1", "delivered_after_pubrec", row, session=subscriber, message=message)
 
 
 def without_reconnect(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    message = stage.publish(publisher, topic, 1)
-    yield 0
+    _, subscriber, _, (message,) = yield from stage.deliver(1, 1)
     (pid,) = subscriber.flights
-    row = stage.broker.emit(
-        ev.MSG_DELIVERED,
-        subscriber,
-        msg=message.id,
-        pid=pid,
-        qos=1,
-        dup=True,
-        attempt=2,
-        retain=False,
-    )
+    row = stage.send_again(subscriber, message, pid, 1)
     yield 0
     stage.answer(subscriber)
     stage.inject("D2", "without_reconnect", row, session=subscriber, message=message)
 
 
 def other_packet_id(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    message = stage.publish(publisher, topic, 1)
-    yield 0
-    stage.broker.disconnect(subscriber, LOST)
-    yield 2
-    stage.broker.connect(subscriber.client)
+    _, subscriber, _, (message,) = yield from stage.deliver(1, 1)
+    yield from stage.leave_and_return(subscriber, LOST)
     stage.answer(subscriber)
     row = stage.row(ev.MSG_DELIVERED, subscriber, message)
     row["pid"] += 1000
@@ -240,14 +185,8 @@ def other_packet_id(stage: Stage) -> Scene:
 
 
 def without_dup(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(2)
-    yield 0
-    message = stage.publish(publisher, topic, 2)
-    yield 0
-    publisher.incoming.clear()
-    stage.broker.disconnect(subscriber, LOST)
-    yield 2
-    stage.broker.connect(subscriber.client)
+    _, subscriber, _, (message,) = yield from stage.deliver(2, 2)
+    yield from stage.leave_and_return(subscriber, LOST)
     row = stage.row(ev.MSG_DELIVERED, subscriber, message)
     row["dup"] = False
     row["attempt"] = 1
@@ -257,11 +196,7 @@ def without_dup(stage: Stage) -> Scene:
 
 
 def in_use_twice(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    first = stage.publish(publisher, topic, 1)
-    second = stage.publish(publisher, topic, 1)
-    yield 0
+    _, subscriber, _, (first, second) = yield from stage.deliver(1, 1, 2)
     stage.answer(subscriber)
     pid = stage.row(ev.MSG_DELIVERED, subscriber, first)["pid"]
     row = stage.row(ev.MSG_DELIVERED, subscriber, second)
@@ -270,23 +205,15 @@ def in_use_twice(stage: Stage) -> Scene:
 
 
 def overrun(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1, rmax=4)
-    created = stage.row(ev.SESSION_CREATED, subscriber)
-    yield 0
-    messages = [stage.publish(publisher, topic, 1) for _ in range(4)]
-    yield 0
-    created["rmax"] = 3
+    _, subscriber, _, messages = yield from stage.deliver(1, 1, 4, rmax=4)
+    stage.row(ev.SESSION_CREATED, subscriber)["rmax"] = 3
     stage.answer(subscriber)
     row = stage.row(ev.MSG_DELIVERED, subscriber, messages[3])
     stage.inject("F1", "receive_maximum_exceeded", row, session=subscriber, message=messages[3])
 
 
 def out_of_order(stage: Stage) -> Scene:
-    publisher, subscriber, topic = stage.pair(1)
-    yield 0
-    first = stage.publish(publisher, topic, 1)
-    second = stage.publish(publisher, topic, 1)
-    yield 0
+    _, subscriber, topic, (first, second) = yield from stage.deliver(1, 1, 2)
     stage.answer(subscriber)
     one = stage.row(ev.MSG_DELIVERED, subscriber, first)
     other = stage.row(ev.MSG_DELIVERED, subscriber, second)

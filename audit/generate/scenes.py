@@ -8,10 +8,11 @@ changes what was written down, or makes it do what a broken one would.
 import random
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from audit.generate.model import Broker
 from audit.generate.state import Client, Message, Row, Session, Will
+from storage.history import events as ev
 
 DOWN: Final = -1.0
 Scene = Generator[float, None, None]
@@ -34,6 +35,15 @@ class Injection:
     other_session: int | None = None  # concerned as well
     tolerated: list[str] = field(default_factory=list)  # may be violated by the same as well
     mark: int = 0
+
+
+class Delivered(NamedTuple):
+    """What is there after messages have reached a subscriber."""
+
+    publisher: Session
+    subscriber: Session
+    topic: str
+    messages: list[Message]
 
 
 class Stage:
@@ -73,6 +83,31 @@ class Stage:
     ) -> Message:
         """Publish some bytes."""
         return self.broker.publish(session, topic, qos, 64, expiry_s=expiry_s)
+
+    def deliver(
+        self, granted: int, qos: int, count: int = 1, expiry_s: int = 7200, rmax: int = 20
+    ) -> Generator[float, None, Delivered]:
+        """Let a pair meet and exchange messages, which the subscriber has not acknowledged yet.
+
+        Take it with `yield from`. At QoS 2 the publisher is done with them.
+        """
+        publisher, subscriber, topic = self.pair(granted, expiry_s, rmax)
+        yield 0
+        messages = [self.publish(publisher, topic, qos) for _ in range(count)]
+        yield 0
+        publisher.incoming.clear()
+        return Delivered(publisher, subscriber, topic, messages)
+
+    def leave_and_return(self, session: Session, reason: int, after_s: float = 2) -> Scene:
+        """Let a client lose its connection, or end it, and come back. Take it with `yield from`."""
+        self.broker.disconnect(session, reason)
+        yield after_s
+        self.broker.connect(session.client)
+
+    def send_again(self, session: Session, message: Message, pid: int, qos: int) -> Row:
+        """Write that a message was sent again, though the broker did not; return the row."""
+        columns = {"msg": message.id, "pid": pid, "qos": qos, "dup": True, "attempt": 2}
+        return self.broker.emit(ev.MSG_DELIVERED, session, retain=False, **columns)
 
     def answer(self, session: Session) -> None:
         """Acknowledge and complete everything in flight."""

@@ -21,9 +21,7 @@ def present_without_session(stage: Stage) -> Scene:
 def absent_with_session(stage: Stage) -> Scene:
     session = stage.broker.connect(stage.client(600))
     yield 0
-    stage.broker.disconnect(session, 0)
-    yield 2
-    stage.broker.connect(session.client)
+    yield from stage.leave_and_return(session, 0)
     row = stage.row(ev.SESSION_RESUMED, session)
     row["sp"] = False
     stage.inject("S1", "absent_with_session", row, session=session)
@@ -56,9 +54,7 @@ def wrong_in_flight(stage: Stage) -> Scene:
 def _wrong(stage: Stage, column: str) -> Scene:
     _, session, _ = stage.pair(1)
     yield 0
-    stage.broker.disconnect(session, 0)
-    yield 2
-    stage.broker.connect(session.client)
+    yield from stage.leave_and_return(session, 0)
     row = stage.row(ev.SESSION_RESUMED, session)
     row[column] += 1
     # Whoever believes what was told at the resume is told something else after the next start.
@@ -66,15 +62,10 @@ def _wrong(stage: Stage, column: str) -> Scene:
 
 
 def wrong_position(stage: Stage) -> Scene:
-    publisher, session, topic = stage.pair(1)
-    yield 0
-    message = stage.publish(publisher, topic, 1)
-    yield 0
+    _, session, _, (message,) = yield from stage.deliver(1, 1)
     stage.answer(session)
     yield 5
-    stage.broker.disconnect(session, 0)
-    yield 2
-    stage.broker.connect(session.client)
+    yield from stage.leave_and_return(session, 0)
     row = stage.row(ev.SESSION_RESUMED, session)
     row["position"] = message.id - 1
     stage.inject("S2", "wrong_position", row, session=session, message=message)
