@@ -9,6 +9,7 @@ needed, and nothing of the extra at all before it is known to be there.
 import argparse
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import signal
@@ -287,6 +288,9 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
         raise AuditError(f"{problem}: {doctor.PIP}") from None
     memory = None if _is_submitted() else options.memory
     spark = None
+    silence = logging.NullHandler()
+    if not os.environ.get(TRACE):
+        logging.getLogger().addHandler(silence)  # or py4j tells of Ctrl-C in pages
     try:
         with _uninterrupted():
             spark = session("holdfast audit", options.master, memory)
@@ -298,6 +302,7 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
     finally:
         if spark is not None:
             spark.stop()
+        logging.getLogger().removeHandler(silence)
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ def watch(
             audit_segments(batch, number)
         except (PySparkException, Py4JError, OSError, ValueError) as problem:
             failed.append(problem)
-            raise
+            # Spark passes on every line of a stack, and chokes on long ones.
+            raise RuntimeError("the run failed") from None
 
     def audit_segments(batch: DataFrame, number: int) -> None:
         names = frozenset(row.path.rpartition("/")[2] for row in batch.collect())
