@@ -20,6 +20,8 @@ from audit.wills import CRASHED, Wills
 
 NEVER: Final = 0xFFFFFFFF  # an expiry interval that never is over
 TAKEN_OVER: Final = 0x8E
+ENDED_WITH_CONNECTION: Final = (1010, 1012)  # only where its expiry interval is 0
+CLEAN_START: Final = 1011
 # Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late; this is generous.
 SLACK_US: Final = SECOND
 # Sessions past their time that are there for longer than this: collection does not keep up.
@@ -97,6 +99,8 @@ class Client:
     def __init__(self, known: Known, node: Node, found: Findings) -> None:
         self.lives: dict[int, Life] = {}
         self.over: list[Life] = []  # for the table of sessions
+        # A clean start has ended a session: the next one begins with it.
+        self._cleaned: SessionRow | None = None
         self._known = known
         self._node = node
         self._real = found
@@ -108,7 +112,7 @@ class Client:
             "session_disconnected": self._disconnected,
             "session_expiry_changed": self._set_expiry,
             "session_expired": self._expired,
-            "session_terminated": self._end,
+            "session_terminated": self._terminated,
             "session_restored": self._restored,
             "subscribed": self._subscribed,
             "sub_restored": self._subscribed,
@@ -251,8 +255,12 @@ class Client:
                 self._pass(life, row)
                 life.wills.settle(row.us, False, self._found)
                 self._succeed(life, row)
+        cleaned, self._cleaned = self._cleaned, None
         if row.sp:
             self._found.violated("S1", "Session Present, but the session is new", **row.place())
+        elif cleaned is not None and not row.clean_start and not self._hole(cleaned.gseq, row.gseq):
+            what = "the session before it was ended for a clean start that nobody asked for"
+            self._found.violated("S1", what, **row.place(), ended=cleaned.session)
         else:
             self._found.ok("S1")
         life = Life(row, whole=True)
@@ -299,7 +307,7 @@ class Client:
             self._found.judge("S3", late, "resumed past its time", **row.place(), due_us=due_us)
         self._judge_backlog(life, row.us)
         self._same_position(row, life)
-        if life.is_connected is False:
+        if life.is_connected is not None:
             life.wills.resume(row)
         self._compare(row, life)
         life.wills.judge(row.us, self._found, self._node, self._known.tolerance_us)
@@ -308,12 +316,19 @@ class Client:
 
     def _same_position(self, row: SessionRow, life: Life) -> None:
         left = life.left_row
-        if left is None or left.boot != row.boot or life.is_connected is not False:
+        if left is None or life.is_connected is not False:
             return
-        if left.position is not None and row.position is not None:
-            back = row.position < left.position
-            what = "its position went back while it was offline"
-            self._found.judge("S2", back, what, **row.place(), left_at=left.position)
+        if left.position is None or row.position is None:
+            return
+        invariant = "S2"
+        if left.boot != row.boot:
+            boot = self._node.boot(left.boot)
+            if not boot.clean and boot.last_us - left.us <= SLACK_US:
+                return  # it may not have been on disk yet
+            invariant = "S5"
+        back = row.position < left.position
+        what = "its position went back while it was offline"
+        self._found.judge(invariant, back, what, **row.place(), left_at=left.position)
 
     def _connect(self, row: SessionRow, life: Life) -> None:
         life.is_connected = True
@@ -414,12 +429,21 @@ class Client:
         life.ended = row
         life.is_connected = False
 
+    def _terminated(self, row: SessionRow, life: Life) -> None:
+        if row.reason in ENDED_WITH_CONNECTION and life.expiry_s is not None:
+            what = "it ended with its connection, but it had an expiry interval"
+            wrong = life.expiry_s > 0
+            self._found.judge("S3", wrong, what, **row.place(), expiry_s=life.expiry_s)
+        self._cleaned = row if row.reason == CLEAN_START else None
+        self._end(row, life)
+
     def _restored(self, row: SessionRow, life: Life) -> None:
         if life.first is row:
             self._take_census(row, life)
             self._set_expiry(row, life)
             life.is_connected = False
             return
+        self._same_position(row, life)
         self._compare(row, life, "S5")
         if life.expiry_s is not None and life.is_connected is not None and row.expiry_s is not None:
             changed = row.expiry_s != life.expiry_s

@@ -51,6 +51,8 @@ UNSTORED: Final = 1 << 62  # messages from here on were never in the log
 SEQ_BITS: Final = 40
 REFUSED: Final = 0x80  # reason codes from here on end a QoS 2 exchange at PUBREC
 RMAX_DEFAULT: Final = 65535
+# Progress at QoS 1 reaches the disk up to 200 ms late, which a crash may cut off; this is generous.
+LATE_US: Final = 1_000_000
 
 OUTCOMES: Final = (
     "open",
@@ -90,12 +92,14 @@ class Clock:
     """What the trace has to know of the nodes: by index of the node.
 
     `end_us` is the time of the newest row, `boot` the newest boot, `crashed` the boots that ended
-    without a shutdown, sorted. `horizon_us` is how long a message may wait for an idle session.
+    without a shutdown, sorted, and `died_us` the time of the last row of each. `horizon_us` is how
+    long a message may wait for an idle session.
     """
 
     end_us: dict[int, int]
     boot: dict[int, int]
     crashed: dict[int, list[int]]
+    died_us: dict[int, list[int]]
     horizon_us: int
 
 
@@ -128,15 +132,20 @@ class Rows:
         self.first = np.flatnonzero(starts)  # of each session
         self.last = np.append(self.first[1:], self.size) - 1
 
-    def crashed_between(self, clock: Clock, earlier: Longs, later: Longs) -> Flags:
-        """Tell pairs of rows that have the end of a boot without a shutdown between them."""
+    def cut_off(self, clock: Clock, earlier: Longs, later: Longs) -> Flags:
+        """Tell pairs of rows of which a crash may have taken what the earlier one says.
+
+        It lies between them, and the earlier one was so fresh that it need not have been on disk.
+        """
         found = np.zeros(len(earlier), np.bool_)
         for node, crashed in clock.crashed.items():
             boots = np.asarray(crashed, np.int64)
             here = (self.owner[earlier] >> 1) == node
             before = np.searchsorted(boots, self.boot[earlier])
             after = np.searchsorted(boots, self.boot[later])
-            found |= here & (after > before)
+            died_us = np.append(np.asarray(clock.died_us[node], np.int64), -1)
+            fresh = self.ts[earlier] >= died_us[before] - LATE_US
+            found |= here & (after > before) & fresh
         return found
 
 

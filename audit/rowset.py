@@ -60,13 +60,16 @@ def clock(view: View) -> packed.Clock:
     number = {name: index for index, name in enumerate(nodes(view))}
     newest = {number[boot.node]: boot.boot for boot in view.boots}  # boots come in order
     crashed: dict[int, list[int]] = {index: [] for index in number.values()}
+    died_us: dict[int, list[int]] = {index: [] for index in number.values()}
     for boot in view.boots:
         if not boot.clean:
             crashed[number[boot.node]].append(boot.boot)
+            died_us[number[boot.node]].append(boot.last_us)
     return packed.Clock(
         end_us={index: view.last_us(name) for name, index in number.items()},
         boot=newest,
         crashed=crashed,
+        died_us=died_us,
         horizon_us=view.settings.horizon_s * 1_000_000,
     )
 

@@ -2,7 +2,8 @@
 
 D1 (its outgoing half), D2, D3, F1, and the first half of O1, over the rows of whole sessions. Each
 check compares rows with their neighbours in one sorted order. After a crash the QoS 1 progress of a
-session may be older than its history: what was sent is sent again as new, with any identifier.
+session may be a little older than its history: what was sent or acknowledged within its last second
+is sent again as new, with any identifier.
 """
 
 import numpy as np
@@ -63,7 +64,7 @@ def _again(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> No
     stays = pairs.first(pairs.kind == MOVED)[number] < 0
     again = np.flatnonzero(sent & follows & stays)
     here, before = at[again], at[again - 1]
-    crash = rows.crashed_between(clock, before, here)
+    crash = rows.cut_off(clock, before, here)
     forgiven = crash & (rows.qos[here] == 1)
     twice = rows.qos[before] == 2
     completed = kind[again - 1] == COMPLETED
@@ -132,7 +133,7 @@ def _identifiers(
     released = np.zeros(len(here), np.bool_)
     if pairs.count:
         released = (pair >= 0) & (first_gone[pair] < rows.gseq[here])
-    forgiven = rows.crashed_between(clock, before, here) & (rows.qos[before] == 1)
+    forgiven = rows.cut_off(clock, before, here) & (rows.qos[before] == 1)
     guilty = other & ~released & ~forgiven
     at, since = here[guilty], before[guilty]
     suspicions.add(("D3", "in_use_twice"), at, rows.gseq[since], rows.msg[since])

@@ -41,25 +41,28 @@ class Wills:
         self.is_whole = True  # False: some may have been armed, or gone, unseen
         self.had_hole = False  # that is because of a hole, and not of where the history begins
         self._early: tuple[Will, SessionRow] | None = None
+        # Held back for a resume that has to follow at once.
+        self._held: tuple[Will, SessionRow] | None = None
 
     def rows(self) -> Iterator[int]:
         """Yield the places of rows that have to be seen again as long as this is open."""
         for will in self.open:
             yield from will.rows
-        if self._early is not None:
-            yield from self._early[0].rows
-            yield self._early[1].gseq
+        for waits in (self._early, self._held):
+            if waits is not None:
+                yield from waits[0].rows
+                yield waits[1].gseq
 
     def is_over(self) -> bool:
         """Tell whether nothing is open."""
-        return not self.open and self._early is None
+        return not self.open and self._early is None and self._held is None
 
     def lose_track(self) -> None:
         """There is a hole in the history: what is open may have ended in it."""
         self.is_whole = False
         self.had_hole = True
         self.open.clear()
-        self._early = None
+        self._early = self._held = None
 
     def arm(self, row: SessionRow) -> None:
         """A connection came with a will."""
@@ -91,6 +94,7 @@ class Wills:
 
     def resume(self, row: SessionRow) -> None:
         """The session has a connection again."""
+        self._held = None
         for will in self.open:
             if will.due_us is not None and row.us < will.due_us:
                 will.was_resumed = True
@@ -129,10 +133,12 @@ class Wills:
             if self.had_hole:
                 found.unknown("W1")
             return
-        if row.reason == CANCELLED_BY_DISCONNECT and will.left not in (None, NORMAL):
+        if row.reason == CANCELLED_BY_DISCONNECT and will.left != NORMAL:
             what = "held back, though the connection did not end with DISCONNECT 0x00"
             found.violated("W1", what, **row.place(), reason=will.left)
             return
+        if row.reason == CANCELLED_BY_RESUMING:
+            self._held = will, row
         late = (
             row.reason == CANCELLED_BY_RESUMING
             and will.due_us is not None
@@ -147,7 +153,12 @@ class Wills:
                 will.due_us = min(will.due_us, us)
 
     def settle(self, us: int, ended: bool, found: Findings) -> None:
-        """Decide about a will that was published early: time has come to `us`."""
+        """Decide about wills published early, or held back: time has come to `us`."""
+        if self._held is not None and us > self._held[1].us + SLACK_US:
+            will, row = self._held
+            what = "held back for a resume that did not come"
+            found.violated("W1", what, **row.place(), due_us=will.due_us)
+            self._held = None
         if self._early is None:
             return
         will, row = self._early

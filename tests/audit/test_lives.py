@@ -1,5 +1,7 @@
 """S1 to S5 and G1 over rows written by hand: true lives, false ones, and those with a hole."""
 
+import pytest
+
 NEVER = 0xFFFFFFFF
 
 
@@ -341,3 +343,56 @@ def test_without_the_end_of_the_census_or_with_a_hole_nobody_is_missing(
     history.row("recovered", count=1)
     assert accused(history) == []
     assert verdicts(history)["S5"] == (0, 0, 1)
+
+
+@pytest.mark.parametrize("reason", [1010, 1012])
+@pytest.mark.parametrize(("expiry_s", "is_wrong"), [(0, False), (60, True), (0xFFFFFFFF, True)])
+def test_only_a_session_without_an_expiry_interval_ends_with_its_connection(
+    history, accused, reason: int, expiry_s: int, is_wrong: bool
+) -> None:
+    """Or a broker could throw every session away, and give it a name."""
+    session = _life(history)
+    session.expiry_s = expiry_s
+    session.row("session_expiry_changed", expiry_s=expiry_s)
+    session.leave()
+    session.row("session_terminated", reason=reason)
+    what = "it ended with its connection, but it had an expiry interval"
+    assert accused(history) == ([("S3", what)] if is_wrong else [])
+
+
+def test_a_clean_start_that_nobody_asked_for(history, accused) -> None:
+    """The session is gone, its client asked for it, and is told that there was none."""
+    session = _life(history)
+    session.leave()
+    session.row("session_terminated", reason=1011, actor="client")
+    history.session(number=2).create(clean_start=False)
+    what = "the session before it was ended for a clean start that nobody asked for"
+    assert accused(history) == [("S1", what)]
+
+
+def test_a_clean_start_ends_the_session_before_it(history, accused) -> None:
+    session = _life(history)
+    session.leave()
+    session.row("session_terminated", reason=1011, actor="client")
+    second = history.session(number=2)
+    second.create(clean_start=True)
+    second.leave()
+    second.row("session_terminated", reason=1013, actor="client")
+    history.session(number=3).create(clean_start=False)
+    assert accused(history) == []
+
+
+@pytest.mark.parametrize(("wait", "position", "is_wrong"), [(5, 6, True), (5, 7, False),
+                                                            (0.5, 6, False)])  # fmt: skip
+def test_a_position_survives_a_crash_unless_it_was_too_fresh(
+    history, accused, wait: float, position: int, is_wrong: bool
+) -> None:
+    """Without rows of messages nothing else tells that what was done will be done again."""
+    session = _life(history)
+    session.leave(position=7)
+    history.row("gc_run", wait=wait, count=0)
+    history.boot("books")
+    session.sized("session_restored", position=position)
+    history.row("recovered", count=1)
+    what = "its position went back while it was offline"
+    assert accused(history) == ([("S5", what)] if is_wrong else [])

@@ -87,10 +87,12 @@ def judge(
     rng = np.random.default_rng(7)
     order = rng.permutation(len(rows))  # the order they come in means nothing
     columns = {name: np.array([rows[at][name] for at in order], np.int64) for name in packed.PACKED}
+    died = [max(row["ts"] for row in rows if row["gseq"] >> 40 == boot) for boot in crashed or []]
     clock = Clock(
         end_us={0: max(row["ts"] for row in rows) + wait_us},
         boot={0: max(session.boot for session in sessions)},
         crashed={0: crashed or []},
+        died_us={0: died},
         horizon_us=horizon_us,
     )
     deliveries, found = trace(columns, clock)
@@ -264,6 +266,28 @@ def test_qos_1_progress_may_be_lost_by_a_crash_but_not_by_a_shutdown() -> None:
         ("D2", "after_acknowledgement", 1),
         ("D2", "other_packet_id", 2),
         ("D3", "in_use_twice", 1),
+    ]
+
+
+def test_a_crash_takes_only_the_newest_progress() -> None:
+    """What was acknowledged, or in flight, long before the crash was on disk."""
+    s = Session()
+    s.connect()
+    s.owe(1, 2, 3)
+    s.exchange(1, 1)
+    s.send(2, 2)
+    s.exchange(3, 3)
+    s.exchange(4, 4)
+    s.crash()
+    s.resume()
+    s.send(1, 5)
+    s.send(2, 6)
+    s.send(4, 2)
+    _, suspicions = judge(s, crashed=[1])
+    assert suspicions == [
+        ("D2", "after_acknowledgement", 1),
+        ("D2", "other_packet_id", 2),
+        ("D3", "in_use_twice", 4),
     ]
 
 

@@ -132,3 +132,24 @@ def test_in_a_hole_a_will_may_have_been_published(history, accused, verdicts) ->
     _pass(history, 500)
     assert _accused(history, accused) == []
     assert verdicts(history)["W1"] == (0, 0, 1)
+
+
+def test_a_will_that_is_held_back_for_nobody(history, accused) -> None:
+    """What looks like a resume is none if no connection comes."""
+    session = _armed(history, 30)
+    session.leave(1001)
+    session.row("will_cancelled", topic="w", reason=1041, wait=5)
+    assert _accused(history, accused) == []  # the resume may be the next row
+    _pass(history, 5)
+    assert _accused(history, accused) == ["held back for a resume that did not come"]
+    session.resume(wait=500)
+    assert _accused(history, accused) == ["held back for a resume that did not come"]
+
+
+def test_a_will_that_is_held_back_for_a_disconnect_that_did_not_come(history, accused) -> None:
+    session = _armed(history)
+    session.row("will_cancelled", topic="w", reason=1040)
+    session.leave(1001)
+    assert _accused(history, accused) == [
+        "held back, though the connection did not end with DISCONNECT 0x00"
+    ]
