@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from audit import analytics_books, analytics_deliveries, analytics_messages, analytics_sessions
-from audit.events import NAMES
+from audit.keeping import Kept, few
 from audit.outcome import Outcome
 from audit.view import View
 
@@ -18,22 +18,15 @@ def check(view: View) -> list[Outcome]:
     return []
 
 
-def carry(view: View) -> DataFrame:
+def carry(view: View) -> Kept:
     """Return the rows with which something began that this batch did not see end."""
-    places = analytics_sessions.still_retained(view)
-    retained = view.of(*analytics_sessions.RETAINED, columns=(*NAMES, "gseq")).join(
-        places, ["node", "gseq"], "left_semi"
-    )
-    rows = retained.select(*NAMES).unionByName(analytics_sessions.still_there(view).select(*NAMES))
-    if not view.has_messages:
-        return rows
-    owed = _messages(view).where("open > 0").select("node_code", "msg")
-    accepted = (
-        view.of("msg_accepted", columns=NAMES)
-        .withColumn("node_code", analytics_messages.node_code())
-        .join(owed, ["node_code", "msg"], "left_semi")
-    )
-    return rows.unionByName(accepted.select(*NAMES))
+    places = [analytics_sessions.still_retained(view), analytics_sessions.still_there(view)]
+    if view.has_messages:
+        owed = few(_messages(view).where("open > 0").select("node_code", "msg"))
+        accepted = view.of("msg_accepted", columns=("node", "gseq", "msg"))
+        coded = accepted.withColumn("node_code", analytics_messages.node_code())
+        places.append(coded.join(owed, ["node_code", "msg"], "left_semi"))
+    return Kept(tuple(places))
 
 
 def tables(view: View) -> dict[str, DataFrame]:

@@ -7,6 +7,7 @@ wrong. Checksums are sums (of offsets; of squares of their last 30 bits) modulo 
 add up; what was never stored, and ranges of messages that are gone, add nothing to them.
 """
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Final
 
@@ -47,11 +48,9 @@ def from_broker(view: View) -> DataFrame:
     ).where(~F.col("carried"))
     return (
         rows.withColumn("minute", F.unix_micros("bin"))
-        .withColumn("x1", F.col("check1"))
-        .withColumn("x2", F.col("check2"))
         .withColumn("source", F.lit("broker"))
         .withColumn("tenant", F.coalesce("tenant", F.lit("")))
-        .transform(_added)
+        .transform(added_up)
     )
 
 
@@ -71,21 +70,17 @@ def _accepted(view: View) -> DataFrame:
         "msg_accepted",
         columns=("carried", "tenant", "ts", "msg", "bytes", "pub_qos", "actor"),
     ).where(~F.col("carried"))
-    stored = F.when(F.col("msg") < UNSTORED, F.lit("stored"))
-    owed = F.when((F.col("pub_qos") > 0) & (F.col("actor") == "client"), F.lit("ack_owed"))
-    stages = F.explode(F.array_compact(F.array(F.lit("accepted"), stored, owed)))
-    return (
-        rows.select(
-            F.coalesce("tenant", F.lit("")).alias("tenant"),
-            minute_of(F.col("ts")).alias("minute"),
-            stages.alias("stage"),
-            F.lit(1).cast("long").alias("count"),
-            F.coalesce("bytes", F.lit(0)).cast("long").alias("total_bytes"),
-            *_checks(F.col("msg")),
-        )
-        .withColumn("source", F.lit("events"))
-        .transform(_added)
-    )
+    sums = rows.select(
+        F.coalesce("tenant", F.lit("")).alias("tenant"),
+        minute_of(F.col("ts")).alias("minute"),
+        (F.col("msg") < UNSTORED).alias("is_stored"),
+        ((F.col("pub_qos") > 0) & (F.col("actor") == "client")).alias("is_owed"),
+        F.lit(1).cast("long").alias("count"),
+        F.coalesce("bytes", F.lit(0)).cast("long").alias("total_bytes"),
+        *_checks(F.col("msg")),
+    ).transform(_added, "tenant", "minute", "is_stored", "is_owed")
+    stages = {"accepted": F.lit(True), "stored": F.col("is_stored"), "ack_owed": F.col("is_owed")}
+    return _staged(sums, stages)
 
 
 def _sent(view: View) -> DataFrame:
@@ -114,29 +109,36 @@ def _sent(view: View) -> DataFrame:
             *_checks(F.when(F.isnull("msg_last"), F.col("msg"))),
         )
         .withColumn("source", F.lit("events"))
-        .transform(_added)
+        .transform(_added, *KEYS)
     )
 
 
 def _by_message(view: View, messages: DataFrame) -> DataFrame:
     """Count what became durable and what was acknowledged, by the minute of acceptance."""
-    persisted = F.when(counted(PERSISTED_ONE) > 0, F.lit("persisted"))
-    acked = F.when(counted(ACKED_ONE) > 0, F.lit("pub_acked"))
-    rows = messages.where(F.col("accepted_us").isNotNull()).select(
-        F.col("tenant_code"),
-        (F.floor(F.col("accepted_us") / 60_000_000) * 60_000_000).cast("long").alias("minute"),
-        F.explode(F.array_compact(F.array(persisted, acked))).alias("stage"),
-        F.lit(1).cast("long").alias("count"),
-        F.lit(None).cast("long").alias("total_bytes"),
-        *_checks(F.col("msg")),
-    )
-    names = F.broadcast(tenants(view))
-    return (
-        rows.join(names, "tenant_code", "left")
+    sums = (
+        messages.where(F.col("accepted_us").isNotNull())
+        .select(
+            "tenant_code",
+            (F.floor(F.col("accepted_us") / 60_000_000) * 60_000_000).cast("long").alias("minute"),
+            (counted(PERSISTED_ONE) > 0).alias("is_persisted"),
+            (counted(ACKED_ONE) > 0).alias("is_acked"),
+            F.lit(1).cast("long").alias("count"),
+            F.lit(None).cast("long").alias("total_bytes"),
+            *_checks(F.col("msg")),
+        )
+        .transform(_added, "tenant_code", "minute", "is_persisted", "is_acked")
+        .join(F.broadcast(tenants(view)), "tenant_code", "left")
         .withColumn("tenant", F.coalesce("tenant", F.lit("")))
-        .withColumn("source", F.lit("events"))
-        .transform(_added)
     )
+    stages = {"persisted": F.col("is_persisted"), "pub_acked": F.col("is_acked")}
+    return _staged(sums, stages)
+
+
+def _staged(sums: DataFrame, stages: Mapping[str, Column]) -> DataFrame:
+    """Return sums as rows of the books: each counts for all the stages whose condition it meets."""
+    passed = [F.when(condition, F.lit(stage)) for stage, condition in stages.items()]
+    rows = sums.withColumn("stage", F.explode(F.array_compact(F.array(*passed))))
+    return added_up(rows.withColumn("source", F.lit("events")))
 
 
 def _checks(msg: Column) -> tuple[Column, Column]:
@@ -146,17 +148,17 @@ def _checks(msg: Column) -> tuple[Column, Column]:
     return stored.alias("x1"), (root * root).alias("x2")
 
 
-def _added(rows: DataFrame) -> DataFrame:
+def _added(rows: DataFrame, *keys: str) -> DataFrame:
     """Return the sums per key; numbers below 2**61 are added in halves, so no sum overflows."""
     halves = []
     for name in ("x1", "x2"):
         halves.append(F.sum(F.col(name).bitwiseAND(F.lit(_LOW))).alias(f"{name}_low"))
         halves.append(F.sum(F.shiftright(name, _LOW_BITS)).alias(f"{name}_high"))
-    sums = rows.groupBy(*KEYS).agg(
+    sums = rows.groupBy(*keys).agg(
         F.sum("count").alias("count"), F.sum("total_bytes").alias("total_bytes"), *halves
     )
     return sums.select(
-        *KEYS,
+        *keys,
         "count",
         "total_bytes",
         _whole("x1").alias("check1"),
@@ -173,6 +175,4 @@ def _whole(name: str) -> Column:
 
 def added_up(rows: DataFrame) -> DataFrame:
     """Return the books of several batches as one: KEYS and NUMBERS."""
-    return (
-        rows.withColumn("x1", F.col("check1")).withColumn("x2", F.col("check2")).transform(_added)
-    )
+    return _added(rows.withColumn("x1", F.col("check1")).withColumn("x2", F.col("check2")), *KEYS)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from audit import deliveries
 from audit.analytics_messages import MINUTE_US
 from audit.analytics_sessions import bucket_of
+from audit.keeping import few
 from audit.view import View
 
 BACKLOGS_KEPT: Final = 50  # sessions per batch whose curve is kept
@@ -42,7 +43,7 @@ def of(view: View) -> DataFrame:
         .when(outcome == "delivered_qos0", at["delivered"])
         .when(outcome.isin("expired", "dropped", "moved", "session_ended", "unsubscribed"), known)
     )
-    return deliveries.table(view).join(ends, ["node", "session"], "left").select(
+    return deliveries.table(view).join(few(ends), ["node", "session"], "left").select(
         "node", "session", "msg", at["enqueued"].alias("owed_us"), done.alias("done_us"),
         "outcome", "attempts", (~F.col("carried")).alias("is_new"),
     )  # fmt: skip

@@ -32,6 +32,7 @@ from audit.picture import (
     Slow,
     Talker,
 )
+from audit.spark import frame_of
 from storage.history.events import REASONS
 
 BINS_MAX: Final = 240
@@ -104,8 +105,8 @@ def write_findings(spark: SparkSession, out_dir: str, findings: Sequence[Finding
     """Replace the table `findings`: they are about all batches together."""
     rows = [(f.kind, f.at_us, f.tenant, f.subject, f.reason, float(f.score)) for f in findings]
     schema = "kind string, at_us long, tenant string, subject string, reason string, score double"
-    table = spark.createDataFrame(rows, schema).coalesce(1)
-    table.write.mode("overwrite").parquet(join(out_dir, "tables", "findings"))
+    found = frame_of(spark, rows, schema).coalesce(1)
+    found.write.mode("overwrite").parquet(join(out_dir, "tables", "findings"))
 
 
 # -- what verdict.json says ------------------------------------------------------------------------

@@ -47,9 +47,10 @@ def counted(place: tuple[int, int]) -> Column:
 def tenants(view: View) -> DataFrame:
     """Return (tenant_code, tenant) of all who published."""
     rows = view.of("msg_accepted", columns=("tenant",)).distinct()
-    return rows.select(
+    named = rows.select(
         _tenant_code().alias("tenant_code"), F.coalesce("tenant", F.lit("")).alias("tenant")
-    ).distinct()
+    )
+    return view.keep("tenants", named.distinct)
 
 
 def _tenant_code() -> Column:
@@ -75,39 +76,41 @@ def messages(view: View, deliveries: DataFrame | None) -> DataFrame:
     are not done).
     `deliveries` has node, msg, done_us (null: open), or is None where the history has none.
     """
-    nothing = F.lit(None).cast("long")
-    accepted = view.of(
-        "msg_accepted", columns=("carried", "node", "tenant", "client_id", "ts", "msg", "bytes")
-    ).select(
-        node_code().alias("node_code"),
-        "msg",
-        client_code().alias("client"),
-        _tenant_code().alias("tenant_code"),
-        F.coalesce("bytes", F.lit(0)).cast("long").alias("bytes"),
-        F.unix_micros("ts").alias("accepted_us"),
-        F.lit(0).cast("long").alias("flags"),
-        (~F.col("carried")).cast("long").alias("fresh"),
-        nothing.alias("freed_us"),
-        F.lit(0).cast("long").alias("open"),
-    )
+    is_accepted, is_new = F.col("ev") == "msg_accepted", ~F.col("carried")
+    again = (F.col("ev") == "msg_delivered") & (F.col("attempt") > 1)
     one = (
-        F.when(F.col("ev") == "msg_persisted", F.lit(1 << PERSISTED_ONE[0]))
+        F.when(F.col("carried") | is_accepted | F.coalesce(again, F.lit(False)), F.lit(0))
+        .when(F.col("ev") == "msg_persisted", F.lit(1 << PERSISTED_ONE[0]))
         .when(F.col("ev") == "pub_acked", F.lit(1 << ACKED_ONE[0]))
         .when(F.col("ev") == "msg_expired", F.lit(1 << EXPIRED_ONE[0]))
         .otherwise(F.lit(1 << DELIVERED_ONE[0]))
     )
+    said = {
+        "client": client_code(),
+        "tenant_code": _tenant_code(),
+        "bytes": F.coalesce("bytes", F.lit(0)).cast("long"),
+        "accepted_us": F.unix_micros("ts"),
+        "fresh": is_new.cast("long"),
+    }
+    # One pass: what is said of a message stands close together, and is added up where it is read.
     passed = (
         view.of(
-            "msg_persisted",
-            "pub_acked",
-            "msg_expired",
-            "msg_delivered",
-            columns=("carried", "node", "ev", "msg", "attempt"),
+            *("msg_accepted", "msg_persisted", "pub_acked", "msg_expired", "msg_delivered"),
+            columns=(
+                *("carried", "node", "ev", "tenant", "client_id", "ts", "msg", "bytes", "attempt"),
+            ),
         )
-        .where(~F.col("carried") & F.col("msg").isNotNull())
-        .where((F.col("ev") != "msg_delivered") | F.coalesce(F.col("attempt") == 1, F.lit(True)))
-    ).select(node_code().alias("node_code"), "msg", one.cast("long").alias("flags"))
-    parts = [accepted, passed]
+        .where(F.col("msg").isNotNull() & (is_accepted | is_new))
+        .select(
+            node_code().alias("node_code"),
+            "msg",
+            one.cast("long").alias("flags"),
+            *(F.when(is_accepted, value).alias(name) for name, value in said.items()),
+            F.lit(None).cast("long").alias("freed_us"),
+            F.lit(0).cast("long").alias("open"),
+        )
+    )
+    parts = [passed]
     if deliveries is not None:
         parts.append(
             deliveries.select(

@@ -9,23 +9,40 @@ One `msg_enqueued` makes a message owed to all who hold the stream, and some of 
 with it. So that row is not kept: what is still owed is a row per holder (`STILL_OWED`).
 """
 
-from functools import reduce
+from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from audit import incoming
 from audit.book import book
-from audit.events import NAMES, SCHEMA, SEQ_BITS
+from audit.events import SCHEMA, SEQ_BITS
 from audit.holdings import BEGINNINGS, holdings, on_disk
+from audit.keeping import Kept, few
 from audit.messages import messages
 from audit.packed import OPEN_END, OUTCOME
 from audit.rowset import STILL_OWED, node_name, owed
 from audit.view import View
 
 
-def carry(view: View) -> DataFrame:
-    """Return the rows, with the columns of the history; one may be there twice."""
+def carry(view: View) -> Kept:
+    """Return the rows, and what is still owed."""
+    holders = view.keep("holders of open messages", lambda: _holders(view))
+    own = holders.where("group = 0").select("node", "session", "msg")
+    deliveries = _places(view, "msg_delivered", "msg_acked", columns=("session", "msg"))
+    subscriptions = on_disk(view, view.sessions).where(F.col("ev").isin(*BEGINNINGS))
+    began = holdings(view).where(F.col("to_gseq") == OPEN_END)
+    began = began.select("node", "session", F.col("from_gseq").alias("gseq"))
+    places = (
+        deliveries.join(few(own), ["node", "session", "msg"], "left_semi"),
+        _arrivals(view, holders.select("node", "msg").distinct()),
+        subscriptions.join(began, ["node", "session", "gseq"], "left_semi"),
+    )
+    return Kept(places, (_still_owed(view, holders),))
+
+
+def _holders(view: View) -> DataFrame:
+    """Return who is still owed what: node, group, session (of a group: its stream), msg."""
     open_now = book(view).where((F.col("code") == 0) & (F.col("outcome") == OUTCOME["open"]))
     holders = open_now.select(
         node_name(view, F.col("owner")).alias("node"),
@@ -41,21 +58,42 @@ def carry(view: View) -> DataFrame:
     groups = groups.where("unsent").unionByName(
         groups.where("NOT unsent").join(sent, ["node", "msg"], "left_semi")
     )
-    holders = own.unionByName(groups).drop("shared", "unsent")
-    exchanges = _events(view, "msg_delivered", "msg_acked")
-    arrivals = _events(view, "msg_accepted", "msg_persisted", "pub_acked")
-    subscriptions = on_disk(view, view.sessions).where(F.col("ev").isin(*BEGINNINGS))
-    began = holdings(view).where(F.col("to_gseq") == OPEN_END)
-    began = began.select("node", "session", F.col("from_gseq").alias("gseq"))
-    frames = (
-        exchanges.join(own, ["node", "session", "msg"], "left_semi"),
-        arrivals.join(holders, ["node", "msg"], "left_semi"),
-        _still_owed(view, holders),
-        _unanswered(view),
-        arrivals.join(incoming.still_open(view), ["node", "boot", "msg"], "left_semi"),
-        subscriptions.join(began, ["node", "session", "gseq"], "left_semi"),
+    return own.unionByName(groups).drop("shared", "unsent")
+
+
+def _arrivals(view: View, owed_messages: DataFrame) -> DataFrame:
+    """Return what was said of messages that are still owed, or whose publishers are not done."""
+    rows = _places(
+        view, "msg_accepted", "msg_persisted", "pub_acked", columns=("boot", "ts", "msg")
     )
-    return reduce(DataFrame.unionByName, (frame.select(*NAMES) for frame in frames))
+    publishing = view.keep("publishers not done", lambda: _publishing(view))
+    both = rows.join(few(publishing), ["node", "boot", "msg"], "left").join(
+        few(owed_messages.withColumn("is_owed", F.lit(True))), ["node", "msg"], "left"
+    )
+    return both.where(F.expr("is_owed OR is_open") | (F.expr("NOT is_open") & _recent(view)))
+
+
+def _publishing(view: View) -> DataFrame:
+    """Return the messages whose publishers may still get an answer: node, boot, msg, is_open.
+
+    `is_open` are QoS 2 exchanges; of all others it is too late for an answer after a while.
+    """
+    waiting = messages(view).where("accepted IS NOT NULL AND pub_acked IS NULL AND NOT refused")
+    keys = ("node", "boot", "msg")
+    unanswered = waiting.where("pub_qos > 0").select(*keys, F.lit(False).alias("is_open"))
+    exchanges = incoming.still_open(view).select(*keys, F.lit(True).alias("is_open"))
+    return exchanges.unionByName(unanswered).groupBy(*keys).agg(F.max("is_open").alias("is_open"))
+
+
+def _recent(view: View) -> Column:
+    """Tell the rows of brokers that are alive, which they may still go back to."""
+    alive = {boot.node: boot for boot in view.boots}
+    recent = F.lit(False)
+    for boot in alive.values():
+        since = boot.last_us - view.settings.horizon_s * 1_000_000
+        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+        recent |= here & (F.unix_micros("ts") >= since)
+    return recent
 
 
 def _still_owed(view: View, holders: DataFrame) -> DataFrame:
@@ -63,8 +101,8 @@ def _still_owed(view: View, holders: DataFrame) -> DataFrame:
     keys = ["node", "group", "session", "msg"]
     # A session may hold one stream by several filters: it is owed until the last one ends.
     rows = (
-        owed(view)
-        .join(holders, keys, "left_semi")
+        owed(view, few(holders.select("node", "msg").distinct()))
+        .join(few(holders), keys, "left_semi")
         .groupBy(*keys, "stream", "gseq", "ts")
         .agg(F.max("to_gseq").alias("to_gseq"), F.min("doubt").alias("doubt"))
     )
@@ -88,19 +126,5 @@ def _still_owed(view: View, holders: DataFrame) -> DataFrame:
     )
 
 
-def _events(view: View, *evs: str) -> DataFrame:
-    return on_disk(view, view.of(*evs, columns=[*NAMES, "gseq"]))
-
-
-def _unanswered(view: View) -> DataFrame:
-    """Return the rows of messages that a broker which is alive may still acknowledge."""
-    alive = {boot.node: boot for boot in view.boots}
-    recent = F.lit(False)
-    for boot in alive.values():
-        since = boot.last_us - view.settings.horizon_s * 1_000_000
-        here = (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
-        recent |= here & (F.unix_micros("ts") >= since)
-    waiting = messages(view).where("accepted IS NOT NULL AND pub_acked IS NULL AND NOT refused")
-    keys = waiting.where("pub_qos > 0").select("node", "boot", "msg")
-    rows = _events(view, "msg_accepted", "msg_persisted").where(recent)
-    return rows.join(keys, ["node", "boot", "msg"], "left_semi")
+def _places(view: View, *evs: str, columns: Sequence[str]) -> DataFrame:
+    return on_disk(view, view.of(*evs, columns=["node", "gseq", *columns]))

@@ -9,6 +9,7 @@ from audit import expiry, incoming, ordering
 from audit.book import BOOK, book, suspicions
 from audit.events import gseq
 from audit.holdings import holdings
+from audit.keeping import few
 from audit.log_checks import disk_losses
 from audit.messages import messages
 from audit.outcome import Outcome
@@ -34,7 +35,8 @@ def check(view: View) -> list[Outcome]:
         "D3": sums["attempts"],
         "F1": sums["attempts"],
     }
-    facts = {name: sums[name] for name in ("delivered", "redelivered", "duplicated", "open")}
+    told = ("delivered", "redelivered", "duplicated", "duplicated_qos2", "open")
+    facts = {name: sums[name] for name in told}
     facts["lost"] = lost.violated
     order, expired = ordering.check(view), expiry.check(view)
     return [
@@ -99,7 +101,7 @@ def table(view: View) -> DataFrame:
         F.col("stream").alias("session"),
         "share",
     )
-    rows = rows.join(named.distinct(), ["owner", "session"], "left")
+    rows = rows.join(few(named.distinct()), ["owner", "session"], "left")
     outcome = F.element_at(F.array(*map(F.lit, OUTCOMES)), F.col("outcome").cast("int") + 1)
     return rows.select(
         node_name(view, F.col("owner")).alias("node"),
@@ -129,7 +131,7 @@ def _doubted(view: View, rows: DataFrame) -> DataFrame:
         return rows.withColumn("doubt", F.lit(False))
     session = F.col("owner_session").alias("session")
     keys = doubts.select("owner", session, "msg", F.lit(True).alias("doubt")).distinct()
-    return rows.join(keys, ["owner", "session", "msg"], "left")
+    return rows.join(few(keys), ["owner", "session", "msg"], "left")
 
 
 def _sums(view: View) -> dict[str, int]:
@@ -151,6 +153,7 @@ def _sums(view: View) -> dict[str, int]:
         total((F.col("first_is_new") == 1).cast("int")).alias("delivered"),
         total(F.col("sent_new") - F.col("first_is_new")).alias("redelivered"),
         total(F.col("duplicates_new")).alias("duplicated"),
+        total(F.when(F.col("qos") == 2, F.col("duplicates_new"))).alias("duplicated_qos2"),
         total(F.col("sent_new")).alias("attempts"),
         total(((F.col("qos") == 2) & begun).cast("int")).alias("qos2"),
         F.count(F.when(still_open & (F.col("code") == 0), 1)).alias("open"),

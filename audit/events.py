@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from audit.spark import frame_of
 from storage.history.events import COLUMNS
 
 SEQ_BITS: Final = 40  # of a gseq, of a session and of a message that was never stored
@@ -74,7 +75,7 @@ def read(
     reader = spark.read.schema(SCHEMA)
     if files is not None:
         paths = list(files)
-        frame = reader.parquet(*paths) if paths else spark.createDataFrame([], SCHEMA)
+        frame = reader.parquet(*paths) if paths else frame_of(spark, [], SCHEMA)
     else:
         frame = reader.parquet(directory)
         if "hour" in frame.columns:

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from audit.book import book
 from audit.holdings import on_disk
+from audit.keeping import few
 from audit.outcome import Outcome
-from audit.rowset import BROADCAST_ROWS_MAX, node_number
+from audit.rowset import node_number
 from audit.tallies import tally
 from audit.view import View
 
@@ -36,8 +37,7 @@ def check(view: View) -> Outcome:
         & (F.col("owner").bitwiseAND(1) == 0)
         & (F.col("delivered_gseq").isNotNull() | F.col("gone_ts").isNotNull())
     )
-    few = expiring.count() <= BROADCAST_ROWS_MAX
-    both = judged.join(F.broadcast(expiring) if few else expiring, ["owner", "msg"])
+    both = judged.join(few(expiring), ["owner", "msg"])
     late = F.col("delivered_ts") > F.col("deadline") + ROUNDING_US
     late &= F.col("first_is_new") == 1
     early = F.isnull("reason") & (F.col("gone_ts") < F.col("deadline") - ROUNDING_US)

@@ -16,25 +16,8 @@ def accepted_twice(view: View) -> tuple[int, Tally]:
 
     The row of a PUBCOMP may be cut off by a crash: what a boot that died left open accuses nobody.
     """
-    rows = _rows(view)
-    accepted = F.col("ev") == "msg_accepted"
-    exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
-    told = rows.select(
-        "node",
-        "session",
-        "pid",
-        "msg",
-        "ts",
-        "carried",
-        accepted.alias("accepted"),
-        F.lag(accepted).over(exchange).alias("held"),
-        F.lag("msg").over(exchange).alias("other"),
-        F.lag("gseq").over(exchange).alias("from_gseq"),
-        F.col("gseq").alias("to_gseq"),
-    ).where("accepted AND NOT carried")
-    told = told.withColumn("twice", F.coalesce("held", F.lit(False)))
-    checked = told.count()
-    findings = told.where("twice")
+    checked = _rows(view).where((F.col("ev") == "msg_accepted") & ~F.col("carried")).count()
+    findings = _remarkable(view).where("held AND NOT carried")
     for boot in view.boots:
         if not boot.clean:
             died = (F.shiftright("from_gseq", SEQ_BITS) <= boot.boot) & (
@@ -51,11 +34,32 @@ def still_open(view: View) -> DataFrame:
 
     Columns: node, boot, msg.
     """
-    exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
-    rows = _rows(view).withColumn("next", F.lead("gseq").over(exchange))
-    rows = rows.where((F.col("ev") == "msg_accepted") & F.isnull("next"))
-    boot = F.shiftright("gseq", SEQ_BITS).alias("boot")
+    rows = _remarkable(view).where("next IS NULL")
+    boot = F.shiftright("to_gseq", SEQ_BITS).alias("boot")
     return rows.join(ends(view), ["node", "session"], "left_anti").select("node", boot, "msg")
+
+
+def _remarkable(view: View) -> DataFrame:
+    """Return the messages accepted while their identifier was held, or not answered to the end."""
+    return view.keep("remarkable exchanges", lambda: _exchanges(view).where("held OR next IS NULL"))
+
+
+def _exchanges(view: View) -> DataFrame:
+    accepted = F.col("ev") == "msg_accepted"
+    exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
+    return (
+        _rows(view)
+        .select(
+            *("node", "session", "pid", "msg", "ts", "carried"),
+            accepted.alias("accepted"),
+            F.coalesce(F.lag(accepted).over(exchange), F.lit(False)).alias("held"),
+            F.lag("msg").over(exchange).alias("other"),
+            F.lag("gseq").over(exchange).alias("from_gseq"),
+            F.col("gseq").alias("to_gseq"),
+            F.lead("gseq").over(exchange).alias("next"),
+        )
+        .where("accepted")
+    )
 
 
 def _rows(view: View) -> DataFrame:

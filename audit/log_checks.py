@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from audit import events
 from audit.events import boot_of, gseq, seq_of
 from audit.gaps import HOLE, Boot
+from audit.keeping import Kept
 from audit.outcome import Outcome
 from audit.view import View
 
@@ -94,13 +93,13 @@ def check(view: View) -> list[Outcome]:
     return [Outcome("H1", checked, len(witnesses), unknown, witnesses[:most])]
 
 
-def carry(view: View) -> DataFrame:
+def carry(view: View) -> Kept:
     """Return the last promises of each node: the next boot may show that the disk lost them."""
     late = F.lit(False)
     for node in {boot.node for boot in view.boots}:
         since = F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
         late = late | ((F.col("node") == node) & (F.col("ts") >= since))
-    return view.of(*PROMISES, columns=events.NAMES).where(late)
+    return Kept((view.of(*PROMISES, columns=("node", "gseq", "ts")).where(late),))
 
 
 def _new_pairs(view: View) -> list[tuple[Boot, Boot]]:

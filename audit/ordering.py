@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 from audit import packed
 from audit.book import book, suspicions
 from audit.holdings import on_disk
+from audit.keeping import few
 from audit.outcome import Outcome
 from audit.rowset import node_name
+from audit.spark import frame_of
 from audit.tallies import tally
 from audit.view import View
 
@@ -58,7 +60,7 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
     before = lane.orderBy("delivered_gseq").rowsBetween(Window.unboundedPreceding, -1)
     newest = F.max(F.struct("msg", "delivered_gseq")).over(before)
     return (
-        sent.join(accepted, ["node", "msg"])
+        accepted.join(few(sent), ["node", "msg"])
         .select("*", stored)
         .withColumn("newest", newest)
         .where((F.col("newest.msg") > F.col("msg")) & F.col("is_new"))
@@ -78,7 +80,8 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
 
 
 def _none(view: View) -> DataFrame:
-    return view.spark.createDataFrame(
+    return frame_of(
+        view.spark,
         [],
         "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp",
     )

@@ -10,9 +10,9 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from audit import events
 from audit.events import boot_of, seq_of
 from audit.gaps import HOLE
+from audit.keeping import Kept
 from audit.outcome import Outcome
 from audit.view import View
 
@@ -46,16 +46,15 @@ def check(view: View) -> list[Outcome]:
     ]
 
 
-def carry(view: View) -> DataFrame:
+def carry(view: View) -> Kept:
     """Return the last value of each topic, and what was replaced within the horizon."""
-    rows = view.events.where(F.col("ev").isin(*CHANGES))
+    rows = view.of(*CHANGES, columns=("node", "gseq", "ts", "ev", "topic"))
     following = Window.partitionBy("node", "topic").orderBy("gseq")
     end = _last_us(view) - view.settings.horizon_s * 1_000_000
     next_us = F.lead(F.unix_micros("ts")).over(following)
     is_last = F.col("next_us").isNull() & (F.col("ev") == "retained_set")
     is_fresh = F.coalesce(F.col("next_us"), F.unix_micros("ts")) >= end
-    kept = rows.withColumn("next_us", next_us).where(is_last | is_fresh)
-    return kept.select(*events.NAMES)
+    return Kept((rows.withColumn("next_us", next_us).where(is_last | is_fresh),))
 
 
 def _last_us(view: View) -> Column:

@@ -20,9 +20,10 @@ from audit import matching
 from audit.events import gseq
 from audit.gaps import HOLE
 from audit.holdings import holdings, joined
+from audit.keeping import few
 from audit.outcome import Outcome
-from audit.rowset import BROADCAST_ROWS_MAX
-from audit.tallies import tallies
+from audit.spark import frame_of
+from audit.tallies import tally_marked
 from audit.view import View
 
 # A sum of so many bits' hashes of streams cannot overflow, however many rows are added up.
@@ -42,8 +43,7 @@ def with_wanted(view: View, rows: DataFrame) -> DataFrame:
     topics = matches(view)
     owed = F.when((F.col("ev") == "msg_accepted") & (F.col("pub_qos") > 0), F.col("topic"))
     keyed = rows.withColumn("topic", owed)
-    table = F.broadcast(topics) if topics.count() <= BROADCAST_ROWS_MAX else topics
-    both = keyed.join(table, ["node", "topic"], "left")
+    both = keyed.join(few(topics), ["node", "topic"], "left")
     place = F.col("gseq")
 
     def alive(one: Column) -> Column:
@@ -59,9 +59,8 @@ def with_wanted(view: View, rows: DataFrame) -> DataFrame:
 
 def check(view: View, messages: DataFrame) -> Outcome:
     """Return L3. Counted are the messages that at least one stream should have."""
-    findings = _missing(view, messages).withColumn("invariant", F.lit("L3"))
     checked = messages.where(_decided() & (F.col("wanted") > 0)).count()
-    return tallies(view, findings, ["L3"])["L3"].outcome(view, "L3", checked)
+    return tally_marked(view, _missing(view, messages)).outcome(view, "L3", checked)
 
 
 def _decided() -> Column:
@@ -78,12 +77,14 @@ def _missing(view: View, messages: DataFrame) -> DataFrame:
     accepted = view.of("msg_accepted", columns=["node", "gseq", "ts", "topic", "pub", "session"])
     told = (
         accepted.withColumnRenamed("gseq", "accepted")
-        .join(odd, ["node", "accepted"])
+        .join(few(odd), ["node", "accepted"])
         .join(matches(view), ["node", "topic"])
         .select("*", F.inline("streams"))
         .where((F.col("from_gseq") < F.col("accepted")) & (F.col("to_gseq") > F.col("accepted")))
     )
-    there = view.of("msg_enqueued", columns=["node", "boot", "msg", "stream"])
+    there = view.of("msg_enqueued", columns=["node", "boot", "msg", "stream"]).join(
+        few(odd.select("node", "boot", "msg")), ["node", "boot", "msg"], "left_semi"
+    )
     missing = told.join(there, ["node", "boot", "msg", "stream"], "left_anti")
     wanted = view.keep("messages not in a stream", lambda: _wanted_by_others(view, missing))
     return _doubts(view, wanted)
@@ -126,7 +127,7 @@ def _doubts(view: View, missing: DataFrame) -> DataFrame:
         .withColumn("end", F.greatest("since", "end"))
     )
     seen = (
-        enqueued.join(ended, ["node", "stream"])
+        enqueued.join(few(ended), ["node", "stream"])
         .where((F.col("gseq") < F.col("accepted")) & (F.col("gseq") > F.col("end")))
         .groupBy("node", "stream", "accepted")
         .agg(F.max("gseq").alias("seen"))
@@ -173,8 +174,10 @@ def _matches(view: View) -> DataFrame:
     held = joined(holdings(view), ["node", "tfilter", "stream"])
     filters = held.select("tfilter").distinct().collect()
     named = [(matching.without_share(row.tfilter), n) for n, row in enumerate(filters)]
-    numbers = view.spark.createDataFrame(
-        [(row.tfilter, n) for n, row in enumerate(filters)], "tfilter string, filter int"
+    numbers = frame_of(
+        view.spark,
+        [(row.tfilter, n) for n, row in enumerate(filters)],
+        "tfilter string, filter int",
     )
     topics = (
         view.of("msg_accepted", columns=["node", "topic", "pub_qos"])
@@ -223,7 +226,8 @@ def _matcher(
 
 
 def _none(view: View) -> DataFrame:
-    return view.spark.createDataFrame(
+    return frame_of(
+        view.spark,
         [],
         "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp, "
         "unknown boolean",

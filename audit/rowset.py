@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from audit import packed
 from audit.gaps import HOLE
 from audit.holdings import ends, groups, holdings, on_disk
+from audit.keeping import are_few
 from audit.packed import OPEN_END
 from audit.view import View
 
@@ -16,9 +17,6 @@ from audit.view import View
 # earlier run ended (`audit.carrying`). At the place of its `msg_enqueued`: `session`, or null for a
 # group, `stream`, `position` = the end of the holding or OPEN_END, `dup` = the doubt.
 STILL_OWED: Final = "#owed"
-
-# Copied to every task if there are no more: 40 MB. Beyond that it is a join of two large tables.
-BROADCAST_ROWS_MAX = 1_000_000
 
 _MESSAGES = {
     "msg_delivered": packed.DELIVERED,
@@ -179,20 +177,23 @@ def _of_sessions(view: View) -> DataFrame:
     )
 
 
-def owed(view: View) -> DataFrame:
+def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     """Return one row per message, stream and holder: sessions and groups that held the stream.
 
     Columns: node, group (0: a session, 1: a group), session (of a group: its stream), msg, stream,
     gseq and ts of `msg_enqueued`, to_gseq (end of the holding, or OPEN_END), doubt, carried. Of
-    what came in before this batch, only what was still open is owed.
+    what came in before this batch, only what was still open is owed. `only` are the messages (node,
+    msg) that are asked for: all, if it is None.
     """
-    enqueued = on_disk(
-        view,
-        view.of("msg_enqueued", columns=["node", "gseq", "ts", "msg", "stream"]),
-    )
+
+    def told(ev: str, *columns: str) -> DataFrame:
+        rows = on_disk(view, view.of(ev, columns=["node", "gseq", "msg", *columns]))
+        return rows if only is None else rows.join(only, ["node", "msg"], "left_semi")
+
+    enqueued = told("msg_enqueued", "ts", "stream")
     held = holdings(view).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
     shared = groups(holdings(view)).withColumn("doubt_from", _first_hole(view, F.col("from_gseq")))
-    small = held.count() <= BROADCAST_ROWS_MAX
+    small = are_few(held)
     held_then = F.col("gseq").between(F.col("from_gseq"), F.col("to_gseq"))
     doubt = F.coalesce(F.col("gseq") >= F.col("doubt_from"), F.lit(False))
 
@@ -206,19 +207,23 @@ def owed(view: View) -> DataFrame:
         return rows.select(*holder, *same, F.lit(carried).alias("carried"))
 
     sessions = held.where("share IS NULL")
-    own = joined(enqueued, sessions, ["node", "stream"])
-    if not held.where("no_local").isEmpty():
-        deaf = sessions.where("no_local").select("node", F.col("session").alias("pub")).distinct()
-        published = (
-            on_disk(view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub"]))
-            .join(F.broadcast(deaf), ["node", "pub"])
-            .select("node", "msg", F.col("pub").alias("session"), F.lit(True).alias("no_local"))
-        )
-        own = own.join(published, ["node", "msg", "session", "no_local"], "left_anti")
     parts = [
-        frame(own, 0, "session", False),
+        frame(
+            joined(enqueued, sessions.where("NOT no_local"), ["node", "stream"]),
+            0,
+            "session",
+            False,
+        ),
         frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", False),
     ]
+    deaf = sessions.where("no_local")
+    if not deaf.isEmpty():
+        own = deaf.select("node", "session", F.col("session").alias("pub")).distinct()
+        published = told("msg_accepted", "pub").join(F.broadcast(own), ["node", "pub"])
+        others = joined(enqueued, deaf, ["node", "stream"]).join(
+            published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
+        )
+        parts.append(frame(others, 0, "session", False))
     if view.boots_before:  # there was an earlier run
         columns = ["node", "gseq", "ts", "msg", "stream", "session", "position", "dup"]
         kept = on_disk(view, view.of(STILL_OWED, columns=columns))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +20,7 @@ from audit import (
     carrying,
     deliveries,
     events,
+    keeping,
     log_checks,
     messages,
     retained_checks,
@@ -29,9 +29,11 @@ from audit import (
     state,
 )
 from audit.files import join, read_text, remove, write_text
+from audit.keeping import Kept
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
 from audit.source import frame_beyond
+from audit.spark import frame_of
 from audit.view import Settings, View, build
 from storage.history.events import REASONS
 
@@ -47,8 +49,8 @@ class Part:
 
     name: str
     check: Callable[[View], list[Outcome]]
-    # Rows, with the columns of the history, that the next batch has to see again.
-    carry: Callable[[View], DataFrame] | None = None
+    # What the next batch has to see again.
+    carry: Callable[[View], Kept] | None = None
     # Tables to write, by name.
     tables: Callable[[View], dict[str, DataFrame]] | None = None
 
@@ -289,7 +291,7 @@ def _facts(view: View, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     facts["redelivered"] = rows.get("msg_delivered", (0, 0))[1]
     facts["dropped"] = dict(sorted(dropped.items()))
     for outcome in outcomes:
-        for fact in ("cut_off", "duplicated", "open", "lost"):
+        for fact in ("cut_off", "duplicated", "duplicated_qos2", "open", "lost"):
             if fact in outcome.facts:
                 facts[fact] = outcome.facts[fact]
     facts["events"] = {ev: count for ev, (count, _) in sorted(rows.items())}
@@ -309,7 +311,7 @@ def _write_tables(
         for outcome in outcomes
         for witness in outcome.witnesses
     ]
-    tables = {"violations": view.spark.createDataFrame(found, "invariant string, witness string")}
+    tables = {"violations": frame_of(view.spark, found, "invariant string, witness string")}
     for part in parts:
         if part.tables is not None:
             tables |= part.tables(view)
@@ -320,13 +322,9 @@ def _write_tables(
 
 
 def _write_rows(view: View, parts: Sequence[Part], place: str, progress: Progress) -> None:
-    """Write the rows that the next batch needs. Two parts may need the same row: it is once."""
     began = time.monotonic()
-    empty = view.spark.createDataFrame([], events.SCHEMA)
-    frames = [part.carry(view).select(*events.NAMES) for part in parts if part.carry is not None]
-    rows: DataFrame = reduce(lambda one, other: one.unionByName(other), frames, empty)
-    once = rows.dropDuplicates(["node", "boot", "seq", "ev", "session"])
-    once.coalesce(2).write.mode("overwrite").parquet(place)
+    rows = keeping.rows(view, [part.carry(view) for part in parts if part.carry is not None])
+    rows.coalesce(2).write.mode("overwrite").parquet(place)
     progress(f"rows kept for the next batch: {time.monotonic() - began:.1f} s")
 
 

@@ -18,11 +18,13 @@ from pyspark.sql import functions as F
 from audit import events, findings, gaps, lives, session_rows, wills
 from audit import known as known_module
 from audit.findings import Findings
+from audit.keeping import Kept
 from audit.known import SECOND, Known, Node, known
 from audit.lives import Client, Life
 from audit.log_checks import disk_losses, lost_messages
 from audit.outcome import Outcome
 from audit.session_rows import BALANCE, COLUMNS, SessionRow
+from audit.spark import frame_of
 from audit.view import View
 
 # The code that workers of a cluster get with the job, beside this module.
@@ -111,12 +113,10 @@ def check(view: View) -> list[Outcome]:
     return outcomes
 
 
-def carry(view: View) -> DataFrame:
+def carry(view: View) -> Kept:
     """Return the rows that make the sessions known again that have not ended."""
     folded = _folded(view)
-    places = folded.where(F.col("kind") == "row").select("node", "gseq")
-    rows = view.sessions.where(F.col("ev") != BALANCE).join(places, ["node", "gseq"], "left_semi")
-    return rows.select(*events.NAMES).unionByName(_kept_balances(view, folded))
+    return Kept((folded.where(F.col("kind") == "row"),), (_kept_balances(view, folded),))
 
 
 def tables(view: View) -> dict[str, DataFrame]:
@@ -228,7 +228,8 @@ def _balances(view: View) -> DataFrame:
     It takes the place of the first row that it sums up. No string is aggregated: the client's
     identifier is joined to the sums, which are few.
     """
-    ends_us = view.spark.createDataFrame(
+    ends_us = frame_of(
+        view.spark,
         [(boot.node, boot.boot, boot.last_us) for boot in view.boots],
         "node string, boot long, last_us long",
     )
@@ -298,7 +299,8 @@ def _may_end() -> Column:
 def _kept_balances(view: View, folded: DataFrame) -> DataFrame:
     """Return the balances of connections that are up, as rows of the history's columns."""
     ends = {boot.node: boot for boot in view.boots}
-    places = view.spark.createDataFrame(
+    places = frame_of(
+        view.spark,
         [(node, boot.boot, boot.last_seq, boot.last_us) for node, boot in ends.items()],
         "node string, boot long, seq long, us long",
     )

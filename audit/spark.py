@@ -5,11 +5,14 @@ The settings are answers to traps, each named beside its line. Nothing is read o
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 # Shuffles of a local run: enough that a task of 10 million events sorts in memory on 2 GB, and no
 # more than the tiny histories of tests can bear.
@@ -84,6 +87,23 @@ def session(
     started: SparkSession = builder.getOrCreate()
     started.sparkContext.setLogLevel(_LOG_LEVEL if is_local else "ERROR")
     return started
+
+
+def frame_of(
+    spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str | StructType
+) -> DataFrame:
+    """Return a few rows as a frame that Spark plans with: no worker is asked for them.
+
+    `schema` is a type, or its DDL ("node string, seq long").
+    """
+    kind = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(kind, StructType)
+    arrow = to_arrow_schema(kind, timezone="UTC")
+    columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
+    arrays = [
+        pa.array(list(column), each.type) for column, each in zip(columns, arrow, strict=True)
+    ]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow))
 
 
 def _lead_workers_to(root: Path) -> None:

@@ -66,8 +66,18 @@ def tallies(view: View, findings: DataFrame, invariants: Iterable[str]) -> dict[
 
 def tally(view: View, findings: DataFrame) -> Tally:
     """Return the Tally of findings of one invariant, which need no column of it."""
-    marked = against_gaps(view, findings).withColumn("invariant", F.lit(""))
-    return tallies(view, marked, [""])[""]
+    return tally_marked(view, against_gaps(view, findings))
+
+
+def tally_marked(view: View, findings: DataFrame) -> Tally:
+    """Return the Tally of findings of one invariant that have `unknown` already.
+
+    They are kept between the two jobs: to find them may be dear, and there are few.
+    """
+    marked = findings.withColumn("invariant", F.lit("")).persist()
+    found = tallies(view, marked, [""])[""]
+    marked.unpersist()
+    return found
 
 
 def _name(view: View, findings: DataFrame, result: dict[str, Tally], guilty: Sequence[str]) -> None:

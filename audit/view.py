@@ -1,7 +1,8 @@
 """What every check gets: the events of one batch, what is known to be missing, and the settings.
 
-Nothing is kept in memory whole: `of` reads only the columns and events that are asked for, each
-time from Parquet. Only rows of which there are few per session are kept (`sessions`).
+Nothing is kept in memory whole: `of` reads only the columns and events that are asked for. Of
+`COMMON` events, of which every message has some, it reads them from Parquet each time. All others
+are few, and kept: one pass serves all who ask for them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +17,26 @@ from pyspark.sql import functions as F
 from audit import gaps as gaps_module
 from audit.gaps import Boot, Gap, Kind, Mark, Run
 from audit.session_rows import BALANCE
+from audit.spark import frame_of
 
 # Rows are counted in buckets of so many: 10 million rows are 153 buckets.
 BUCKET_BITS: Final = 16
 
+COMMON: Final = frozenset(
+    (
+        "msg_accepted",
+        "msg_enqueued",
+        "msg_persisted",
+        "pub_acked",
+        "pub_completed",
+        "msg_delivered",
+        "msg_acked",
+        "msg_completed",
+        "msg_dropped",
+        "msg_expired",
+        "msg_moved",
+    )
+)
 MARKS: Final = ("boot", "shutdown", "recovered", "history_gap")
 SESSION_EVENTS: Final = (
     "session_created",
@@ -54,11 +71,13 @@ class Settings:
 class View:
     """The events of one batch and what is known about them.
 
-    `events` has the columns of `audit.events.SCHEMA`, `gseq` and `carried`.
+    `events` has the columns of `audit.events.SCHEMA`, `gseq` and `carried`; so has `rare`, which
+    has all of them but the COMMON ones.
     """
 
     spark: SparkSession
     events: DataFrame
+    rare: DataFrame
     gaps: Sequence[Gap]
     boots: Sequence[Boot]
     boots_before: Sequence[Boot] = ()  # as the last batch left them
@@ -78,20 +97,21 @@ class View:
         return self._kept[name]
 
     def release(self) -> None:
-        """Give back what `keep` kept."""
+        """Give back what was kept."""
+        self.rare.unpersist()
         while self._kept:
             self._kept.popitem()[1].unpersist()
 
     def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
-        """Return only these events and only these columns, straight from Parquet."""
+        """Return only these events and only these columns."""
         wanted = F.col("ev") == evs[0] if len(evs) == 1 else F.col("ev").isin(*evs)
-        return self.events.where(wanted).select(*columns)
+        rows = self.rare if COMMON.isdisjoint(evs) else self.events
+        return rows.where(wanted).select(*columns)
 
     @property
     def sessions(self) -> DataFrame:
-        """Return the rows about sessions, subscriptions and wills, kept for all who need them."""
-        wanted = F.col("ev").isin(*SESSION_EVENTS)
-        return self.keep("sessions", lambda: self.events.where(wanted))
+        """Return the rows about sessions, subscriptions and wills."""
+        return self.rare.where(F.col("ev").isin(*SESSION_EVENTS))
 
     @property
     def new_gaps(self) -> list[Gap]:
@@ -144,14 +164,18 @@ def build(
     unreadable: Sequence[Gap] = (),
     settings: Settings | None = None,
 ) -> View:
-    """Return the view of `events`, whose holes are found here; one pass over three columns.
+    """Return the view of `events`, whose holes are found here; one pass over few columns.
 
     `boots_before` and `gaps_before` are what earlier batches knew. `unreadable` are gaps known from
     elsewhere: segments that could not be read.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
-    marks = _marks(fresh)
+    if doubled:
+        # Carried rows that are no events have the place of one, but not its name.
+        events = events.dropDuplicates(["node", "gseq", "ev", "session"])
+    rare = events.where(~F.col("ev").isin(*sorted(COMMON))).persist(StorageLevel.MEMORY_AND_DISK)
+    marks = _marks(rare)
     boots = gaps_module.boots(runs, marks, boots_before)
     holes = gaps_module.holes(runs, boots, boots_before)
     missing = [hole for hole in holes if not _covered(hole, unreadable)]
@@ -160,12 +184,10 @@ def build(
     lowered = gaps_module.lowered(
         boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
     )
-    if doubled:
-        # Carried rows that are no events have the place of one, but not its name.
-        events = events.dropDuplicates(["node", "gseq", "ev", "session"])
     return View(
         spark,
         events,
+        rare,
         gaps_module.fewer([*closed, *found, *lowered]),
         boots,
         boots_before,
@@ -182,8 +204,8 @@ def _covered(gap: Gap, by: Sequence[Gap]) -> bool:
     )
 
 
-def _marks(fresh: DataFrame) -> list[Mark]:
-    rows = fresh.where(F.col("ev").isin(*MARKS)).select(
+def _marks(rare: DataFrame) -> list[Mark]:
+    rows = rare.where(~F.col("carried") & F.col("ev").isin(*MARKS)).select(
         "node", "boot", "seq", "ev", "reason", "count", "detail"
     )
     return list({Mark(*row) for row in rows.collect()})
@@ -226,7 +248,8 @@ def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
     if not odd:
         return [], 0
     bucket = F.shiftright("seq", BUCKET_BITS)
-    keys = fresh.sparkSession.createDataFrame(
+    keys = frame_of(
+        fresh.sparkSession,
         [(row.node, row.boot, row.bucket) for row in odd],  # type: ignore[attr-defined]
         "node string, boot long, bucket long",
     )

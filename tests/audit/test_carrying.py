@@ -21,7 +21,16 @@ PARTS = (
 )
 DONE, BEHIND, MEMBER, OTHER = 1, 2, 3, 4
 GROUP = "$share/g/+/both"
-ADDED_UP = ("accepted", "acknowledged", "cut_off", "delivered", "redelivered", "duplicated", "lost")
+ADDED_UP = (
+    "accepted",
+    "acknowledged",
+    "cut_off",
+    "delivered",
+    "redelivered",
+    "duplicated",
+    "duplicated_qos2",
+    "lost",
+)
 
 Row = dict[str, Any]
 

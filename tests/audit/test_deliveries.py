@@ -5,7 +5,8 @@ Single cases of one session are in test_trace.py, where they cost nothing.
 
 from pathlib import Path
 
-from audit import carrying, deliveries, events, messages
+from audit import carrying, deliveries, events, keeping, messages
+from audit.keeping import Kept
 from audit.outcome import Outcome
 from audit.packed import UNSTORED
 from audit.view import View, build
@@ -191,10 +192,9 @@ def test_what_is_open_is_judged_with_what_comes_later(
     story.deliver(1, flying)
     first = view(history)
     assert {outcome.violated for outcome in judged(first).values()} == {0}
-    kept = carrying.carry(first)
-    sessions = first.sessions.select(*events.NAMES)  # what the checks of sessions keep
-    once = kept.unionByName(sessions).dropDuplicates(["node", "boot", "seq"])
-    once.write.parquet(str(tmp_path / "kept"))
+    sessions = Kept((first.sessions,))  # what the checks of sessions keep
+    kept = keeping.rows(first, [carrying.carry(first), sessions])
+    kept.write.parquet(str(tmp_path / "kept"))
     seen, history.rows = len(history.rows), []
     story.deliver(1, flying, attempt=2, dup=True)
     story.ack(1, flying)
