@@ -56,14 +56,14 @@ def tables(view: View) -> dict[str, DataFrame]:
 
 
 def _pairs(view: View) -> DataFrame:
-    return view.keep("deliveries counted", lambda: analytics_deliveries.of(view), large=True)
+    return view.keep("deliveries counted", lambda: analytics_deliveries.of(view))
 
 
 def _messages(view: View) -> DataFrame:
     def make() -> DataFrame:
         return analytics_messages.messages(view, _pairs(view).select("node", "msg", "done_us"))
 
-    return view.keep("messages counted", make, large=True)
+    return view.keep("messages counted", make)
 
 
 def _named(view: View, table: DataFrame) -> DataFrame:

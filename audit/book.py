@@ -81,7 +81,7 @@ def book(view: View) -> DataFrame:
 
     `code` 0 is a delivery, everything else a suspicion (see `audit.packed.SUSPICIONS`).
     """
-    return view.keep("judged deliveries", lambda: _judged(view), large=True)
+    return view.keep("judged deliveries", lambda: _judged(view))
 
 
 def _judged(view: View) -> DataFrame:

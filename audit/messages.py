@@ -29,7 +29,7 @@ def messages(view: View) -> DataFrame:
     numbers' hashes; wanted, wanted_sum: the same of those it should have been put in. Sums stand
     for sets: a difference is looked at row by row.
     """
-    return view.keep("messages on their way in", lambda: _messages(view), large=True)
+    return view.keep("messages on their way in", lambda: _messages(view))
 
 
 def _messages(view: View) -> DataFrame:

@@ -180,6 +180,7 @@ def _view(
     return build(
         spark,
         rows,
+        work=join(out_dir, "state", "work"),
         boots_before=before.boots,
         gaps_before=before.gaps,
         unreadable=[segment.gap for segment in bad],

@@ -28,6 +28,9 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # hour=03 stays "03"
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Histories are 1 byte per event in files, and 30 times that in memory: or Spark takes millions
+    # of rows for few, and copies them to every task.
+    "spark.sql.sources.fileCompressionFactor": "30.0",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.ui.showConsoleProgress": "false",
 }

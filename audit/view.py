@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from audit import gaps as gaps_module
 from audit.gaps import Boot, Gap, Kind, Mark, Run
 from audit.session_rows import BALANCE
+from audit.shelf import Shelf
 from audit.spark import frame_of
 
 # Rows are counted in buckets of so many: 10 million rows are 153 buckets.
@@ -76,6 +76,7 @@ class View:
     """
 
     spark: SparkSession
+    shelf: Shelf
     events: DataFrame
     rare: DataFrame
     gaps: Sequence[Gap]
@@ -84,23 +85,14 @@ class View:
     gaps_before: Sequence[Gap] = ()
     duplicates: int = 0  # rows that were in the history more than once (taken once here)
     settings: Settings = field(default_factory=Settings)
-    _kept: dict[str, DataFrame] = field(default_factory=dict, repr=False)
 
-    def keep(self, name: str, make: Callable[[], DataFrame], *, large: bool = False) -> DataFrame:
-        """Return the frame `name`, made once, for all who need it, until `release`.
-
-        It is in memory, or on the local disk where that is full; what is `large` is on disk.
-        """
-        if name not in self._kept:
-            level = StorageLevel.DISK_ONLY if large else StorageLevel.MEMORY_AND_DISK
-            self._kept[name] = make().persist(level)
-        return self._kept[name]
+    def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return the frame `name`, made once, for all who need it, until `release`."""
+        return self.shelf.keep(name, make)
 
     def release(self) -> None:
         """Give back what was kept."""
-        self.rare.unpersist()
-        while self._kept:
-            self._kept.popitem()[1].unpersist()
+        self.shelf.clear()
 
     def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
         """Return only these events and only these columns."""
@@ -159,6 +151,7 @@ def build(
     spark: SparkSession,
     events: DataFrame,
     *,
+    work: str,
     boots_before: Sequence[Boot] = (),
     gaps_before: Sequence[Gap] = (),
     unreadable: Sequence[Gap] = (),
@@ -166,15 +159,17 @@ def build(
 ) -> View:
     """Return the view of `events`, whose holes are found here; one pass over few columns.
 
-    `boots_before` and `gaps_before` are what earlier batches knew. `unreadable` are gaps known from
-    elsewhere: segments that could not be read.
+    `work` is a folder for frames that are kept until `release`. `boots_before` and `gaps_before`
+    are what earlier batches knew. `unreadable` are gaps known from elsewhere: segments that could
+    not be read.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
     if doubled:
         # Carried rows that are no events have the place of one, but not its name.
         events = events.dropDuplicates(["node", "gseq", "ev", "session"])
-    rare = events.where(~F.col("ev").isin(*sorted(COMMON))).persist(StorageLevel.MEMORY_AND_DISK)
+    shelf = Shelf(spark, work)
+    rare = shelf.keep("rare events", lambda: events.where(~F.col("ev").isin(*sorted(COMMON))))
     marks = _marks(rare)
     boots = gaps_module.boots(runs, marks, boots_before)
     holes = gaps_module.holes(runs, boots, boots_before)
@@ -186,6 +181,7 @@ def build(
     )
     return View(
         spark,
+        shelf,
         events,
         rare,
         gaps_module.fewer([*closed, *found, *lowered]),

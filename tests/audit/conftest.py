@@ -227,7 +227,12 @@ class Views:
         self.made += 1
         folder = self.folder / f"history-{self.made}"
         history.write(folder)
-        return build(self.spark, read(self.spark, str(folder)), settings=Settings(**settings))
+        return build(
+            self.spark,
+            read(self.spark, str(folder)),
+            work=str(self.folder / f"work-{self.made}"),
+            settings=Settings(**settings),
+        )
 
 
 @pytest.fixture

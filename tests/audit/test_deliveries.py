@@ -111,6 +111,7 @@ def test_every_fault_is_found_and_nobody_else_is_accused(history: History, view:
         "delivered": sent,
         "redelivered": 0,
         "duplicated": 0,
+        "duplicated_qos2": 0,
         "open": 1,
         "lost": 1,
     }
@@ -202,7 +203,8 @@ def test_what_is_open_is_judged_with_what_comes_later(
     story.publish("b/x", pub_qos=2)
     carried = events.carried(view.spark, str(tmp_path / "kept"))
     rows = view(history).events.unionByName(carried)
-    second = build(view.spark, rows, boots_before=first.boots, gaps_before=first.gaps)
+    before = {"boots_before": first.boots, "gaps_before": first.gaps}
+    second = build(view.spark, rows, work=str(tmp_path / "second"), **before)
     found = judged(second)
     assert named(found["L2"]) == [("passed_over", waiting)]
     assert named(found["D2"]) == [("without_reconnect", flying)]

@@ -1,0 +1,38 @@
+"""Frames that several parts of a run need: each is computed once and kept as files until the end.
+
+Files, and not Spark's cache, because a cached frame brings the whole plan that made it into every
+plan that uses it: with a dozen frames made of each other, one plan came to 44 MB of text, and half
+of the driver's memory (2 GB, 10 million events, 2026-11-22). From files only the columns that are
+asked for are read, and a cluster that loses an executor loses nothing.
+"""
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from audit.files import join, remove
+
+
+class Shelf:
+    """A folder of frames by name; whoever asks first makes one."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        """Use the folder `place`, alone: what is left there of a run that was killed is removed."""
+        self._spark = spark
+        self._place = place
+        self._frames: dict[str, DataFrame] = {}
+        remove(spark, place)
+
+    def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return the frame `name`, made now if it is not there."""
+        if name not in self._frames:
+            place = join(self._place, name.replace(" ", "-"))
+            made = make()
+            made.write.parquet(place)
+            self._frames[name] = self._spark.read.schema(made.schema).parquet(place)
+        return self._frames[name]
+
+    def clear(self) -> None:
+        """Remove all frames."""
+        self._frames.clear()
+        remove(self._spark, self._place)
