@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from audit import packed
 from audit.gaps import HOLE
 from audit.holdings import ends, groups, holdings, on_disk
-from audit.keeping import are_few
+from audit.keeping import are_few, few
 from audit.packed import OPEN_END
 from audit.view import View
 
@@ -98,23 +98,24 @@ def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
     shared = held.where("share IS NOT NULL").groupBy(*keys)
     members = shared.agg(F.collect_set("stream").alias("streams"))
     all_streams = members.groupBy("node", "session").agg(
-        F.flatten(F.collect_list("streams")).alias("streams")
+        F.flatten(F.collect_list("streams")).alias("all_streams")
     )
     named_so = members.groupBy("node", "share").agg(
         F.array_distinct(F.flatten(F.collect_list("streams"))).alias("any_streams")
     )
+    ended = F.col("ev").isin("msg_dropped", "msg_expired")
     told = (
-        events.where("share IS NOT NULL")
-        .join(members, keys, "left")
-        .join(named_so, ["node", "share"], "left")
-        .withColumn("streams", F.coalesce("streams", "any_streams"))
-        .drop("any_streams")
+        events.where(F.col("share").isNotNull() | ended)
+        .join(few(members), keys, "left")
+        .join(few(named_so), ["node", "share"], "left")
+        .join(few(all_streams), ["node", "session"], "left")
+        .where("share IS NOT NULL OR all_streams IS NOT NULL")
     )
-    ended = events.where(F.col("ev").isin("msg_dropped", "msg_expired") & F.isnull("share"))
-    theirs = ended.join(all_streams, ["node", "session"])
-    named = F.when(F.col("stream").isNotNull(), F.array("stream")).otherwise(F.col("streams"))
-    both = told.unionByName(theirs)
-    return both.withColumn("stream", F.explode(named))
+    by_name = F.when(F.col("share").isNull(), F.col("all_streams")).otherwise(
+        F.coalesce("streams", "any_streams")
+    )
+    named = F.when(F.col("stream").isNotNull(), F.array("stream")).otherwise(by_name)
+    return told.withColumn("stream", F.explode(named))
 
 
 def _packed(view: View, events: DataFrame, session: Column, group: int) -> DataFrame:
