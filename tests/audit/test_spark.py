@@ -1,6 +1,7 @@
 """The settings that keep a local audit right: time zone, ANSI, loopback, no page on a port."""
 
 import sys
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.errors import PySparkException
@@ -8,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import audit.spark
+from audit.spark import frame_of
 
 
 def test_times_are_utc_and_overflows_are_errors(spark: SparkSession) -> None:
@@ -30,3 +32,14 @@ def test_workers_run_this_python(spark: SparkSession) -> None:
 def test_the_session_of_the_process_is_used_again(spark: SparkSession) -> None:
     again = audit.spark.session("again", conf={"spark.sql.shuffle.partitions": "2"})
     assert again.sparkContext is spark.sparkContext
+
+
+def test_a_few_rows_are_a_frame_without_a_worker(spark: SparkSession) -> None:
+    rows = [("n1", 1, None), ("n2", 2, datetime(2026, 1, 2, tzinfo=UTC))]
+    frame = frame_of(spark, rows, "node string, boot long, at timestamp")
+    assert [tuple(row) for row in frame.select("node", "boot").collect()] == [("n1", 1), ("n2", 2)]
+    assert [row.us for row in frame.selectExpr("unix_micros(at) AS us").collect()] == [
+        None,
+        1_767_312_000_000_000,
+    ]
+    assert frame_of(spark, [], "node string, boot long").collect() == []
