@@ -4,10 +4,13 @@ One row per message of a boot, from what was said of it when it came in. Rows th
 after their export count here like all others: they were true when they were written.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from audit import routing
+from audit.gaps import Boot
 from audit.outcome import Outcome
 from audit.packed import REFUSED, UNSTORED
 from audit.tallies import tally
@@ -85,12 +88,8 @@ def _facts(view: View) -> dict[str, object]:
     cut_off: accepted at QoS 1 or 2 in a boot that died, without a row of its acknowledgement. The
     publisher may have got one all the same: what was sent last is written last.
     """
-    died = F.lit(False)
-    for boot in view.boots:
-        if not boot.clean and any(
-            other.node == boot.node and other.boot > boot.boot for other in view.boots
-        ):
-            died |= (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+    # An earlier batch may have seen the message, and the crash, too: then it has counted it.
+    died = _died(view.boots) & ~(F.col("carried") & _died(view.boots_before))
     rows = messages(view)
     acked = F.col("pub_acked").isNotNull() & ~F.col("acked_before")
     owed = F.isnull("pub_acked") & ~F.col("refused") & (F.col("pub_qos") > 0)
@@ -105,3 +104,13 @@ def _facts(view: View) -> dict[str, object]:
     before = rows.where(acked & F.col("accepted").isNotNull()).select("node", "msg")
     facts["acknowledged"] += late.join(before, ["node", "msg"], "left_anti").count()
     return dict(facts)
+
+
+def _died(boots: Sequence[Boot]) -> Column:
+    """Tell what was in a boot that ended without a row of its end."""
+    died = F.lit(False)
+    for boot in boots:
+        later = any(other.node == boot.node and other.boot > boot.boot for other in boots)
+        if later and not boot.clean:
+            died |= (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+    return died

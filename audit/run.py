@@ -32,7 +32,6 @@ from audit.files import join, read_text, remove, write_text
 from audit.keeping import Kept
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
-from audit.source import frame_beyond
 from audit.spark import frame_of
 from audit.view import Settings, View, build
 from storage.history.events import REASONS
@@ -201,6 +200,9 @@ def _rows_ahead(
     ends += [((boot.node, boot.boot), boot.last_seq) for boot in before.boots]
     for key, seq in ends:
         exported[key] = max(seq, exported.get(key, 0))
+    # Only here: it needs the storage engine, which the driver of a cluster may not have.
+    from audit.source import frame_beyond
+
     place = join(out_dir, "state", "database")
     frame_beyond(spark, database, exported).write.mode("overwrite").parquet(place)
     return events.read(spark, place)

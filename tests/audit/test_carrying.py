@@ -151,3 +151,22 @@ def test_two_batches_judge_like_one(spark: SparkSession, tmp_path: Path, history
     # A group has a row while none of its members was sent the message; then the member has it.
     assert newest.pop((None, "g", told["waiting"]))["outcome"] == "open"
     assert newest == by_pair(whole_rows)
+
+
+@pytest.mark.slow  # three runs
+def test_what_a_crash_cut_off_is_counted_once(
+    spark: SparkSession, tmp_path: Path, history: History
+) -> None:
+    """The message is still owed in all three batches; the crash is in the second one."""
+    story = Story(history)
+    story.connect(DONE)
+    story.subscribe(DONE, "a/#")
+    story.publish("a/1", "a/#", acked=False)
+    first = len(history.rows)
+    history.boot(count=history.seq)
+    second = len(history.rows)
+    history.row("gc_run", wait=1.0)
+    pieces = [history.rows[:first], history.rows[first:second], history.rows[second:]]
+    verdicts, _ = audited(spark, tmp_path, pieces)
+    told = [verdict["invariants"]["L1"]["facts"]["cut_off"] for verdict in verdicts]
+    assert told == [0, 1, 0]
