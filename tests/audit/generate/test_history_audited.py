@@ -1,5 +1,9 @@
 """The audit against the generator and the oracle: the same faults, and identical numbers."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +17,12 @@ from pyspark.sql import SparkSession
 from audit.generate.history import expected, generate, kinds_of
 from audit.generate.scenes import Injection
 from audit.outcome import INVARIANTS
-from audit.run import run
+from audit.run import EXIT_CODES, run
 from storage.history.events import REASONS
 from tests.audit.generate.conftest import Made
 from tests.audit.generate.oracle import Oracle
 
+ROOT = Path(__file__).parents[3]
 EVENTS_LARGE = 10_000_000
 
 
@@ -191,10 +196,19 @@ def test_books_are_those_of_the_oracle(innocent: Audited) -> None:
 
 
 @pytest.mark.slow
-def test_ten_million_events_with_every_fault(spark: SparkSession, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
+def test_ten_million_events_with_every_fault(tmp_path: Path) -> None:
+    """As a user has it audited: by the command, with 2 GB for the driver."""
+    directory, out = tmp_path / "history", tmp_path / "out"
     manifest = generate(directory, EVENTS_LARGE, seed=1, kinds=kinds_of("all"), times=5)
     assert 9_500_000 < manifest.events < 10_500_000
-    case = audited(spark, Made(directory, manifest), tmp_path / "out")
+    ran = subprocess.run(
+        [*(sys.executable, "-m", "broker", "audit", "run", "--memory", "2g"),
+         *("--history", str(directory), "--out", str(out))],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ran.returncode == EXIT_CODES["violated"], ran.stderr
+    document = json.loads((out / "verdict.json").read_text())
+    case = Audited(Made(directory, manifest), out, document)
     check_witnesses(case)
     check_deliveries(case)
