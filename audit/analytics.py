@@ -23,8 +23,11 @@ def carry(view: View) -> Kept:
     places = [analytics_sessions.still_retained(view), analytics_sessions.still_there(view)]
     if view.has_messages:
         owed = few(_messages(view).where("open > 0").select("node_code", "msg"))
-        accepted = view.of("msg_accepted", columns=("node", "gseq", "msg"))
-        coded = accepted.withColumn("node_code", analytics_messages.node_code())
+        # With their acknowledgements, or the next batch takes them for unanswered.
+        said = view.of(
+            "msg_accepted", "msg_persisted", "pub_acked", columns=("node", "gseq", "msg")
+        )
+        coded = said.withColumn("node_code", analytics_messages.node_code())
         places.append(coded.join(owed, ["node_code", "msg"], "left_semi"))
     return Kept(tuple(places))
 

@@ -38,7 +38,8 @@ def carry(view: View) -> Kept:
         _arrivals(view, holders.select("node", "msg").distinct()),
         subscriptions.join(began, ["node", "session", "gseq"], "left_semi"),
     )
-    return Kept(places, (_still_owed(view, holders),))
+    exchanges = incoming.still_open(view).withColumn("ev", F.lit(incoming.STILL_OPEN))
+    return Kept(places, (_still_owed(view, holders), _made(exchanges)))
 
 
 def _holders(view: View) -> DataFrame:
@@ -106,21 +107,24 @@ def _still_owed(view: View, holders: DataFrame) -> DataFrame:
         .groupBy(*keys, "stream", "gseq", "ts")
         .agg(F.max("to_gseq").alias("to_gseq"), F.min("doubt").alias("doubt"))
     )
-    own = {
-        "node": F.col("node"),
+    told = {"ev": F.lit(STILL_OWED), "position": F.col("to_gseq"), "dup": F.col("doubt")}
+    return _made(
+        rows.withColumn("session", F.when(F.col("group") == 0, F.col("session"))).withColumns(told)
+    )
+
+
+def _made(rows: DataFrame) -> DataFrame:
+    """Return rows that are no events, with all columns of the history, at the place `gseq`."""
+    place = {
         "boot": F.shiftright("gseq", SEQ_BITS),
         "seq": F.col("gseq").bitwiseAND((1 << SEQ_BITS) - 1),
-        "ts": F.col("ts"),
-        "ev": F.lit(STILL_OWED),
-        "session": F.when(F.col("group") == 0, F.col("session")),
-        "msg": F.col("msg"),
-        "stream": F.col("stream"),
-        "position": F.col("to_gseq"),
-        "dup": F.col("doubt"),
     }
-    return rows.select(
+    placed = rows.withColumns(place)
+    return placed.select(
         *(
-            own.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+            (F.col(field.name) if field.name in placed.columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
             for field in SCHEMA.fields
         )
     )

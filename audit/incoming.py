@@ -1,5 +1,7 @@
 """D1, its incoming half: a QoS 2 packet identifier is accepted once until its PUBCOMP."""
 
+from typing import Final
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -7,6 +9,10 @@ from audit.events import SEQ_BITS
 from audit.holdings import ends, on_disk
 from audit.tallies import Tally, tally
 from audit.view import View
+
+# Not an event of the history: an exchange that was open when an earlier run ended. At the place of
+# its `msg_accepted`: session, pid, msg.
+STILL_OPEN: Final = "#exchange"
 
 REFUSED = 0x80  # a PUBREC with a reason code from here on ends the exchange
 
@@ -32,11 +38,14 @@ def accepted_twice(view: View) -> tuple[int, Tally]:
 def still_open(view: View) -> DataFrame:
     """Return the messages of exchanges that have no end yet, of sessions that have none.
 
-    Columns: node, boot, msg.
+    Columns: node, session, pid, msg, ts, gseq, boot.
     """
     rows = _remarkable(view).where("next IS NULL")
-    boot = F.shiftright("to_gseq", SEQ_BITS).alias("boot")
-    return rows.join(ends(view), ["node", "session"], "left_anti").select("node", boot, "msg")
+    return rows.join(ends(view), ["node", "session"], "left_anti").select(
+        *("node", "session", "pid", "msg", "ts"),
+        F.col("to_gseq").alias("gseq"),
+        F.shiftright("to_gseq", SEQ_BITS).alias("boot"),
+    )
 
 
 def _remarkable(view: View) -> DataFrame:
@@ -45,7 +54,7 @@ def _remarkable(view: View) -> DataFrame:
 
 
 def _exchanges(view: View) -> DataFrame:
-    accepted = F.col("ev") == "msg_accepted"
+    accepted = F.col("ev").isin("msg_accepted", STILL_OPEN)
     exchange = Window.partitionBy("node", "session", "pid").orderBy("gseq")
     return (
         _rows(view)
@@ -63,21 +72,23 @@ def _exchanges(view: View) -> DataFrame:
 
 
 def _rows(view: View) -> DataFrame:
-    """Return the rows that begin and end exchanges with publishers at QoS 2."""
+    """Return the rows that begin and end exchanges with publishers at QoS 2.
+
+    A message that is carried because it is owed says nothing here: its PUBCOMP is not.
+    """
     refused = (F.col("ev") == "pub_acked") & (F.col("reason") >= REFUSED)
-    accepted = F.col("ev") == "msg_accepted"
+    begins = (F.col("ev") == "msg_accepted") & (F.col("pub_qos") == 2) & ~F.col("carried")
+    begins |= F.col("ev") == STILL_OPEN
     return on_disk(
         view,
         view.of(
             "msg_accepted",
             "pub_completed",
             "pub_acked",
+            STILL_OPEN,
             columns=[
                 *("node", "gseq", "ts", "ev", "session", "pid"),
                 *("pub_qos", "msg", "reason", "carried"),
             ],
         ),
-    ).where(
-        (F.col("pid") > 0)
-        & ((accepted & (F.col("pub_qos") == 2)) | (F.col("ev") == "pub_completed") | refused)
-    )
+    ).where((F.col("pid") > 0) & (begins | (F.col("ev") == "pub_completed") | refused))

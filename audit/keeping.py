@@ -19,8 +19,9 @@ from audit.view import View
 # Begins the names of carried rows that are no events. They have the place of one.
 MADE: Final = "#"
 
-# Copied to every task if there are no more: 40 MB. Beyond that it is a join of two large tables.
-BROADCAST_ROWS_MAX: Final = 1_000_000
+# Copied to every task if there are no more: 40 MB, 200 bytes each. Beyond that it is a join of two
+# large tables.
+BROADCAST_ROWS_MAX = 200_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def rows(view: View, kept: Iterable[Kept]) -> DataFrame:
         union = reduce(DataFrame.unionByName, found)
         places = view.keep("places of rows to keep", union.distinct)
         told = view.events.where(~F.startswith("ev", F.lit(MADE)))
-        made.append(told.join(few(places), ["node", "gseq"], "left_semi").select(*NAMES))
+        real = told.join(few(places), ["node", "gseq"], "left_semi").select(*NAMES)
+        # A segment that is replaced by a longer one brings rows that were carried once more.
+        made.append(real.dropDuplicates(["node", "boot", "seq", "ev"]))
     empty = frame_of(view.spark, [], SCHEMA)
     return reduce(DataFrame.unionByName, made, empty)

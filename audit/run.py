@@ -7,10 +7,12 @@ part of the audit is a module with `check`, and perhaps `carry` and `tables`; PA
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,10 +30,11 @@ from audit import (
     session_checks,
     state,
 )
-from audit.files import join, read_text, remove, write_text
+from audit.files import is_local, join, read_text, remove, write_text
 from audit.keeping import Kept
 from audit.outcome import INVARIANTS, Outcome, Status, overall
 from audit.segments import Segment
+from audit.shelf import Shelf
 from audit.spark import frame_of
 from audit.view import Settings, View, build
 from storage.history.events import REASONS
@@ -128,9 +131,9 @@ def run(
         progress(f"cannot be read, or is not what its name says: {segment.path}")
     ahead = None if from_db is None else _rows_ahead(spark, from_db, out_dir, found, before)
     count = _rows(good) + (0 if ahead is None else ahead.count())
-    view = _view(spark, out_dir, before, good, bad, settings, ahead)
-    progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
-    try:
+    with _shelf(spark, out_dir) as shelf:
+        view = _view(spark, out_dir, shelf, before, good, bad, settings, ahead)
+        progress(f"{count:,} rows, {len(view.boots)} boots, {len(view.gaps)} gaps")
         outcomes = _checks(view, parts, progress)
         after = before.after(good, view.boots, view.gaps, _totals(before.totals, outcomes))
         document = _document(view, good, outcomes, after)
@@ -140,8 +143,6 @@ def run(
         document["facts"] = _facts(view, outcomes)
         _write_tables(view, parts, outcomes, out_dir, after.batch, progress)
         _write_rows(view, parts, state.rows_place(out_dir, after.batch), progress)
-    finally:
-        view.release()
     text = json.dumps(document, indent=1)
     write_text(spark, join(out_dir, "verdicts", f"batch-{after.batch:08}.json"), text)
     write_text(spark, join(out_dir, "verdict.json"), text)
@@ -162,9 +163,26 @@ def _last_verdict(
     return Verdict(json.loads(read_text(spark, place)))
 
 
+@contextmanager
+def _shelf(spark: SparkSession, out_dir: str) -> Iterator[Shelf]:
+    """Lend a shelf that nobody else has, and clear it away.
+
+    On a local disk one run has `out_dir` to itself, so what a killed one left goes too.
+    """
+    work = join(out_dir, "state", "work")
+    if is_local(out_dir):
+        remove(spark, work)
+    shelf = Shelf(spark, join(work, uuid4().hex))
+    try:
+        yield shelf
+    finally:
+        shelf.clear()
+
+
 def _view(
     spark: SparkSession,
     out_dir: str,
+    shelf: Shelf,
     before: state.State,
     good: Sequence[Segment],
     bad: Sequence[Segment],
@@ -179,7 +197,7 @@ def _view(
     return build(
         spark,
         rows,
-        work=join(out_dir, "state", "work"),
+        shelf=shelf,
         boots_before=before.boots,
         gaps_before=before.gaps,
         unreadable=[segment.gap for segment in bad],

@@ -17,11 +17,10 @@ class Shelf:
     """A folder of frames by name; whoever asks first makes one."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        """Use the folder `place`, alone: what is left there of a run that was killed is removed."""
+        """Use the folder `place`, alone."""
         self._spark = spark
         self._place = place
         self._frames: dict[str, DataFrame] = {}
-        remove(spark, place)
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the frame `name`, made now if it is not there."""

@@ -11,7 +11,6 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 # Shuffles of a local run: enough that a task of 10 million events sorts in memory on 2 GB, and no
@@ -28,6 +27,17 @@ LATE_COMPILER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
+_ARROW: Final = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "tinyint": pa.int8(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
 
 # In force everywhere, a cluster too.
 SETTINGS: Final[dict[str, str]] = {
@@ -109,7 +119,7 @@ def frame_of(
     """
     kind = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(kind, StructType)
-    arrow = to_arrow_schema(kind, timezone="UTC")
+    arrow = pa.schema([(each.name, _ARROW[each.dataType.simpleString()]) for each in kind.fields])
     columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
     arrays = [
         pa.array(list(column), each.type) for column, each in zip(columns, arrow, strict=True)

@@ -75,9 +75,10 @@ def tally_marked(view: View, findings: DataFrame) -> Tally:
     They are kept between the two jobs: to find them may be dear, and there are few.
     """
     marked = findings.withColumn("invariant", F.lit("")).persist()
-    found = tallies(view, marked, [""])[""]
-    marked.unpersist()
-    return found
+    try:
+        return tallies(view, marked, [""])[""]
+    finally:
+        marked.unpersist()
 
 
 def _name(view: View, findings: DataFrame, result: dict[str, Tally], guilty: Sequence[str]) -> None:

@@ -87,12 +87,8 @@ class View:
     settings: Settings = field(default_factory=Settings)
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return the frame `name`, made once, for all who need it, until `release`."""
+        """Return the frame `name`, made once, for all who need it, until the shelf is cleared."""
         return self.shelf.keep(name, make)
-
-    def release(self) -> None:
-        """Give back what was kept."""
-        self.shelf.clear()
 
     def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
         """Return only these events and only these columns."""
@@ -151,7 +147,7 @@ def build(
     spark: SparkSession,
     events: DataFrame,
     *,
-    work: str,
+    shelf: Shelf,
     boots_before: Sequence[Boot] = (),
     gaps_before: Sequence[Gap] = (),
     unreadable: Sequence[Gap] = (),
@@ -159,16 +155,14 @@ def build(
 ) -> View:
     """Return the view of `events`, whose holes are found here; one pass over few columns.
 
-    `work` is a folder for frames that are kept until `release`. `boots_before` and `gaps_before`
-    are what earlier batches knew. `unreadable` are gaps known from elsewhere: segments that could
-    not be read.
+    `boots_before` and `gaps_before` are what earlier batches knew. `unreadable` are gaps known from
+    elsewhere: segments that could not be read.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
     if doubled:
         # Carried rows that are no events have the place of one, but not its name.
         events = events.dropDuplicates(["node", "gseq", "ev", "session"])
-    shelf = Shelf(spark, work)
     rare = shelf.keep("rare events", lambda: events.where(~F.col("ev").isin(*sorted(COMMON))))
     marks = _marks(rare)
     boots = gaps_module.boots(runs, marks, boots_before)

@@ -543,8 +543,8 @@ class Engine:
             return True
         if self._ledger.is_on:
             self._ledger.seal(batch, tick.now)
-            if not batch:
-                return True
+        if not batch:
+            return True
         try:
             self._store.write(batch)
         except Recoverable as refusal:

@@ -33,7 +33,8 @@ from storage.state import BOOKS, HISTORY, scan_all, seal
 
 RECORDS_MAX: Final = 8192  # of one row: 640 KiB of words, and their extras
 NAMES_OF_ROW_MAX: Final = 60_000
-NAMES_CHARACTERS_MAX: Final = 1 << 20  # of a row, which the exporter takes as a whole
+NAMES_BYTES_MAX: Final = 1 << 20  # of a row, which the exporter takes as a whole
+UTF8_BYTES_MAX: Final = 4  # of a character
 BOOKS_DELAY_MS: Final = 1000  # how long books that changed may wait for a batch
 # Books of past minutes that one batch may close, and how long after their minute they stay open:
 # what was accepted in it is acknowledged a little later.
@@ -83,7 +84,7 @@ class Ledger:
         self._count: int = 0  # events of the open row
         self._has_words: bool = False  # has it names that are no names, but our own words?
         self._has_long: bool = False  # has it names that may have to be shortened?
-        self._names_characters: int = 0
+        self._names_bytes: int = 0
         self._rows: list[tuple[bytes, bytes]] = []
         self._due_ms: int = 0  # when what is here must be written, 0 = there is nothing
         # Books of the minutes that are not closed, by tenant (the present minute) and all.
@@ -93,6 +94,7 @@ class Ledger:
         self._close_ms: int = 0  # when to look for books to close again
         self._dirty_books: list[Book] = []
         self._books_due_ms: int = 0
+        self._booked_ms: int = 0  # when a book was last asked for
         self._damaged_books: list[bytes] = []
 
     def begin(self, boot: int, now: int, store: Store) -> None:
@@ -154,7 +156,7 @@ class Ledger:
         if now != self._now or len(self._words) >= RECORDS_MAX * 10:
             self._turn()
             self._now = now
-        elif len(self._names) >= NAMES_OF_ROW_MAX or self._names_characters >= NAMES_CHARACTERS_MAX:
+        elif len(self._names) >= NAMES_OF_ROW_MAX or self._names_bytes >= NAMES_BYTES_MAX:
             self._turn()
 
     def who(self, session: Session) -> int:
@@ -174,7 +176,7 @@ class Ledger:
             assert number <= NAMES_MAX
             names[text] = number
             size = len(text)
-            self._names_characters += size
+            self._names_bytes += size if text.isascii() else UTF8_BYTES_MAX * size
             if size > NAME_CHARACTERS_MAX:
                 self._has_long = True
         return number
@@ -224,7 +226,7 @@ class Ledger:
         self._whos = {}
         self._count = 0
         self._has_words = self._has_long = False
-        self._names_characters = 0
+        self._names_bytes = 0
 
     def _hashed(self, name: str) -> str:
         """Return a keyed hash of a name; of both parts of one that has two."""
@@ -247,6 +249,7 @@ class Ledger:
 
     def book(self, tenant: str, now: int) -> Book:
         """Return the open book of a tenant's present minute."""
+        self._booked_ms = now
         if not self._minute_ms <= now < self._minute_ms + MINUTE_MS:
             self._minute_ms = now - now % MINUTE_MS
             self._books.clear()
@@ -260,14 +263,14 @@ class Ledger:
     def count(
         self, book: Book, stage: int, count: int, size: int, check1: int, check2: int
     ) -> None:
-        """Count messages in a book; it is written with the next batch."""
+        """Count messages in a book; it is written with the next batch, or BOOKS_DELAY_MS later."""
         self._tally += count
         book.add(stage, count, size, check1, check2)
         if not book.is_dirty:
             book.is_dirty = True
             self._dirty_books.append(book)
             if not self._books_due_ms:
-                self._books_due_ms = self._now + BOOKS_DELAY_MS
+                self._books_due_ms = self._booked_ms + BOOKS_DELAY_MS
 
     def _close_books(self, batch: Batch, now: int) -> None:
         """Tell the history the books of past minutes; their rows go."""
@@ -368,9 +371,13 @@ class Ledger:
             self._put_gap(_GAP_BEGINS, 0, now, position)
 
     def lost(self, count: int, reason: int, now: int, position: int) -> None:
-        """Tell that `count` events were thrown away before anybody exported them."""
+        """Tell that `count` events were thrown away before anybody exported them.
+
+        Where nothing is recorded, of an earlier boot's rows, that is not recorded either.
+        """
         self.suppressed += count
-        self._put_gap(reason, count, now, position)
+        if self.is_on:
+            self._put_gap(reason, count, now, position)
 
     def _sample_of(self, level: int) -> int:
         return self._sample_wanted if level == events.SAMPLED else 1

@@ -151,6 +151,8 @@ REASONS: Final[dict[int, str]] = {
 
 OUTBOX_FULL: Final = 1050
 OUTBOX_TRIMMED: Final = 1051
+# What a name that was too long looks like (`storage.history.rows.shortened`): not all its levels.
+SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 
 # Stages of the books: how often, how many bytes, and which (see `check1`).
 STAGES: Final[dict[int, str]] = {

@@ -23,6 +23,7 @@ from audit.known import known
 from audit.lives import Client
 from audit.session_rows import COLUMNS as SESSION_COLUMNS
 from audit.session_rows import SessionRow
+from audit.shelf import Shelf
 from audit.view import MARKS, SESSION_EVENTS, Settings, View, build
 from storage.history.events import COLUMNS
 from tests.audit.numbers import halves, whole
@@ -230,7 +231,7 @@ class Views:
         return build(
             self.spark,
             read(self.spark, str(folder)),
-            work=str(self.folder / f"work-{self.made}"),
+            shelf=Shelf(self.spark, str(self.folder / f"work-{self.made}")),
             settings=Settings(**settings),
         )
 

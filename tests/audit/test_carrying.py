@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from audit import carrying, deliveries, messages, session_checks
+from audit import carrying, deliveries, keeping, messages, session_checks
 from audit.run import Part, run
 from tests.audit.conftest import History
 from tests.audit.story import PUBLISHER, Story
@@ -151,6 +151,30 @@ def test_two_batches_judge_like_one(spark: SparkSession, tmp_path: Path, history
     # A group has a row while none of its members was sent the message; then the member has it.
     assert newest.pop((None, "g", told["waiting"]))["outcome"] == "open"
     assert newest == by_pair(whole_rows)
+
+
+def test_a_packet_identifier_of_an_earlier_batch_may_be_used_again(
+    spark: SparkSession, tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of its first exchange is still owed, which says nothing of its publisher.
+
+    Small joins are not broadcast here, as those of a large history are not.
+    """
+    monkeypatch.setattr(keeping, "BROADCAST_ROWS_MAX", 0)
+    story = Story(history)
+    story.connect(DONE)
+    story.subscribe(DONE, "a/#")
+    for pid in (1, 2):
+        story.publish("a/1", "a/#", pub_qos=2, pid=pid)
+    story.row("pub_completed", PUBLISHER, pid=1)
+    cut = len(history.rows)
+    for pid in (1, 2):  # the exchange of the second one goes on: that is a fault
+        story.publish("a/1", "a/#", pub_qos=2, pid=pid)
+    verdicts, _ = audited(spark, tmp_path, [history.rows[:cut], history.rows[cut:]])
+    found = [verdict["invariants"]["D1"] for verdict in verdicts]
+    assert [outcome["violated"] for outcome in found] == [0, 1]
+    assert [witness["pid"] for witness in found[1]["witnesses"]] == [2]
+    assert not list((tmp_path / "out" / "state" / "work").glob("*"))
 
 
 @pytest.mark.slow  # three runs

@@ -9,6 +9,7 @@ from audit import carrying, deliveries, events, keeping, messages
 from audit.keeping import Kept
 from audit.outcome import Outcome
 from audit.packed import UNSTORED
+from audit.shelf import Shelf
 from audit.view import View, build
 from tests.audit.conftest import History, Views
 from tests.audit.story import PUBLISHER, Story
@@ -204,11 +205,11 @@ def test_what_is_open_is_judged_with_what_comes_later(
     carried = events.carried(view.spark, str(tmp_path / "kept"))
     rows = view(history).events.unionByName(carried)
     before = {"boots_before": first.boots, "gaps_before": first.gaps}
-    second = build(view.spark, rows, work=str(tmp_path / "second"), **before)
+    second = build(view.spark, rows, shelf=Shelf(view.spark, str(tmp_path / "second")), **before)
     found = judged(second)
     assert named(found["L2"]) == [("passed_over", waiting)]
     assert named(found["D2"]) == [("without_reconnect", flying)]
     assert named(found["D1"]) == [("accepted_twice", done + 1)]
     facts = found["L1"].facts | found["L2"].facts
     assert (facts["accepted"], facts["delivered"], facts["redelivered"]) == (1, 1, 1)
-    assert carried.count() < seen
+    assert carried.where("ev NOT LIKE '#%'").count() < seen

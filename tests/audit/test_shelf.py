@@ -22,12 +22,6 @@ def test_a_frame_is_made_once_and_is_there_until_the_end(
     assert len(made) == 1
     assert sorted(row.id for row in second.collect()) == [0, 1, 2]
     assert first.dtypes == make().dtypes
+    assert list((tmp_path / "work" / "some-numbers").glob("*.parquet"))
     shelf.clear()
     assert not (tmp_path / "work").exists()
-
-
-def test_what_a_killed_run_left_is_nobody_elses(spark: SparkSession, tmp_path: Path) -> None:
-    place = str(tmp_path / "work")
-    Shelf(spark, place).keep("numbers", lambda: spark.range(3).toDF("id"))
-    again = Shelf(spark, place)
-    assert again.keep("numbers", lambda: spark.range(1).toDF("id")).count() == 1

@@ -515,6 +515,27 @@ def test_an_idle_tick_writes_nothing() -> None:
     assert broker.engine.written == written
 
 
+def test_books_of_messages_at_qos_0_are_written_once_a_second() -> None:
+    broker = Broker(history_detail="books")
+    client = broker.connect("c")
+    broker.advance(ms=5000)
+    written = broker.engine.written
+    for _ in range(1000):
+        client.send(Publish("t", b"", 0))
+        broker.advance(ms=1)
+    assert broker.engine.written - written <= 3  # a heartbeat, too
+
+
+def test_rows_that_go_where_no_history_is_recorded_are_written_once() -> None:
+    broker = Broker(history_detail="off")
+    broker.advance(ms=1000)
+    written = broker.engine.written
+    broker.engine.outbox.discard(0, [1, 2], 100, count=5, told=0)
+    for _ in range(5):
+        broker.advance(ms=300)
+    assert broker.engine.written - written <= 3  # heartbeats, too
+
+
 def test_progress_at_qos_1_reaches_the_disk_a_little_later() -> None:
     broker = Broker(progress_delay_ms=200, history_detail="off")
     session = broker.durable("c", "t")

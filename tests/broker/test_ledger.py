@@ -1,5 +1,7 @@
 """Does every event get the next number, in the batch it belongs to, and every book its minute?"""
 
+import pytest
+
 from broker.ledger import BOOKS_CLOSED_MAX, HASHES_CHARACTERS_MAX, Ledger
 from broker.settings import Settings
 from storage.api import Batch
@@ -204,11 +206,13 @@ def test_a_name_without_end_is_recorded_as_its_beginning_and_a_hash() -> None:
     assert book.outbox_bytes < 4096
 
 
-def test_a_row_has_no_more_than_a_mebibyte_of_names() -> None:
+@pytest.mark.parametrize("character", ["x", "\U0001f600"])
+def test_a_row_has_no_more_than_a_mebibyte_of_names(character: str) -> None:
     book = ledger("full")
     for number in range(3000):
         book.at(1000)
-        book.put(events.MSG_DELIVERED, 1, 1, book.name(f"{number}".ljust(1000, "x") + "\0"), 5)
+        name = f"{number}".ljust(1000, character)
+        book.put(events.MSG_DELIVERED, 1, 1, book.name(f"{name}\0"), 5)
     batch: Batch = []
     book.seal(batch, 1000)
     assert max(len(value or b"") for _, _, value in batch) < 1_500_000
@@ -225,3 +229,22 @@ def test_remembered_hashes_take_bounded_memory() -> None:
 def test_nothing_is_recorded_when_history_is_off() -> None:
     book = ledger("off")
     assert not (book.is_on or book.has_books or book.has_messages)
+
+
+def test_books_wait_for_a_batch_from_the_moment_that_something_was_counted() -> None:
+    """Messages at QoS 0 leave no row: nothing else has told the time."""
+    book = ledger("books")
+    book.count(book.book("t", 10_000), 0, 1, 5, 0, 0)
+    book.count(book.book("t", 10_700), 0, 1, 5, 0, 0)
+    assert book.next_deadline() == 11_000
+    assert not book.is_due(10_999)
+    book.seal([], 11_000)
+    book.count(book.book("t", 11_001), 0, 1, 5, 0, 0)
+    assert book.next_deadline() == 12_001
+
+
+def test_where_nothing_is_recorded_nothing_waits_when_old_rows_are_thrown_away() -> None:
+    book = ledger("off")
+    book.lost(5, events.OUTBOX_TRIMMED, 2000, 0)
+    assert book.next_deadline() is None
+    assert book.suppressed == 5
