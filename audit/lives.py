@@ -153,10 +153,17 @@ class Client:
             if not life.ended:
                 self._miss(life, self._node.boots[-1].boot, None)
                 self._judge_backlog(life, end_us)
-            life.wills.settle(end_us, False, self._found)
-            life.wills.judge(end_us, self._found, self._node, self._known.tolerance_us)
+            self._judge_wills(life, end_us)
             if (life.ended or life.is_gone) and life.wills.is_over():
                 self._bury(life)
+
+    def _judge_wills(self, life: Life, end_us: int) -> None:
+        wills, tolerance_us = life.wills, self._known.tolerance_us
+        if self._hole(life.last.gseq, self._node.boots[-1].last_gseq + 1):
+            wills.leave_open(end_us, self._found, self._node, tolerance_us)
+        else:
+            wills.settle(end_us, False, self._found)
+            wills.judge(end_us, self._found, self._node, tolerance_us)
 
     # What every row has to follow on
 
@@ -318,6 +325,9 @@ class Client:
         left = life.left_row
         if left is None or life.is_connected is not False:
             return
+        told = life.census
+        if told is not None and told.ev == "session_restored" and told.gseq > left.gseq:
+            left = told  # what a crash took from it is one violation, and said by now
         if left.position is None or row.position is None:
             return
         invariant = "S2"
@@ -430,10 +440,13 @@ class Client:
         life.is_connected = False
 
     def _terminated(self, row: SessionRow, life: Life) -> None:
-        if row.reason in ENDED_WITH_CONNECTION and life.expiry_s is not None:
-            what = "it ended with its connection, but it had an expiry interval"
-            wrong = life.expiry_s > 0
-            self._found.judge("S3", wrong, what, **row.place(), expiry_s=life.expiry_s)
+        told, expiry_s = life.expiry_row, life.expiry_s
+        if row.reason in ENDED_WITH_CONNECTION and told is not None and expiry_s is not None:
+            if self._hole(told.gseq, row.gseq):
+                self._found.unknown("S3")  # it may have got another interval there
+            else:
+                what = "it ended with its connection, but it had an expiry interval"
+                self._found.judge("S3", expiry_s > 0, what, **row.place(), expiry_s=expiry_s)
         self._cleaned = row if row.reason == CLEAN_START else None
         self._end(row, life)
 

@@ -173,17 +173,33 @@ class Wills:
 
     def judge(self, us: int, found: Findings, node: Node, tolerance_us: int) -> None:
         """Find wills that should have been published by `us`."""
+        for will, deadline in self._overdue(us, node, tolerance_us):
+            will.is_judged = True
+            if deadline > node.before_us:  # or an earlier batch has counted it
+                place = will.armed.place()
+                found.violated("W1", "never published", **place, due_us=will.due_us)
+
+    def leave_open(self, us: int, found: Findings, node: Node, tolerance_us: int) -> None:
+        """Count what time has decided by `us`, if it was not in a hole after the last row.
+
+        Nothing is settled: a late segment may fill the hole.
+        """
+        for waits in (self._held, self._early):
+            if waits is not None and us > waits[1].us + SLACK_US > node.before_us:
+                found.unknown("W1")
+        for _, deadline in self._overdue(us, node, tolerance_us):
+            if deadline > node.before_us:  # or an earlier batch has counted it
+                found.unknown("W1")
+
+    def _overdue(self, us: int, node: Node, tolerance_us: int) -> Iterator[tuple[Will, int]]:
+        """Yield the wills that should have been published by `us`, each with its deadline."""
         for will in self.open:
             if will.is_judged or will.was_resumed or will.left in (None, NORMAL):
                 continue
             assert will.due_us is not None
             deadline = node.deadline(will.due_us, tolerance_us)
-            if deadline is None or us <= deadline:
-                continue
-            will.is_judged = True
-            if deadline > node.before_us:  # or an earlier batch has counted it
-                place = will.armed.place()
-                found.violated("W1", "never published", **place, due_us=will.due_us)
+            if deadline is not None and us > deadline:
+                yield will, deadline
 
     def forget_settled(self) -> None:
         """Drop what can bring no violation any more, once its session is connected anew."""

@@ -360,6 +360,27 @@ def test_only_a_session_without_an_expiry_interval_ends_with_its_connection(
     assert accused(history) == ([("S3", what)] if is_wrong else [])
 
 
+@pytest.mark.parametrize("expiry_s", [0, 3600])
+def test_in_a_hole_the_expiry_interval_may_have_changed(
+    history, accused, verdicts, expiry_s: int
+) -> None:
+    session = _life(history)
+    session.row("session_expiry_changed", expiry_s=expiry_s)
+    history.lose(2)  # another expiry interval, and the disconnect
+    session.row("session_terminated", reason=1012)
+    assert accused(history) == []
+    assert verdicts(history)["S3"] == (0, 0, 1)
+
+
+def test_an_expiry_interval_that_is_told_after_a_hole_is_known(history, accused) -> None:
+    session = _life(history)
+    history.lose(2)
+    session.row("session_expiry_changed", expiry_s=60)
+    session.row("session_terminated", reason=1012)
+    what = "it ended with its connection, but it had an expiry interval"
+    assert accused(history) == [("S3", what)]
+
+
 def test_a_clean_start_that_nobody_asked_for(history, accused) -> None:
     """The session is gone, its client asked for it, and is told that there was none."""
     session = _life(history)
@@ -396,3 +417,23 @@ def test_a_position_survives_a_crash_unless_it_was_too_fresh(
     history.row("recovered", count=1)
     what = "its position went back while it was offline"
     assert accused(history) == ([("S5", what)] if is_wrong else [])
+
+
+@pytest.mark.parametrize("has_will", [False, True])
+@pytest.mark.parametrize(("resumed_at", "then"), [(6, []), (7, []), (5, ["S2"])])
+def test_a_position_that_went_back_in_a_crash_is_one_violation(
+    history, accused, has_will: bool, resumed_at: int, then: list[str]
+) -> None:
+    """What was restored is what has to last from then on."""
+    session = _life(history)
+    session.leave(position=7)
+    for _ in range(2):
+        history.row("gc_run", wait=5, count=0)
+        history.boot()
+        session.sized("session_restored", position=6)
+        history.row("recovered", count=1)
+    if has_will:
+        session.row("will_delayed", at=history.time(history.now))
+    session.resume(position=resumed_at)
+    what = "its position went back while it was offline"
+    assert accused(history) == [(invariant, what) for invariant in [*then, "S5"]]

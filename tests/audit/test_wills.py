@@ -2,6 +2,12 @@
 
 import pytest
 
+from audit.findings import Findings
+from audit.gaps import Boot
+from audit.known import SECOND, Intervals, Node
+from audit.session_rows import COLUMNS, SessionRow
+from audit.wills import Wills
+
 
 def _armed(history, delay_s=0, **columns):
     history.boot()
@@ -13,6 +19,11 @@ def _armed(history, delay_s=0, **columns):
 
 def _accused(history, accused):
     return [what for invariant, what in accused(history) if invariant == "W1"]
+
+
+def _row(gseq, ev, **columns):
+    given = {"gseq": gseq, "us": gseq * SECOND, "ev": ev, **columns}
+    return SessionRow(*(given.get(name) for name in COLUMNS))
 
 
 def _pass(history, seconds):
@@ -153,3 +164,52 @@ def test_a_will_that_is_held_back_for_a_disconnect_that_did_not_come(history, ac
     assert _accused(history, accused) == [
         "held back, though the connection did not end with DISCONNECT 0x00"
     ]
+
+
+def test_in_a_hole_at_the_end_a_resume_may_have_come(history, accused, verdicts) -> None:
+    session = _armed(history, 30)
+    session.leave(1001)
+    session.row("will_cancelled", topic="w", reason=1041, wait=5)
+    history.lose()
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+    assert verdicts(history)["W1"] == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("wait", "unknown"), [(1, 0), (500, 1)])
+def test_in_a_hole_at_the_end_a_will_may_have_been_published(
+    history, accused, verdicts, wait: float, unknown: int
+) -> None:
+    session = _armed(history, 30)
+    session.leave(1001)
+    history.lose(3)
+    _pass(history, wait)
+    assert _accused(history, accused) == []
+    assert verdicts(history).get("W1", (0, 0, 0)) == (0, 0, unknown)
+
+
+def test_in_a_hole_at_the_end_the_session_may_have_ended(history, accused, verdicts) -> None:
+    """Then a will that was published before its delay was over was due."""
+    session = _armed(history, 3600)
+    session.leave(1001)
+    session.row("will_fired", topic="w", wait=5)
+    history.lose()
+    _pass(history, 500)
+    assert _accused(history, accused) == []
+    assert verdicts(history)["W1"] == (0, 0, 1)
+
+
+def test_what_a_hole_at_the_end_leaves_open_is_kept_and_counted_once() -> None:
+    """A late segment may fill the hole; until then no later batch counts it again."""
+    wills = Wills()
+    wills.arm(_row(3, "will_armed", expiry_s=30))
+    wills.arm(_row(4, "will_armed", expiry_s=30))
+    wills.leave(_row(5, "session_disconnected"), 1001, 0, 3600)
+    found = Findings(1)
+    wills.cancel(_row(6, "will_cancelled", reason=1041), found, SECOND)
+    boot = Boot("n", 1, "full", "full", 1, 1, 9, 0, 500 * SECOND)
+    for before_us in (0, 500 * SECOND):
+        node = Node((boot,), Intervals([]), Intervals([]), before_us)
+        wills.leave_open(node.last_us, found, node, SECOND)
+    assert found.counts == {"W1": [1, 0, 2]}
+    assert set(wills.rows()) == {3, 4, 5, 6}
