@@ -90,7 +90,7 @@ def _new_directory(target: Path, database: Path) -> Iterator[None]:
     """Have `target` new or empty, and on the file system of `database`; tidy up after a failure."""
     if not _is_utf8(target):
         raise CheckpointError(f"{str(target)!r}: the database takes no name that is not UTF-8")
-    if target.is_relative_to(database.absolute()):
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(database)):
         raise CheckpointError(f"{target}: in the database itself; make the copy beside it")
     try:
         is_new = not target.exists()

@@ -8,6 +8,7 @@ Reads the data directory of a running or a stopped broker and changes nothing in
 import contextlib
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -69,7 +70,8 @@ class Reading:
 def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator[str]:
     """Yield the last `count` events, a line each; with `follow` new ones for ever.
 
-    Raises `HistoryError`.
+    A segment that nobody can read ends it, after all others; with `follow` it is named on standard
+    error, once. Raises `HistoryError`.
     """
     reading = Reading(config)
     show = _as_json if as_json else _as_line
@@ -90,14 +92,17 @@ def tail(config: Config, count: int, *, as_json: bool, follow: bool) -> Iterator
             yield show(event)
         if reading.left_out and not as_json:
             yield _left_out(reading.left_out)
-        _complain(damaged)
+        if not follow:
+            _complain(damaged)
+        named: set[str] = set()
         while follow:
+            _warn(damaged, named)
             time.sleep(FOLLOW_S)
             with reading.open() as history:
                 for event in _after(history, seen):
                     seen = _place_of(event)
                     yield show(event)
-                _complain(history.damaged)
+                damaged = history.damaged
 
 
 def timeline(
@@ -290,6 +295,15 @@ def _complain(damaged: list[str]) -> None:
     if damaged:
         others = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
         raise HistoryError(f"left out: {damaged[0]}{others}")
+
+
+def _warn(damaged: list[str], named: set[str]) -> None:
+    """Say it of those segments that are not `named` yet, and go on."""
+    for problem in damaged:
+        if problem not in named:
+            named.add(problem)
+            sys.stderr.write(f"holdfast: left out: {problem}\n")
+            sys.stderr.flush()
 
 
 def _left_out(count: int) -> str:

@@ -39,8 +39,7 @@ def export(config: Config, directory: str) -> str:
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(config, place, target), reading.open() as history:
-            copied = _copy_segments(place, target)
-            _remove_superseded(history, place, target)
+            copied = _copy_segments(history, place, target)
             writer = SegmentWriter(target, place.node, keep_days=0)
             events_max = config.shell.history_seal_events
             segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
@@ -87,13 +86,25 @@ def _is_same(target: Path, directory: Path) -> bool:
     return directory.exists() and target.samefile(directory)
 
 
-def _copy_segments(place: Place, target: Path) -> int:
-    """Link (or copy) every segment of the node into `target`; return how many are new there."""
+def _copy_segments(history: History, place: Place, target: Path) -> int:
+    """Link (or copy) the segments of the node into `target`; return how many are new there.
+
+    What an earlier export made of rows that the broker has sealed otherwise since is removed, where
+    all of its events are in segments of the broker's, or in its database still. Where they are not,
+    it stays, and of the broker's segments those are left out whose events it has already.
+    """
     copied = 0
     if _is_same(target, place.directory):
         return 0
-    for segment in segment_names(place.directory, place.node):
+    sealed = list(segment_names(place.directory, place.node))
+    kept, superseded = _earlier(history, sealed, list(segment_names(target, place.node)))
+    inside = _inside(sealed, kept)
+    vanished: list[SegmentName] = []
+    for segment in sealed:
         path = target / segment.path.relative_to(place.directory)
+        if segment.path in inside:
+            path.unlink(missing_ok=True)
+            continue
         if path.exists():
             continue
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,9 +113,13 @@ def _copy_segments(place: Place, target: Path) -> int:
         try:
             _link_or_copy(segment.path, unfinished)
         except FileNotFoundError:
-            continue  # the retention has just removed it
+            vanished.append(segment)  # the retention has just removed it
+            continue
         unfinished.rename(path)
         copied += 1
+    for mine in superseded:
+        if not any(_overlap(mine, segment) for segment in vanished):
+            mine.path.unlink()
     return copied
 
 
@@ -124,27 +139,52 @@ def _link_or_copy(source: Path, target: Path) -> None:
             raise
 
 
-def _remove_superseded(history: History, place: Place, target: Path) -> None:
-    """Remove what an earlier export made of rows that the broker has sealed otherwise since.
+def _earlier(
+    history: History, sealed: list[SegmentName], there: list[SegmentName]
+) -> tuple[list[SegmentName], list[SegmentName]]:
+    """Return those of the segments `there` that the broker does not have: to keep, and superseded.
 
-    Only where all of its events are in segments of the broker's, or in its database still.
+    Superseded are those whose events are all in `sealed`, or in the database still.
     """
-    sealed: dict[int, list[SegmentName]] = {}
-    names = set()
-    for segment in segment_names(place.directory, place.node):
-        sealed.setdefault(segment.boot, []).append(segment)
-        names.add(segment.path.name)
+    sealed_in: dict[int, list[SegmentName]] = {}
+    for segment in sealed:
+        sealed_in.setdefault(segment.boot, []).append(segment)
+    names = {segment.path.name for segment in sealed}
     waiting: dict[int, int] = {}  # boot -> the first event that only the database has
     for boot, first_seq, _ in history.rows():
-        if all(each.last_seq < first_seq for each in sealed.get(boot, [])):
+        if all(each.last_seq < first_seq for each in sealed_in.get(boot, [])):
             waiting.setdefault(boot, first_seq)
-    for mine in list(segment_names(target, place.node)):
+    kept, superseded = [], []
+    for mine in there:
         if mine.path.name in names:
             continue
         next_seq = mine.first_seq
-        for segment in sorted(sealed.get(mine.boot, []), key=lambda each: each.first_seq):
+        for segment in sorted(sealed_in.get(mine.boot, []), key=lambda each: each.first_seq):
             if segment.first_seq <= next_seq:
                 next_seq = max(next_seq, segment.last_seq + 1)
         is_rewritten = next_seq > mine.last_seq or next_seq == waiting.get(mine.boot)
-        if next_seq > mine.first_seq and is_rewritten:
-            mine.path.unlink()
+        is_superseded = next_seq > mine.first_seq and is_rewritten
+        (superseded if is_superseded else kept).append(mine)
+    return kept, superseded
+
+
+def _inside(sealed: list[SegmentName], kept: list[SegmentName]) -> set[Path]:
+    """Return the paths of those `sealed` segments that have no event but what one `kept` has."""
+    found = set()
+    reach = (0, 0)  # boot and last event of what is kept
+    both = [(each.boot, each.first_seq, False, each) for each in kept]
+    both += [(each.boot, each.first_seq, True, each) for each in sealed]
+    for boot, _, is_sealed, segment in sorted(both, key=lambda each: each[:3]):
+        if not is_sealed:
+            reach = max(reach, (boot, segment.last_seq))
+        elif (boot, segment.last_seq) <= reach:
+            found.add(segment.path)
+    return found
+
+
+def _overlap(one: SegmentName, other: SegmentName) -> bool:
+    return (
+        one.boot == other.boot
+        and one.first_seq <= other.last_seq
+        and other.first_seq <= one.last_seq
+    )

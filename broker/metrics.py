@@ -70,7 +70,7 @@ GAUGES: Final[tuple[tuple[str, str, tuple[str, str] | None, str], ...]] = (
 
 HISTORY_COUNTERS: Final = (
     ("history_events", "Events recorded"),
-    ("history_gap_events", "Events not recorded, or thrown away before their export"),
+    ("history_gap_events", "Events left out while less was recorded (at most), or thrown away"),
     ("history_segments", "Segments exported"),
     ("history_export_failures", "Exports that failed and are tried again; the log says why"),
 )

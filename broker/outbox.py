@@ -44,7 +44,10 @@ class Outbox:
 
     @property
     def suppressed(self) -> int:
-        """How many it has not recorded, or lost unexported: those of gaps."""
+        """How many it has lost unexported, and at most has not recorded: those of gaps.
+
+        The latter are not counted one by one: so often a message passed a stage of the books.
+        """
         return self._ledger.suppressed
 
     @property

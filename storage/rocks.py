@@ -379,9 +379,12 @@ class RocksStore:
         except Exception as error:
             # RocksDB names the file it failed at. Ours goes on, unless it is the one: a log that
             # could not be synced must not be trusted any more.
-            if isinstance(error, UnicodeEncodeError) or any(
-                told in str(error) for told in (str(path), COPY_EXISTS)
-            ):
+            # Its whole path: the name of the copy may be the end of the database's.
+            told = str(error)
+            names_copy = re.search(
+                rf"(?:^|[\s'\"]){re.escape(str(path))}(\.tmp)?([/:\s'\"]|$)", told
+            )
+            if isinstance(error, UnicodeEncodeError) or names_copy or COPY_EXISTS in told:
                 raise Recoverable(f"checkpoint of {self.path} failed: {error}") from None
             raise self._write_failure(f"checkpoint {path}", error) from None
 

@@ -146,6 +146,22 @@ def test_a_place_that_cannot_be_is_refused_and_the_broker_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
 
 
+@pytest.mark.parametrize(
+    ("where", "why"), [("link/copy", "in the database itself"), ("loop", "not a directory")]
+)
+def test_a_link_does_not_lead_into_the_database(tmp_path: Path, where: str, why: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "db")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    store = RocksStore(tmp_path / "db", families=FAMILIES)
+    try:
+        before = sorted(store.path.iterdir())
+        with pytest.raises(CheckpointError, match=why):
+            checkpoint.copy(store, tmp_path / where)
+        assert sorted(store.path.iterdir()) == before
+    finally:
+        store.close()
+
+
 def test_what_a_failed_copy_left_is_removed(tmp_path: Path) -> None:
     """RocksDB copies into a directory aside, and renames it at the end."""
     store = RocksStore(tmp_path / "db", families=FAMILIES)

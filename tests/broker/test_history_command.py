@@ -253,6 +253,42 @@ def test_a_damaged_segment_is_named_after_what_all_others_tell(config: Config) -
         next(shown)
 
 
+def test_a_damaged_segment_does_not_keep_from_following(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_command, "FOLLOW_S", 0)
+    history = Path(config.shell.data_dir) / "history"
+    (segment,) = segment_names(history)
+    segment.path.write_bytes(segment.path.read_bytes()[:1000])
+    found = tail(config, 9, as_json=False, follow=True)
+    assert len([next(found), next(found)]) == 2
+    bodies = []
+    for seq in (8, 9, 10):
+        tick = Tick()
+        tick.record(events.SESSION_EXPIRED, who="s\0", words={1: 7})
+        bodies.append(tick.pack(seq, NOW_MS + seq))
+    store = RocksStore(Path(config.shell.data_dir) / "db")
+    store.write([(HISTORY, history_key(1, 8), seal(bodies[0]))])
+    assert lines([next(found)]) == ["s: session expired"]
+    told_of = capsys.readouterr()
+    assert told_of.err.startswith(f"holdfast: left out: history segment {segment.path}: ")
+    assert (told_of.err.count("\n"), told_of.out) == (1, "")
+    SegmentWriter(history, "edge", keep_days=0).write(1, [unpack(body) for body in bodies[1:2]])
+    newest = list(segment_names(history))[-1]
+    newest.path.write_bytes(newest.path.read_bytes()[:1000])
+    looks: list[float] = []
+
+    def look(_: float) -> None:
+        looks.append(_)
+        if len(looks) == 3:
+            store.write([(HISTORY, history_key(1, 10), seal(bodies[2]))])
+
+    monkeypatch.setattr(history_command.time, "sleep", look)
+    assert lines([next(found)]) == ["s: session expired"]
+    assert capsys.readouterr().err.count(f"left out: history segment {newest.path}: ") == 1
+    store.close()
+
+
 def test_a_history_that_is_empty_or_elsewhere_is_said(config: Config) -> None:
     """Does an operator who forgot `-c` see that he looks into the wrong place?"""
     config.shell.history_dir = f"{config.shell.data_dir}/elsewhere"

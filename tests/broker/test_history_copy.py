@@ -105,6 +105,53 @@ def test_an_export_again_has_what_was_sealed_otherwise_since_once(
     assert list(segment_names(target))[-1].last_seq == 8
 
 
+@pytest.mark.parametrize("copied_before", [False, True])
+def test_what_an_earlier_export_has_is_not_copied_again_in_parts(
+    config: Config, tmp_path: Path, copied_before: bool
+) -> None:
+    """Is an event there twice when retention took one of the segments that an export foresaw?"""
+    target = tmp_path / "out"
+    export(config, str(target))
+    history = Path(config.shell.data_dir) / "history"
+    writer = SegmentWriter(history, "edge", keep_days=0)
+    for value in told()[3:]:
+        writer.write(1, [unpack(unseal(value, "row"))])
+    _, first, second = segment_names(history)
+    assert (first.first_seq, first.last_seq, second.first_seq, second.last_seq) == (6, 6, 7, 7)
+    first.path.unlink()
+    if copied_before:
+        os.link(second.path, target / second.path.relative_to(history))
+    assert export(config, str(target)).endswith("0 segments as they were, 0 new ones with 0 events")
+    assert segments.verify(target, thorough=True) == []
+    assert [(each.first_seq, each.last_seq) for each in segment_names(target)] == [(1, 5), (6, 7)]
+    assert len(list(segment_names(history))) == 2
+
+
+def test_what_vanishes_while_it_is_copied_is_not_removed_from_an_earlier_export(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    export(config, str(target))
+    history = Path(config.shell.data_dir) / "history"
+    writer = SegmentWriter(history, "edge", keep_days=0)
+    for value in told()[3:]:
+        writer.write(1, [unpack(unseal(value, "row"))])
+    link = os.link
+
+    def retain(source: Path, copy: Path) -> None:
+        for segment in segment_names(history):
+            if segment.last_seq == 6:
+                segment.path.unlink()
+        link(source, copy)
+
+    monkeypatch.setattr(os, "link", retain)
+    export(config, str(target))
+    assert (6, 7) in [(each.first_seq, each.last_seq) for each in segment_names(target)]
+    monkeypatch.undo()
+    export(config, str(target))
+    assert [(each.first_seq, each.last_seq) for each in segment_names(target)] == [(1, 5), (6, 7)]
+
+
 def test_what_only_an_earlier_export_has_is_kept(config: Config, tmp_path: Path) -> None:
     target = tmp_path / "out"
     export(config, str(target))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import limits
+from storage import limits, rocks
 from storage.errors import (
     DataLoss,
     Recoverable,
@@ -302,6 +302,44 @@ def test_a_checkpoint_that_cannot_be_made_does_not_end_the_database(
     store.sync()
     assert held(store) == 2
     assert not store.needs_reopen
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "is_of_copy"),
+    [
+        ("While fsync: {mnt}{copy}/000012.log: Input/output error", False),
+        ("While fsync: {copy}.live/000012.log: Input/output error", False),
+        ("While fsync: {copy}-2/000012.log: Input/output error", False),
+        ("While fsync: {copy}.tmp/000012.log: Input/output error", True),
+        ("While link file to {copy}.tmp/000012.sst: {mnt}/000012.sst: Input/output error", True),
+        ("No space left on device: While appending to file: {copy}.tmp/CURRENT: No space", True),
+        ("While rename a file to {copy}: {copy}.tmp: Input/output error", True),
+        ("While open a file: '{copy}'", True),
+    ],
+)
+def test_a_failed_checkpoint_is_blamed_on_the_copy_only_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, is_of_copy: bool
+) -> None:
+    """Does the broker go on over a log that could not be synced, for the likeness of two names?"""
+    copy = Path("/lib/holdfast/db")
+
+    class Failing:
+        def __init__(self, database: object) -> None:
+            pass
+
+        def create_checkpoint(self, path: str) -> None:
+            raise Exception("IO error: " + told.format(copy=path, mnt="/mnt"))
+
+    store = RocksStore(tmp_path / "db", families=["a", "b"])
+    monkeypatch.setattr(rocks, "Checkpoint", Failing)
+    with pytest.raises(Recoverable if is_of_copy else Unrecoverable):
+        store.checkpoint(copy)
+    if is_of_copy:
+        store.write(row(1))
+    else:
+        with pytest.raises(Unrecoverable):
+            store.write(row(1))
     store.close()
 
 

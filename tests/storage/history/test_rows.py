@@ -48,6 +48,11 @@ def test_keys_sort_by_boot_and_then_by_seq() -> None:
     assert sorted(pairs, key=lambda pair: rows.history_key(*pair)) == pairs
 
 
+def test_a_long_name_is_its_beginning_and_a_hash_of_all_of_it() -> None:
+    assert rows.shortened("x" * 1024) == "x" * 1024
+    assert rows.shortened("x" * 1025) == "x" * 256 + "...a01ae43d91eeec1b32769f601d6ad377"
+
+
 @pytest.mark.parametrize("key", [b"", bytes(11), bytes(13)])
 def test_a_key_of_another_size_is_refused(key: bytes) -> None:
     with pytest.raises(ValueError, match="expected 12"):
