@@ -154,7 +154,8 @@ def _earlier(
     for boot, first_seq, _ in history.rows():
         if all(each.last_seq < first_seq for each in sealed_in.get(boot, [])):
             waiting.setdefault(boot, first_seq)
-    kept, superseded = [], []
+    kept: list[SegmentName] = []
+    superseded: list[SegmentName] = []
     for mine in there:
         if mine.path.name in names:
             continue
