@@ -53,7 +53,7 @@ def test_a_topic_retained_before_the_batch_is_not_counted_again(view: Views) -> 
     history.row("retained_set", topic="a", msg=2, bytes=14)
     made = view(history)
     carried = F.col("seq") == 2
-    object.__setattr__(made, "events", made.events.withColumn("carried", carried))
+    object.__setattr__(made, "rare", made.rare.withColumn("carried", carried))
     rows = analytics_sessions.retained(made).collect()
     assert [(row.topics, row.bytes) for row in rows] == [(0, 4)]
     kept = analytics_sessions.still_retained(made).collect()

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from conformance.check import REGISTRY
+from conformance.check import PATIENCE_S, REGISTRY
 from conformance.runner import discover
 from conformance.statements import VERSIONS
 from tests.conformance.wrong.mutant import TOYS
-from tests.conformance.wrong.search import PATIENCE_S, SECTIONS, Key, attempt, passed_itself
+from tests.conformance.wrong.search import SECTIONS, Key, attempt, passed_itself
 
 TABLE: Final = Path(__file__).with_name("toys.toml")
 # What a toy says it says at once; nearly all checks wait in vain for something it never says.
