@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -30,17 +30,43 @@ FORBIDDEN: Final = (
     "Task exception was never retrieved",
     "Fatal Python error",
 )
-_ports = itertools.cycle(range(PORTS[0] + os.getpid() % (PORTS[1] - PORTS[0]), PORTS[1]))
+# Test processes that run side by side take ports from different blocks.
+BLOCK: Final = 200
+_claims: Final[list[socket.socket]] = []
 
 
 class BrokerFailed(AssertionError):
     """The process did not do what the test needs; carries the end of its log."""
 
 
+def _claimed() -> Iterator[int]:
+    """Yield the ports of blocks that no other process has claimed, then the same ones again.
+
+    A claim is a name among the abstract Unix sockets: it ends with the process, however it ends.
+    """
+    mine: list[int] = []
+    blocks = (PORTS[1] - PORTS[0]) // BLOCK
+    for number in range(blocks):
+        block = (os.getpid() + number) % blocks
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0holdfast-test-ports-{block}")
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        ports = range(PORTS[0] + block * BLOCK, PORTS[0] + (block + 1) * BLOCK)
+        mine.extend(ports)
+        yield from ports
+    yield from itertools.cycle(mine)
+
+
+_ports = _claimed()
+
+
 def free_port() -> int:
-    """Return a loopback port that nothing listens on and that no other caller here was given."""
-    for _ in range(PORTS[1] - PORTS[0]):
-        port = next(_ports)
+    """Return a loopback port that nothing listens on and that no other caller was given."""
+    for port in itertools.islice(_ports, PORTS[1] - PORTS[0]):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
