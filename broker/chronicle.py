@@ -9,8 +9,7 @@ from typing import Final
 from zlib import crc32
 
 from broker.connection import Connection
-from broker.ledger import Ledger
-from broker.receipts import UNSTORED_BOOT_SHIFT
+from broker.ledger import UNSTORED_BOOT_SHIFT, Ledger
 from broker.tick import Tick
 from mqtt.message import Message
 from mqtt.packets import Will

@@ -233,6 +233,7 @@ def _add_config_flags(parser: argparse.ArgumentParser) -> None:
 def run_serve(options: argparse.Namespace) -> int:
     """Run the broker until a signal ends it."""
     from broker import config as configuration
+    from broker import preflight
 
     try:
         config = configuration.load(
@@ -246,7 +247,7 @@ def run_serve(options: argparse.Namespace) -> int:
         )
         config.shell.accept_data_loss = options.accept_data_loss
         if options.test_config:
-            configuration.check_files(config)
+            preflight.check_files(config)
             print("configuration is good")
             return EXIT_OK
     except configuration.ConfigError as problem:

@@ -32,7 +32,6 @@ from broker.units import (
     Size,
     Text,
 )
-from storage.directory import is_in_use
 
 ENV_PREFIX: Final = "HOLDFAST__"
 FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
@@ -567,25 +566,3 @@ def template() -> str:
                 lines.append(f"#{option.key} = {option.kind.render(config.value(option))}")
         lines.append("")
     return "\n".join(lines)
-
-
-def check_files(config: Config) -> None:
-    """Check what the configuration points at, as `--test-config` does; raise `ConfigError`."""
-    from broker import access  # imports this module
-
-    try:
-        access.check(config)
-    except access.AccessError as problem:
-        raise ConfigError(str(problem)) from None
-    if os.path.exists(config.shell.data_dir) and not os.path.isdir(config.shell.data_dir):
-        raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")
-    from broker import history_place  # imports this module
-
-    if config.settings.history_level:
-        history_place.check(config.shell)
-    from broker import listeners  # the loop and TLS are not needed to read a configuration
-
-    try:
-        listeners.check(config.listeners, is_running=is_in_use(config.shell.data_dir))
-    except listeners.ListenError as problem:
-        raise ConfigError(str(problem)) from None

@@ -9,18 +9,16 @@ connection and are never stored. Decides nothing about messages; see `broker.del
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.backlog_trim import Plan, Trim
 from broker.meter import Meter
 from broker.ports import Exchange, Transport
 from mqtt.decoder import Decoder
 from mqtt.message import Message
 from mqtt.packets import Will
 from session.session import Session
-
-if TYPE_CHECKING:
-    from broker.quota import Plan, Trim
-    from storage.log import Cursor
+from storage.log import Cursor
 
 # States of a connection, in their order.
 AWAITING_CONNECT: Final = 0

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from broker.backlog_trim import Trimmer
 from broker.connection import ACTIVE, Connection, Pending
 from broker.counters import Counters
 from broker.dispatches import Dispatches
@@ -21,7 +22,6 @@ from broker.encoding import Parts, RunParts, encode_delivery
 from broker.fitting import Fitting
 from broker.pages import Pages
 from broker.ports import Policy
-from broker.quota import Trimmer
 from broker.retained import EXAMINE_MAX, Retained
 from broker.routes import Routes, Target
 from broker.settings import Settings

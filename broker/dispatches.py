@@ -9,8 +9,7 @@ from typing import Final
 
 from broker.books import check1_of, check2_of
 from broker.connection import Connection
-from broker.ledger import Ledger
-from broker.receipts import DROPPED, UNSTORED_BOOT_SHIFT
+from broker.ledger import DROPPED, UNSTORED_BOOT_SHIFT, Ledger
 from mqtt.message import Message
 from session.in_flight import (
     FROM_MAILBOX,

@@ -29,8 +29,8 @@ from broker.parts import Hooks, Parts
 from broker.ports import Authenticator, Policy, Transport
 from broker.settings import Settings
 from broker.silence import Silence
-from broker.tick import Tick
-from broker.turns import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Turns
+from broker.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
+from broker.turns import Turns
 from mqtt import reasons
 from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion

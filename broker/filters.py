@@ -7,40 +7,13 @@ its stream, and is woken when somebody wants more of it. So a million offline se
 client data. Read next: `broker.routes`.
 """
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from session.subscription import Subscription
-
-if TYPE_CHECKING:
-    from broker.connection import Connection
-    from broker.groups import Group
+from broker.subscribers import Entry
 
 _PLUS: Final = "+"
 _HASH: Final = "#"
 _END: Final = "/"  # where a node keeps the filter that ends at it: no level contains a slash
-
-
-class Entry:
-    """One distinct topic filter, awake."""
-
-    __slots__ = ("filter_id", "groups", "holders", "live", "routes", "topic_filter", "version")
-
-    def __init__(self, topic_filter: str, filter_id: int = 0, holders: int = 0) -> None:
-        self.topic_filter: str = topic_filter
-        self.filter_id: int = filter_id  # its stream in the store, 0 = none
-        self.holders: int = holders  # sessions and groups whose messages are stored under filter_id
-        self.live: dict[Connection, Subscription] = {}  # connected sessions, not the shared ones
-        self.groups: dict[str, Group] = {}  # share name -> group
-        self.version: int = 0
-        self.routes: int = 0  # cached routes that it is in
-
-    def is_idle(self) -> bool:
-        """Does nobody want this filter any more?"""
-        return not self.live and not self.holders and not self.groups
-
-    def may_rest(self) -> bool:
-        """Is the number of its stream all there is to know?"""
-        return self.holders == 1 and not self.routes and not self.live and not self.groups
 
 
 # What stands at one place of the tree: a node below, or one filter alone, with all its levels from

@@ -8,20 +8,20 @@ group whose members all live in memory keeps a bounded queue. Read next: `broker
 `session.group`.
 """
 
-from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.connection import ACTIVE, Connection
 from broker.counters import Counters
 from broker.delivery import READ_MAX, READERS_MAX, SCAN_MAX, Delivery
 from broker.dispatches import Dispatches
 from broker.ports import Policy
-from broker.routes import Entry, Routes
+from broker.routes import Routes
 from broker.settings import Settings
+from broker.subscribers import Group
 from broker.tick import Tick
 from mqtt.message import Message
-from session.group import GroupRecord, decode_group, encode_group
+from session.group import decode_group, encode_group
 from session.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.session import Session
 from session.subscription import Subscription
@@ -35,76 +35,6 @@ from storage.state import (
     split_group_key,
     unseal,
 )
-
-if TYPE_CHECKING:
-    from storage.log import Cursor
-
-
-class Group:
-    """One shared subscription with its connected members."""
-
-    __slots__ = (
-        "borrowed",
-        "cursor",
-        "entry",
-        "is_lagging",
-        "is_stored",
-        "leased",
-        "members",
-        "owed",
-        "pending",
-        "pending_bytes",
-        "position",
-        "rotor",
-        "share_name",
-        "since",
-        "stored_members",
-    )
-
-    def __init__(self, share_name: str, entry: Entry) -> None:
-        self.share_name: str = share_name
-        self.entry: Entry = entry
-        self.members: dict[Connection, Subscription] = {}
-        self.rotor: int = 0
-        self.is_stored: bool = False
-        self.stored_members: int = 0
-        self.position: int = 0
-        self.since: int = 0
-        self.owed: deque[int] = deque()  # offsets that came back, to be handed out first
-        # Offsets out with members whose sessions are not stored: owed again after a crash.
-        self.leased: dict[int, None] = {}
-        self.is_lagging: bool = False
-        self.cursor: Cursor | None = None
-        # In memory only: messages without an offset, waiting or out with a member.
-        self.pending: deque[Message] = deque()  # changed by `queue` and `next_pending` only
-        self.pending_bytes: int = 0  # of their payloads
-        self.borrowed: dict[tuple[Connection, int], Message] = {}
-
-    def queue(self, message: Message) -> None:
-        """Let a message wait for a member with room."""
-        self.pending.append(message)
-        self.pending_bytes += len(message.payload)
-
-    def queue_again(self, message: Message) -> None:
-        """Let a message that came back wait before all others."""
-        self.pending.appendleft(message)
-        self.pending_bytes += len(message.payload)
-
-    def next_pending(self) -> Message:
-        """Take the first message that waits."""
-        message = self.pending.popleft()
-        self.pending_bytes -= len(message.payload)
-        return message
-
-    def key(self) -> tuple[str, str]:
-        """Return (share name, topic filter): its identity."""
-        return self.share_name, self.entry.topic_filter
-
-    def record(self) -> GroupRecord:
-        """Return what of it belongs into the store."""
-        return GroupRecord(
-            self.position, self.since, self.stored_members, [*self.owed, *self.leased]
-        )
 
 
 class Groups:

@@ -13,12 +13,13 @@ from broker.census import Census
 from broker.chronicle import Chronicle
 from broker.counters import Counters
 from broker.delivery import SCAN_MAX, Delivery
-from broker.groups import Group, Groups
+from broker.groups import Groups
 from broker.lifecycle import Lifecycle
 from broker.quota import Quota
 from broker.retained import Retained
 from broker.sessions import Sessions
 from broker.settings import Settings
+from broker.subscribers import Group
 from broker.tick import Tick
 from session.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.session import Session

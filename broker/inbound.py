@@ -20,8 +20,7 @@ from broker.retained import Retained
 from broker.routes import Route, Routes
 from broker.sessions import Sessions
 from broker.settings import Settings
-from broker.tick import Tick
-from broker.turns import FILTER_WORK, UNIT_SHIFT
+from broker.tick import FILTER_WORK, UNIT_SHIFT, Tick
 from mqtt import reasons
 from mqtt.encoder import PINGRESP_BYTES, encode, puback, pubacks, pubcomp, pubrec, pubrel
 from mqtt.errors import ProtocolError

@@ -44,6 +44,21 @@ HASH_BYTES: Final = 16
 HASHES_MAX: Final = 65_536  # names whose hash is remembered
 HASHES_CHARACTERS_MAX: Final = 8 << 20
 
+# Where the boot's number begins in the number of a message that is not stored.
+UNSTORED_BOOT_SHIFT: Final = 40
+
+# Why a message was dropped, by the word it is counted under (`broker.counters`).
+DROPPED: Final = {
+    "queue_full": 1020,
+    "too_large": 1021,
+    "session_limit": 1023,
+    "total_limit": 1024,
+    "not_authorized": 1025,
+    "storage_refused": 1026,
+    "max_age": 1027,
+    "slow_consumer": 1028,
+}
+
 # In front of a name that is our own words: no client's name can begin like that.
 _WORDS: Final = "\0\0"
 _GAP_BEGINS: Final = 1053

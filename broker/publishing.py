@@ -16,8 +16,7 @@ from broker.receipts import NO_FILTERS, Receipts
 from broker.retained import Retained
 from broker.routes import Route, Routes
 from broker.settings import Settings
-from broker.tick import Tick
-from broker.turns import RETAIN_WORK
+from broker.tick import RETAIN_WORK, Tick
 from mqtt import reasons
 from mqtt.message import Message
 from storage.log import MessageLog

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.books import Book, check1_of, check2_of
 from broker.connection import CLOSED, Connection
-from broker.ledger import Ledger
+from broker.ledger import DROPPED, UNSTORED_BOOT_SHIFT, Ledger
 from mqtt.message import Message
 from session.session import Session
 from storage.history import events
@@ -32,20 +32,7 @@ from storage.history.rows import (
     RETAIN_SHIFT,
 )
 
-UNSTORED_BOOT_SHIFT: Final = 40
 NO_FILTERS: Final[list[int]] = []
-
-# Why a message was dropped, by the word it is counted under (`broker.counters`).
-DROPPED: Final = {
-    "queue_full": 1020,
-    "too_large": 1021,
-    "session_limit": 1023,
-    "total_limit": 1024,
-    "not_authorized": 1025,
-    "storage_refused": 1026,
-    "max_age": 1027,
-    "slow_consumer": 1028,
-}
 
 _CLIENT: Final = events.CLIENT << ACTOR_SHIFT
 _STORAGE: Final = events.STORAGE << ACTOR_SHIFT

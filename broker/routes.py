@@ -7,16 +7,12 @@ costs it a look at some numbers. Offline sessions appear here only as a number. 
 """
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.filters import Entry, Filters, is_wild
+from broker.connection import Connection
+from broker.filters import Filters, is_wild
+from broker.subscribers import Entry, Group
 from session.subscription import Subscription
-
-if TYPE_CHECKING:
-    from broker.connection import Connection
-    from broker.groups import Group
-
-__all__ = ["Entry", "Route", "Routes", "Target"]
 
 # Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest make room.
 ROUTES_MAX: Final = 65_536

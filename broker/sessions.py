@@ -14,8 +14,9 @@ from broker.chronicle import Chronicle
 from broker.connection import Connection
 from broker.counters import Counters
 from broker.delivery import Delivery
-from broker.groups import Group, Groups
-from broker.routes import Entry, Routes
+from broker.groups import Groups
+from broker.routes import Routes
+from broker.subscribers import Entry, Group
 from broker.tick import Tick
 from mqtt.topics import split_shared
 from session.records import decode_session, encode_session

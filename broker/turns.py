@@ -14,15 +14,6 @@ from broker.connection import ACTIVE, CLOSING, Connection
 from broker.tick import Tick
 from mqtt.runs import Received
 
-# A unit of work is one delivery or so many bytes read: 128, an ordinary message. Interpreted it is
-# about 4 microseconds, compiled 1.
-UNIT_SHIFT: Final = 7
-# What is no delivery, in units: a retained row read and written, a CONNECT with all its rows, the
-# parting from a lost connection, a filter of a SUBSCRIBE or UNSUBSCRIBE.
-RETAIN_WORK: Final = 4
-CONNECT_WORK: Final = 32
-LOSS_WORK: Final = 16
-FILTER_WORK: Final = 4
 # Packets of one read, or runs of up to 64, that are handled whatever the budget says: PINGREQ and
 # acknowledgements do not wait for a flood, and every client gets on.
 SPARED_MAX: Final = 4

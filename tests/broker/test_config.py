@@ -309,14 +309,3 @@ def test_the_template_loads_as_the_defaults_even_with_every_line_uncommented(wri
     loaded = load(write(uncommented), environment={})
     assert vars(loaded.settings) == vars(Settings())
     assert all(origin.startswith("file ") for origin in loaded.origins.values())
-
-
-def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: Path) -> None:
-    loaded = load(environment={"HOLDFAST__AUTH__PASSWORD_FILE": str(tmp_path / "absent")})
-    with pytest.raises(ConfigError, match="No such file"):
-        config.check_files(loaded)
-    file = tmp_path / "file"
-    file.write_text("")
-    loaded = load(environment={"HOLDFAST__STORAGE__DATA_DIR": str(file)})
-    with pytest.raises(ConfigError, match="not a directory"):
-        config.check_files(loaded)

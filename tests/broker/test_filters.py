@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from broker.filters import Entry, Filters, is_wild
+from broker.filters import Filters, is_wild
+from broker.subscribers import Entry
 from mqtt.topics import matches
 
 LEVELS = ("", "a", "b", "+")
@@ -86,13 +87,6 @@ def test_a_resting_filter_wakes_in_place_only_for_those_who_keep_the_answer() ->
     assert all(filters.wake(entry.topic_filter) is not entry for entry in shown)
     kept = filters.match("a/b", True)
     assert all(filters.wake(entry.topic_filter) is entry for entry in kept)
-
-
-def test_an_entry_rests_only_if_its_number_is_all_there_is_to_know() -> None:
-    for holders, routes, expected in ((1, 0, True), (0, 0, False), (2, 0, False), (1, 1, False)):
-        entry = Entry("a", 1, holders)
-        entry.routes = routes
-        assert entry.may_rest() is expected
 
 
 def test_wildcards_are_told_from_names() -> None:

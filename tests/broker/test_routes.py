@@ -7,8 +7,8 @@ import pytest
 
 from broker import routes as routes_module
 from broker.connection import Connection
-from broker.groups import Group
-from broker.routes import Entry, Route, Routes
+from broker.routes import Route, Routes
+from broker.subscribers import Entry, Group
 from mqtt.decoder import Decoder
 from mqtt.topics import matches
 from session.session import Session

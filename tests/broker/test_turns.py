@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.turns import CONNECT_WORK, LARGE_READ, LOSS_WORK, SPARED_MAX
+from broker.tick import CONNECT_WORK, LOSS_WORK
+from broker.turns import LARGE_READ, SPARED_MAX
 from mqtt.encoder import encode
 from mqtt.packets import (
     Disconnect,

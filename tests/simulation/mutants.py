@@ -15,9 +15,8 @@ import session.records
 from broker.connection import CLOSED, CLOSING, Connection
 from broker.delivery import Delivery
 from broker.engine import Engine
-from broker.filters import Entry
 from broker.fitting import Fitting
-from broker.groups import Group, Groups
+from broker.groups import Groups
 from broker.housekeeping import Housekeeping
 from broker.inbound import Inbound
 from broker.lifecycle import Lifecycle
@@ -26,6 +25,7 @@ from broker.publishing import CHANGED, Publishing
 from broker.retained import Retained
 from broker.routes import Routes
 from broker.sessions import Sessions
+from broker.subscribers import Entry, Group
 from broker.tick import Tick
 from session.in_flight import QOS_MASK, RELEASED, STORED_MASK
 from session.session import Session

@@ -153,6 +153,7 @@ SHELLS: Final[dict[str, str]] = {
     "broker.listeners": "binds addresses, makes the loop's servers",
     "broker.log": "writes to stderr, knows wall time",
     "broker.metrics": "an HTTP server in threads",
+    "broker.preflight": "looks at files",
     "broker.notify": "talks to systemd",
     "broker.passwords": "reads and writes the password file",
     "broker.history_reader": "reads files",

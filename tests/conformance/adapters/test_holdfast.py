@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker import config as configuration
+from broker.preflight import check_files
 from conformance.adapters.base import OPTIONS, Launch, Options, Place
 from conformance.adapters.holdfast import Holdfast
 
@@ -42,7 +43,7 @@ def test_every_option_is_one_the_configuration_accepts(tmp_path: Path) -> None:
     made = launch(tmp_path, ALL)
     ours = {k: v for k, v in made.environment.items() if k.startswith(configuration.ENV_PREFIX)}
     config = configuration.load(environment=ours)
-    configuration.check_files(config)
+    check_files(config)
     settings = config.settings
     assert settings.maximum_qos == 1
     assert settings.retain_available is False
