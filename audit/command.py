@@ -159,7 +159,7 @@ def run_once(options: argparse.Namespace) -> int:
     _need(options)
     with _only_one(options.out), _spark(options) as spark:
         from audit import run as runs
-        from audit.database import SourceError
+        from audit.database.reader import SourceError
 
         progress = _progress(options, began)
         try:
@@ -332,7 +332,7 @@ def _one_line(problem: Exception) -> str:
 
 
 def _settings(options: argparse.Namespace) -> Any:
-    from audit.view import Settings
+    from audit.input.batch_view import Settings
 
     return Settings() if options.horizon is None else Settings(horizon_s=options.horizon)
 
@@ -347,8 +347,9 @@ def _progress(options: argparse.Namespace, began: float) -> "Progress":
 
 def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> str:
     """Write report.html and the table of findings; return where the report is."""
-    from audit import analytics_merge, report
+    from audit.analytics import merge as analytics_merge
     from audit.files import join, write_text
+    from audit.report import page as report
 
     made_us = int(datetime.now(UTC).timestamp() * 1e6)
     picture = analytics_merge.picture(spark, out, document, made_us=made_us, seconds=seconds)

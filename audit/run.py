@@ -1,8 +1,9 @@
 """One run of the audit: new segments in, tables and a verdict out.
 
 The order is what makes a run repeatable: tables of the batch are written over whatever an earlier
-attempt left, then the verdict, and last the state that makes the batch count (`audit.state`). Each
-part of the audit is a module with `check`, and perhaps `carry` and `tables`; PARTS names them all.
+attempt left, then the verdict, and last the state that makes the batch count (`audit.batch_state`).
+Each part of the audit is a module with `check`, and perhaps `carry` and `tables`; PARTS names them
+all.
 """
 
 import json
@@ -17,26 +18,21 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from audit import (
-    analytics,
-    carrying,
-    deliveries,
-    events,
-    keeping,
-    log_checks,
-    messages,
-    retained_checks,
-    segments,
-    session_checks,
-    state,
-)
+from audit import batch_state as state
+from audit.analytics import tables as analytics
+from audit.checks import delivery_checks as deliveries
+from audit.checks import log_checks, retained_checks, session_checks
+from audit.checks import open_rows as carrying
+from audit.checks import publish_checks as messages
+from audit.checks.verdict import INVARIANTS, Outcome, Status, overall
 from audit.files import is_local, join, read_text, remove, write_text
-from audit.keeping import Kept
-from audit.outcome import INVARIANTS, Outcome, Status, overall
-from audit.segments import Segment
-from audit.shelf import Shelf
+from audit.input import events, segments
+from audit.input import kept_rows as keeping
+from audit.input.batch_view import Settings, View, build
+from audit.input.frame_cache import Shelf
+from audit.input.kept_rows import Kept
+from audit.input.segments import Segment
 from audit.spark import frame_of
-from audit.view import Settings, View, build
 from storage.history.events import REASONS
 
 VERDICT_VERSION: Final = 1
@@ -219,7 +215,7 @@ def _rows_ahead(
     for key, seq in ends:
         exported[key] = max(seq, exported.get(key, 0))
     # Only here: it needs the storage engine, which the driver of a cluster may not have.
-    from audit.source import frame_beyond
+    from audit.database.spark_source import frame_beyond
 
     place = join(out_dir, "state", "database")
     frame_beyond(spark, database, exported).write.mode("overwrite").parquet(place)

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from audit import run as runs
 from audit.files import join
+from audit.input.batch_view import Settings
 from audit.run import Part, Progress
-from audit.view import Settings
 
 # Names of segments, as a pattern of Hadoop; other files are left alone.
 SEGMENTS: Final = f"*-{'[0-9]' * 8}-{'[0-9]' * 16}-{'[0-9]' * 16}.parquet"

@@ -15,15 +15,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-from broker.auth import AllowAll, AllowAllPolicy
-from broker.counters import Counters
-from broker.engine import Engine
-from broker.settings import Settings
-from storage import boottime
-from storage.clock import Heartbeat
-from storage.directory import DataDirectory
-from storage.rocks import RocksStore
-from storage.state import FAMILIES
+from broker.security.authenticators import AllowAll, AllowAllPolicy
+from session.counters import Counters
+from session.engine import Engine
+from session.settings import Settings
+from storage.local.data_directory import DataDirectory
+from storage.local.rocks import RocksStore
+from storage.tables.tables import FAMILIES
+from storage.time import machine_clocks as boottime
+from storage.time.broker_clock import Heartbeat
 
 TICK_SESSIONS: Final = 500  # sessions a batch, about what a storm brings in one turn of the loop
 DISCONNECT: Final = b"\xe0\x00"

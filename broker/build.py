@@ -33,7 +33,7 @@ class Build:
         return f"{'compiled' if self.kind == COMPILED else 'pure Python'} ({self.why})"
 
 
-def find(module: str = "broker.engine", note: Path = NOTE) -> Build:
+def find(module: str = "session.engine", note: Path = NOTE) -> Build:
     """Return which build the import system would load `module` from."""
     spec = find_spec(module)
     origin = (spec.origin if spec else None) or ""

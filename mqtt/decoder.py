@@ -4,18 +4,19 @@ Must never let an exception out for what the peer sent: a broken stream ends in 
 packets before the fault. Does not know connection state beyond "was there a CONNECT", so what
 depends on more (aliases, quotas, capabilities) is judged above. The usual PUBLISH and the
 acknowledgements are decoded here, in one loop without a call per field; the rest is in
-`mqtt.bodies`.
+`mqtt.body_decoder`.
 """
 
 import struct
 from typing import Final, Literal, TypeAlias, cast
 
-from mqtt import bodies, packets
+from mqtt import body_decoder as bodies
+from mqtt import packets
 from mqtt import properties as props
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
+from mqtt.packet_runs import PubackRun, PublishRun, Received
 from mqtt.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqtt.reasons import PACKET_TOO_LARGE, TOPIC_NAME_INVALID
-from mqtt.runs import PubackRun, PublishRun, Received
 from mqtt.wire import VARINT_MAX, Reader
 
 Role: TypeAlias = Literal["server", "client"]
@@ -154,7 +155,7 @@ class Decoder:
         return cast(list[Packet], self._receive(data, False))
 
     def receive_runs(self, data: bytes) -> list[Received]:
-        """Do what `receive` does, and gather neighbours that are alike (`mqtt.runs`)."""
+        """Do what `receive` does, and gather neighbours that are alike (`mqtt.packet_runs`)."""
         return self._receive(data, True)
 
     def _receive(self, data: bytes, gathers: bool) -> list[Received]:

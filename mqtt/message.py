@@ -1,8 +1,8 @@
 """An application message as the broker holds it: in memory, in the log and on its way out.
 
 Must never hold anything of one delivery (packet ids, granted QoS, DUP): one `Message` is shared by
-all its receivers. Read next: `storage.records` (its bytes on disk) and `broker.delivery` (its way
-out).
+all its receivers. Read next: `storage.tables.message_record` (its bytes on disk) and
+`session.delivery.delivery` (its way out).
 """
 
 from typing import Final

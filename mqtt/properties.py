@@ -1,9 +1,9 @@
 """The properties of MQTT 5.0: which exist, of what type, in which packet, and how a block is read.
 
-Must never know a packet's other fields. `TABLES` says for each packet which identifiers it may
-hold (anything else is malformed, section 2.2.2.2); `read` checks types, repeats and values that are
-never legal. Rules that need the direction or the connection's state belong to `mqtt.bodies` and
-above.
+Must never know a packet's other fields. `TABLES` says for each packet which identifiers it may hold
+(anything else is malformed, section 2.2.2.2); `read` checks types, repeats and values that are
+never legal. Rules that need the direction or the connection's state belong to `mqtt.body_decoder`
+and above.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Must never recurse, and must never turn a client's string into a pattern of some other language:
 levels are compared literally, character for character [MQTT-4.7.3-4]. Indexes over many filters are
-elsewhere; this is the definition they have to agree with. Read next: `broker.routes`.
+elsewhere; this is the definition they have to agree with. Read next: `session.routing.router`.
 """
 
 from typing import Final

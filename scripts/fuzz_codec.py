@@ -29,8 +29,8 @@ from mqtt.errors import (  # noqa: E402
     ProtocolError,
     UnsupportedProtocolVersion,
 )
+from mqtt.packet_runs import one_by_one  # noqa: E402
 from mqtt.packets import Connack, Connect, Packet, Puback, Publish  # noqa: E402
-from mqtt.runs import one_by_one  # noqa: E402
 
 # (role of the decoder, version): what the first byte of an input chooses, modulo their number ...
 STATES = (

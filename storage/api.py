@@ -1,9 +1,10 @@
 """The port between Holdfast's pure code and a key-value store, and what it promises.
 
 A store holds column families of ordered byte keys. The broker writes one atomic batch per tick and
-never asks for a sync itself: the committer (`storage.writer`, or the simulation) syncs and reports.
-Implementations: `storage.rocks` (RocksDB) and `storage.memory` (a disk that forgets what was not
-synced). Read next: `storage.log` (the message log), `storage.state` (the keys of everything else).
+never asks for a sync itself: the committer (`storage.local.committer`, or the simulation) syncs and
+reports. Implementations: `storage.local.rocks` (RocksDB) and `storage.local.memory` (a disk that
+forgets what was not synced). Read next: `storage.log.message_log` (the message log),
+`storage.tables.tables` (the keys of everything else).
 """
 
 from collections.abc import Sequence

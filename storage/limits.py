@@ -1,4 +1,7 @@
-"""What the store may take of memory and disk. Read next: `storage.rocks`, `storage.space`."""
+"""What the store may take of memory and disk.
+
+Read next: `storage.local.rocks`, `storage.local.disk_space`.
+"""
 
 from typing import Final
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from audit.generate.state import SLOT_BITS, SLOT_MASK, UNSTORED, Row
 from audit.generate.steady import Ints
+from storage.history.columns import ARROW_SCHEMA
 from storage.history.events import ACTORS, COLUMNS, EVENTS, SCHEMA_VERSION
-from storage.history.table import ARROW_SCHEMA
 
 Flags = npt.NDArray[np.bool_]
 

@@ -150,7 +150,7 @@ class Broker:
         if self._launch is None or self._directory is None:
             raise NotRun("needs a broker adapter")
         assert self._process is None or self._process.poll() is not None, "it is running"
-        with self._lock, open(self._directory / "broker.log", "ab") as log:
+        with self._lock, open(self._directory / "broker.observe.structured_log", "ab") as log:
             if self._is_closed:  # a run that was interrupted must not leave a process
                 raise AdapterError(f"{self.name} is not started any more: the run is over")
             try:
@@ -185,7 +185,7 @@ class Broker:
         """Return what it has written to stdout and stderr since the first start."""
         if self._directory is None:
             return ""
-        return (self._directory / "broker.log").read_text("utf-8", "replace")
+        return (self._directory / "broker.observe.structured_log").read_text("utf-8", "replace")
 
     def _last_words(self) -> str:
         lines = [line for line in self.log().splitlines() if line.strip()]

@@ -2,9 +2,9 @@
 
 One row says one thing that happened, in the order of (node, boot, seq), which has no holes within a
 boot. The broker appends rows in the same batch as the state they describe (`broker.recorder`),
-packed as `storage.history.rows` says; the exporter spreads them over the columns below and seals
-them in Parquet. Numbers here are on disk: they are only ever added. docs/history.md tells what each
-event means and which columns it fills.
+packed as `storage.history.packed_rows` says; the exporter spreads them over the columns below and
+seals them in Parquet. Numbers here are on disk: they are only ever added. docs/history.md tells
+what each event means and which columns it fills.
 """
 
 from typing import Final
@@ -151,7 +151,8 @@ REASONS: Final[dict[int, str]] = {
 
 OUTBOX_FULL: Final = 1050
 OUTBOX_TRIMMED: Final = 1051
-# What a name that was too long looks like (`storage.history.rows.shortened`): not all its levels.
+# What a name that was too long looks like (`storage.history.packed_rows.shortened`): not all its
+# levels.
 SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 
 # Stages of the books: how often, how many bytes, and which (see `check1`).

@@ -1,8 +1,9 @@
 """Segments: the sealed Parquet files of the history, and what their footers promise.
 
 A segment holds events of one node, boot and hour without a hole, and appears complete and durable
-under its name (`storage.history.names`) or not at all: writing the same events again replaces it.
-One process at a time writes or removes segments in a directory. Needs the extra `history`.
+under its name (`storage.history.segment_names`) or not at all: writing the same events again
+replaces it. One process at a time writes or removes segments in a directory. Needs the extra
+`history`.
 """
 
 import errno
@@ -21,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage import failpoint
+from storage.history.columns import ARROW_SCHEMA
 from storage.history.events import SCHEMA_VERSION
-from storage.history.names import SegmentName, hours, names_in, parse_name, segment_path
-from storage.history.table import ARROW_SCHEMA
+from storage.history.segment_names import SegmentName, hours, names_in, parse_name, segment_path
+from storage.local import failpoint
 
 EVENTS_MAX: Final = 500_000  # of a segment: about 10 MB, and 1 GB of memory while it is audited
 HOUR_US: Final = 3_600_000_000

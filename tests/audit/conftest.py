@@ -16,15 +16,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import audit.spark
-from audit import gaps
-from audit.events import gseq, read
-from audit.findings import Findings
-from audit.known import known
-from audit.lives import Client
-from audit.session_rows import COLUMNS as SESSION_COLUMNS
-from audit.session_rows import SessionRow
-from audit.shelf import Shelf
-from audit.view import MARKS, SESSION_EVENTS, Settings, View, build
+from audit.checks.fold_findings import Findings
+from audit.checks.session_lifetimes import Client
+from audit.input import gaps
+from audit.input.batch_view import MARKS, SESSION_EVENTS, Settings, View, build
+from audit.input.events import gseq, read
+from audit.input.fold_context import known
+from audit.input.frame_cache import Shelf
+from audit.input.session_columns import COLUMNS as SESSION_COLUMNS
+from audit.input.session_columns import SessionRow
 from storage.history.events import COLUMNS
 from tests.audit.numbers import halves, whole
 

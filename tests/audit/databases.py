@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from audit.database import Database
-from audit.tables import plan, read
-from storage.rocks import RocksStore
-from tests.broker.harness import Broker, will
+from audit.database.reader import Database
+from audit.database.reading import plan, read
+from storage.local.rocks import RocksStore
+from tests.session.harness import Broker, will
 
 NODE = "pier_7"
 

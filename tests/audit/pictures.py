@@ -3,8 +3,8 @@
 import math
 from typing import Literal
 
-from audit.outcome import INVARIANTS
-from audit.picture import (
+from audit.checks.verdict import INVARIANTS
+from audit.report.summary import (
     Backlog,
     Bill,
     Boot,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from audit import command, doctor
-from broker.cli import main as holdfast
+from broker.cli.main import main as holdfast
 
 ROOT = Path(__file__).parents[2]
 

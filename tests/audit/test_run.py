@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from audit import log_checks, state
+from audit import batch_state as state
+from audit.checks import log_checks
 from audit.run import NothingToAudit, Part, run
 
 # What batches, verdicts and exit codes need; the other parts have tests of their own.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from audit import log_checks
+from audit.checks import log_checks
 from audit.run import Part
 from audit.stream import watch
 from tests.audit.conftest import History

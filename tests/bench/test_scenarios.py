@@ -8,13 +8,13 @@ import pytest
 from bench import brokers, fill, run, scenarios
 from bench.brokers import EMQX, FLASHMQ, MOSQUITTO, NANOMQ, OURS, SQLITE
 from bench.goals import WORKS
-from broker.auth import AllowAll, AllowAllPolicy
-from broker.counters import Counters
-from broker.engine import Engine
-from broker.settings import Settings
-from storage.directory import DataDirectory
-from storage.rocks import RocksStore
-from storage.state import FAMILIES
+from broker.security.authenticators import AllowAll, AllowAllPolicy
+from session.counters import Counters
+from session.engine import Engine
+from session.settings import Settings
+from storage.local.data_directory import DataDirectory
+from storage.local.rocks import RocksStore
+from storage.tables.tables import FAMILIES
 
 
 def test_every_work_is_measured_by_one_scenario() -> None:

@@ -16,21 +16,21 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from broker.auth import AllowAll, AllowAllPolicy
-from broker.counters import Counters
-from broker.driver import Driver
-from broker.endpoints import Endpoint
-from broker.engine import Engine
-from broker.listeners import Listener
-from broker.log import Log
-from broker.settings import Settings
-from broker.transport import ClientStream
+from broker.configuration.listener_options import Endpoint
+from broker.loop.client_stream import ClientStream
+from broker.loop.driver import Driver
+from broker.network.listeners import Listener
+from broker.observe.structured_log import Log
+from broker.security.authenticators import AllowAll, AllowAllPolicy
 from mqtt.decoder import Decoder
 from mqtt.encoder import encode
 from mqtt.packets import Connack, Connect, Packet, Publish, Subscribe, Subscription
-from storage.rocks import RocksStore
-from storage.state import FAMILIES
-from storage.writer import Committer
+from session.counters import Counters
+from session.engine import Engine
+from session.settings import Settings
+from storage.local.committer import Committer
+from storage.local.rocks import RocksStore
+from storage.tables.tables import FAMILIES
 
 PATIENCE_S: Final = 15.0
 QUIET_S: Final = 0.15

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import broker.engine
+import session.engine
 from broker import build
 
 
@@ -28,7 +28,7 @@ EXTENSION = "core_a" + EXTENSION_SUFFIXES[0]
 
 
 def test_this_one_is_what_is_loaded_here() -> None:
-    is_source = (broker.engine.__file__ or "").endswith(".py")
+    is_source = (session.engine.__file__ or "").endswith(".py")
     assert build.find().kind == (build.PURE if is_source else build.COMPILED)
 
 

@@ -13,7 +13,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqtt import reasons
-from tests.broker.certificates import Authority
+from tests.broker.network.certificates import Authority
 from tests.clients.conversation import MISSED, PATIENCE_SECONDS, expect_own, publish_missed
 from tests.clients.node import Node, installed_modules
 from tests.durability.foreign import RECONNECT_SECONDS, connect

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import main as holdfast
+from broker.cli.main import main as holdfast
 from conformance.command import main
 from conformance.connection import open_tcp
 from tests.conformance.conftest import TOY

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.exporter import TRIM_ROWS
-from storage import failpoint
+from broker.history.exporter import TRIM_ROWS
 from storage.history import segments
-from storage.history.names import segment_names
-from storage.history.rows import peek, split_history_key
-from storage.rocks import RocksStore
-from storage.state import HISTORY, scan_all, unseal
+from storage.history.packed_rows import peek, split_history_key
+from storage.history.segment_names import segment_names
+from storage.local import failpoint
+from storage.local.rocks import RocksStore
+from storage.tables.tables import HISTORY, scan_all, unseal
 from tests.durability.process import POLL_SECONDS, READY_SECONDS, BrokerProcess, holdfast
 from tests.durability.rawclient import RawClient
 

@@ -30,7 +30,8 @@ EDGE_CYCLES: Final = max(5, CYCLES // 4)
 SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
 DRAIN_SECONDS: Final = 60.0
 RATE: Final = 250  # messages a second of each publisher
-# Where the broker kills itself, by the names of `storage.writer`: the windows a clock rarely hits.
+# Where the broker kills itself, by the names of `storage.local.committer`: the windows a clock
+# rarely hits.
 PROTOCOLS: Final = (paho.MQTTv311, paho.MQTTv5)
 FAILPOINTS: Final = ("before_write", "after_write_before_sync", "after_sync_before_reply")
 

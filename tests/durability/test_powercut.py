@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.rocks import RocksStore
+from storage.local.rocks import RocksStore
 from tests.durability.iofault import Faults, build
 from tests.durability.powercut import apply_power_cut, baseline
 
@@ -34,8 +34,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 # ends by itself. With `os` everything counts as durable at once.
 BROKER = """
 import sys, threading
-from storage.rocks import RocksStore
-from storage.writer import Committer
+from storage.local.rocks import RocksStore
+from storage.local.committer import Committer
 directory, durability = sys.argv[1:]
 store = RocksStore(directory, families=["a", "b"])
 reported = threading.Event()
@@ -135,14 +135,14 @@ def test_what_a_restart_recovered_survives_the_next_power_cut(shim: Path, tmp_pa
     side.touch()
     kill_unsynced = """
 import os, signal, sys
-from storage.rocks import RocksStore
+from storage.local.rocks import RocksStore
 store = RocksStore(sys.argv[1], families=["a"])
 store.write([("a", b"key", b"value")])
 os.kill(os.getpid(), signal.SIGKILL)
 """
     open_and_kill = """
 import os, signal, sys
-from storage.rocks import RocksStore
+from storage.local.rocks import RocksStore
 store = RocksStore(sys.argv[1])
 assert store.get("a", b"key") == b"value" and store.durable_sequence() == 1
 os.kill(os.getpid(), signal.SIGKILL)
@@ -163,13 +163,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_families_are_durable_at_once_and_the_batches_before_them_are_not(
     shim: Path, tmp_path: Path
 ) -> None:
-    """Does RocksDB do what `storage.memory` says of a crash after creating or dropping a family?"""
+    """Does a crash after creating or dropping a family do what `storage.local.memory` says?"""
     directory, side = tmp_path / "db", tmp_path / "side"
     faults = Faults(shim, tmp_path / "rules", side=side)
     side.touch()
     script = """
 import os, signal, sys
-from storage.rocks import RocksStore
+from storage.local.rocks import RocksStore
 store = RocksStore(sys.argv[1], families=["a", "b"])
 store.write([("a", b"synced", b"")])
 store.sync()

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from broker.auth import AllowAll, AllowAllPolicy
-from broker.connection import ACTIVE, CLOSED, CLOSING, Connection
-from broker.counters import Counters
-from broker.engine import Engine
-from broker.settings import Settings
+from broker.security.authenticators import AllowAll, AllowAllPolicy
 from mqtt.decoder import Decoder
+from session.counters import Counters
+from session.engine import Engine
+from session.live.connection import ACTIVE, CLOSED, CLOSING, Connection
+from session.settings import Settings
 from storage.errors import WriteStalled
-from storage.memory import MemoryStore
-from tests.broker.audit import audit
+from storage.local.memory import MemoryStore
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.watcher import Fault, Published, Watcher
+from tests.session.store_audit import audit
 
 START_MS: Final = 1_700_000_000_000
 SLOTS: Final = 3

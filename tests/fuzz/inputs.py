@@ -7,7 +7,6 @@ nothing of the engine. Read next: `tests.fuzz.watcher`, which knows what would b
 from random import Random
 from typing import Final
 
-from broker.settings import Settings
 from mqtt.encoder import encode
 from mqtt.packets import (
     Auth,
@@ -29,6 +28,7 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from session.settings import Settings
 from tests.fuzz.watcher import RELEASED, Watcher
 
 CLIENT_IDS: Final = ("one", "two", "three")

@@ -2,14 +2,14 @@
 
 import pytest
 
-import broker.engine
-from broker.engine import Engine
+import session.engine
+from session.engine import Engine
 from tests.fuzz.box import Box
 from tests.fuzz.command import PACKETS_PER_HISTORY, run_history, run_many
 from tests.fuzz.watcher import Fault, View
 from tests.simulation.mutants import MUTANTS
 
-is_compiled = not (broker.engine.__file__ or "").endswith(".py")
+is_compiled = not (session.engine.__file__ or "").endswith(".py")
 
 
 def test_twenty_thousand_packets_break_no_rule() -> None:

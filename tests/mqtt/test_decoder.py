@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtt import decoder as decoder_module
-from mqtt.bodies import FILTERS_MAX, header_fault
+from mqtt.body_decoder import FILTERS_MAX, header_fault
 from mqtt.decoder import PACKET_SIZE_MAX, Decoder
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
+from mqtt.packet_runs import Received
 from mqtt.packets import Connect, Packet, Pingreq, Puback, Publish
 from mqtt.reasons import QUOTA_EXCEEDED
-from mqtt.runs import Received
 from tests.mqtt.samples import GOLDEN, Sample, Sender, decoder_for, frame, streams
 
 CONNECT_V4 = bytes.fromhex("10 0c 0004 4d515454 04 02 003c 0000")

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests.broker.stored import MOSQUITTO_6
+from tests.broker.security.stored import MOSQUITTO_6
 from tests.durability.process import BrokerProcess
 
 PASSWORD: Final = b"right pass"  # of every user here

@@ -9,16 +9,17 @@ from typing import Any, Final
 
 import pytest
 
-from broker import hashes, scram
-from broker.accounts import Accounts
-from broker.auth import WAITING_CHECKS_MAX, PasswordFile
-from broker.hashes import StoredHash, parse
-from broker.ports import Verdict
+from broker.security import password_hashes as hashes
+from broker.security import scram
+from broker.security.accounts import Accounts
+from broker.security.authenticators import WAITING_CHECKS_MAX, PasswordFile
+from broker.security.password_hashes import StoredHash, parse
 from conformance.scram import ScramClient
 from mqtt import reasons
 from mqtt.packets import Connack, Connect
+from session.ports import Verdict
 from tests.broker.loop import Loop
-from tests.broker.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
+from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
 from tests.security.files import PASSWORD

@@ -16,8 +16,8 @@ from mqtt import reasons
 from mqtt.decoder import Decoder
 from mqtt.encoder import encode
 from mqtt.packets import Connack, Connect, Disconnect, Puback, Publish
-from tests.broker.certificates import Authority
-from tests.broker.webclient import frame, request
+from tests.broker.network.certificates import Authority
+from tests.broker.network.webclient import frame, request
 from tests.durability.process import ROOT, free_port, holdfast
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene

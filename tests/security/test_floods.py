@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker.routes import Routes
 from mqtt import reasons
 from mqtt.decoder import Decoder
+from mqtt.packet_runs import Received
 from mqtt.packets import (
     Connack,
     Disconnect,
@@ -29,8 +29,8 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from mqtt.runs import Received
-from tests.broker.harness import Broker, connect_packet
+from session.routing.router import Routes
+from tests.session.harness import Broker, connect_packet
 
 # C1: memory for what a header only declares
 

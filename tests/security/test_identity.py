@@ -4,7 +4,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Publish, Unsubscribe
-from tests.broker.harness import Broker, will
+from tests.session.harness import Broker, will
 
 # C5: somebody else with the same client id
 

@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from broker.settings import Settings
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import (
@@ -21,11 +20,12 @@ from mqtt.packets import (
     Subscribe,
     Subscription,
 )
-from tests.broker.certificates import Authority
-from tests.broker.harness import Broker
+from session.settings import Settings
+from tests.broker.network.certificates import Authority
 from tests.durability.process import free_port
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
+from tests.session.harness import Broker
 from tests.simulation import rare
 from tests.simulation.command import run_chunk
 

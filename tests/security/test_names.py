@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.acl import AclError, AclPolicy, parse
-from broker.auth import AllowAll, PlainNames
+from broker.security.acl import AclError, AclPolicy, parse
+from broker.security.authenticators import AllowAll, PlainNames
 from mqtt import reasons
 from mqtt.packets import Connack
-from tests.broker.harness import Broker
+from tests.session.harness import Broker
 
 RULES: Final = """\
 user root

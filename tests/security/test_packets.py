@@ -30,8 +30,8 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from tests.broker.harness import Broker, connect_packet, will
 from tests.fuzz.command import run_many
+from tests.session.harness import Broker, connect_packet, will
 
 FROM_CLIENT: list[Packet] = [
     Publish("t", b"x", 1, packet_id=1),

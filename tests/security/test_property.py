@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker.acl import AclPolicy, Rules, parse
-from broker.auth import AllowAll, PlainNames
+from broker.security.acl import AclPolicy, Rules, parse
+from broker.security.authenticators import AllowAll, PlainNames
 from mqtt.packets import Publish
-from tests.broker.harness import Broker, Client, will
+from tests.session.harness import Broker, Client, will
 
 USERS: Final = ("ann", "bob", "eve")
 TOPICS: Final = ("a", "a/b", "a/ann", "a/bob", "b", "b/b", "$SYS/x")

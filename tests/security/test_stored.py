@@ -20,21 +20,23 @@ import pytest
 from mqtt import reasons
 from mqtt.message import Message
 from mqtt.packets import Publish, Pubrec, Pubrel
-from session.group import decode_group, encode_group
-from session.records import decode_session, encode_session
-from session.subscription import decode_subscription
-from session.will import decode_connection, encode_connection
-from storage.clock import Heartbeat
+from session.state.records import decode_session, encode_session
+from session.state.shared_group_record import decode_group, encode_group
+from session.state.subscription import decode_subscription
+from session.state.will_record import decode_connection, encode_connection
 from storage.errors import CorruptRecord, StorageError
-from storage.generations import decode_generation
-from storage.layouts.block import Block
-from storage.memory import MemoryStore
-from storage.pulse import MAGIC as PULSE_MAGIC
-from storage.pulse import decode as decode_pulse
-from storage.pulse import encode as encode_pulse
-from storage.records import decode_message, encode_message, topic_bytes
-from storage.rocks import RocksStore
-from storage.state import (
+from storage.local.heartbeat_file import MAGIC as PULSE_MAGIC
+from storage.local.heartbeat_file import decode as decode_pulse
+from storage.local.heartbeat_file import encode as encode_pulse
+from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
+from storage.local.watermark import Watermark
+from storage.local.watermark import decode as decode_watermark
+from storage.local.watermark import encode as encode_watermark
+from storage.log.generations import decode_generation
+from storage.log.layouts.block_format import Block
+from storage.tables.message_record import decode_message, encode_message, topic_bytes
+from storage.tables.tables import (
     BOOT_KEY,
     FAMILIES,
     FORMAT_KEY,
@@ -50,14 +52,12 @@ from storage.state import (
     seal,
     unseal,
 )
-from storage.watermark import Watermark
-from storage.watermark import decode as decode_watermark
-from storage.watermark import encode as encode_watermark
-from tests.broker.harness import NEVER, Broker, will
+from storage.time.broker_clock import Heartbeat
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import FOREVER, RawClient
 from tests.security.lived import ANN, BOB, GOLDEN, start_on, unpack
-from tests.session.cases import CONNECTIONS, GROUPS, SESSIONS, SUBSCRIPTIONS
+from tests.session.harness import NEVER, Broker, will
+from tests.session.state.cases import CONNECTIONS, GROUPS, SESSIONS, SUBSCRIPTIONS
 from tests.storage.log_cases import golden, message
 
 ROOT: Final = Path(__file__).resolve().parents[2]

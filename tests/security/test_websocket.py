@@ -1,7 +1,7 @@
 """The door for browsers, of a whole broker: C14 of docs/security.md.
 
-Byte for byte and turn for turn of the loop in tests/broker/test_websocket.py; here a process is
-attacked, and it must go on serving others.
+Byte for byte and turn for turn of the loop in tests/broker/network/test_websocket.py; here a
+process is attacked, and it must go on serving others.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from mqtt.packets import (
     Subscribe,
     Subscription,
 )
-from tests.broker.certificates import Authority
-from tests.broker.webclient import (
+from tests.broker.network.certificates import Authority
+from tests.broker.network.webclient import (
     BINARY,
     CLOSE,
     CONTINUATION,

@@ -8,8 +8,8 @@ Read next: `tests.simulation.world`.
 from typing import TYPE_CHECKING, Final
 
 from mqtt.packets import Disconnect
-from storage import state
 from storage.errors import Unrecoverable
+from storage.tables import tables as state
 from tests.simulation.client import ONLINE, Client
 from tests.simulation.plans import Plan
 from tests.simulation.verdict import Violation

@@ -6,16 +6,16 @@ with what the disk holds finds it. Read next: `tests.simulation.retold`.
 
 from typing import Any
 
-from broker.census import Census
-from broker.chronicle import Chronicle
-from broker.connection import Connection
-from broker.dispatches import Dispatches
-from broker.ledger import Ledger
-from broker.lifecycle import Lifecycle
-from broker.sessions import Sessions
-from session.session import Session
+from session.history.delivery_events import Dispatches
+from session.history.recorder import Ledger
+from session.history.session_events import Chronicle
+from session.lifetime.census import Census
+from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.repository import Sessions
+from session.live.connection import Connection
+from session.state.session import Session
 from storage.api import Batch
-from storage.state import HISTORY
+from storage.tables.tables import HISTORY
 from tests.simulation.planting import Patcher, mutant
 
 

@@ -9,29 +9,30 @@ Patches are applied to classes for the time of a run and taken back after it. Re
 from collections.abc import Callable
 from typing import Any
 
-import broker.delivery
-import broker.lifecycle
-import session.records
-from broker.connection import CLOSED, CLOSING, Connection
-from broker.delivery import Delivery
-from broker.engine import Engine
-from broker.fitting import Fitting
-from broker.groups import Groups
-from broker.housekeeping import Housekeeping
-from broker.inbound import Inbound
-from broker.lifecycle import Lifecycle
-from broker.pages import Wish
-from broker.publishing import CHANGED, Publishing
-from broker.retained import Retained
-from broker.routes import Routes
-from broker.sessions import Sessions
-from broker.subscribers import Entry, Group
-from broker.tick import Tick
-from session.in_flight import QOS_MASK, RELEASED, STORED_MASK
-from session.session import Session
-from storage.due import SESSION, WILL, Due
+import session.delivery.delivery
+import session.lifetime.lifecycle
+import session.lifetime.repository
+import session.state.records
+from session.delivery.backlog_page import Wish
+from session.delivery.delivery import Delivery
+from session.delivery.outgoing import Fitting
+from session.delivery.shared import Groups
+from session.engine import Engine
+from session.lifetime.collection import Housekeeping
+from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.repository import Sessions
+from session.live.connection import CLOSED, CLOSING, Connection
+from session.live.subscribers import Entry, Group
+from session.live.tick import Tick
+from session.packets.inbound import Inbound
+from session.publish.accept import CHANGED, Publishing
+from session.routing.retained import Retained
+from session.routing.router import Routes
+from session.state.in_flight import QOS_MASK, RELEASED, STORED_MASK
+from session.state.session import Session
 from storage.errors import Recoverable
-from storage.state import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
+from storage.tables.tables import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
+from storage.tables.timers import SESSION, WILL, Due
 from tests.simulation.planting import MUTANTS, Patcher, mutant
 
 __all__ = ["MUTANTS"]
@@ -261,9 +262,7 @@ def replays_are_not_stored(patcher: Patcher) -> None:
         finally:
             record.replays = replays
 
-    import broker.sessions
-
-    patcher.wrap(broker.sessions, "encode_session", around)
+    patcher.wrap(session.lifetime.repository, "encode_session", around)
 
 
 @mutant("sessions", seeds=100)
@@ -362,7 +361,7 @@ def will_deleted_after_its_publication(patcher: Patcher) -> None:
         if kind != WILL:
             original(self, batch, at_ms, kind, name)
             return
-        from storage.due import due_key
+        from storage.tables.timers import due_key
 
         key = due_key(at_ms, kind, name)
         self._removed.add(key)
@@ -399,14 +398,13 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
 @mutant("sessions")
 def will_is_not_stored_at_connect(patcher: Patcher) -> None:
     """The will of a connected client is in memory only."""
-    import broker.lifecycle
 
     def around(
         original: Any, identity: str, stored: bool, at: int, expiry: int, will: Any, number: int
     ) -> Any:
         return original(identity, stored, at, expiry, None if at else will, number)
 
-    patcher.wrap(broker.lifecycle, "ConnectionRecord", around)
+    patcher.wrap(session.lifetime.lifecycle, "ConnectionRecord", around)
 
 
 @mutant("sessions")
@@ -459,7 +457,7 @@ def dup_is_not_set(patcher: Patcher) -> None:
     ) -> Any:
         return original(version, message, qos, retain, False, *rest)
 
-    patcher.wrap(broker.delivery, "encode_delivery", around)
+    patcher.wrap(session.delivery.delivery, "encode_delivery", around)
 
 
 @mutant("qos2", seeds=100)
@@ -500,13 +498,12 @@ def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
 @mutant("qos2")
 def released_phase_is_not_stored(patcher: Patcher) -> None:
     """The record does not say that PUBREC came."""
-    patcher.set(session.records, "STORED_MASK", STORED_MASK & ~RELEASED)
+    patcher.set(session.state.records, "STORED_MASK", STORED_MASK & ~RELEASED)
 
 
 @mutant("qos2")
 def in_flight_is_not_stored(patcher: Patcher) -> None:
     """What is in flight at QoS 2 is not in the record, but the position is past it."""
-    import broker.sessions
 
     def around(original: Any, record: Session) -> bytes:
         before = record.in_flight
@@ -516,7 +513,7 @@ def in_flight_is_not_stored(patcher: Patcher) -> None:
         finally:
             record.in_flight = before
 
-    patcher.wrap(broker.sessions, "encode_session", around)
+    patcher.wrap(session.lifetime.repository, "encode_session", around)
 
 
 # Positions
@@ -674,7 +671,7 @@ def heart_does_not_beat(patcher: Patcher) -> None:
 @mutant("sessions", seeds=200)
 def crash_is_dated_by_the_heartbeat(patcher: Patcher) -> None:
     """A crash counts as having happened at the last heartbeat, up to a period too early."""
-    patcher.set(broker.lifecycle, "crash_time", lambda alive_ms, period_ms: alive_ms)
+    patcher.set(session.lifetime.lifecycle, "crash_time", lambda alive_ms, period_ms: alive_ms)
 
 
 @mutant("disk", seeds=2500, slow=True)
@@ -747,7 +744,7 @@ def qos_is_upgraded(patcher: Patcher) -> None:
 @mutant("retained")
 def live_message_keeps_its_retain_flag(patcher: Patcher) -> None:
     """RETAIN is forwarded to everybody."""
-    from broker.routes import Target
+    from session.routing.router import Target
 
     def around(original: Any, self: Target, *arguments: Any) -> None:
         original(self, *arguments)
@@ -770,7 +767,7 @@ def refused_message_is_acknowledged(patcher: Patcher) -> None:
 @mutant("disk", seeds=200)
 def refused_batch_is_dropped(patcher: Patcher) -> None:
     """A batch that the store refused is not tried again."""
-    from storage.memory import MemoryStore
+    from storage.local.memory import MemoryStore
 
     def around(original: Any, self: MemoryStore, batch: Any) -> None:
         try:

@@ -8,12 +8,12 @@ simulated client on the other. Must never lose a byte of a connection that was n
 
 from typing import TYPE_CHECKING, Final
 
-from broker.connection import AUTHENTICATING, CLOSING
+from session.live.connection import AUTHENTICATING, CLOSING
 from tests.simulation.presence import MAYBE, NO, YES, Attempt, Closing
 from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
-    from broker.connection import Connection
+    from session.live.connection import Connection
     from tests.simulation.client import Client
     from tests.simulation.process import BrokerProcess
     from tests.simulation.world import World

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from storage.api import Change
-from storage.due import WILL
-from storage.state import DUE, INCOMING, SESSIONS
+from storage.tables.tables import DUE, INCOMING, SESSIONS
+from storage.tables.timers import WILL
 from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ could not. Read next: `tests.simulation.world`.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.counters import Counters
-from broker.engine import Engine
-from broker.ports import Verdict
-from storage.clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
+from session.counters import Counters
+from session.engine import Engine
+from session.ports import Verdict
 from storage.errors import Unrecoverable
-from storage.memory import MemoryStore
+from storage.local.memory import MemoryStore
+from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
 from tests.simulation.network import Link
 from tests.simulation.observer import note_tick
 from tests.simulation.presence import MAYBE, YES, Closing
 from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
-    from broker.connection import Connection
+    from session.live.connection import Connection
     from tests.simulation.world import World
 
 # A timer and the tick after it are late by up to this much.

@@ -8,7 +8,7 @@ at import time. Read next: `tests.simulation.world`.
 from random import Random
 from typing import Final
 
-from broker.settings import Settings
+from session.settings import Settings
 
 EXPIRY_NEVER: Final = 0xFFFFFFFF
 

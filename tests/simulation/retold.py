@@ -3,7 +3,7 @@
 After every crash, and at the end, the rows of the history that are on the disk are folded on top
 of those before, and what comes out is compared with the rows of the state. Some rows are trimmed
 on the way, as by an exporter: these have been read. Must never look inside the broker, which is
-dead when this happens. Read next: `storage.history.fold`.
+dead when this happens. Read next: `storage.history.replay`.
 """
 
 from collections.abc import Iterator
@@ -11,20 +11,19 @@ from random import Random
 from typing import Final
 
 from mqtt.topics import split_shared
-from session.group import decode_group
-from session.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
-from session.records import decode_session
-from session.session import Session
-from session.subscription import Subscription, decode_subscription
-from session.will import decode_connection
+from session.state.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.state.records import decode_session
+from session.state.session import Session
+from session.state.shared_group_record import decode_group
+from session.state.subscription import Subscription, decode_subscription
+from session.state.will_record import decode_connection
 from storage.api import Batch
-from storage.due import WILL
-from storage.history.fold import Fold
-from storage.history.fold import Session as Folded
-from storage.history.rows import expand, split_history_key, unpack
-from storage.memory import MemoryStore
-from storage.records import decode_message
-from storage.state import (
+from storage.history.packed_rows import expand, split_history_key, unpack
+from storage.history.replay import Fold
+from storage.history.replay import Session as Folded
+from storage.local.memory import MemoryStore
+from storage.tables.message_record import decode_message
+from storage.tables.tables import (
     BOOT_KEY,
     CONNECTIONS,
     DUE,
@@ -45,6 +44,7 @@ from storage.state import (
     split_group_key,
     unseal,
 )
+from storage.tables.timers import WILL
 from tests.simulation.verdict import Violation
 
 NODE: Final = "world"
@@ -89,7 +89,7 @@ class Retold:
                 self.fold.feed(flat)
         if keys and self._random.random() < 0.5:
             cut = 1 + int(self._random.random() * len(keys))
-            # As `broker.outbox` does it: the next boot has to know where this one ended.
+            # As `session.history.outbox` does it: the next boot has to know where this one ended.
             trimmed: Batch = [(HISTORY, key, None) for key in keys[:cut]]
             boot, told = load_boot(store)
             if boot == self._next[0]:

@@ -2,13 +2,13 @@
 
 import pytest
 
-import broker.engine
+import session.engine
 import tests.simulation.history_mutants  # noqa: F401 - its bugs are planted here, too
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.skipif(
-    not (broker.engine.__file__ or "").endswith(".py"), reason="compiled code cannot be patched"
+    not (session.engine.__file__ or "").endswith(".py"), reason="compiled code cannot be patched"
 )
 
 

@@ -13,13 +13,13 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
-from broker.auth import AllowAllPolicy
-from broker.ports import Exchange, Verdict
-from storage.clock import Heartbeat
+from broker.security.authenticators import AllowAllPolicy
+from session.ports import Exchange, Verdict
 from storage.errors import Recoverable, Unrecoverable, WriteStalled
 from storage.history.events import BOOKS_LEVEL
-from storage.memory import MemoryStore
-from storage.state import FAMILIES
+from storage.local.memory import MemoryStore
+from storage.tables.tables import FAMILIES
+from storage.time.broker_clock import Heartbeat
 from tests.simulation.client import Client
 from tests.simulation.heal import heal_and_judge
 from tests.simulation.observer import note_crash

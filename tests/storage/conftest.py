@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.api import Store
-from storage.layouts.api import Slab
+from storage.log.layouts.api import Slab
 from tests.durability.iofault import build
 from tests.storage.log_cases import BACKENDS, LAYOUT_NAMES, new_slab, opened
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from mqtt.message import NEVER, Message
 from mqtt.topics import matches
 from storage.api import Batch, Store
-from storage.generations import LAYOUTS
-from storage.layouts.api import Reader, Slab, Stream
-from storage.log import MessageLog
-from storage.memory import MemoryStore
-from storage.rocks import RocksStore
-from storage.state import META
+from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
+from storage.log.generations import LAYOUTS
+from storage.log.layouts.api import Reader, Slab, Stream
+from storage.log.message_log import MessageLog
+from storage.tables.tables import META
 
 LAYOUT_NAMES = ("blocks", "filters", "timeline")
 BACKENDS = ("memory", "rocks")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import Recoverable, StorageError, Unrecoverable
-from storage.rocks import RocksStore
-from storage.watermark import Watermark
-from storage.writer import Committer
+from storage.local.committer import Committer
+from storage.local.rocks import RocksStore
+from storage.local.watermark import Watermark
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from storage.api import Batch, Store
 from storage.errors import StorageError
-from storage.memory import MemoryStore
-from storage.rocks import RocksStore
+from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
 
 FAMILIES = ("a", "b")
 

@@ -9,10 +9,17 @@ from typing import Final
 
 import pytest
 
-from broker import config as configuration
-from broker.cli import build_parser
-from broker.counters import Counters
-from broker.metrics import GAUGES, HISTORY_COUNTERS, PREFIX, BrokerCollector, Snapshot, Status
+from broker.cli.main import build_parser
+from broker.configuration import config as configuration
+from broker.observe.metrics import (
+    GAUGES,
+    HISTORY_COUNTERS,
+    PREFIX,
+    BrokerCollector,
+    Snapshot,
+    Status,
+)
+from session.counters import Counters
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from broker import config as configuration
-from broker import endpoints
-from broker.cli import build_parser
+from broker.cli.main import build_parser
+from broker.configuration import config as configuration
+from broker.configuration import listener_options as endpoints
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UID: Final = "1883"
@@ -153,7 +153,7 @@ def test_what_it_runs_is_a_command_of_ours(instruction: str) -> None:
         words = command(only("ENTRYPOINT")) + command(only("CMD"))
     else:
         words = command(only("HEALTHCHECK").partition(" CMD ")[2])
-    assert scripts[words[0]] == "broker.cli:main"
+    assert scripts[words[0]] == "broker.cli.main:main"
     build_parser().parse_args(words[1:])  # exits, and so fails, on anything unknown
 
 

@@ -30,8 +30,8 @@ FUNCTION_LINES_MAX: Final = 70
 
 # Functions that may be longer, and why. A hot loop that calls a helper per packet pays for it.
 LONG_FUNCTIONS: Final[dict[str, str]] = {
-    "broker/parts.py::__init__": "hands each part what it needs, a line per argument",
-    "broker/settings.py::__init__": "a table: one line and its reason per setting",
+    "session/assembly.py::__init__": "hands each part what it needs, a line per argument",
+    "session/settings.py::__init__": "a table: one line and its reason per setting",
     "mqtt/decoder.py::_decode": "hot path: packets are decoded inline",
 }
 
@@ -46,39 +46,41 @@ LONG_LINES: Final = {
 
 # Code that may not be written, and what to write instead.
 BANNED: Final = {
-    "time.time": "take `now` as an argument; shells use storage.clock or time.monotonic",
-    "time.time_ns": "take `now` as an argument; shells use storage.clock or time.monotonic",
+    "time.time": "take `now` as an argument; shells use broker_clock or time.monotonic",
+    "time.time_ns": "take `now` as an argument; shells use broker_clock or time.monotonic",
     "datetime.now": "take `now` as an argument; only shells know wall time",
     "datetime.utcnow": "take `now` as an argument; only shells know wall time",
-    "print": "log it (broker.log), or return it to broker.cli",
+    "print": "log it (broker.observe.structured_log), or return it to broker.cli.main",
     "except Exception": "name the errors; only the two shell boundaries catch everything",
     "except BaseException": "name the errors",
     "bare except": "name the errors",
-    "WriteOptions": "only storage.rocks may choose how RocksDB writes",
-    "pickle": "records are versioned and checksummed: storage.records",
+    "WriteOptions": "only storage.local.rocks may choose how RocksDB writes",
+    "pickle": "records are versioned and checksummed: storage.tables.message_record",
 }
 
 # Where a banned name is allowed, and why. `file` or `file::name of the function`.
 ALLOWED: Final[dict[str, dict[str, str]]] = {
     "print": {
         "audit/command.py": "a command answers on stdout",
-        "broker/cli.py": "a command answers on stdout",
-        "broker/demo.py": "a show",
+        "broker/cli/main.py": "a command answers on stdout",
+        "broker/cli/demo.py": "a show",
         "conformance/command.py": "a command answers on stdout",
     },
     "datetime.now": {
         "audit/command.py": "a report has a date",
         "conformance/command.py": "a report has a date",
     },
-    "time.time": {"broker/log.py": "a log line carries wall time"},
-    "time.time_ns": {"storage/boottime.py": "the one place that reads wall time for the broker"},
-    "WriteOptions": {"storage/rocks.py": "the adapter"},
+    "time.time": {"broker/observe/structured_log.py": "a log line carries wall time"},
+    "time.time_ns": {
+        "storage/time/machine_clocks.py": "the one place that reads wall time for the broker"
+    },
+    "WriteOptions": {"storage/local/rocks.py": "the adapter"},
     "except Exception": {
-        "broker/driver.py": "shell boundary: the event loop",
-        "broker/export_thread.py::ExportThread._serve": "shell boundary: the exporter's thread",
-        "broker/transport.py": "shell boundary: connection callbacks",
-        "storage/writer.py::Committer._run": "shell boundary: the committer's thread",
-        "storage/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
+        "broker/loop/driver.py": "shell boundary: the event loop",
+        "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
+        "broker/loop/client_stream.py": "shell boundary: connection callbacks",
+        "storage/local/committer.py::Committer._run": "shell boundary: the committer's thread",
+        "storage/local/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
         "conformance/runner.py::_Session._attempt": "whatever a check raises is its result",
     },
     "except BaseException": {
@@ -87,12 +89,12 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "conformance/runner.py": "threads hand everything to the one that waits for them",
     },
     "dead": {
-        "storage.memory": "the disk of the simulation and of tests",
-        "storage.history.fold": "the simulation judges with it, and whoever reads a history",
+        "storage.local.memory": "the disk of the simulation and of tests",
+        "storage.history.replay": "the simulation judges with it, and whoever reads a history",
     },
 }
 
-# rocksdict calls that end silently at damage or dangle (see storage/rocks.py).
+# rocksdict calls that end silently at damage or dangle (see storage/local/rocks.py).
 ROCKSDICT_BANNED: Final = {
     "items": "use the adapter's own iterator: RdictIter with status()",
     "keys": "use the adapter's own iterator: RdictIter with status()",
@@ -134,70 +136,70 @@ FORBIDDEN_IN_PURE: Final = frozenset(
 # Shells: every module of the four packages that is not pure, and what it touches.
 SHELLS: Final[dict[str, str]] = {
     "broker.__main__": "the command",
-    "broker.access": "reads the files of users and rules",
-    "broker.acceptor": "accepts connections",
-    "broker.auth": "threads that hash passwords",
+    "broker.security.access_files": "reads the files of users and rules",
+    "broker.network.acceptor": "accepts connections",
+    "broker.security.authenticators": "threads that hash passwords",
     "broker.build": "asks the import system, reads a file",
-    "broker.checkpoint": "copies a database",
-    "broker.cli": "the command line",
-    "broker.client": "a client over a socket, for the demo",
-    "broker.config": "reads the file and the environment",
-    "broker.control": "a socket and a thread",
-    "broker.demo": "starts and kills brokers",
-    "broker.driver": "the event loop",
-    "broker.export_thread": "a thread that reads the store",
-    "broker.exporter": "the event loop, a thread",
-    "broker.history_copy": "links and writes files, locks one",
-    "broker.history_command": "reads data directories, writes wall time for people",
-    "broker.history_place": "makes a directory, knows the host's name",
-    "broker.listeners": "binds addresses, makes the loop's servers",
-    "broker.log": "writes to stderr, knows wall time",
-    "broker.metrics": "an HTTP server in threads",
-    "broker.preflight": "looks at files",
-    "broker.notify": "talks to systemd",
-    "broker.passwords": "reads and writes the password file",
-    "broker.history_reader": "reads files",
-    "broker.segment_writer": "writes files",
-    "broker.segmenter": "a process of its own",
-    "broker.segmenter_link": "starts a process",
-    "broker.server": "puts the process together",
-    "broker.sessions_report": "writes wall time for people",
-    "broker.tls": "reads certificates",
-    "broker.transport": "sockets",
-    "broker.websocket": "the protocol of a connection for the loop",
-    "storage.boottime": "reads clocks",
-    "storage.directory": "locks the data directory",
-    "storage.failpoint": "kills the process in tests",
-    "storage.history.names": "lists directories",
+    "broker.operations.checkpoint": "copies a database",
+    "broker.cli.main": "the command line",
+    "broker.cli.demo_client": "a client over a socket, for the demo",
+    "broker.configuration.config": "reads the file and the environment",
+    "broker.operations.control_socket": "a socket and a thread",
+    "broker.cli.demo": "starts and kills brokers",
+    "broker.loop.driver": "the event loop",
+    "broker.history.export_thread": "a thread that reads the store",
+    "broker.history.exporter": "the event loop, a thread",
+    "broker.history.export_copy": "links and writes files, locks one",
+    "broker.history.queries": "reads data directories, writes wall time for people",
+    "broker.history.location": "makes a directory, knows the host's name",
+    "broker.network.listeners": "binds addresses, makes the loop's servers",
+    "broker.observe.structured_log": "writes to stderr, knows wall time",
+    "broker.observe.metrics": "an HTTP server in threads",
+    "broker.process.preflight": "looks at files",
+    "broker.process.systemd": "talks to systemd",
+    "broker.security.password_file": "reads and writes the password file",
+    "broker.history.reader": "reads files",
+    "broker.history.segment_files": "writes files",
+    "broker.history.segment_process": "a process of its own",
+    "broker.history.segment_process_link": "starts a process",
+    "broker.process.server": "puts the process together",
+    "broker.operations.sessions_report": "writes wall time for people",
+    "broker.network.tls": "reads certificates",
+    "broker.loop.client_stream": "sockets",
+    "broker.network.websocket": "the protocol of a connection for the loop",
+    "storage.time.machine_clocks": "reads clocks",
+    "storage.local.data_directory": "locks the data directory",
+    "storage.local.failpoint": "kills the process in tests",
+    "storage.history.segment_names": "lists directories",
     "storage.history.segments": "writes and reads files",
-    "storage.pulse": "a file of its own",
-    "storage.rocks": "RocksDB",
-    "storage.slots": "a file's two pages",
-    "storage.space": "looks at the disk",
-    "storage.watermark": "a file of its own",
-    "storage.writer": "the thread that syncs",
+    "storage.local.heartbeat_file": "a file of its own",
+    "storage.local.rocks": "RocksDB",
+    "storage.local.slot_file": "a file's two pages",
+    "storage.local.disk_space": "looks at the disk",
+    "storage.local.watermark": "a file of its own",
+    "storage.local.committer": "the thread that syncs",
 }
 
 # Modules without a test file of their own, and where their behaviour is tested instead.
 NO_MIRROR: Final[dict[str, str]] = {
     "audit.__main__": "three lines; tests/audit/test_command.py runs what they call",
-    "audit.book": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.carrying": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.expiry": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.holdings": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.incoming": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.messages": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.ordering": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.outcomes": "half of a judgement; tests/audit/test_trace.py tries it",
-    "audit.packed": "what a judgement begins with; tests/audit/test_trace.py tries it",
-    "audit.routing": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.rowset": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.tallies": "needs Spark; tests/audit/test_deliveries.py runs it",
-    "audit.sending": "half of a judgement; tests/audit/test_trace.py tries it",
-    "broker.__main__": "three lines; tests/broker/test_cli.py runs them",
-    "broker.parts": "wiring; every test of the engine runs it",
-    "broker.ports": "protocols",
-    "broker.version": "a constant; tests/broker/test_cli.py prints it",
+    "audit.checks.session_judgement": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.open_rows": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.expiry_check": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.stream_holders": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.incoming_qos2": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.publish_checks": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.order_check": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.message_outcomes": "half of a judgement; test_judge_session.py tries it",
+    "audit.checks.packed_rows": "what a judgement begins with; test_judge_session.py tries it",
+    "audit.checks.routing_check": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.session_rowset": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.gap_filter": "needs Spark; test_delivery_checks.py runs it",
+    "audit.checks.sending_checks": "half of a judgement; test_judge_session.py tries it",
+    "broker.__main__": "three lines; tests/broker/cli/test_main.py runs them",
+    "session.assembly": "wiring; every test of the engine runs it",
+    "session.ports": "protocols",
+    "broker.version": "a constant; tests/broker/cli/test_main.py prints it",
     "conformance.__main__": "three lines; tests/conformance/test_command.py runs what they call",
     "conformance.deliveries": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.failure": "names",
@@ -205,10 +207,10 @@ NO_MIRROR: Final[dict[str, str]] = {
     "conformance.scenes": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.stages": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.tables": "tables; tests/conformance/test_packets.py reads packets by them",
-    "audit.session_rows": "a tuple of columns; tests/audit/test_lives.py feeds them",
+    "audit.input.session_columns": "a tuple of columns; test_session_lifetimes.py feeds them",
     "storage.api": "protocols",
     "storage.errors": "names",
-    "storage.layouts.api": "protocols",
+    "storage.log.layouts.api": "protocols",
     "storage.limits": "constants",
 }
 
@@ -355,7 +357,7 @@ def test_banned_names_stay_out(name: str) -> None:
 
 
 def test_the_adapter_uses_no_rocksdict_call_that_hides_damage() -> None:
-    path = ROOT / "storage" / "rocks.py"
+    path = ROOT / "storage" / "local" / "rocks.py"
     found = [
         f"{_name(path)}:{node.lineno}: .{node.func.attr}(): {ROCKSDICT_BANNED[node.func.attr]}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -428,7 +430,12 @@ def test_every_module_has_a_test_of_its_own() -> None:
 
 def test_every_module_is_imported_by_another_one() -> None:
     imported = {name for path in ALL_MODULES for _, name in _imports(ast.parse(path.read_text()))}
-    commands = {"broker.cli", "broker.__main__", "conformance.__main__", "audit.generate.__main__"}
+    commands = {
+        "broker.cli.main",
+        "broker.__main__",
+        "conformance.__main__",
+        "audit.generate.__main__",
+    }
     commands |= {"audit.__main__", "audit.submit"}
     entrances = {*commands, *PACKAGES, *ACTING}
     dead = [

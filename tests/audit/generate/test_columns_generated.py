@@ -5,7 +5,7 @@ import numpy as np
 from audit.generate.columns import NULL, Piece, Words, decode, spliced
 from audit.generate.state import SLOT_BITS, UNSTORED
 from storage.history import events as ev
-from storage.history.table import ARROW_SCHEMA
+from storage.history.columns import ARROW_SCHEMA
 
 BEFORE = np.array([0, 10, 30], np.int64)
 

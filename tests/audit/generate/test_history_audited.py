@@ -14,9 +14,9 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from audit.checks.verdict import INVARIANTS
 from audit.generate.history import expected, generate, kinds_of
 from audit.generate.scenes import Injection
-from audit.outcome import INVARIANTS
 from audit.run import EXIT_CODES, run
 from storage.history.events import REASONS
 from tests.audit.generate.conftest import Made

@@ -8,9 +8,9 @@ import pytest
 
 from audit.generate.history import KINDS, MANIFEST, expected, generate, kinds_of, load
 from audit.generate.scenes import Injection
-from storage.history.names import segment_names
+from storage.history.columns import ARROW_SCHEMA
+from storage.history.segment_names import segment_names
 from storage.history.segments import verify
-from storage.history.table import ARROW_SCHEMA
 from tests.audit.generate.conftest import Made
 from tests.audit.generate.oracle import ACCUSATIONS
 

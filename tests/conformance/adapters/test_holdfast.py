@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker import config as configuration
-from broker.preflight import check_files
+from broker.configuration import config as configuration
+from broker.process.preflight import check_files
 from conformance.adapters.base import OPTIONS, Launch, Options, Place
 from conformance.adapters.holdfast import Holdfast
 

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from storage.history import events, rows
-from storage.history.rows import Row
+from storage.history import events
+from storage.history import packed_rows as rows
+from storage.history.packed_rows import Row
 
 NOW_MS: Final = 1_763_711_111_111
 BOOT_MS: Final = NOW_MS - 3_600_000

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.history import events, rows, segments
-from storage.history.names import segment_names
+from storage.history import events, segments
+from storage.history import packed_rows as rows
+from storage.history.columns import ARROW_SCHEMA, expand_table
+from storage.history.segment_names import segment_names
 from storage.history.segments import (
     Segment,
     SegmentError,
@@ -22,7 +24,6 @@ from storage.history.segments import (
     verify,
     write_segment,
 )
-from storage.history.table import ARROW_SCHEMA, expand_table
 from tests.storage.history.history_cases import NODE, NOW_MS, Tick, everything_else, run_of_messages
 
 HOUR_MS = 3_600_000

@@ -1,0 +1,580 @@
+"""The tables of all batches, added up and made small enough to look at: a Picture.
+
+Everything large is added up by Spark; what comes to the driver is bounded by constants here. A
+history of any length becomes at most `BINS_MAX` bins of time.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from audit.analytics import oddities as analytics_findings
+from audit.analytics import stage_counts as analytics_books
+from audit.analytics.oddities import Difference, Hour, Moves
+from audit.checks.verdict import INVARIANTS
+from audit.files import join, list_files
+from audit.input.events import boot_of
+from audit.report.summary import (
+    Backlog,
+    Bill,
+    Boot,
+    Check,
+    Churn,
+    Drop,
+    Finding,
+    Gap,
+    Histogram,
+    Minute,
+    Picture,
+    Slow,
+    Talker,
+)
+from audit.spark import frame_of
+from storage.history.events import REASONS
+
+BINS_MAX: Final = 240
+HOURS_MAX: Final = 50_000  # tenant hours that are looked through for unusual ones
+TENANTS_MAX: Final = 200  # of the bill
+CLIENTS_MAX: Final = 10  # shown per list
+BACKLOGS_MAX: Final = 6
+DIFFERENCES_MAX: Final = 50
+GAPS_MAX: Final = 100
+LOSSES_MAX: Final = 10_000  # violations of S5 that are laid beside the boots
+STEPS_MAX: Final = 50
+SLOW_MIN: Final = 20  # acknowledgements of a client before it is called slow
+
+_STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_MINUTE_US: Final = 60_000_000
+_HOUR_US: Final = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables below `out_dir`, all their batches together."""
+
+    spark: SparkSession
+    out_dir: str
+
+    def get(self, name: str) -> DataFrame | None:
+        """Return the rows of all batches of a table, None if none was ever written."""
+        place = join(self.out_dir, "tables", name)
+        if not list_files(self.spark, place, ".parquet"):
+            return None
+        return self.spark.read.parquet(place)
+
+    def rows(self, name: str, keys: Sequence[str], sums: Sequence[str]) -> DataFrame | None:
+        """Return a table's sums per key over all batches."""
+        table = self.get(name)
+        if table is None:
+            return None
+        if not keys:
+            return table.agg(*(F.sum(column).alias(column) for column in sums))
+        return table.groupBy(*keys).agg(*(F.sum(column).alias(column) for column in sums))
+
+
+def picture(
+    spark: SparkSession, out_dir: str, document: dict[str, Any], *, made_us: int, seconds: float
+) -> Picture:
+    """Return what the report of `document` (verdict.json) shows, numbers of all batches."""
+    tables = Tables(spark, out_dir)
+    shown = _frame(document, made_us, seconds, _losses(tables))
+    _books(tables, shown)
+    _fates(tables, shown)
+    _durations(tables, shown)
+    _clients(tables, shown)
+    _latency(tables, shown)
+    _backlogs(tables, shown)
+    _drops(tables, shown)
+    _retained(tables, shown)
+    _bills(tables, shown)
+    _moves(tables, shown)
+    shown.findings += analytics_findings.growing_backlogs(shown.backlogs)
+    steps = tables.get("clock_steps")
+    if steps is not None:
+        rows = steps.orderBy("at_us").limit(STEPS_MAX).collect()
+        shown.findings += analytics_findings.clock_steps(
+            (row.at_us, row.node, row.detail) for row in rows
+        )
+    return shown
+
+
+def write_findings(spark: SparkSession, out_dir: str, findings: Sequence[Finding]) -> None:
+    """Replace the table `findings`: they are about all batches together."""
+    rows = [(f.kind, f.at_us, f.tenant, f.subject, f.reason, float(f.score)) for f in findings]
+    schema = "kind string, at_us long, tenant string, subject string, reason string, score double"
+    found = frame_of(spark, rows, schema).coalesce(1)
+    found.write.mode("overwrite").parquet(join(out_dir, "tables", "findings"))
+
+
+# -- what verdict.json says ------------------------------------------------------------------------
+
+
+def _losses(tables: Tables) -> list[dict[str, Any]]:
+    """Return what shows, in all batches, that something did not survive a boot."""
+    table = tables.get("violations")
+    if table is None:
+        return []
+    rows = table.where("invariant = 'S5'").select("witness").limit(LOSSES_MAX).collect()
+    return [json.loads(row.witness) for row in rows]
+
+
+def _frame(
+    document: dict[str, Any], made_us: int, seconds: float, losses: Sequence[dict[str, Any]]
+) -> Picture:
+    checks = []
+    for name, invariant in INVARIANTS.items():
+        found = document["invariants"].get(name)
+        if found is None:
+            continue
+        title = invariant.title
+        sentence = f"{title[:1].upper()}{title[1:]} ({invariant.source})"
+        total = document.get("totals", {}).get(name, {})
+        checked, violated, unknown = (
+            max(0, total.get(key, 0) - found[key]) for key in ("checked", "violated", "unknown")
+        )
+        checks.append(
+            Check(
+                name, title, sentence, found["status"], found["checked"], found["violated"],
+                found["unknown"], [], list(found["witnesses"]), (checked, violated, unknown),
+            )
+        )  # fmt: skip
+    boots = _boots(document, losses)
+    return Picture(
+        title=str(document.get("history", "")),
+        outcome=document["status"],
+        checks=checks,
+        made_us=made_us,
+        from_us=min((boot.began_us for boot in boots), default=None),
+        to_us=max((boot.ended_us for boot in boots), default=None),
+        events=sum(document.get("facts", {}).get("events", {}).values()) or document["rows"],
+        segments=document["segments"],
+        seconds=seconds,
+        details=sorted(
+            {b[key] for b in document["boots"] for key in ("level", "level_now")} - {""}
+        ),
+        batches=document["batch"] + 1,
+        boots=boots,
+        gaps=_gaps(document),
+    )
+
+
+def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[Boot]:
+    """Return the boots; what had to survive one is known only if S5 could look at all of it."""
+    rows = document["boots"]
+    last = {boot["node"]: boot["boot"] for boot in rows}
+    following = {(row["node"], row["boot"]): row for row in rows}
+    total = document.get("totals", {}).get("S5", {})
+    # Where every loss is named, and nothing was unknown, there is no other.
+    is_told = total.get("unknown") == 0 and total.get("violated") == len(losses)
+    # What was there before the first row of a node, and had none since, nobody can miss.
+    begun = {gap["node"]: boot_of(gap["to_gseq"]) for gap in document["gaps"] if _is_start(gap)}
+    boots = []
+    for row in rows:
+        if row["clean"]:
+            end = "clean"
+        else:
+            end = "open" if last[row["node"]] == row["boot"] else "crash"
+        after = following.get((row["node"], row["boot"] + 1), {}).get("recovered_count")
+        lost = sum(
+            witness.get("node") == row["node"] and _ended_boot(witness) == row["boot"]
+            for witness in losses
+        )
+        is_known = is_told and not lost and row["boot"] > begun.get(row["node"], 0)
+        # Where nothing is missing, what was found is what there was.
+        before = after if is_known else None
+        boots.append(
+            Boot(
+                row["node"], row["boot"], row["first_us"], row["last_us"],
+                end,  # type: ignore[arg-type] # one of the three above
+                before, after, lost,
+            )
+        )  # fmt: skip
+    return boots
+
+
+def _is_start(gap: dict[str, Any]) -> bool:
+    """Tell whether a gap is all that was before the first row of a node."""
+    return bool(gap["from_gseq"] == 0)
+
+
+def _ended_boot(witness: dict[str, Any]) -> int:
+    """Return the boot whose end a witness of S5 speaks of.
+
+    What is missing names the boot after it, what the disk lost the boot itself, and what came back
+    changed is a row of the boot after it.
+    """
+    if "after_boot" in witness:
+        return int(witness["after_boot"]) - 1
+    return int(witness["boot"]) - ("to_seq" not in witness)
+
+
+def _gaps(document: dict[str, Any]) -> list[Gap]:
+    """Return the gaps with their times, as near as the boots around them tell."""
+    anchors: dict[str, list[tuple[int, int]]] = {}
+    for boot in document["boots"]:
+        points = anchors.setdefault(boot["node"], [])
+        points.append((boot["boot"] << 40 | boot["first_seq"], boot["first_us"]))
+        points.append((boot["boot"] << 40 | boot["last_seq"], boot["last_us"]))
+    gaps = []
+    for gap in document["gaps"][:GAPS_MAX]:
+        points = sorted(anchors.get(gap["node"], []))
+        if not points or _is_start(gap):
+            continue  # nothing is missing that was ever there
+        begin, end = gap["from_gseq"], gap["to_gseq"]
+        is_open = end & ((1 << 40) - 1) == (1 << 40) - 1
+        whole = gap["kind"] == "hole" and begin >> 40 == end >> 40 and not is_open
+        gaps.append(
+            Gap(
+                gap["node"], begin >> 40, _time_of(points, begin),
+                _time_of(points, end), gap["reason"], end - begin + 1 if whole else None,
+                _GAP_WORDS[gap["kind"]] + ("" if gap["explained"] else " Nothing explains it."),
+            )
+        )  # fmt: skip
+    return gaps
+
+
+_GAP_WORDS: Final = {
+    "hole": "Whatever happened is not recorded.",
+    "messages": "Sessions are recorded, single messages are not.",
+    "sampled": "Only some messages are recorded.",
+}
+
+
+def _time_of(points: Sequence[tuple[int, int]], place: int) -> int:
+    """Return the time at a gseq, on a straight line between the two nearest known ones."""
+    before = [point for point in points if point[0] <= place]
+    after = [point for point in points if point[0] > place]
+    if not before:
+        return after[0][1]
+    if not after:
+        return before[-1][1]
+    (low, low_us), (high, high_us) = before[-1], after[0]
+    if low >> 40 != high >> 40:
+        return low_us
+    return low_us + (high_us - low_us) * (place - low) // max(high - low, 1)
+
+
+# -- books -----------------------------------------------------------------------------------------
+
+
+def _bin_s(span_us: int) -> int:
+    for step in _STEPS_S:
+        if span_us <= step * 1_000_000 * BINS_MAX:
+            return step
+    return -(-span_us // (86_400_000_000 * BINS_MAX)) * 86_400
+
+
+def _books(tables: Tables, shown: Picture) -> None:
+    table = tables.get("books_minute")
+    if table is None:
+        return
+    books = analytics_books.added_up(table)
+    keys = ["tenant", "minute", "stage"]
+    # The broker's own books where there are any, the events' elsewhere.
+    one = books.groupBy(*keys).agg(
+        F.coalesce(
+            F.max(F.when(F.col("source") == "broker", F.col("count"))), F.max("count")
+        ).alias("count"),
+        F.coalesce(
+            F.max(F.when(F.col("source") == "broker", F.col("total_bytes"))), F.max("total_bytes")
+        ).alias("total_bytes"),
+    )
+    bounds = one.agg(F.min("minute"), F.max("minute")).collect()[0]
+    if bounds[0] is not None:
+        shown.bin_s = _bin_s(bounds[1] + _MINUTE_US - bounds[0])
+        step = shown.bin_s * 1_000_000
+        rows = (
+            one.groupBy((F.col("minute") - F.pmod("minute", F.lit(step))).alias("at"), "stage")
+            .agg(F.sum("count").alias("count"))
+            .collect()
+        )
+        shown.minutes = _minutes(rows, step, "stage")
+    hourly = _tenant_hours(one)
+    shown.bills = _bill_rows(hourly)
+    shown.findings += analytics_findings.unusual_hours(
+        Hour(row.tenant, row.hour, row.accepted or 0)
+        for row in hourly.where("accepted > 0").limit(HOURS_MAX).collect()
+    )
+    shown.findings += analytics_findings.books(_differences(books, shown))
+
+
+def _minutes(rows: Sequence[Row], step: int, column: str) -> list[Minute]:
+    """Return every bin from the first to the last; those without a row are zero."""
+    found: dict[int, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row.at, {})[row[column]] = row["count"]
+    if not found:
+        return []
+    return [Minute(at, found.get(at, {})) for at in range(min(found), max(found) + 1, step)]
+
+
+def _tenant_hours(one: DataFrame) -> DataFrame:
+    stages = ("accepted", "delivered", "redelivered", "dropped", "expired")
+    numbers = [
+        F.sum(F.when(F.col("stage") == stage, F.col("count"))).alias(stage) for stage in stages
+    ]
+    size = F.sum(F.when(F.col("stage") == "accepted", F.col("total_bytes"))).alias("total_bytes")
+    hour = (F.col("minute") - F.pmod("minute", F.lit(_HOUR_US))).alias("hour")
+    return one.groupBy("tenant", hour).agg(*numbers, size)
+
+
+def _bill_rows(hourly: DataFrame) -> list[Bill]:
+    rows = (
+        hourly.groupBy("tenant")
+        .agg(*(F.sum(name).alias(name) for name in ("accepted", "total_bytes", "delivered",
+                                                      "dropped")))
+        .orderBy(F.desc_nulls_last("total_bytes"), "tenant")
+        .limit(TENANTS_MAX)
+        .collect()
+    )  # fmt: skip
+    return [
+        Bill(row.tenant, row.accepted or 0, row.total_bytes or 0, row.delivered or 0,
+             row.dropped or 0, 0.0)
+        for row in rows
+    ]  # fmt: skip
+
+
+def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
+    """Return where the broker's books and the events disagree, and where stages do not balance.
+
+    Left out is what a gap, the first or the last two minutes of a boot can explain: there one of
+    the two books may have stopped in the middle.
+    """
+    names = ("count", "check1", "check2")
+
+    def of(source: str, stage: str | None = None) -> DataFrame:
+        rows = books.where(F.col("source") == source)
+        if stage is not None:
+            rows = rows.where(F.col("stage") == stage).drop("stage")
+        renamed = [F.col(name).alias(f"{name}_{source}") for name in names]
+        keys = ["tenant", "minute", *(["stage"] if stage is None else [])]
+        return rows.select(*keys, *(renamed if stage is None else [F.col(n) for n in names]))
+
+    broker, events = of("broker"), of("events")
+    both = broker.join(events, ["tenant", "minute", "stage"]).select(
+        "tenant", "minute", "stage", F.lit("the events").alias("other"),
+        *(F.col(f"{name}_broker").alias(name) for name in names),
+        *(F.col(f"{name}_events").alias(f"other_{name}") for name in names),
+    )  # fmt: skip
+    pairs = [("persisted", "stored"), ("pub_acked", "ack_owed")]
+    for stage, other in pairs:
+        right = of("broker", other).select(
+            "tenant", "minute", *(F.col(name).alias(f"other_{name}") for name in names)
+        )
+        line = of("broker", stage).join(right, ["tenant", "minute"])
+        both = both.unionByName(
+            line.withColumn("stage", F.lit(stage)).withColumn("other", F.lit(f"stage {other}"))
+        )
+    differs = F.lit(False)
+    for name in names:
+        differs = differs | (F.col(name) != F.col(f"other_{name}"))
+    rows = both.where(differs & ~_explained(shown)).orderBy("minute").limit(DIFFERENCES_MAX)
+    return [
+        Difference(
+            row.tenant, row.minute, row.stage, row.other, row["count"], row.other_count,
+            row["count"] == row.other_count,
+        )
+        for row in rows.collect()
+    ]  # fmt: skip
+
+
+def _explained(shown: Picture) -> Any:
+    """Return the condition that a minute is near the edge of a boot, or touches a gap."""
+    condition = F.lit(False)
+    spans = []
+    for boot in shown.boots:
+        spans.append((boot.began_us - _MINUTE_US, boot.began_us))
+        spans.append((boot.ended_us - 2 * _MINUTE_US, boot.ended_us + _MINUTE_US))
+    spans += [
+        (gap.from_us - 2 * _MINUTE_US, gap.to_us + _MINUTE_US)
+        for gap in shown.gaps
+        if gap.to_us is not None
+    ]
+    for begin, end in spans:
+        condition = condition | F.col("minute").between(begin, end)
+    return condition
+
+
+def _fates(tables: Tables, shown: Picture) -> None:
+    table = tables.get("fates")
+    if table is None:
+        return
+    step = shown.bin_s * 1_000_000
+    rows = (
+        table.groupBy((F.col("minute") - F.pmod("minute", F.lit(step))).alias("at"), "fate")
+        .agg(F.sum("count").alias("count"))
+        .collect()
+    )
+    shown.owed = _minutes(rows, step, "fate")
+    for minute in shown.owed:
+        done = sum(number for fate, number in minute.stages.items() if fate != "owed")
+        minute.stages["open"] = max(minute.stages.get("owed", 0) - done, 0)
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def _durations(tables: Tables, shown: Picture) -> None:
+    rows = tables.rows("durations", ["kind", "bucket"], ["count"])
+    for row in [] if rows is None else rows.collect():
+        kind = shown.offline if row.kind == "offline" else shown.ages
+        kind.buckets[row.bucket] = row["count"]
+
+
+def _latency(tables: Tables, shown: Picture) -> None:
+    table = tables.get("latency")
+    if table is None:
+        return
+    for row in table.groupBy("bucket").agg(F.sum("count").alias("count")).collect():
+        shown.latency.buckets[row.bucket] = row["count"]
+    # The mean of the buckets is the logarithm of the geometric mean: good enough to order by.
+    keys = ["tenant", "client_id"]
+    slowest = (
+        table.groupBy(*keys)
+        .agg(
+            F.sum("count").alias("times"),
+            (F.sum(F.col("bucket") * F.col("count")) / F.sum("count")).alias("mean"),
+        )
+        .where(F.col("times") >= SLOW_MIN)
+        .orderBy(F.desc("mean"), *keys)
+        .limit(CLIENTS_MAX)
+    )
+    rows = table.join(F.broadcast(slowest.select(*keys)), keys).collect()
+    found: dict[tuple[str, str], Histogram] = {}
+    for row in rows:
+        buckets = found.setdefault((row.tenant, row.client_id), Histogram()).buckets
+        buckets[row.bucket] = buckets.get(row.bucket, 0) + row["count"]
+    slow = [Slow(tenant, client_id, latency) for (tenant, client_id), latency in found.items()]
+    shown.slow = sorted(slow, key=lambda one: -(one.latency.quantile_ms(0.5) or 0))
+
+
+def _backlogs(tables: Tables, shown: Picture) -> None:
+    rows = tables.rows("backlog", ["tenant", "client_id", "minute"], ["delta"])
+    if rows is None:
+        return
+    step = shown.bin_s * 1_000_000
+    binned = rows.groupBy(
+        "tenant", "client_id", (F.col("minute") - F.pmod("minute", F.lit(step))).alias("at")
+    ).agg(F.sum("delta").alias("delta"))
+    changes: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for row in binned.orderBy("tenant", "client_id", "at").collect():
+        changes.setdefault((row.tenant, row.client_id), []).append((row.at, row.delta))
+    curves = []
+    for (tenant, client_id), own in changes.items():
+        level = 0
+        points = []
+        for at, delta in own:
+            level += delta
+            points.append((at, max(level, 0)))
+        if shown.to_us is not None and points[-1][0] < shown.to_us:
+            points.append((shown.to_us, points[-1][1]))
+        curves.append(Backlog(tenant, client_id, points, points[-1][1] - points[0][1]))
+    shown.backlogs = sorted(curves, key=lambda curve: -curve.worst)[:BACKLOGS_MAX]
+
+
+# -- who and how much ------------------------------------------------------------------------------
+
+
+def _clients(tables: Tables, shown: Picture) -> None:
+    numbers = ("connects", "takeovers", "lost", "messages", "total_bytes", "deliveries")
+    rows = tables.rows("clients", ["tenant", "client_id"], numbers)
+    if rows is None:
+        return
+    rows = rows.cache()
+    try:
+        total, publishers, connecting = rows.agg(
+            F.sum("messages"), F.count_if(F.col("messages") > 0), F.count_if(F.col("connects") > 0)
+        ).collect()[0]
+        middle = rows.where("connects > 0").agg(F.median("connects")).collect()[0][0]
+        talkers = rows.where("messages > 0").orderBy(F.desc("messages"), "tenant", "client_id")
+        shown.talkers = [
+            Talker(row.tenant, row.client_id, row.messages, row.total_bytes, row.deliveries)
+            for row in talkers.limit(CLIENTS_MAX).collect()
+        ]
+        movers = rows.where("connects > 0").orderBy(F.desc("connects"), "tenant", "client_id")
+        shown.churn = [
+            Churn(row.tenant, row.client_id, row.connects, row.takeovers, row.lost)
+            for row in movers.limit(CLIENTS_MAX).collect()
+        ]
+    finally:
+        rows.unpersist()
+    seconds = ((shown.to_us or 0) - (shown.from_us or 0)) / 1e6
+    shown.findings += analytics_findings.one_client(shown.talkers, total or 0, publishers)
+    shown.findings += analytics_findings.flapping(shown.churn, float(middle or 0), seconds)
+    shown.clients = connecting
+
+
+def _moves(tables: Tables, shown: Picture) -> None:
+    rows = tables.rows("moves", ["minute"], ["connects", "lost"])
+    if rows is None:
+        return
+    minutes = [Moves(row.minute, row.connects, row.lost) for row in rows.collect()]
+    shown.findings += analytics_findings.mass_disconnects(minutes, shown.clients)
+
+
+def _drops(tables: Tables, shown: Picture) -> None:
+    rows = tables.rows("drops", ["reason"], ["count"])
+    known = 0
+    for row in [] if rows is None else rows.orderBy(F.desc("count")).collect():
+        reason = REASONS.get(row.reason, f"reason {row.reason}")
+        shown.drops.append(Drop(reason, row["count"]))
+        known += row["count"]
+    booked = sum(minute.stages.get("dropped", 0) for minute in shown.minutes)
+    if booked > known:
+        shown.drops.append(Drop("reason not recorded at this level of detail", booked - known))
+    waste = tables.rows("waste", [], ["expired", "expired_bytes"])
+    if waste is not None:
+        row = waste.collect()[0]
+        shown.expired, shown.expired_bytes = row.expired or 0, row.expired_bytes or 0
+    shown.expired = shown.expired or sum(m.stages.get("expired", 0) for m in shown.minutes)
+
+
+def _retained(tables: Tables, shown: Picture) -> None:
+    rows = tables.rows("retained", ["minute"], ["topics", "bytes"])
+    if rows is None:
+        return
+    step = shown.bin_s * 1_000_000
+    binned = rows.groupBy((F.col("minute") - F.pmod("minute", F.lit(step))).alias("at")).agg(
+        F.sum("topics").alias("topics"), F.sum("bytes").alias("bytes")
+    )
+    topics = size = 0
+    for row in binned.orderBy("at").collect():
+        topics += row.topics
+        size += row.bytes
+        shown.retained.append((row.at, topics, size))
+
+
+def _bills(tables: Tables, shown: Picture) -> None:
+    """Turn changes of what is stored into byte-hours, hour by hour, until the history ends."""
+    rows = tables.rows("storage", ["tenant", "hour"], ["delta", "moment"])
+    if rows is None or shown.to_us is None:
+        return
+    bills = {bill.tenant: bill for bill in shown.bills}
+    changes: dict[str, dict[int, tuple[int, float]]] = {}
+    for row in rows.where(F.col("tenant").isin(list(bills))).collect() if bills else []:
+        changes.setdefault(row.tenant, {})[row.hour] = row.delta, row.moment
+    for tenant, own in changes.items():
+        bills[tenant].hours = byte_hours(own, shown.to_us)
+        bills[tenant].byte_hours = sum(value for _, value in bills[tenant].hours)
+
+
+def byte_hours(changes: dict[int, tuple[int, float]], end_us: int) -> list[tuple[int, float]]:
+    """Return (hour, byte-hours) from changes per hour: (bytes, bytes times seconds left of it).
+
+    The last hour is billed only as far as the history goes.
+    """
+    result = []
+    level = 0
+    for hour in range(min(changes), end_us + 1, _HOUR_US):
+        delta, moment = changes.get(hour, (0, 0.0))
+        seconds = level * 3600 + moment
+        level += delta
+        rest_s = (hour + _HOUR_US - end_us) / 1e6
+        if rest_s > 0:
+            seconds -= level * rest_s
+        result.append((hour, max(seconds, 0.0) / 3600))
+    return result

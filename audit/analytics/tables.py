@@ -1,0 +1,78 @@
+"""Numbers of a batch for people: the tables that are written, and the rows the next batch needs.
+
+All tables are sums, so those of several batches, or of a batch done again over its own files, give
+the same as one run over everything. `audit.analytics.merge` adds them up for the report.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from audit.analytics import deliveries as analytics_deliveries
+from audit.analytics import messages as analytics_messages
+from audit.analytics import sessions as analytics_sessions
+from audit.analytics import stage_counts as analytics_books
+from audit.checks.verdict import Outcome
+from audit.input.batch_view import View
+from audit.input.kept_rows import Kept, few
+
+
+def check(view: View) -> list[Outcome]:
+    """Accuse nobody: numbers have no verdict."""
+    return []
+
+
+def carry(view: View) -> Kept:
+    """Return the rows with which something began that this batch did not see end."""
+    places = [analytics_sessions.still_retained(view), analytics_sessions.still_there(view)]
+    if view.has_messages:
+        owed = few(_messages(view).where("open > 0").select("node_code", "msg"))
+        # With their acknowledgements, or the next batch takes them for unanswered.
+        said = view.of(
+            "msg_accepted", "msg_persisted", "pub_acked", columns=("node", "gseq", "msg")
+        )
+        coded = said.withColumn("node_code", analytics_messages.node_code())
+        places.append(coded.join(owed, ["node_code", "msg"], "left_semi"))
+    return Kept(tuple(places))
+
+
+def tables(view: View) -> dict[str, DataFrame]:
+    """Return the tables of the batch by name, without those its level of detail cannot fill."""
+    written = {
+        "durations": analytics_sessions.durations(view),
+        "moves": analytics_sessions.moves(view),
+        "drops": analytics_sessions.drops(view),
+        "retained": analytics_sessions.retained(view),
+        "clock_steps": analytics_sessions.clock_steps(view),
+    }
+    broker = analytics_books.from_broker(view)
+    if not view.has_messages:
+        written["books_minute"] = broker.coalesce(1)
+        written["clients"] = analytics_sessions.clients(view, None)
+        return {name: table.coalesce(1) for name, table in written.items()}
+    messages = _messages(view)
+    written["books_minute"] = broker.unionByName(analytics_books.from_events(view, messages))
+    written["clients"] = analytics_sessions.clients(view, analytics_messages.fan_out(messages))
+    written["waste"] = analytics_messages.waste(messages)
+    written["storage"] = _named(view, analytics_messages.storage(messages))
+    pairs, names = _pairs(view), analytics_sessions.names(view)
+    written["fates"] = analytics_deliveries.fates(pairs)
+    written["latency"] = analytics_deliveries.latencies(pairs, names)
+    written["backlog"] = analytics_deliveries.backlogs(pairs, names)
+    return {name: table.coalesce(1) for name, table in written.items()}
+
+
+def _pairs(view: View) -> DataFrame:
+    return view.keep("deliveries counted", lambda: analytics_deliveries.of(view))
+
+
+def _messages(view: View) -> DataFrame:
+    def make() -> DataFrame:
+        return analytics_messages.messages(view, _pairs(view).select("node", "msg", "done_us"))
+
+    return view.keep("messages counted", make)
+
+
+def _named(view: View, table: DataFrame) -> DataFrame:
+    """Return the table with `tenant` in the place of `tenant_code`."""
+    named = table.join(F.broadcast(analytics_messages.tenants(view)), "tenant_code", "left")
+    return named.withColumn("tenant", F.coalesce("tenant", F.lit(""))).drop("tenant_code")

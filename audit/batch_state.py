@@ -1,0 +1,123 @@
+"""What one run leaves for the next: which segments are consumed, boots, gaps, totals.
+
+A batch is a run over segments that no batch before has consumed. Its outputs are keyed by its
+number, and it is done when `state/batch-N.json` is there (written last, at once): a run that is
+killed before leaves nothing that counts, and the next one does the same batch again, over it.
+
+Which segments are consumed is kept as ranges of seq per boot, so it stays small, and a segment of
+an older hour that arrives late is still seen to be new. Rows that are needed again (what is open)
+are kept as rows, in `state/rows/batch=N`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from audit.files import join, list_files, read_text, write_text
+from audit.input.gaps import Boot, Gap
+from audit.input.segments import Segment
+
+STATE_VERSION: Final = 1
+_NAME: Final = re.compile(r"batch-(\d+)\.json$")
+
+Ranges = dict[str, list[tuple[int, int]]]  # "node/boot" -> ranges of seq, both ends included
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known after a batch; batch -1 is before the first."""
+
+    batch: int = -1
+    segments: tuple[str, ...] = ()  # names of those this batch consumed
+    consumed: Ranges = field(default_factory=dict)  # by this batch and all before it
+    boots: tuple[Boot, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    totals: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def has(self, segment: Segment) -> bool:
+        """Tell whether a batch has consumed the segment."""
+        return any(
+            first <= segment.first_seq and segment.last_seq <= last
+            for first, last in self.consumed.get(segment.key, ())
+        )
+
+    def after(self, segments: Sequence[Segment], boots: Sequence[Boot], gaps: Sequence[Gap],
+              totals: dict[str, dict[str, int]]) -> "State":  # fmt: skip
+        """Return the state when these segments are consumed, too."""
+        consumed = {key: list(ranges) for key, ranges in self.consumed.items()}
+        for segment in segments:
+            consumed.setdefault(segment.key, []).append((segment.first_seq, segment.last_seq))
+        return State(
+            self.batch + 1,
+            tuple(segment.name for segment in segments),
+            {key: _joined(ranges) for key, ranges in consumed.items()},
+            tuple(boots),
+            tuple(gaps),
+            totals,
+        )
+
+
+def rows_place(out: str, batch: int) -> str:
+    """Return where the rows that a batch keeps for the next are."""
+    return join(out, "state", "rows", f"batch={batch}")
+
+
+def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
+    """Return the state after a batch, the last one by default; the empty state if there is none.
+
+    Raises ValueError if the file is damaged, or of a version this code does not know.
+    """
+    if batch is None:
+        batch = max(batches(spark, out), default=-1)
+    if batch < 0:
+        return State()
+    place = _place(out, batch)
+    try:
+        values: dict[str, Any] = json.loads(read_text(spark, place))
+    except ValueError as problem:
+        raise ValueError(f"{place}: damaged ({problem}); begin anew with another --out") from None
+    version = values.pop("version", None)
+    if version != STATE_VERSION:
+        raise ValueError(
+            f"{place}: a state of version {version}, expected {STATE_VERSION}; "
+            "begin anew with another --out"
+        )
+    consumed = {
+        key: [(first, last) for first, last in ranges]
+        for key, ranges in values.pop("consumed").items()
+    }
+    boots = tuple(Boot(**boot) for boot in values.pop("boots"))
+    gaps = tuple(Gap(**gap) for gap in values.pop("gaps"))
+    segments = tuple(values.pop("segments"))
+    return replace(State(**values), segments=segments, consumed=consumed, boots=boots, gaps=gaps)
+
+
+def batches(spark: SparkSession, out: str) -> list[int]:
+    """Return the numbers of the batches that are done."""
+    names = list_files(spark, join(out, "state"), ".json")
+    return sorted(int(match[1]) for name in names if (match := _NAME.search(name)))
+
+
+def save(spark: SparkSession, out: str, state: State) -> None:
+    """Make a batch count: durable when this returns."""
+    text = json.dumps({"version": STATE_VERSION, **asdict(state)}, indent=1)
+    write_text(spark, _place(out, state.batch), text)
+
+
+def _place(out: str, batch: int) -> str:
+    return join(out, "state", f"batch-{batch:08}.json")
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges with those that touch put together."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return joined

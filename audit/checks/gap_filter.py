@@ -1,0 +1,125 @@
+"""From rows that look wrong to an Outcome: held against the gaps, counted, and some of them named.
+
+Findings are a DataFrame with at least `node`, `from_gseq`, `to_gseq` (all the evidence lies between
+them), `what` (words), `ts` and `session`; other columns go into the witnesses as they are.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from audit.checks.verdict import Outcome
+from audit.input.batch_view import View
+from audit.input.events import boot_of, seq_of
+
+
+@dataclass
+class Tally:
+    """How many findings there are, and the first of those that are accusations."""
+
+    violated: int = 0
+    unknown: int = 0
+    witnesses: list[dict[str, object]] = field(default_factory=list)
+
+    def outcome(
+        self, view: View, invariant: str, checked: int, *, facts: dict[str, object] | None = None
+    ) -> Outcome:
+        """Return the Outcome of an invariant of which `checked` things could be judged."""
+        return Outcome(
+            invariant,
+            checked,
+            self.violated,
+            self.unknown,
+            self.witnesses[: view.settings.witnesses_max],
+            view.has_messages,
+            facts or {},
+        )
+
+
+def against_gaps(view: View, findings: DataFrame) -> DataFrame:
+    """Return the findings with `unknown`: their evidence touches a gap."""
+    touches = view.touches_gap(F.col("node"), F.col("from_gseq"), F.col("to_gseq"))
+    return findings.withColumn("unknown", F.coalesce(touches, F.lit(True)))
+
+
+def tallies(view: View, findings: DataFrame, invariants: Iterable[str]) -> dict[str, Tally]:
+    """Return a Tally per invariant of findings that have `invariant` and `unknown`.
+
+    Two jobs at most: everything is counted, then the witnesses are fetched, if there are any.
+    """
+    result = {invariant: Tally() for invariant in invariants}
+    counted = findings.groupBy("invariant", "unknown").count().collect()
+    for row in counted:
+        tally = result[row.invariant]
+        if row.unknown:
+            tally.unknown += row["count"]
+        else:
+            tally.violated += row["count"]
+    guilty = [invariant for invariant, tally in result.items() if tally.violated]
+    if guilty:
+        _name(view, findings, result, guilty)
+    return result
+
+
+def tally(view: View, findings: DataFrame) -> Tally:
+    """Return the Tally of findings of one invariant, which need no column of it."""
+    return tally_marked(view, against_gaps(view, findings))
+
+
+def tally_marked(view: View, findings: DataFrame) -> Tally:
+    """Return the Tally of findings of one invariant that have `unknown` already.
+
+    They are kept between the two jobs: to find them may be dear, and there are few.
+    """
+    marked = findings.withColumn("invariant", F.lit("")).persist()
+    try:
+        return tallies(view, marked, [""])[""]
+    finally:
+        marked.unpersist()
+
+
+def _name(view: View, findings: DataFrame, result: dict[str, Tally], guilty: Sequence[str]) -> None:
+    most = view.settings.witnesses_max
+    accused = findings.where(~F.col("unknown"))
+    pieces = [
+        accused.where(F.col("invariant") == invariant).orderBy("node", "to_gseq").limit(most)
+        for invariant in guilty
+    ]
+    rows = [row.asDict() for piece in pieces for row in piece.collect()]
+    clients = client_ids(view, {row["session"] for row in rows if row.get("session") is not None})
+    for row in rows:
+        client = clients.get((row["node"], row.get("session")))
+        result[row["invariant"]].witnesses.append(_witness(row, client))
+
+
+def client_ids(view: View, sessions: Iterable[int]) -> dict[tuple[str, int | None], str]:
+    """Return the client ids of some sessions, by (node, session)."""
+    wanted = sorted(sessions)
+    if not wanted:
+        return {}
+    rows = (
+        view.sessions.where(F.col("session").isin(wanted) & F.col("client_id").isNotNull())
+        .groupBy("node", "session")
+        .agg(F.max("client_id").alias("client_id"))
+        .collect()
+    )
+    return {(row.node, row.session): row.client_id for row in rows}
+
+
+def _witness(row: dict[str, object], client_id: str | None) -> dict[str, object]:
+    """Return a finding as it goes into the verdict: places readable, nothing empty."""
+    witness: dict[str, object] = {"what": row["what"], "node": row["node"]}
+    if client_id is not None:
+        witness["client_id"] = client_id
+    for name, value in row.items():
+        if name in ("what", "node", "invariant", "unknown") or value is None:
+            continue
+        if name in ("from_gseq", "to_gseq"):
+            assert isinstance(value, int)
+            witness[name[:-5]] = {"boot": boot_of(value), "seq": seq_of(value)}
+        else:
+            witness[name] = value.isoformat() if isinstance(value, datetime) else value
+    return witness

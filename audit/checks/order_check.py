@@ -1,0 +1,87 @@
+"""O1: first deliveries of a publisher's messages on a topic keep the order they were accepted in.
+
+Order is promised per publisher, topic and QoS, not across them, and not to shared groups. Messages
+get their numbers in the order of acceptance, so a session that was sent everything in ascending
+order is innocent without another look; only sessions with an inversion are looked at again, with
+the publishers and topics of their messages.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from audit.checks import packed_rows as packed
+from audit.checks.gap_filter import tally
+from audit.checks.session_judgement import book, suspicions
+from audit.checks.session_rowset import node_name
+from audit.checks.stream_holders import on_disk
+from audit.checks.verdict import Outcome
+from audit.input.batch_view import View
+from audit.input.kept_rows import few
+from audit.spark import frame_of
+
+
+def check(view: View) -> Outcome:
+    """Return O1. Counted are the first deliveries."""
+    suspects = (
+        suspicions(view)
+        .where(F.col("invariant") == "O1")
+        .select("owner", F.col("owner_session").alias("session"))
+        .distinct()
+    )
+    first = book(view).where(_first())
+    checked = first.where("first_is_new = 1").count()
+    if suspects.isEmpty():
+        return tally(view, _none(view)).outcome(view, "O1", checked)
+    return tally(view, _inversions(view, first, suspects)).outcome(view, "O1", checked)
+
+
+def _first() -> Column:
+    own = F.col("owner").bitwiseAND(1) == 0
+    return (F.col("code") == 0) & own & (F.col("shared") == 0) & F.col("delivered_gseq").isNotNull()
+
+
+def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
+    """Return the first deliveries that came after one of a later message of their kind."""
+    sent = first.join(F.broadcast(suspects), ["owner", "session"]).select(
+        node_name(view, F.col("owner")).alias("node"),
+        "session",
+        "msg",
+        "qos",
+        "delivered_gseq",
+        "delivered_ts",
+        (F.col("first_is_new") == 1).alias("is_new"),
+    )
+    accepted = on_disk(
+        view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub", "topic"])
+    ).select("node", "msg", "pub", F.xxhash64("topic").alias("topic"))
+    # Of a message that was never in the log only the order among its like means anything.
+    stored = (F.col("msg") < packed.UNSTORED).alias("stored")
+    lane = Window.partitionBy("node", "session", "pub", "topic", "qos", "stored")
+    before = lane.orderBy("delivered_gseq").rowsBetween(Window.unboundedPreceding, -1)
+    newest = F.max(F.struct("msg", "delivered_gseq")).over(before)
+    return (
+        accepted.join(few(sent), ["node", "msg"])
+        .select("*", stored)
+        .withColumn("newest", newest)
+        .where((F.col("newest.msg") > F.col("msg")) & F.col("is_new"))
+        .select(
+            "node",
+            "session",
+            "msg",
+            "pub",
+            "qos",
+            F.lit("after_a_later_one").alias("what"),
+            F.col("newest.msg").alias("other"),
+            F.col("newest.delivered_gseq").alias("from_gseq"),
+            F.col("delivered_gseq").alias("to_gseq"),
+            F.timestamp_micros("delivered_ts").alias("ts"),
+        )
+    )
+
+
+def _none(view: View) -> DataFrame:
+    return frame_of(
+        view.spark,
+        [],
+        "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp",
+    )

@@ -1,0 +1,116 @@
+"""L1 and L3: what was acknowledged was on disk before, and reached every stream it belongs to.
+
+One row per message of a boot, from what was said of it when it came in. Rows that the disk lost
+after their export count here like all others: they were true when they were written.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from audit.checks import routing_check as routing
+from audit.checks.gap_filter import tally
+from audit.checks.packed_rows import REFUSED, UNSTORED
+from audit.checks.verdict import Outcome
+from audit.input.batch_view import View
+from audit.input.gaps import Boot
+
+_COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "stream", "carried")
+
+
+def check(view: View) -> list[Outcome]:
+    """Return L1 and L3; the facts of what came in are with L1."""
+    return [_persisted_first(view), routing.check(view, messages(view))]
+
+
+def messages(view: View) -> DataFrame:
+    """Return one row per (node, boot, msg), computed once.
+
+    accepted, persisted, pub_acked: gseq of the first such row, or null. refused: the PUBACK or
+    PUBREC had an error. streams, streams_sum: how many streams it was put in, and the sum of their
+    numbers' hashes; wanted, wanted_sum: the same of those it should have been put in. Sums stand
+    for sets: a difference is looked at row by row.
+    """
+    return view.keep("messages on their way in", lambda: _messages(view))
+
+
+def _messages(view: View) -> DataFrame:
+    rows = view.of(
+        "msg_accepted", "msg_persisted", "pub_acked", "msg_enqueued", columns=_COLUMNS
+    ).where("msg IS NOT NULL")
+    rows = routing.with_wanted(view, rows)
+    accepted, acked = F.col("ev") == "msg_accepted", F.col("ev") == "pub_acked"
+    refused = F.coalesce(F.col("reason") >= REFUSED, F.lit(False))
+    enqueued = F.col("ev") == "msg_enqueued"
+    good = acked & ~refused
+
+    def first(of: Column) -> Column:
+        return F.min(F.when(of, F.col("gseq")))
+
+    return rows.groupBy("node", "boot", "msg").agg(
+        first(accepted).alias("accepted"),
+        first(F.col("ev") == "msg_persisted").alias("persisted"),
+        first(good).alias("pub_acked"),
+        F.max(F.when(accepted, F.col("pub_qos"))).alias("pub_qos"),
+        F.coalesce(F.max(acked & refused), F.lit(False)).alias("refused"),
+        F.coalesce(F.max(accepted & F.col("carried")), F.lit(False)).alias("carried"),
+        F.coalesce(F.max(good & F.col("carried")), F.lit(False)).alias("acked_before"),
+        F.count(F.when(enqueued, 1)).alias("streams"),
+        F.coalesce(F.sum(F.when(enqueued, routing.hashed(F.col("stream")))), F.lit(0)).alias(
+            "streams_sum"
+        ),
+        F.coalesce(F.max("wanted"), F.lit(0)).alias("wanted"),
+        F.coalesce(F.max("wanted_sum"), F.lit(0)).alias("wanted_sum"),
+    )
+
+
+def _persisted_first(view: View) -> Outcome:
+    stored = F.col("pub_acked").isNotNull() & (F.col("msg") < UNSTORED)
+    judged = stored & F.col("accepted").isNotNull() & ~F.col("acked_before")
+    late = F.col("persisted").isNull() | (F.col("persisted") > F.col("pub_acked"))
+    rows = messages(view)
+    findings = rows.where(judged & late).select(
+        "node",
+        F.lit(None).cast("long").alias("session"),
+        "msg",
+        F.when(F.isnull("persisted"), "never_persisted").otherwise("persisted_late").alias("what"),
+        F.col("accepted").alias("from_gseq"),
+        F.greatest("pub_acked", F.coalesce("persisted", "pub_acked")).alias("to_gseq"),
+    )
+    checked = rows.where(judged).count()
+    return tally(view, findings).outcome(view, "L1", checked, facts=_facts(view))
+
+
+def _facts(view: View) -> dict[str, object]:
+    """Return what came in: accepted, acknowledged, and cut off by a crash.
+
+    cut_off: accepted at QoS 1 or 2 in a boot that died, without a row of its acknowledgement. The
+    publisher may have got one all the same: what was sent last is written last.
+    """
+    # An earlier batch may have seen the message, and the crash, too: then it has counted it.
+    died = _died(view.boots) & ~(F.col("carried") & _died(view.boots_before))
+    rows = messages(view)
+    acked = F.col("pub_acked").isNotNull() & ~F.col("acked_before")
+    owed = F.isnull("pub_acked") & ~F.col("refused") & (F.col("pub_qos") > 0)
+    row = rows.agg(
+        F.count(F.when(F.col("accepted").isNotNull() & ~F.col("carried"), 1)).alias("accepted"),
+        F.count(F.when(acked & F.col("accepted").isNotNull(), 1)).alias("acknowledged"),
+        F.count(F.when(owed & died & F.col("accepted").isNotNull(), 1)).alias("cut_off"),
+    ).collect()[0]
+    facts: dict[str, int] = row.asDict()
+    # Acknowledged in a later boot than accepted: QoS 2, sent again by a client that got no PUBREC.
+    late = rows.where(acked & F.isnull("accepted")).select("node", "msg").distinct()
+    before = rows.where(acked & F.col("accepted").isNotNull()).select("node", "msg")
+    facts["acknowledged"] += late.join(before, ["node", "msg"], "left_anti").count()
+    return dict(facts)
+
+
+def _died(boots: Sequence[Boot]) -> Column:
+    """Tell what was in a boot that ended without a row of its end."""
+    died = F.lit(False)
+    for boot in boots:
+        later = any(other.node == boot.node and other.boot > boot.boot for other in boots)
+        if later and not boot.clean:
+            died |= (F.col("node") == boot.node) & (F.col("boot") == boot.boot)
+    return died

@@ -1,0 +1,236 @@
+"""L3: a message was put into every stream whose filter matches its topic and that somebody held.
+
+Topics and filters are matched anew, each distinct topic once (`audit.checks.topic_matching`), and
+not by the broker's code. Per message only a count and a sum of hashes are compared; the messages
+where they differ are looked at stream by stream.
+
+Where a hole could hide that a subscription had ended, a later message in the same stream shows that
+it had not, if nobody is known to have left the stream since. Topics that were hashed on export
+match only themselves, so wildcards are not checked then.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from audit.checks import topic_matching as matching
+from audit.checks.gap_filter import tally_marked
+from audit.checks.stream_holders import holdings, joined
+from audit.checks.verdict import Outcome
+from audit.input.batch_view import View
+from audit.input.events import gseq
+from audit.input.gaps import HOLE
+from audit.input.kept_rows import few
+from audit.spark import frame_of
+from storage.history.events import SHORTENED
+
+# A sum of so many bits' hashes of streams cannot overflow, however many rows are added up.
+HASH_MASK = (1 << 40) - 1
+
+
+def hashed(stream: Column) -> Column:
+    """Return the number that stands for a stream in sums."""
+    return F.xxhash64(stream).bitwiseAND(HASH_MASK)
+
+
+def with_wanted(view: View, rows: DataFrame) -> DataFrame:
+    """Add to rows `msg_accepted` how many streams want the message, and the sum of their hashes.
+
+    Only QoS 1 and 2 are promised a place in a stream.
+    """
+    topics = matches(view)
+    owed = F.when((F.col("ev") == "msg_accepted") & (F.col("pub_qos") > 0), F.col("topic"))
+    keyed = rows.withColumn("topic", owed)
+    both = keyed.join(few(topics), ["node", "topic"], "left")
+    place = F.col("gseq")
+
+    def alive(one: Column) -> Column:
+        return (one["from_gseq"] < place) & (one["to_gseq"] > place)
+
+    zero = F.lit(0).cast("long")
+    count = F.aggregate("streams", zero, lambda sum, one: sum + F.when(alive(one), 1).otherwise(0))
+    total = F.aggregate(
+        "streams", zero, lambda sum, one: sum + F.when(alive(one), one["hash"]).otherwise(0)
+    )
+    return both.select(*rows.columns, count.alias("wanted"), total.alias("wanted_sum"))
+
+
+def check(view: View, messages: DataFrame) -> Outcome:
+    """Return L3. Counted are the messages that at least one stream should have."""
+    checked = messages.where(_decided() & (F.col("wanted") > 0)).count()
+    return tally_marked(view, _missing(view, messages)).outcome(view, "L3", checked)
+
+
+def _decided() -> Column:
+    """Tell the messages that are judged: once, in the batch that they were accepted in."""
+    fresh = F.col("accepted").isNotNull() & ~F.col("carried")
+    return fresh & ~F.col("refused") & (F.col("pub_qos") > 0)
+
+
+def _missing(view: View, messages: DataFrame) -> DataFrame:
+    """Return (message, stream) that should be there: with node, msg, stream, what, unknown ..."""
+    odd = view.keep("messages in other streams", lambda: _odd(messages))
+    if odd.isEmpty():
+        return _none(view)
+    accepted = view.of("msg_accepted", columns=["node", "gseq", "ts", "topic", "pub", "session"])
+    told = (
+        accepted.withColumnRenamed("gseq", "accepted")
+        .join(few(odd), ["node", "accepted"])
+        .join(matches(view), ["node", "topic"])
+        .select("*", F.inline("streams"))
+        .where((F.col("from_gseq") < F.col("accepted")) & (F.col("to_gseq") > F.col("accepted")))
+    )
+    there = view.of("msg_enqueued", columns=["node", "boot", "msg", "stream"]).join(
+        few(odd.select("node", "boot", "msg")), ["node", "boot", "msg"], "left_semi"
+    )
+    missing = told.join(there, ["node", "boot", "msg", "stream"], "left_anti")
+    wanted = view.keep("messages not in a stream", lambda: _wanted_by_others(view, missing))
+    return _doubts(view, wanted)
+
+
+def _odd(messages: DataFrame) -> DataFrame:
+    differs = F.col("wanted_sum") != F.col("streams_sum")
+    return messages.where(_decided() & differs).select("node", "boot", "msg", "accepted", "wanted")
+
+
+def _wanted_by_others(view: View, missing: DataFrame) -> DataFrame:
+    """Leave out streams that only their publisher held, who does not want its own messages."""
+    own = F.col("no_local") & (F.col("session") == F.col("pub"))
+    held = holdings(view).select(
+        *("node", "stream", "session", "no_local"),
+        F.col("from_gseq").alias("since"),
+        F.col("to_gseq").alias("until"),
+    )
+    place = F.col("accepted")
+    keys = ["node", "boot", "msg", "stream"]
+    wanted = (
+        missing.drop("session")
+        .join(held, ["node", "stream"])
+        .where((F.col("since") < place) & (F.col("until") > place) & ~own)
+        .groupBy(*keys)
+        .agg(F.max("since").alias("since"))
+    )
+    return missing.join(wanted, keys)
+
+
+def _doubts(view: View, missing: DataFrame) -> DataFrame:
+    """Add `unknown`: a hole may hide the end of the subscription, or a gap the row itself."""
+    enqueued = view.of("msg_enqueued", columns=["node", "stream", "gseq"])
+    streams = missing.select("node", "stream", "accepted", "since").distinct()
+    ends = holdings(view).select("node", "stream", "to_gseq")
+    ended = (
+        streams.join(ends, ["node", "stream"])
+        .groupBy("node", "stream", "accepted", "since")
+        .agg(F.max(F.when(F.col("to_gseq") < F.col("accepted"), F.col("to_gseq"))).alias("end"))
+        .withColumn("end", F.greatest("since", "end"))
+    )
+    seen = (
+        enqueued.join(few(ended), ["node", "stream"])
+        .where((F.col("gseq") < F.col("accepted")) & (F.col("gseq") > F.col("end")))
+        .groupBy("node", "stream", "accepted")
+        .agg(F.max("gseq").alias("seen"))
+    )
+    place = F.col("accepted")
+    since = F.coalesce("seen", "since")
+    end = F.col("accepted") + F.col("wanted")
+    unknown = view.touches_gap(F.col("node"), since, place, kinds=(HOLE,))
+    unknown |= view.touches_gap(F.col("node"), place, end)
+    unknown |= _beyond_the_end(view, end)
+    return missing.join(seen, ["node", "stream", "accepted"], "left").select(
+        "node",
+        F.col("pub").alias("session"),
+        "msg",
+        "topic",
+        "tfilter",
+        "stream",
+        F.lit("not_in_stream").alias("what"),
+        since.alias("from_gseq"),
+        place.alias("to_gseq"),
+        "ts",
+        unknown.alias("unknown"),
+    )
+
+
+def _beyond_the_end(view: View, end: Column) -> Column:
+    """Tell places that the history has not reached: the rows of a tick may be in two segments."""
+    newest = {boot.node: boot for boot in view.boots}
+    beyond = F.lit(False)
+    for node, boot in newest.items():
+        beyond |= (F.col("node") == node) & (end > gseq(boot.boot, boot.last_seq))
+    return beyond
+
+
+def matches(view: View) -> DataFrame:
+    """Return the streams that each topic belongs to, computed once: node, topic, streams.
+
+    `streams` is an array of (stream, hash, tfilter, from_gseq, to_gseq), while it was held.
+    """
+    return view.keep("matches", lambda: _matches(view))
+
+
+def _matches(view: View) -> DataFrame:
+    held = joined(holdings(view), ["node", "tfilter", "stream"])
+    filters = held.select("tfilter").distinct().collect()
+    named = [(matching.without_share(row.tfilter), n) for n, row in enumerate(filters)]
+    numbers = frame_of(
+        view.spark,
+        [(row.tfilter, n) for n, row in enumerate(filters)],
+        "tfilter string, filter int",
+    )
+    topics = (
+        view.of("msg_accepted", columns=["node", "topic", "pub_qos"])
+        .where("pub_qos > 0 AND topic IS NOT NULL")
+        .where(~F.col("topic").rlike(SHORTENED))  # nobody knows which filters it matches
+        .select("node", "topic")
+        .distinct()
+    )
+    matched = topics.mapInArrow(_matcher(named), "node string, topic string, filter int")
+    stream = F.struct(
+        "stream", hashed(F.col("stream")).alias("hash"), "tfilter", "from_gseq", "to_gseq"
+    )
+    return (
+        matched.join(F.broadcast(numbers), "filter")
+        .join(held, ["node", "tfilter"])
+        .groupBy("node", "topic")
+        .agg(F.collect_list(stream).alias("streams"))
+    )
+
+
+def _matcher(
+    filters: list[tuple[str, int]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that Spark runs on the distinct topics: one row per match."""
+    cloudpickle.register_pickle_by_value(matching)  # type: ignore[no-untyped-call] # untyped
+    build = matching.Trie
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        trie = build(filters)
+        for batch in batches:
+            nodes, topics, numbers = [], [], []
+            for node, topic in zip(
+                batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True
+            ):
+                found = trie.match(topic)
+                nodes += [node] * len(found)
+                topics += [topic] * len(found)
+                numbers += found
+            arrays = [
+                pa.array(nodes, pa.string()),
+                pa.array(topics, pa.string()),
+                pa.array(numbers, pa.int32()),
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, ["node", "topic", "filter"])
+
+    return run
+
+
+def _none(view: View) -> DataFrame:
+    return frame_of(
+        view.spark,
+        [],
+        "node string, session long, what string, from_gseq long, to_gseq long, ts timestamp, "
+        "unknown boolean",
+    )

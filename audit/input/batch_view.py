@@ -1,0 +1,291 @@
+"""What every check gets: the events of one batch, what is known to be missing, and the settings.
+
+Nothing is kept in memory whole: `of` reads only the columns and events that are asked for. Of
+`COMMON` events, of which every message has some, it reads them from Parquet each time. All others
+are few, and kept: one pass serves all who ask for them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from audit.input import gaps as gaps_module
+from audit.input.frame_cache import Shelf
+from audit.input.gaps import Boot, Gap, Kind, Mark, Run
+from audit.input.session_columns import BALANCE
+from audit.spark import frame_of
+
+# Rows are counted in buckets of so many: 10 million rows are 153 buckets.
+BUCKET_BITS: Final = 16
+
+COMMON: Final = frozenset(
+    (
+        "msg_accepted",
+        "msg_enqueued",
+        "msg_persisted",
+        "pub_acked",
+        "pub_completed",
+        "msg_delivered",
+        "msg_acked",
+        "msg_completed",
+        "msg_dropped",
+        "msg_expired",
+        "msg_moved",
+    )
+)
+MARKS: Final = ("boot", "shutdown", "recovered", "history_gap")
+SESSION_EVENTS: Final = (
+    "session_created",
+    "session_resumed",
+    "session_taken_over",
+    "session_disconnected",
+    "session_expiry_changed",
+    "session_expired",
+    "session_terminated",
+    "session_restored",
+    "subscribed",
+    "unsubscribed",
+    "sub_restored",
+    "will_armed",
+    "will_delayed",
+    "will_fired",
+    "will_cancelled",
+    BALANCE,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers a verdict depends on."""
+
+    horizon_s: int = 300  # what is owed for longer, to a session that could have had it, is lost
+    expiry_tolerance_s: int = 60  # how late sessions and wills may be: the broker looks in turns
+    witnesses_max: int = 100  # per invariant
+
+
+@dataclass(frozen=True)
+class View:
+    """The events of one batch and what is known about them.
+
+    `events` has the columns of `audit.input.events.SCHEMA`, `gseq` and `carried`; so has `rare`,
+    which has all of them but the COMMON ones.
+    """
+
+    spark: SparkSession
+    shelf: Shelf
+    events: DataFrame
+    rare: DataFrame
+    gaps: Sequence[Gap]
+    boots: Sequence[Boot]
+    boots_before: Sequence[Boot] = ()  # as the last batch left them
+    gaps_before: Sequence[Gap] = ()
+    duplicates: int = 0  # rows that were in the history more than once (taken once here)
+    settings: Settings = field(default_factory=Settings)
+
+    def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return the frame `name`, made once, for all who need it, until the shelf is cleared."""
+        return self.shelf.keep(name, make)
+
+    def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
+        """Return only these events and only these columns."""
+        wanted = F.col("ev") == evs[0] if len(evs) == 1 else F.col("ev").isin(*evs)
+        rows = self.rare if COMMON.isdisjoint(evs) else self.events
+        return rows.where(wanted).select(*columns)
+
+    @property
+    def sessions(self) -> DataFrame:
+        """Return the rows about sessions, subscriptions and wills."""
+        return self.rare.where(F.col("ev").isin(*SESSION_EVENTS))
+
+    @property
+    def new_gaps(self) -> list[Gap]:
+        """Return the gaps that no earlier batch knew."""
+        old = [gap for gap in self.gaps_before if not gap.is_open]
+        return [gap for gap in self.gaps if not _covered(gap, old)]
+
+    def touches_gap(
+        self,
+        node: Column,
+        start: Column,
+        end: Column,
+        kinds: Iterable[Kind] = (gaps_module.HOLE, gaps_module.MESSAGES, gaps_module.SAMPLED),
+    ) -> Column:
+        """Return the condition that the interval of gseq `start`..`end` touches a gap.
+
+        A check about messages asks for all kinds, one about sessions for holes only. Null where
+        `start` or `end` is null.
+        """
+        conditions = [
+            (node == gap.node) & (start <= gap.to_gseq) & (end >= gap.from_gseq)
+            for gap in self.gaps
+            if gap.kind in set(kinds)
+        ]
+        return reduce(lambda one, other: one | other, conditions, F.lit(False))
+
+    @property
+    def full(self) -> bool:
+        """Tell whether any part of the history has rows of every message."""
+        return any(
+            boot.level_now in ("full", "") or boot.level in ("full", "") for boot in self.boots
+        )
+
+    @property
+    def has_messages(self) -> bool:
+        """Tell whether any part of the history has rows of messages, if only of some."""
+        return self.full or any("sampled" in (boot.level, boot.level_now) for boot in self.boots)
+
+    def last_us(self, node: str) -> int:
+        """Return the broker time of the last row of a node, in microseconds since 1970."""
+        return max((boot.last_us for boot in self.boots if boot.node == node), default=0)
+
+
+def build(
+    spark: SparkSession,
+    events: DataFrame,
+    *,
+    shelf: Shelf,
+    boots_before: Sequence[Boot] = (),
+    gaps_before: Sequence[Gap] = (),
+    unreadable: Sequence[Gap] = (),
+    settings: Settings | None = None,
+) -> View:
+    """Return the view of `events`, whose holes are found here; one pass over few columns.
+
+    `boots_before` and `gaps_before` are what earlier batches knew. `unreadable` are gaps known from
+    elsewhere: segments that could not be read.
+    """
+    fresh = events.where(~F.col("carried"))
+    runs, doubled = _runs(fresh)
+    if doubled:
+        # Carried rows that are no events have the place of one, but not its name.
+        events = events.dropDuplicates(["node", "gseq", "ev", "session"])
+    rare = shelf.keep("rare events", lambda: events.where(~F.col("ev").isin(*sorted(COMMON))))
+    marks = _marks(rare)
+    boots = gaps_module.boots(runs, marks, boots_before)
+    holes = gaps_module.holes(runs, boots, boots_before)
+    missing = [hole for hole in holes if not _covered(hole, unreadable)]
+    found = [*unreadable, *gaps_module.explain(missing, marks)]
+    closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
+    lowered = gaps_module.lowered(
+        boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
+    )
+    return View(
+        spark,
+        shelf,
+        events,
+        rare,
+        gaps_module.fewer([*closed, *found, *lowered]),
+        boots,
+        boots_before,
+        gaps_before,
+        doubled,
+        settings or Settings(),
+    )
+
+
+def _covered(gap: Gap, by: Sequence[Gap]) -> bool:
+    return any(
+        other.node == gap.node and other.from_gseq <= gap.from_gseq and other.to_gseq >= gap.to_gseq
+        for other in by
+    )
+
+
+def _marks(rare: DataFrame) -> list[Mark]:
+    rows = rare.where(~F.col("carried") & F.col("ev").isin(*MARKS)).select(
+        "node", "boot", "seq", "ev", "reason", "count", "detail"
+    )
+    return list({Mark(*row) for row in rows.collect()})
+
+
+def _runs(fresh: DataFrame) -> tuple[list[Run], int]:
+    """Return the runs of rows without holes, and how many rows were there more than once.
+
+    Buckets are counted first: in a window over all rows of a node they would go through one task.
+    """
+    bucket = F.shiftright("seq", BUCKET_BITS)
+    counted = (
+        fresh.select("node", "boot", "seq", bucket.alias("bucket"), F.unix_micros("ts").alias("us"))
+        .groupBy("node", "boot", "bucket")
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min("seq").alias("low"),
+            F.max("seq").alias("high"),
+            F.sum(F.col("seq") - F.shiftleft("bucket", BUCKET_BITS)).alias("sum"),
+            F.min("us").alias("first_us"),
+            F.max("us").alias("last_us"),
+        )
+        .collect()
+    )
+    runs = []
+    odd = []
+    for row in counted:
+        base = row.bucket << BUCKET_BITS
+        whole = row.rows == row.high - row.low + 1
+        if whole and 2 * row["sum"] == row.rows * (row.low + row.high - 2 * base):
+            runs.append(Run(row.node, row.boot, row.low, row.high, row.first_us, row.last_us))
+        else:
+            odd.append(row)
+    more, doubled = _odd_runs(fresh, odd)
+    return _joined([*runs, *more]), doubled
+
+
+def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
+    """Return the runs in the buckets that have holes or doubled rows."""
+    if not odd:
+        return [], 0
+    bucket = F.shiftright("seq", BUCKET_BITS)
+    keys = frame_of(
+        fresh.sparkSession,
+        [(row.node, row.boot, row.bucket) for row in odd],  # type: ignore[attr-defined]
+        "node string, boot long, bucket long",
+    )
+    rows = fresh.select(
+        "node", "boot", "seq", bucket.alias("bucket"), F.unix_micros("ts").alias("us")
+    ).join(F.broadcast(keys), ["node", "boot", "bucket"])
+    once = rows.groupBy("node", "boot", "bucket", "seq").agg(
+        F.count(F.lit(1)).alias("times"), F.min("us").alias("us")
+    )
+    before = Window.partitionBy("node", "boot", "bucket").orderBy("seq")
+    jumps = once.withColumn("jump", F.col("seq") - F.lag("seq").over(before) != 1)
+    part = F.sum(F.coalesce(F.col("jump").cast("int"), F.lit(0))).over(before)
+    runs = (
+        jumps.withColumn("part", part)
+        .groupBy("node", "boot", "bucket", "part")
+        .agg(
+            F.min("seq").alias("low"),
+            F.max("seq").alias("high"),
+            F.min("us").alias("first_us"),
+            F.max("us").alias("last_us"),
+            F.sum(F.col("times") - 1).alias("doubled"),
+        )
+        .collect()
+    )
+    found = [Run(r.node, r.boot, r.low, r.high, r.first_us, r.last_us) for r in runs]
+    return found, sum(r.doubled for r in runs)
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs with those that touch put together."""
+    joined: list[Run] = []
+    for run in sorted(runs, key=lambda run: (run.node, run.boot, run.first_seq)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and (last.node, last.boot) == (run.node, run.boot)
+            and run.first_seq <= last.last_seq + 1
+        ):
+            joined[-1] = Run(
+                last.node,
+                last.boot,
+                last.first_seq,
+                max(last.last_seq, run.last_seq),
+                min(last.first_us, run.first_us),
+                max(last.last_us, run.last_us),
+            )
+        else:
+            joined.append(run)
+    return joined

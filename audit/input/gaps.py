@@ -1,0 +1,353 @@
+"""What the history does not say: holes, lowered levels of detail, boots that do not meet.
+
+Plain decisions over a few small rows; `audit.input.batch_view` gets them from Spark. Every gap is
+an interval of gseq of one node, both ends included. No check may accuse anybody of what a gap
+touches.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, Literal
+
+from audit.input.events import SEQ_BITS, boot_of, gseq, seq_of
+
+Kind = Literal["hole", "messages", "sampled"]
+
+HOLE: Final = "hole"  # whole rows are missing, whatever they said
+MESSAGES: Final = "messages"  # rows about messages are missing, those about sessions are not
+SAMPLED: Final = "sampled"  # rows about most messages are missing, those about some are all there
+
+REASON_TRIMMED: Final = 1051  # rows thrown away unexported: explains holes
+REASON_BEGAN: Final = 1053
+REASON_DETAIL: Final = 1054
+
+SEQ_MAX: Final = (1 << SEQ_BITS) - 1
+# More gaps than this and neighbours are taken together: an expression with all of them has to be
+# compiled, and taking more for unknown accuses nobody.
+GAPS_MAX: Final = 128
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An interval of a node's history about which less is known, or nothing."""
+
+    node: str
+    from_gseq: int
+    to_gseq: int
+    reason: str
+    kind: Kind
+    explained: bool = True  # a hole that nothing in the history accounts for is not
+
+    def touches(self, node: str, start: int, end: int) -> bool:
+        """Tell whether anything from `start` to `end` could be in the gap."""
+        return node == self.node and start <= self.to_gseq and end >= self.from_gseq
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the gap lasts until its boot ends, for all that is known."""
+        return seq_of(self.to_gseq) == SEQ_MAX
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One run of a broker, as far as its history is known."""
+
+    node: str
+    boot: int
+    level: str  # of detail, when it began
+    level_now: str  # of detail, where the known history ends
+    sample: int  # one message in so many has rows; 1 = every message
+    first_seq: int
+    last_seq: int
+    first_us: int  # broker time of the first and last row, microseconds since 1970
+    last_us: int
+    clean: bool = False  # `shutdown` was the last row
+    claimed: int | None = None  # last seq of the boot before that the disk had, says this one
+    recovered: int | None = None  # gseq of `recovered`: the census is complete
+    recovered_count: int | None = None
+
+    @property
+    def last_gseq(self) -> int:
+        """Return the place of its last row."""
+        return gseq(self.boot, self.last_seq)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of one boot without a hole between them: counted by buckets, so cheap to get."""
+
+    node: str
+    boot: int
+    first_seq: int
+    last_seq: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row about the history or the broker itself: boot, shutdown, recovered, history_gap."""
+
+    node: str
+    boot: int
+    seq: int
+    ev: str
+    reason: int | None
+    count: int | None
+    detail: str | None
+
+
+def boots(runs: Iterable[Run], marks: Iterable[Mark], before: Sequence[Boot] = ()) -> list[Boot]:
+    """Return the boots in their order: those known `before`, with what is new about them."""
+    known = {(boot.node, boot.boot): boot for boot in before}
+    for run in runs:
+        key = run.node, run.boot
+        old = known.get(key)
+        if old is None:
+            known[key] = Boot(
+                run.node,
+                run.boot,
+                "",
+                "",
+                1,
+                run.first_seq,
+                run.last_seq,
+                run.first_us,
+                run.last_us,
+            )
+        else:
+            known[key] = replace(
+                old,
+                first_seq=min(old.first_seq, run.first_seq),
+                last_seq=max(old.last_seq, run.last_seq),
+                first_us=min(old.first_us, run.first_us),
+                last_us=max(old.last_us, run.last_us),
+            )
+    for mark in sorted(marks, key=_place):
+        key = mark.node, mark.boot
+        known[key] = _marked(known[key], mark)
+    return [known[key] for key in sorted(known)]
+
+
+def _marked(boot: Boot, mark: Mark) -> Boot:
+    if mark.ev == "boot":
+        level, sample = parse_level(mark.detail)
+        return replace(boot, level=level, level_now=level, sample=sample, claimed=mark.count)
+    if mark.ev == "shutdown":
+        return replace(boot, clean=True)
+    if mark.ev == "recovered":
+        place = gseq(mark.boot, mark.seq)
+        return replace(boot, recovered=place, recovered_count=mark.count)
+    if mark.ev == "history_gap" and mark.detail and mark.reason != REASON_TRIMMED:
+        level, sample = parse_level(mark.detail)
+        return replace(boot, level_now=level, sample=max(sample, boot.sample))
+    return boot
+
+
+def parse_level(detail: str | None) -> tuple[str, int]:
+    """Return the level of detail and N of `sampled:1/N` (1 at every other level)."""
+    name, _, share = (detail or "").partition(":")
+    divisor = share.rpartition("/")[2]
+    return name, int(divisor) if divisor.isdigit() and int(divisor) > 0 else 1
+
+
+def _place(mark: Mark) -> tuple[str, int, int]:
+    return mark.node, mark.boot, mark.seq
+
+
+def holes(runs: Iterable[Run], known: Sequence[Boot], before: Sequence[Boot] = ()) -> list[Gap]:
+    """Return the intervals of which no row is there.
+
+    `known` are all boots, `before` those of earlier batches, as they were: what is new has to go on
+    where they ended. Nothing is said about what came before the first row of a node but that it is
+    not known; that is no fault.
+    """
+    found = []
+    ends = {(boot.node, boot.boot): boot.last_seq for boot in before}
+    ordered = sorted(runs, key=lambda run: (run.node, run.boot, run.first_seq))
+    for run in ordered:
+        key = run.node, run.boot
+        if key in ends and run.first_seq > ends[key] + 1:
+            found.append(_hole(run.node, (run.boot, ends[key] + 1), (run.boot, run.first_seq - 1)))
+        ends[key] = max(ends.get(key, 0), run.last_seq)
+    old_nodes = {boot.node for boot in before}
+    old = {(boot.node, boot.boot) for boot in before}
+    previous: Boot | None = None
+    for boot in known:
+        if previous is None or previous.node != boot.node:
+            if boot.node not in old_nodes and (boot.boot, boot.first_seq) != (1, 1):
+                to = gseq(boot.boot, boot.first_seq) - 1
+                found.append(Gap(boot.node, 0, to, "before the history begins", HOLE))
+        elif (boot.node, boot.boot) not in old:
+            found += _between(previous, boot)
+        previous = boot
+    return found
+
+
+def _hole(node: str, start: tuple[int, int], end: tuple[int, int]) -> Gap:
+    return Gap(node, gseq(*start), gseq(*end), "rows are missing", HOLE, explained=False)
+
+
+def _between(before: Boot, after: Boot) -> list[Gap]:
+    """Return the hole, if any, between two boots of one node."""
+    start = before.boot, before.last_seq + 1
+    if after.first_seq > 1:
+        return [_hole(before.node, start, (after.boot, after.first_seq - 1))]
+    if after.boot > before.boot + 1:
+        if after.claimed:
+            return [_hole(before.node, start, (after.boot, 0))]
+        return [Gap(before.node, gseq(*start), gseq(after.boot, 0), "history was off", HOLE)]
+    if after.claimed is not None and after.claimed > before.last_seq:
+        return [_hole(before.node, start, (before.boot, after.claimed))]
+    return []
+
+
+def unfilled(gaps: Iterable[Gap], runs: Sequence[Run]) -> list[Gap]:
+    """Return what is left of the gaps of earlier batches: rows that came late fill holes."""
+    result = []
+    for gap in gaps:
+        parts = [gap] if gap.kind == HOLE and not gap.explained else []
+        for run in runs:
+            first, last = gseq(run.boot, run.first_seq), gseq(run.boot, run.last_seq)
+            parts = [
+                left
+                for part in parts
+                for left in (
+                    _without(part, first, last) if part.touches(run.node, first, last) else [part]
+                )
+            ]
+        result += parts if gap.kind == HOLE and not gap.explained else [gap]
+    return result
+
+
+def _without(gap: Gap, first: int, last: int) -> list[Gap]:
+    before = replace(gap, to_gseq=min(gap.to_gseq, first - 1))
+    after = replace(gap, from_gseq=max(gap.from_gseq, last + 1))
+    return [part for part in (before, after) if part.from_gseq <= part.to_gseq]
+
+
+def explain(found: Sequence[Gap], marks: Iterable[Mark]) -> list[Gap]:
+    """Return the gaps; a hole is explained if a later row says that as many were thrown away.
+
+    Of the holes before such a row, one of exactly that size is meant, or else the nearest ones.
+    """
+    result = sorted(found, key=lambda gap: (gap.node, gap.from_gseq))
+    for mark in sorted(marks, key=_place):
+        if mark.ev != "history_gap" or mark.reason != REASON_TRIMMED:
+            continue
+        left = mark.count or 0
+        place = gseq(mark.boot, mark.seq)
+        before = [
+            index
+            for index, gap in enumerate(result)
+            if gap.node == mark.node and gap.to_gseq < place and not gap.explained
+        ]
+        exact = [index for index in before if _size(result[index]) == left]
+        for index in reversed(exact or before):
+            if _size(result[index]) <= left:
+                left -= _size(result[index])
+                result[index] = replace(result[index], explained=True, reason="outbox_trimmed")
+    return result
+
+
+def _size(gap: Gap) -> int:
+    return gap.to_gseq - gap.from_gseq + 1
+
+
+def lowered(
+    known: Sequence[Boot],
+    marks: Iterable[Mark],
+    found: Sequence[Gap],
+    *,
+    before: Sequence[Boot] = (),
+    gaps_before: Sequence[Gap] = (),
+) -> list[Gap]:
+    """Return the intervals in which the level of detail was below `full`.
+
+    A row that ends such an interval whose beginning fell into a hole makes all from that hole on
+    unknown. Intervals that do not end by a row end with their boot; those of `gaps_before` that
+    were open like this go on.
+    """
+    result = []
+    changes: dict[tuple[str, int], list[Mark]] = {}
+    for mark in sorted(marks, key=_place):
+        if mark.detail and (mark.ev == "boot" or _changes_level(mark)):
+            changes.setdefault((mark.node, mark.boot), []).append(mark)
+    levels = {(boot.node, boot.boot): boot.level_now for boot in before}
+    starts = {
+        (gap.node, boot_of(gap.from_gseq)): gap.from_gseq for gap in gaps_before if gap.is_open
+    }
+    for boot in known:
+        key = boot.node, boot.boot
+        level, start = levels.get(key, ""), starts.get(key, gseq(boot.boot, 0))
+        for mark in changes.get(key, []):
+            place = gseq(mark.boot, mark.seq)
+            if mark.ev == "boot":
+                level = parse_level(mark.detail)[0]
+                continue
+            if _kind(level) is None and mark.reason not in (REASON_BEGAN, REASON_DETAIL):
+                missed = _last_hole(found, boot.node, place)
+                start, level = (missed, "books") if missed is not None else (start, level)
+            result += _lowered(boot.node, level, start, place)
+            level, start = parse_level(mark.detail)[0], place
+        result += _lowered(boot.node, level, start, gseq(boot.boot, SEQ_MAX))
+    return result
+
+
+def _changes_level(mark: Mark) -> bool:
+    return mark.ev == "history_gap" and mark.reason != REASON_TRIMMED
+
+
+def _kind(level: str) -> Kind | None:
+    """Return what is missing at a level; a level that nobody knows (its row is missing) is full."""
+    if level == "off":
+        return HOLE
+    if level in ("sessions", "books"):
+        return MESSAGES
+    return SAMPLED if level == "sampled" else None
+
+
+def _lowered(node: str, level: str, start: int, end: int) -> list[Gap]:
+    kind = _kind(level)
+    return [] if kind is None else [Gap(node, start, end, f"detail {level}", kind)]
+
+
+def _last_hole(found: Sequence[Gap], node: str, place: int) -> int | None:
+    starts = [
+        gap.from_gseq
+        for gap in found
+        if gap.kind == HOLE and gap.node == node and gap.to_gseq < place
+        if boot_of(gap.from_gseq) == boot_of(place)
+    ]
+    return max(starts, default=None)
+
+
+def fewer(found: Sequence[Gap], most: int = GAPS_MAX) -> list[Gap]:
+    """Return at most about `most` gaps that cover all of `found`.
+
+    The closest neighbours of one node and kind are taken together, which makes more unknown.
+    """
+    merged = sorted(set(found), key=lambda gap: (gap.node, gap.kind, gap.from_gseq, gap.to_gseq))
+    while len(merged) > most:
+        pairs = [
+            (right.from_gseq - left.to_gseq, index)
+            for index, (left, right) in enumerate(pairwise(merged))
+            if (left.node, left.kind) == (right.node, right.kind)
+        ]
+        if not pairs:
+            break
+        together = {index for _, index in sorted(pairs)[: len(merged) - most]}
+        joined: list[Gap] = []
+        for index, gap in enumerate(merged):
+            if index and index - 1 in together:
+                last = joined[-1]
+                joined[-1] = replace(
+                    last,
+                    to_gseq=max(last.to_gseq, gap.to_gseq),
+                    explained=last.explained and gap.explained,
+                )
+            else:
+                joined.append(gap)
+        merged = joined
+    return merged

@@ -1,0 +1,104 @@
+"""Which segments of a history a run reads, and which of them it cannot.
+
+A segment's name says which rows it has; on a local disk its footer has to say the same before Spark
+sees it, because one torn file would end the whole run. Elsewhere the name is taken at its word, and
+H1 finds out.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from audit.files import is_local, list_files, local_path
+from audit.input.events import gseq
+from audit.input.gaps import HOLE, Gap
+from storage.history.segment_names import SegmentName
+from storage.history.segments import check
+
+_NAME: Final = re.compile(
+    r"(?:date=(?P<date>[\d-]{10})/hour=(?P<hour>\d\d)/)?"
+    r"(?P<node>[^/]+)-(?P<boot>\d{8})-(?P<first>\d{16})-(?P<last>\d{16})\.parquet$"
+)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One sealed file of rows `first_seq`..`last_seq` of a boot."""
+
+    path: str
+    node: str
+    boot: int
+    first_seq: int
+    last_seq: int
+    hour: str  # "2026-01-02T03" (UTC) of its first row, "" if its folder does not say
+
+    @property
+    def name(self) -> str:
+        """Return the file's name, which is unique in a history."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def key(self) -> str:
+        """Return what its numbers count within."""
+        return f"{self.node}/{self.boot}"
+
+    @property
+    def on_disk(self) -> SegmentName:
+        """Return it as one of the files of a local directory."""
+        path = local_path(self.path)
+        return SegmentName(path, self.node, self.boot, self.first_seq, self.last_seq)
+
+    @property
+    def gap(self) -> Gap:
+        """Return the hole that the history has without it."""
+        return Gap(
+            self.node,
+            gseq(self.boot, self.first_seq),
+            gseq(self.boot, self.last_seq),
+            f"unreadable segment {self.name}",
+            HOLE,
+            explained=False,
+        )
+
+
+def find(
+    spark: SparkSession,
+    directory: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> list[Segment]:
+    """Return the segments below `directory` of the hours from `start` up to `end` (excluded).
+
+    Files whose names are not those of segments are left alone. Times without a zone are UTC.
+    """
+    found = []
+    first = f"{start:%Y-%m-%dT%H}" if start is not None else ""
+    for path in list_files(spark, directory, ".parquet"):
+        match = _NAME.search(path)
+        if match is None:
+            continue
+        hour = f"{match['date']}T{match['hour']}" if match["date"] else ""
+        if hour and (hour < first or (end is not None and not _begins_before(hour, end))):
+            continue
+        numbers = int(match["boot"]), int(match["first"]), int(match["last"])
+        found.append(Segment(path, match["node"], *numbers, hour))
+    return sorted(found, key=lambda s: (s.node, s.boot, s.first_seq, s.last_seq))
+
+
+def readable(segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Return the segments that can be read, and those that cannot or are not what they say."""
+    good: list[Segment] = []
+    bad: list[Segment] = []
+    for segment in segments:
+        is_whole = not is_local(segment.path) or not check(segment.on_disk)
+        (good if is_whole else bad).append(segment)
+    return good, bad
+
+
+def _begins_before(hour: str, end: datetime) -> bool:
+    last = f"{end:%Y-%m-%dT%H}"
+    inside = end.minute or end.second or end.microsecond
+    return hour <= last if inside else hour < last

@@ -1,0 +1,361 @@
+"""Charts as inline SVG, drawn by ourselves. Pure; every text that goes in is escaped here.
+
+The shapes of a chart stretch with the window (`preserveAspectRatio="none"`, strokes do not scale)
+while its labels are text of the page at percentages of the plot: letters keep their size from a
+phone to a wall, and can be selected, enlarged and printed. What a chart shows is also said in one
+sentence (`label`) and as a table of numbers, so that nobody has to see it.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from audit.report.summary import BUCKET_MAX, BUCKET_MIN, Histogram, bucket_start_ms
+from audit.report.text import compact, count, duration, moment
+
+WIDTH: Final = 1000  # of the drawing, in its own units
+HEIGHT: Final = 200
+TABLE_ROWS_MAX: Final = 120  # more numbers than this are for the Parquet tables
+
+_MINUTE: Final = 60
+_STEPS_S: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
+    86400, 172800, 604800, 1209600, 2592000,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Series:
+    """One row of numbers in a chart, with its colour (a class of the page) and its name."""
+
+    name: str
+    tone: str
+    values: list[float]
+
+
+@dataclass(slots=True)
+class Mark:
+    """A moment worth a line across a chart: a crash, an anomaly."""
+
+    at_us: int
+    tone: str
+    text: str
+
+
+def nice_ceiling(value: float) -> float:
+    """Return the next 1, 2, 3, 4, 5, 6 or 8 times a power of ten that is not below `value`."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    for factor in (1, 2, 3, 4, 5, 6, 8, 10):
+        if value <= factor * power * (1 + 1e-9):
+            return factor * power
+    return 10 * power
+
+
+def time_ticks(from_us: int, to_us: int, wanted: int = 6) -> list[tuple[float, str]]:
+    """Return round times between the two as (share of the way, label)."""
+    span_s = max((to_us - from_us) / 1e6, 1e-6)
+    step_s = next((step for step in _STEPS_S if span_s / step <= wanted), None)
+    if step_s is None:
+        step_s = math.ceil(span_s / wanted / 86400) * 86400
+    first = math.ceil(from_us / 1e6 / step_s) * step_s
+    pattern = "%d %b" if step_s >= 86400 else "%H:%M" if step_s >= _MINUTE else "%H:%M:%S"
+    ticks = []
+    day = ""
+    at_s = first
+    while at_s * 1e6 <= to_us:
+        at = moment(round(at_s * 1e6))
+        label = at.strftime(pattern)
+        if step_s < 86400 and span_s > 86400 and at.strftime("%d %b") != day:
+            day = at.strftime("%d %b")
+            label = f"{day} {label}"
+        ticks.append(((at_s * 1e6 - from_us) / (span_s * 1e6), label))
+        at_s += step_s
+    return ticks
+
+
+def over_time(
+    times: Sequence[int],
+    areas: Sequence[Series],
+    *,
+    bin_s: int,
+    label: str,
+    step: Series | None = None,
+    marks: Sequence[Mark] = (),
+    unit: str = "",
+    number: Callable[[float], str] = compact,
+    table: bool = True,
+) -> str:
+    """Draw stacked areas per bin of time, and above them one step line of what was expected.
+
+    `times` are the starts of the bins, rising; bins that are missing are zero.
+    """
+    if not times:
+        return empty("There are no numbers for this chart.")
+    begin, end = times[0], times[-1] + bin_s * 1_000_000
+    places = [((at - begin) / (end - begin), bin_s * 1e6 / (end - begin)) for at in times]
+    tops = [sum(series.values[i] for series in areas) for i in range(len(times))]
+    highest = max([*tops, *(step.values if step else ()), 0])
+    top = nice_ceiling(highest)
+    shapes = []
+    base = [0.0] * len(times)
+    for series in areas:
+        shapes.append(_area(places, base, series, top))
+        base = [low + value for low, value in zip(base, series.values, strict=True)]
+    if step is not None:
+        shapes.append(_step(places, step, top))
+    named = [*([step] if step else []), *areas]
+    read = [
+        [round(place * 100, 2), _stamp(at, bin_s), *(number(series.values[i]) for series in named)]
+        for i, (at, (place, _)) in enumerate(zip(times, places, strict=True))
+    ]
+    numbers = [
+        [_stamp(at, bin_s), *(count(round(series.values[i])) for series in named)]
+        for i, at in enumerate(times)
+    ]
+    return _figure(
+        "".join(shapes),
+        label=label,
+        x_ticks=time_ticks(begin, end),
+        y_ticks=_y_ticks(top, number),
+        key=named,
+        marks=[(mark, (mark.at_us - begin) / (end - begin)) for mark in marks],
+        unit=unit,
+        read=read,
+        table=(["Time (UTC)", *(series.name for series in named)], numbers) if table else None,
+    )
+
+
+def _y_ticks(top: float, number: Callable[[float], str]) -> list[tuple[float, str]]:
+    shares = (0.0, 1.0) if top == 1 else (0.0, 0.5, 1.0)  # there is no half message
+    return [(share, number(top * share)) for share in shares]
+
+
+def _stamp(at_us: int, bin_s: int) -> str:
+    return moment(at_us).strftime("%d %b %H:%M" if bin_s < 86400 else "%d %b %Y")
+
+
+def _y(value: float, top: float) -> float:
+    return round(HEIGHT - min(1.0, value / top) * (HEIGHT - 4), 2)
+
+
+def _area(places: list[tuple[float, float]], base: list[float], series: Series, top: float) -> str:
+    """Return one layer of a stack as rectangles joined to one outline per unbroken stretch."""
+    parts = []
+    for run in _runs(places):
+        upper = []
+        lower = []
+        for i in run:
+            left = round(places[i][0] * WIDTH, 2)
+            right = round((places[i][0] + places[i][1]) * WIDTH, 2)
+            high = _y(base[i] + series.values[i], top)
+            low = _y(base[i], top)
+            upper.append(f"{left} {high}L{right} {high}")
+            lower.append(f"{right} {low}L{left} {low}")
+        parts.append(f"M{'L'.join(upper)}L{'L'.join(reversed(lower))}Z")
+    return f'<path class="area {series.tone}" d="{"".join(parts)}"/>'
+
+
+def _step(places: list[tuple[float, float]], series: Series, top: float) -> str:
+    parts = []
+    for run in _runs(places):
+        points = []
+        for i in run:
+            high = _y(series.values[i], top)
+            points.append(
+                f"{round(places[i][0] * WIDTH, 2)} {high}"
+                f"L{round((places[i][0] + places[i][1]) * WIDTH, 2)} {high}"
+            )
+        parts.append("M" + "L".join(points))
+    return f'<path class="step {series.tone}" d="{"".join(parts)}"/>'
+
+
+def _runs(places: list[tuple[float, float]]) -> list[list[int]]:
+    """Split the bins where one is missing, so that nothing is drawn across a hole."""
+    runs: list[list[int]] = []
+    for i, (left, width) in enumerate(places):
+        if runs and abs(places[i - 1][0] + places[i - 1][1] - left) < width * 0.01:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
+
+
+def histogram(durations: Histogram, *, label: str, tone: str, unit: str) -> str:
+    """Draw durations in half octaves, with the median and the slow end marked."""
+    filled = [bucket for bucket, number in durations.buckets.items() if number]
+    if not filled:
+        return empty("Nothing was measured.")
+    first = max(BUCKET_MIN, min(filled) - 1)
+    last = min(BUCKET_MAX, max(filled) + 1)
+    if last - first < 9:  # a single bar is no picture of anything
+        last = first + 9
+    slots = last - first + 1
+    top = nice_ceiling(max(durations.buckets[bucket] for bucket in filled))
+    shapes = []
+    read: list[list[object]] = []
+    numbers = []
+    for i, bucket in enumerate(range(first, last + 1)):
+        number = durations.buckets.get(bucket, 0)
+        span = f"{_ms(bucket)} to {_ms(bucket + 1)}"
+        read.append([round(i / slots * 100, 2), span, count(number)])
+        if number:
+            # Half a unit at least, or a count of one beside a million would be nothing at all.
+            high = min(_y(number, top), HEIGHT - 1.5)
+            left = i / slots * WIDTH
+            shapes.append(
+                f'<rect class="bar {tone}" x="{left + 1:.2f}" y="{high}" '
+                f'width="{WIDTH / slots - 2:.2f}" height="{HEIGHT - high:.2f}"/>'
+            )
+            numbers.append([span, count(number)])
+    marks = []
+    for share, name in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %")):
+        value = durations.quantile_ms(share)
+        if value is not None:
+            place = (2 * math.log2(value) - first) / slots
+            mark = Mark(0, "quantile", f"{name} {duration(value / 1000)}")
+            marks.append((mark, place))
+    return _figure(
+        "".join(shapes),
+        label=label,
+        x_ticks=_duration_ticks(first, last + 1),
+        y_ticks=_y_ticks(top, compact),
+        key=[],
+        marks=marks,
+        unit=unit,
+        read=read,
+        table=(["Duration", "Count"], numbers),
+    )
+
+
+def _ms(bucket: int) -> str:
+    return duration(bucket_start_ms(bucket) / 1000)
+
+
+def _duration_ticks(first: int, end: int) -> list[tuple[float, str]]:
+    """Return round durations on the logarithmic axis from bucket `first` to bucket `end`."""
+    round_s = (
+        1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 86400.0, 864000.0,
+        8640000.0, 86400000.0,
+    )  # fmt: skip
+    ticks = []
+    for seconds in round_s:
+        share = (2 * math.log2(seconds * 1000) - first) / (end - first)
+        if 0 <= share <= 1:
+            ticks.append((share, duration(seconds)))
+    return ticks
+
+
+def spark(points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, tone: str) -> str:
+    """Return a small curve without axes: the points hold until the next one."""
+    span = max(end - begin, 1)
+    parts = []
+    high = 100.0
+    for i, (at, value) in enumerate(points):
+        x = round((at - begin) / span * WIDTH, 1)
+        high = round(98 - value / max(top, 1) * 94, 1)
+        parts.append(f"M{x} {high}" if i == 0 else f"H{x}V{high}")
+    line = "".join(parts) + f"H{WIDTH}"
+    first = round((points[0][0] - begin) / span * WIDTH, 1)
+    return (
+        f'<svg class="spark" viewBox="0 0 {WIDTH} 100" preserveAspectRatio="none" '
+        f'aria-hidden="true" focusable="false">'
+        f'<path class="area {tone}" d="{line}V100H{first}Z"/>'
+        f'<path class="step {tone}" d="{line}"/></svg>'
+    )
+
+
+def empty(text: str) -> str:
+    """Return what stands in the place of a chart without numbers."""
+    return f'<p class="nothing">{escape(text)}</p>'
+
+
+def _figure(
+    shapes: str,
+    *,
+    label: str,
+    x_ticks: Sequence[tuple[float, str]],
+    y_ticks: Sequence[tuple[float, str]],
+    key: Sequence[Series],
+    marks: Sequence[tuple[Mark, float]],
+    unit: str,
+    read: Sequence[Sequence[object]],
+    table: tuple[list[str], list[list[str]]] | None,
+) -> str:
+    lines = "".join(
+        f'<path class="grid" d="M0 {_y(share, 1)}H{WIDTH}"/>' for share, _ in y_ticks if share
+    )
+    across = "".join(
+        f'<path class="mark {mark.tone}" d="M{share * WIDTH:.2f} 0V{HEIGHT}"/>'
+        for mark, share in marks
+    )
+    texts = [
+        f'<span class="y" style="bottom:{share * 98:.1f}%">{escape(text)}</span>'
+        for share, text in y_ticks
+    ]
+    texts += [
+        f'<span class="x{" odd" if i % 2 else ""}" style="left:{share * 100:.2f}%">'
+        f"{escape(text)}</span>"
+        for i, (share, text) in enumerate(x_ticks)
+        if share <= 0.985
+    ]
+    words = "".join(
+        f'<li class="{mark.tone}"><span class="tick"></span>{escape(mark.text)}</li>'
+        for mark, _ in marks
+        if mark.text
+    )
+    names = "".join(
+        f'<li class="{series.tone}"><span class="dot"></span>{escape(series.name)}</li>'
+        for series in key
+    )
+    legend = f'<ul class="key">{names}{words}</ul>' if names or words else ""
+    note = f'<span class="unit">{escape(unit)}</span>' if unit else ""
+    data = escape(_json(read)) if read else ""
+    return (
+        f'<div class="chart">{note}<div class="plot" role="img" tabindex="0" '
+        f'aria-label="{escape(label)}" data-read="{data}" '
+        f'data-names="{escape(_json([series.name for series in key]))}">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true" '
+        f'focusable="false">{lines}{shapes}{across}</svg>{"".join(texts)}</div>'
+        f"{legend}{_numbers(label, table)}</div>"
+    )
+
+
+def _json(value: object) -> str:
+
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _numbers(label: str, table: tuple[list[str], list[list[str]]] | None) -> str:
+    if table is None:
+        return ""
+    heads, rows = table
+    shown = rows if len(rows) <= TABLE_ROWS_MAX else rows[:TABLE_ROWS_MAX]
+    more = (
+        f'<p class="soft">The first {TABLE_ROWS_MAX} of {count(len(rows))} rows.</p>'
+        if len(rows) > len(shown)
+        else ""
+    )
+    return (
+        '<details class="numbers"><summary>The numbers</summary>'
+        f"{data_table(heads, shown, label)}{more}</details>"
+    )
+
+
+def data_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
+    """Return a table of texts that scrolls inside its own box; the first column is its head."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

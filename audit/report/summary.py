@@ -1,0 +1,250 @@
+"""What the report shows: a verdict and its numbers, small, merged, and free of Spark.
+
+`audit.analytics.tables` fills it from the tables of all batches, `audit.report.page` draws it.
+Times are microseconds since 1970, UTC; durations are seconds; names of clients, tenants and topics
+are data from outside and are kept as they came.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Outcome = Literal["ok", "violated", "unknown"]
+# How something is shown. `idle` is neither praise nor blame: nothing put it to the test.
+Look = Literal["ok", "violated", "unknown", "idle"]
+Recorded = Literal["all", "some", "none"]
+# Levels of detail at which rows of single messages are recorded, and books of them.
+MESSAGE_LEVELS: Final = ("full", "sampled")
+BOOK_LEVELS: Final = ("books", *MESSAGE_LEVELS)
+
+# A histogram of durations counts in half octaves: bucket b holds [2 ** (b / 2), 2 ** (b / 2 + .5))
+# milliseconds, so histograms of different runs and tenants add up. The edges keep all else.
+BUCKET_MIN: Final = -14  # 7.8 us
+BUCKET_MAX: Final = 76  # 8.7 years
+
+
+def bucket_start_ms(bucket: int) -> float:
+    """Return the shortest duration of `bucket`, in milliseconds."""
+    return float(2.0 ** (bucket / 2))
+
+
+@dataclass(slots=True)
+class Check:
+    """One invariant: what was found, and the rows that show it."""
+
+    id: str
+    name: str
+    sentence: str
+    outcome: Outcome
+    checked: int = 0
+    violated: int = 0
+    unknown: int = 0
+    reasons: list[str] = field(default_factory=list)  # why unknown, in words
+    witnesses: list[dict[str, object]] = field(default_factory=list)
+    earlier: tuple[int, int, int] = (0, 0, 0)  # checked, violated, unknown: in all runs before
+
+    @property
+    def look(self) -> Look:
+        """How it is shown: an invariant that had nothing to hold against has no tick."""
+        return "idle" if self.outcome == "ok" and not self.checked else self.outcome
+
+
+@dataclass(slots=True)
+class Boot:
+    """One life of a broker's process; how it ended decides what may be missing after it."""
+
+    node: str
+    boot: int
+    began_us: int
+    ended_us: int
+    end: Literal["clean", "crash", "open"]
+    sessions_before: int | None = None  # at the end of this boot, rebuilt from the history
+    sessions_after: int | None = None  # of those, what the next boot found
+    lost: int = 0  # of the witnesses, those that did not come through
+
+
+@dataclass(slots=True)
+class Gap:
+    """A stretch in which the history has less than it should, and what hides in it."""
+
+    node: str
+    boot: int
+    from_us: int
+    to_us: int | None  # None: it was still open at the end
+    reason: str
+    count: int | None  # events that were suppressed or are missing, if known
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Minute:
+    """The books of one bin of time, all tenants together."""
+
+    at_us: int
+    stages: dict[str, int]
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Durations in half octaves of a millisecond (`bucket_start_ms`)."""
+
+    buckets: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many durations were counted."""
+        return sum(self.buckets.values())
+
+    def quantile_ms(self, share: float) -> float | None:
+        """Return the duration that `share` (0..1) of all stay below: right to half an octave.
+
+        Within its bucket the value is interpolated on the logarithmic scale.
+        """
+        total = self.total
+        if not total:
+            return None
+        wanted = share * total
+        passed = 0
+        for bucket in sorted(self.buckets):
+            count = self.buckets[bucket]
+            if count and passed + count >= wanted:
+                inside = min(1.0, max(0.0, (wanted - passed) / count))
+                return bucket_start_ms(bucket) * float(2.0 ** (inside / 2))
+            passed += count
+        return bucket_start_ms(max(self.buckets) + 1)
+
+
+@dataclass(slots=True)
+class Backlog:
+    """How much one session was owed, bin by bin."""
+
+    tenant: str
+    client_id: str
+    points: list[tuple[int, int]]  # (time, messages owed and not done)
+    growth: int  # last minus first
+
+    @property
+    def worst(self) -> int:
+        """The most it was owed at once."""
+        return max((owed for _, owed in self.points), default=0)
+
+
+@dataclass(slots=True)
+class Talker:
+    """What one client published, and what became of it."""
+
+    tenant: str
+    client_id: str
+    messages: int
+    total_bytes: int
+    deliveries: int | None  # first sendings to sessions; None: the history does not say
+
+    @property
+    def fan_out(self) -> float | None:
+        """Deliveries per message."""
+        if self.deliveries is None or not self.messages:
+            return None
+        return self.deliveries / self.messages
+
+
+@dataclass(slots=True)
+class Slow:
+    """A session that takes long to acknowledge."""
+
+    tenant: str
+    client_id: str
+    latency: Histogram
+
+
+@dataclass(slots=True)
+class Churn:
+    """How often one client came, and how often it pushed itself out."""
+
+    tenant: str
+    client_id: str
+    connects: int
+    takeovers: int
+    lost: int  # connections that ended without DISCONNECT
+
+
+@dataclass(slots=True)
+class Drop:
+    """Messages that did not reach somebody, for one reason."""
+
+    reason: str
+    count: int
+
+
+@dataclass(slots=True)
+class Bill:
+    """What one tenant used."""
+
+    tenant: str
+    accepted: int
+    total_bytes: int
+    delivered: int
+    dropped: int
+    byte_hours: float
+    hours: list[tuple[int, float]] = field(default_factory=list)  # (hour, byte-hours)
+
+
+@dataclass(slots=True)
+class Finding:
+    """Something that no invariant forbids and a person should still look at."""
+
+    kind: str
+    at_us: int | None
+    tenant: str
+    subject: str  # a client, a topic or ""
+    reason: str  # one sentence with the numbers
+    score: float  # larger = odder; orders the list
+
+
+@dataclass(slots=True)
+class Picture:
+    """Everything the report shows."""
+
+    title: str  # the history's folder, or what the operator calls it
+    outcome: Outcome
+    checks: list[Check]
+    made_us: int
+    from_us: int | None = None
+    to_us: int | None = None
+    events: int = 0
+    segments: int = 0
+    seconds: float | None = None
+    details: list[str] = field(default_factory=list)  # levels of detail found
+    batches: int = 1
+    boots: list[Boot] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    bin_s: int = 60
+    minutes: list[Minute] = field(default_factory=list)
+    owed: list[Minute] = field(default_factory=list)  # stages: owed, delivered, dropped, expired
+    latency: Histogram = field(default_factory=Histogram)
+    offline: Histogram = field(default_factory=Histogram)
+    ages: Histogram = field(default_factory=Histogram)
+    slow: list[Slow] = field(default_factory=list)
+    backlogs: list[Backlog] = field(default_factory=list)
+    talkers: list[Talker] = field(default_factory=list)
+    churn: list[Churn] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    expired: int = 0
+    expired_bytes: int = 0
+    retained: list[tuple[int, int, int]] = field(default_factory=list)  # (time, topics, bytes)
+    bills: list[Bill] = field(default_factory=list)
+    clients: int = 0  # different ones that connected
+    findings: list[Finding] = field(default_factory=list)
+
+    def records(self, levels: Collection[str] = MESSAGE_LEVELS) -> Recorded:
+        """Tell for how much of the history the level of detail was one of `levels`."""
+        found = [detail.partition(":")[0] in levels for detail in self.details]
+        return "all" if all(found) else "some" if any(found) else "none"
+
+    def restarts(self) -> list[Boot]:
+        """Return the boots after which their broker started again: something had to survive."""
+        last = {boot.node: boot.boot for boot in sorted(self.boots, key=lambda boot: boot.boot)}
+        return [boot for boot in self.boots if boot.boot != last[boot.node]]
+
+    def check(self, name: str) -> Check | None:
+        """Return the invariant with this id, if it was checked."""
+        return next((check for check in self.checks if check.id == name), None)

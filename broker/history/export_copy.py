@@ -1,0 +1,192 @@
+"""`holdfast history export`: the whole history in another directory, as segments.
+
+What is exported is linked or copied as it is, and what only the database has becomes segments
+beside it, the broker running or not. Must never write where a running broker writes: the same
+events would be there under two names. Read next: `broker.history.reader`,
+`broker.history.segment_process`.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.configuration.config import Config
+from broker.history.location import Place
+from broker.history.queries import HistoryError, Reading
+from broker.history.reader import History
+from broker.history.segment_process_link import HOW_TO_INSTALL
+from storage.errors import StorageError
+from storage.history.segment_names import SegmentName, segment_names
+from storage.local.data_directory import is_in_use
+
+
+def export(config: Config, directory: str) -> str:
+    """Put all of the history into `directory` as segments: those there are, and what has none yet.
+
+    Returns what was done, in a line. Raises `HistoryError`.
+    """
+    from broker.history.segment_process import Segmenter  # with pyarrow behind it
+
+    try:
+        from broker.history.segment_files import SegmentError, SegmentWriter
+    except ImportError as problem:
+        raise HistoryError(f"{problem}; {HOW_TO_INSTALL}") from None
+    reading = Reading(config)
+    place = reading.place
+    target = Path(directory).absolute()
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(config, place, target), reading.open() as history:
+            copied = _copy_segments(history, place, target)
+            writer = SegmentWriter(target, place.node, keep_days=0)
+            events_max = config.shell.history_seal_events
+            segmenter = Segmenter(writer.write, writer.newest, events_max=events_max)
+            for boot, first_seq, value in history.rows():
+                segmenter.add(boot, first_seq, value)
+            answer = segmenter.seal()
+    except (StorageError, SegmentError) as problem:
+        raise HistoryError(str(problem)) from None
+    except FileExistsError as problem:
+        raise HistoryError(f"{problem.filename}: not a directory") from None
+    except OSError as problem:
+        raise HistoryError(f"{problem.filename or target}: {problem.strerror}") from None
+    damaged = answer["damaged"]
+    if damaged:
+        assert isinstance(damaged, list)
+        raise HistoryError(f"{damaged[0]}; {len(damaged)} rows are missing in {target}")
+    return (
+        f"{target}: {copied} segments as they were, {answer['segments']} new ones with "
+        f"{answer['events']} events"
+    )
+
+
+@contextlib.contextmanager
+def _alone(config: Config, place: Place, target: Path) -> Iterator[None]:
+    """Have nobody else export to `target` meanwhile, if that is where the broker does."""
+    if not _is_same(target, place.directory):
+        yield
+        return
+    with open(place.lock, "ab") as lock:
+        try:  # a broker that starts now waits for us before it exports
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_busy = is_in_use(config.shell.data_dir)
+        except BlockingIOError:
+            is_busy = True
+        if is_busy:
+            raise HistoryError(
+                f"{target}: the running broker exports to it; expected another directory"
+            )
+        yield
+
+
+def _is_same(target: Path, directory: Path) -> bool:
+    """Tell whether two paths lead to one directory, by whatever links and dots."""
+    return directory.exists() and target.samefile(directory)
+
+
+def _copy_segments(history: History, place: Place, target: Path) -> int:
+    """Link (or copy) the segments of the node into `target`; return how many are new there.
+
+    What an earlier export made of rows that the broker has sealed otherwise since is removed, where
+    all of its events are in segments of the broker's, or in its database still. Where they are not,
+    it stays, and of the broker's segments those are left out whose events it has already.
+    """
+    copied = 0
+    if _is_same(target, place.directory):
+        return 0
+    sealed = list(segment_names(place.directory, place.node))
+    kept, superseded = _earlier(history, sealed, list(segment_names(target, place.node)))
+    inside = _inside(sealed, kept)
+    vanished: list[SegmentName] = []
+    for segment in sealed:
+        path = target / segment.path.relative_to(place.directory)
+        if segment.path in inside:
+            path.unlink(missing_ok=True)
+            continue
+        if path.exists():
+            continue
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        try:
+            _link_or_copy(segment.path, unfinished)
+        except FileNotFoundError:
+            vanished.append(segment)  # the retention has just removed it
+            continue
+        unfinished.rename(path)
+        copied += 1
+    for mine in superseded:
+        if not any(_overlap(mine, segment) for segment in vanished):
+            mine.path.unlink()
+    return copied
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Have the bytes of `source` at `target` as well, durable; or nothing there."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system
+        try:
+            shutil.copyfile(source, target)
+            with open(target, "rb") as copy:
+                os.fsync(copy.fileno())
+        except OSError:
+            target.unlink(missing_ok=True)
+            raise
+
+
+def _earlier(
+    history: History, sealed: list[SegmentName], there: list[SegmentName]
+) -> tuple[list[SegmentName], list[SegmentName]]:
+    """Return those of the segments `there` that the broker does not have: to keep, and superseded.
+
+    Superseded are those whose events are all in `sealed`, or in the database still.
+    """
+    sealed_in: dict[int, list[SegmentName]] = {}
+    for segment in sealed:
+        sealed_in.setdefault(segment.boot, []).append(segment)
+    names = {segment.path.name for segment in sealed}
+    waiting: dict[int, int] = {}  # boot -> the first event that only the database has
+    for boot, first_seq, _ in history.rows():
+        if all(each.last_seq < first_seq for each in sealed_in.get(boot, [])):
+            waiting.setdefault(boot, first_seq)
+    kept: list[SegmentName] = []
+    superseded: list[SegmentName] = []
+    for mine in there:
+        if mine.path.name in names:
+            continue
+        next_seq = mine.first_seq
+        for segment in sorted(sealed_in.get(mine.boot, []), key=lambda each: each.first_seq):
+            if segment.first_seq <= next_seq:
+                next_seq = max(next_seq, segment.last_seq + 1)
+        is_rewritten = next_seq > mine.last_seq or next_seq == waiting.get(mine.boot)
+        is_superseded = next_seq > mine.first_seq and is_rewritten
+        (superseded if is_superseded else kept).append(mine)
+    return kept, superseded
+
+
+def _inside(sealed: list[SegmentName], kept: list[SegmentName]) -> set[Path]:
+    """Return the paths of those `sealed` segments that have no event but what one `kept` has."""
+    found = set()
+    reach = (0, 0)  # boot and last event of what is kept
+    both = [(each.boot, each.first_seq, False, each) for each in kept]
+    both += [(each.boot, each.first_seq, True, each) for each in sealed]
+    for boot, _, is_sealed, segment in sorted(both, key=lambda each: each[:3]):
+        if not is_sealed:
+            reach = max(reach, (boot, segment.last_seq))
+        elif (boot, segment.last_seq) <= reach:
+            found.add(segment.path)
+    return found
+
+
+def _overlap(one: SegmentName, other: SegmentName) -> bool:
+    return (
+        one.boot == other.boot
+        and one.first_seq <= other.last_seq
+        and other.first_seq <= one.last_seq
+    )

@@ -1,0 +1,132 @@
+"""The history of a data directory, read: what is exported, and what the database still has.
+
+Only reads, so the broker may be running; the database is seen as of the moment it was opened. That
+is done before the segments are listed: a row that is deleted meanwhile is in one of them. Without
+pyarrow the segments are left out, and `left_out` counts them. Read next: `broker.history.queries`.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from broker.history.location import Place
+from storage.errors import CorruptRecord
+from storage.history.packed_rows import Row, expand, split_history_key, unpack
+from storage.history.segment_names import SegmentName, hours, last_exported, names_in
+from storage.local.rocks import RocksStore
+from storage.tables.tables import HISTORY, scan_all, unseal
+
+Event: TypeAlias = dict[str, object]
+LAST_KEY: Final = b"\xff" * 13
+TIMES: Final = ("ts", "at", "bin")
+
+
+def can_read_segments() -> bool:
+    """Tell whether pyarrow is there."""
+    try:
+        return importlib.util.find_spec("pyarrow") is not None
+    except ImportError:
+        return False
+
+
+class History:
+    """Everything that is known of one node, as of the moment it was opened."""
+
+    def __init__(self, database: Path, place: Place) -> None:
+        """Open the database. Raises `StorageError`."""
+        self.left_out: int = 0  # segments that could not be read for want of pyarrow
+        self.damaged: list[str] = []  # what is wrong with segments that are left out
+        self._place: Final = place
+        self._store: Final = RocksStore(database, read_only=True)
+        self._exported: dict[int, int] = {}
+        self._can_read: Final = can_read_segments()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: object, trace: TracebackType | None
+    ) -> None:
+        self._store.close()
+
+    def rows(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (boot, first seq, value) of every row of the database, as it is."""
+        if HISTORY in self._store.families():
+            for key, value in scan_all(self._store, HISTORY, b"", None):
+                yield *split_history_key(key), value
+
+    def unexported(self) -> Iterator[tuple[int, Row]]:
+        """Yield (boot, row) of what no segment has yet, in its order.
+
+        Raises `StorageError` at a row that is damaged.
+        """
+        if HISTORY not in self._store.families():
+            return
+        for key, value in scan_all(self._store, HISTORY, b"", None):
+            row = self._row(key, value)
+            if row is not None:
+                yield row
+
+    def unexported_reversed(self) -> Iterator[tuple[int, Row]]:
+        """Yield the same, the newest first."""
+        stop = LAST_KEY
+        while HISTORY in self._store.families():
+            found = self._store.last(HISTORY, b"", stop)
+            if found is None:
+                return
+            stop = found[0]
+            row = self._row(*found)
+            if row is not None:
+                yield row
+
+    def sealed(self, *, newest_first: bool = False, since_hour: str = "") -> Iterator[SegmentName]:
+        """Yield the segments, from a folder "date=.../hour=..." on."""
+        for hour in hours(self._place.directory, newest_first=newest_first):
+            if f"{hour.parent.name}/{hour.name}" < since_hour:
+                continue
+            names = names_in(hour, self._place.node)
+            yield from reversed(names) if newest_first else names
+
+    def events_of(self, segment: SegmentName, where: Any = None) -> list[Event]:
+        """Return the events of a segment for which `where` (a filter of pyarrow's) holds.
+
+        Times are microseconds since 1970. One that cannot be read has none, and is in `damaged`:
+        the others have still something to tell. One that the retention has just removed has none.
+        """
+        if not self._can_read:
+            self.left_out += 1
+            return []
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(segment.path, filters=where, partitioning=None)
+            for name in TIMES:
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, name, table.column(name).cast(pa.int64()))
+        except FileNotFoundError:
+            return []
+        except (OSError, pa.ArrowException, KeyError) as problem:
+            said = str(problem).splitlines() or [type(problem).__name__]
+            self.damaged.append(f"history segment {segment.path}: {said[0]}")
+            return []
+        events: list[Event] = table.to_pylist()
+        return events
+
+    def expand(self, boot: int, row: Row) -> Iterator[Event]:
+        """Yield the events of a row."""
+        return expand(row, self._place.node, boot)
+
+    def _row(self, key: bytes, value: bytes) -> tuple[int, Row] | None:
+        """Return a row unless a segment has it: then only its deletion is missing."""
+        try:
+            boot, first_seq = split_history_key(key)
+            if boot not in self._exported:
+                self._exported[boot] = last_exported(self._place.directory, self._place.node, boot)
+            if first_seq <= self._exported[boot]:
+                return None
+            return boot, unpack(unseal(value, "history row"))
+        except ValueError as problem:
+            raise CorruptRecord(f"row {key.hex()} of the history: {problem}") from None

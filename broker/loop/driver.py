@@ -1,0 +1,368 @@
+"""Runs the engine on an event loop: one tick per iteration, one timer, commits from their thread.
+
+The engine decides; this carries time in and batches out. Streams hand their bytes to the engine and
+`wake` the driver; at the end of the iteration `_tick` seals and writes what they changed, asks the
+committer to make it durable, and what waits for that is released when the committer has reported.
+Must never block on the disk. Any exception here that is not a refused write ends the process:
+memory may then be ahead of the disk, and only a restart puts that right.
+Read next: `broker.loop.client_stream`.
+"""
+
+import asyncio
+import concurrent.futures
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from broker.loop.client_stream import ClientStream
+from broker.observe.metrics import Snapshot
+from broker.observe.structured_log import Log
+from session.engine import Engine
+from storage.errors import Recoverable, StorageError, WriteStalled
+from storage.local.committer import FSYNC, Committer
+from storage.local.rocks import RocksStore
+
+# A fast publisher fills in a tenth of a second what a look per second would notice too late.
+SPACE_WATCH_BYTES: Final = 1 << 20
+# After a bug in a timer's work, how long until the next try: it must not eat the processor.
+TIMEOUT_BUG_PAUSE_S: Final = 1.0
+# A timer this late says that the process was stopped or suspended (a busy loop: by a few ms).
+LATE_MS: Final = 250
+# How long the sockets are then read before time is told: what clients sent meanwhile is in them.
+CATCH_UP_S: Final = 0.05
+
+
+class Driver:
+    """Drives one engine until `stop` or a failure."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: RocksStore,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], int],
+        log: Log,
+        fail: Callable[[BaseException], None],
+        watch_space: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`clock` gives broker time; `fail` is told, once, what must end the process.
+
+        `watch_space` looks at the disk; it is called whenever `SPACE_WATCH_BYTES` have come in and
+        when a write was refused, beside whatever calls it regularly.
+        """
+        self.engine: Engine = engine
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.streams: set[ClientStream] = set()
+        self.connections: Counter[str] = Counter()  # how many of them each listener has
+        self.now: int = clock()  # broker time of the current tick
+        self.is_due: bool = False  # is a tick scheduled?
+        self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
+        self.loop_lag_s: float = 0.0
+        self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of other shells
+        self.bugs_logged: int = 0  # of `Counters.internal_errors`; the rest the engine counted
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._fail_port = fail
+        self._watch_space = watch_space
+        self._watched_bytes: int = 0  # of input, when the disk was last looked at
+        self._counters = engine.counters
+        self._committer: Committer | None = None
+        self._requested: int = 0
+        self._durable: int = 0
+        # (serial, when its tick began, when its commit was requested), oldest first.
+        self._commits: deque[tuple[int, float, float]] = deque()
+        self._tick_began: float = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: int = 0  # broker time the timer is set for, 0 = no timer
+        self._is_catching_up: bool = False  # has the process slept, and not read its sockets yet?
+        self._is_stopped: bool = False
+        self._refusal: Recoverable | None = None  # why the last write was refused, if it was
+        self._alive_ms: int = 0  # broker time of the last sign of life beside the store
+        self._is_low: bool = False  # is the disk below its low-water mark?
+        self._drained: asyncio.Event | None = None
+
+    def start(self, committer: Committer) -> None:
+        """Begin to tick; `committer` reports to `durable` and `failed`."""
+        self._committer = committer
+        self.wake()
+
+    # Ticks.
+
+    def wake(self) -> None:
+        """Schedule a tick for the end of this iteration, at the time of now; not while `is_due`."""
+        self.is_due = True
+        self.now = self._clock()
+        self._tick_began = time.perf_counter()
+        self.loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        """End the tick: write its batch, send what may go, ask for the commit of the rest."""
+        self.is_due = False
+        if self._is_stopped:
+            return
+        self.now = now = self._clock()
+        engine = self.engine
+        try:
+            is_more = engine.end_tick(now)
+        except Exception as error:  # shell boundary: memory may be ahead of the disk
+            self.fail(error)
+            return
+        if engine.refused_by is not self._refusal:
+            self._note_refusal(engine.refused_by)
+            self._show_life(now)
+        received = self._counters.bytes_received
+        if received - self._watched_bytes > SPACE_WATCH_BYTES:
+            self._watched_bytes = received
+            self._watch_space()
+        written = engine.written
+        if written != self._requested:
+            self._requested = written
+            self._commits.append((written, self._tick_began, time.perf_counter()))
+            assert self._committer is not None
+            self._committer.request(written)
+        if is_more and not self.is_due:
+            self.wake()
+        self._arm(now)
+        if self._drained is not None and self.is_quiet():
+            self._drained.set()
+
+    def _note_refusal(self, refusal: Recoverable | None) -> None:
+        """Count a write that the store refused, and say when that begins and ends.
+
+        The engine keeps the batch and tries it again.
+        """
+        if refusal is None:
+            self._log.info("writes_resumed", "the store takes writes again")
+        else:
+            self._counters.commit_failures += 1
+            if self._refusal is None:
+                self._log.warning("write_refused", f"{refusal}; trying again")
+                self._watch_space()
+        self._refusal = refusal
+
+    def _show_life(self, now: int) -> None:
+        """Keep what dates a crash up to date while the store refuses the heartbeat.
+
+        Not before the first commit: until then the store still has the connections of the process
+        before, whose crash is not to be dated by our life.
+        """
+        period_ms = self.engine.settings.heartbeat_ms
+        if self._refusal is None or not self._durable or now - self._alive_ms < period_ms // 2:
+            return
+        self._alive_ms = now
+        assert self._committer is not None
+        self._committer.alive(now)
+
+    def durable(self, serial: int) -> None:
+        """Take the committer's report: on its thread in mode fsync, inside our tick otherwise."""
+        assert self._committer is not None
+        if self._committer.mode == FSYNC:
+            self.call_from_thread(self._committed, serial)
+        else:
+            self.loop.call_soon(self._committed, serial)
+
+    def failed(self, error: StorageError) -> None:
+        """Take the committer's failure, on its thread."""
+        self.call_from_thread(self._commit_failed, error)
+
+    def call_from_thread(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call on the loop's thread; dropped when the loop has ended and nobody waits any more."""
+        try:
+            self.loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            return
+
+    def run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call something that uses the engine on its thread, at the time of then, and tick."""
+        self.call_from_thread(self.run, call, *arguments)
+
+    def run(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call something that uses the engine, at the time of now, and tick."""
+        if self._is_stopped:
+            return
+        if not self.is_due:
+            self.wake()
+        try:
+            if not self._is_behind():
+                self.engine.handle_timeout(self.now)  # brings its clock up to now
+            call(*arguments)
+        except StorageError as error:
+            self.fail(error)
+        except Exception as bug:  # shell boundary
+            self.count_bug("callback", bug)
+
+    def _committed(self, serial: int) -> None:
+        """Release what waited for `serial`; it leaves at the end of this iteration's tick."""
+        if self._is_stopped:
+            return
+        arrived = time.perf_counter()
+        counters = self._counters
+        while self._commits and self._commits[0][0] <= serial:
+            _, began, requested = self._commits.popleft()
+            counters.commit_seconds.add(arrived - requested)
+            counters.publish_ack_seconds.add(arrived - began)
+            counters.commits += 1
+        self._durable = max(self._durable, serial)
+        if not self.is_due:
+            self.wake()
+        try:
+            self.engine.committed(serial, self.now)
+        except Exception as error:  # shell boundary: memory may be ahead of the disk
+            self.fail(error)
+
+    def _commit_failed(self, error: StorageError) -> None:
+        self._counters.commit_failures += 1
+        self.fail(error)
+
+    def set_low(self, is_low: bool) -> None:
+        """Take in whether the disk is below its low-water mark."""
+        if is_low != self._is_low:
+            self._is_low = is_low
+            self.engine.refuse_writes(is_low)
+
+    # Timers.
+
+    def _arm(self, now: int) -> None:
+        """Set the one timer to the engine's next deadline, unless it fires early enough anyway."""
+        deadline = self.engine.next_deadline()
+        if deadline is None or (self._timer_due and self._timer_due <= deadline):
+            return  # a timer that fires too early only looks again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = deadline
+        self._timer = self.loop.call_later(max(0, deadline - now) / 1000, self._expire)
+
+    def _is_behind(self) -> bool:
+        """Tell whether clients would be called silent because we did not listen."""
+        if self._is_catching_up:
+            return True
+        return self._timer_due > 1 and self._clock() - self._timer_due > LATE_MS
+
+    def _expire(self) -> None:
+        if self._is_behind() and not self._is_catching_up:
+            self._is_catching_up = True
+            self._timer_due = 1  # before every deadline: `_arm` leaves this timer alone
+            self._timer = self.loop.call_later(CATCH_UP_S, self._expire)
+            return
+        self._is_catching_up = False
+        self._timer = None
+        self._timer_due = 0
+        if self._is_stopped:
+            return
+        if not self.is_due:
+            self.wake()  # its tick arms the next timer
+        deadline = self.engine.next_deadline()
+        if deadline is None or deadline > self.now:
+            return
+        try:
+            self.engine.handle_timeout(self.now)
+        except StorageError as error:
+            self.fail(error)
+        except Exception as bug:  # shell boundary
+            self.count_bug("timeout", bug)
+            self._timer_due = 1  # before every deadline: `_arm` leaves this timer alone
+            self._timer = self.loop.call_later(TIMEOUT_BUG_PAUSE_S, self._expire)
+
+    # Ending.
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Send every client away, commit, and return whether all was out and durable in time."""
+        if not self.is_due:
+            self.wake()
+        self.engine.drain(self.now)
+        if not await self.quiet(timeout_s):
+            return False
+        self.run(self._finish)
+        return await self.quiet(timeout_s)
+
+    async def quiet(self, timeout_s: float) -> bool:
+        """Return whether, in time, no client was connected and everything was durable."""
+        self._drained = asyncio.Event()
+        if not self.is_due:
+            self.wake()
+        try:
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _finish(self) -> None:
+        self.engine.finish(self.now)
+
+    def is_quiet(self) -> bool:
+        """Return whether no client is connected and everything written is durable."""
+        return not self.streams and not self.is_due and self._durable >= self.engine.written
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in list(self.streams):
+            stream.abort()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop at once: no acknowledgement leaves this process any more."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._fail_port(error)
+
+    # Watching.
+
+    def count_bug(self, place: str, error: BaseException, *, remote: str = "") -> None:
+        """Log and count an exception that is a bug of the broker."""
+        self._counters.internal_errors += 1
+        self.bugs_logged += 1
+        self._log.error(
+            "internal_error",
+            f"{place}: {type(error).__name__}: {error}",
+            remote=remote,
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def take_snapshot(self, timeout_s: float) -> Snapshot | None:
+        """Read the engine for a scrape, from another thread; None when the loop does not answer."""
+        answer: concurrent.futures.Future[Snapshot] = concurrent.futures.Future()
+
+        def read() -> None:
+            try:
+                answer.set_result(self.snapshot())
+            except Exception as error:  # shell boundary: the scrape must not wait for nothing
+                self.count_bug("snapshot", error)
+                answer.set_exception(error)
+
+        try:
+            self.loop.call_soon_threadsafe(read)
+            return answer.result(timeout_s)
+        except Exception:  # shell boundary: no snapshot is an answer too
+            return None
+
+    def gauges(self) -> dict[str, int]:
+        """Return the engine's numbers of this moment."""
+        gauges = dict(self.engine.stats())
+        gauges.update(self.more_gauges())
+        gauges["connections"] = len(self.streams)
+        gauges["writes_refused"] = int(
+            self._is_low
+            or (self._refusal is not None and not isinstance(self._refusal, WriteStalled))
+        )
+        return gauges
+
+    def snapshot(self) -> Snapshot:
+        """Return the numbers of this moment, with the store's sizes. On the loop's thread."""
+        store = self._store
+        return Snapshot(
+            self.gauges(),
+            connections=dict(self.connections),
+            storage_bytes=store.sizes(),
+            write_stall=store.property_int("rocksdb.is-write-stopped", "default"),
+            loop_lag_s=self.loop_lag_s,
+        )
+
+
+def _no_gauges() -> dict[str, int]:
+    return {}

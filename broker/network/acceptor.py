@@ -1,0 +1,223 @@
+"""Accepts connections that have something to settle before MQTT: a PROXY header, a TLS handshake.
+
+Sockets of plain listeners are the loop's own business and never come here. The header is read with
+`MSG_PEEK`, so that not one byte of the handshake behind it is taken. Each connection is a task of
+its own until its stream is made, bounded by the connect timeout from accept on; the engine counts
+the rest of that time. Must never let strangers use up what clients need: see `PENDING_MAX`.
+Read next: `broker.network.proxy_protocol`, `broker.network.tls`.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from broker.loop.client_stream import LINGER_S, remote_name
+from broker.network.proxy_protocol import HEADER_BYTES_MAX, ProxyError, ProxyHeader
+from broker.network.tls import IdentityError, identity, reason
+
+# Connections taken from the kernel in one turn of the loop; the rest waits for the next one.
+ACCEPTS_MAX: Final = 64
+# Connections of one listener in a handshake. The next one ends the oldest: a client is through in
+# a few round trips, so it is whoever says nothing that goes. A handshake holds some 60 KiB.
+PENDING_MAX: Final = 2048
+# After the system had no file descriptor for a connection, how long until the next try.
+EXHAUSTED_PAUSE_S: Final = 1.0
+SHORTEST_TIMEOUT_S: Final = 0.001  # a timeout of 0 means something else to the loop
+
+
+class MakeStream(Protocol):
+    """Makes the protocol that a settled connection goes on with."""
+
+    def __call__(self, remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
+        """Return the protocol of a client at `remote`, accepted `waited_ms` ago."""
+        ...
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket until closed."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        make_stream: MakeStream,
+        *,
+        name: str,
+        has_header: bool,
+        context: Callable[[], ssl.SSLContext | None],
+        identity_kind: str,
+        timeout_s: float,
+        refused: Callable[[str, str], None],
+    ) -> None:
+        """`context` is asked for every connection, so that new certificates count from then on.
+
+        `name` is the remote of a client whose socket has no address; `refused` is told
+        (remote, why) of every connection that does not become a stream.
+        """
+        self._channel: Final = channel
+        self._make_stream: Final = make_stream
+        self._name: Final = name
+        self._has_header: Final = has_header
+        self._context: Final = context
+        self._identity_kind: Final = identity_kind
+        self._timeout_s: Final = timeout_s
+        self._refused: Final = refused
+        self._loop: Final = asyncio.get_running_loop()
+        self._pending: Final[dict[asyncio.Task[None], None]] = {}  # oldest first
+        self._pause: asyncio.TimerHandle | None = None
+        channel.setblocking(False)
+        self._loop.add_reader(channel.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and drop what is in a handshake. The socket stays its owner's."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._channel.fileno())
+        for task in list(self._pending):
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                connection, peer = self._channel.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue  # gone while it waited
+            except OSError as problem:
+                self._exhausted(problem)
+                return
+            if len(self._pending) >= PENDING_MAX:
+                self._refused("", f"{PENDING_MAX} handshakes at a time: ending the oldest one")
+                next(iter(self._pending)).cancel()
+            task = self._loop.create_task(self._settle(connection, peer))
+            self._pending[task] = None
+            task.add_done_callback(self._settled)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        del self._pending[task]
+        if not task.cancelled():
+            task.result()  # raises here what is a bug, for the loop to tell
+
+    def _exhausted(self, problem: OSError) -> None:
+        """Stop accepting for a moment: the connection waits in the kernel, and we would spin."""
+        self._refused("", f"cannot accept: {problem.strerror or problem}")
+        self._loop.remove_reader(self._channel.fileno())
+        self._pause = self._loop.call_later(EXHAUSTED_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._channel.fileno(), self._accept)
+
+    async def _settle(self, connection: socket.socket, peer: object) -> None:
+        """Read the header, shake hands, and hand the connection to its stream."""
+        began = self._loop.time()
+        remote = remote_name(peer) or self._name
+        is_ours = True
+        try:
+            connection.setblocking(False)
+            if self._has_header:
+                async with asyncio.timeout(self._timeout_s):
+                    remote = await _read_header(self._loop, connection) or remote
+            is_ours = False
+            await self._hand_over(connection, remote, began)
+        except (ConnectionResetError, BrokenPipeError):
+            return  # the peer has gone, as those that only look whether we are here do
+        except TimeoutError:
+            self._refused(remote, "no PROXY header in time")
+        except ProxyError as problem:
+            self._refused(remote, f"PROXY header: {problem}")
+        except ConnectionAbortedError:
+            self._refused(remote, "no TLS handshake in time")
+        except ssl.SSLError as problem:
+            self._refused(remote, f"TLS: {reason(problem)}")
+        except UnicodeDecodeError:  # which the loop tells its exception handler as well
+            self._refused(remote, "TLS: a name in the certificate is not text")
+        except OSError as problem:
+            self._refused(remote, str(problem))
+        finally:
+            if is_ours:
+                connection.close()
+
+    async def _hand_over(self, connection: socket.socket, remote: str, began: float) -> None:
+        """Give the socket to the loop, which owns it from then on."""
+        context = self._context()
+        if context is None:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_stream(remote, None, self._waited_ms(began)), connection
+            )
+            return
+        left_s = self._timeout_s - (self._loop.time() - began)
+        await self._loop.connect_accepted_socket(
+            lambda: Arrival(self, remote, began),
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=max(left_s, SHORTEST_TIMEOUT_S),
+            ssl_shutdown_timeout=LINGER_S,
+        )
+
+    def _waited_ms(self, began: float) -> int:
+        return int((self._loop.time() - began) * 1000)
+
+    def arrived(self, transport: asyncio.Transport, remote: str, began: float) -> None:
+        """Look at the certificate of a finished handshake, and make the stream."""
+        who: str | None = None
+        if self._identity_kind != "none":
+            try:
+                who = identity(self._identity_kind, transport.get_extra_info("peercert") or {})
+            except IdentityError as problem:
+                self._refused(remote, f"TLS: {problem}")
+                transport.close()
+                return
+        stream = self._make_stream(remote, who, self._waited_ms(began))
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
+
+
+class Arrival(asyncio.Protocol):
+    """A connection during its TLS handshake; what comes behind that is for the stream."""
+
+    __slots__ = ("_acceptor", "_began", "_remote")
+
+    def __init__(self, acceptor: Acceptor, remote: str, began: float) -> None:
+        self._acceptor: Acceptor = acceptor
+        self._remote: str = remote
+        self._began: float = began
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take note that the handshake is done."""
+        self._acceptor.arrived(cast(asyncio.Transport, transport), self._remote, self._began)
+
+
+async def _read_header(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> str:
+    """Return the client's address from the PROXY header, "" if it names none.
+
+    Reads no byte behind it. Raises `ProxyError` and `OSError`.
+    """
+    header = ProxyHeader()
+    while not header.is_complete:
+        await _readable(loop, connection)
+        try:
+            data = connection.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
+        if not data:
+            raise ConnectionResetError("closed before the end of the PROXY header")
+        connection.recv(header.receive(data))
+    return header.remote
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    """Return when there is something to read."""
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection.fileno(), _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection.fileno())
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

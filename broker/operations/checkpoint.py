@@ -1,0 +1,125 @@
+"""`holdfast db checkpoint DIR`: a consistent copy of a data directory, its broker running or not.
+
+A running broker makes it itself, asked over its control socket, between two ticks: everything that
+was written is in it, acknowledged or not. A read-only open beside the broker would not do: what is
+only in the write-ahead log would silently be missing. Hard links make it a matter of milliseconds,
+so DIR must be on the file system of the data directory; copying it elsewhere is the next step.
+
+DIR is a data directory itself: `holdfast session list --data-dir DIR` and `holdfast serve` work on
+it. Must never write into a directory that holds something.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from broker.operations import control_socket as control
+from broker.operations.control_socket import ControlError, Request
+from storage.errors import StorageError
+from storage.local.data_directory import DataDirectory, is_in_use
+from storage.local.rocks import RocksStore
+from storage.local.watermark import Watermark
+
+DATABASE: Final = "db"
+UNFINISHED: Final = "db.tmp"  # what RocksDB makes, and renames
+
+
+class CheckpointError(Exception):
+    """A copy that could not be made; one line for the operator."""
+
+
+def make(data_dir: str, directory: str) -> str:
+    """Copy the database of `data_dir` into the new or empty `directory`; return who did it.
+
+    Raises `CheckpointError`.
+    """
+    target = Path(directory).absolute()
+    if not (Path(data_dir) / DATABASE).is_dir():
+        raise CheckpointError(f"data directory {data_dir}: no database in it")
+    if is_in_use(data_dir):
+        try:
+            done = control.ask(data_dir, {"do": "checkpoint", "directory": str(target)})
+        except ControlError as problem:
+            raise CheckpointError(str(problem)) from None
+        return f"the running broker, in {done['milliseconds']} ms"
+    try:
+        with contextlib.ExitStack() as opened:
+            place = DataDirectory(data_dir)
+            opened.callback(place.close)
+            store = RocksStore(place.database)
+            opened.callback(store.close)
+            watermark = Watermark(place.watermark)
+            opened.callback(watermark.close)
+            watermark.check(store.sequence(), accept_data_loss=False)
+            copy(store, target)
+    except StorageError as problem:
+        raise CheckpointError(str(problem)) from None
+    return "this command"
+
+
+def answer(store: RocksStore, request: Request) -> Request:
+    """Do what a running broker was asked for, on the thread that owns `store`.
+
+    Raises `ControlError`.
+    """
+    if request.get("do") != "checkpoint" or not os.path.isabs(request.get("directory", "")):
+        raise ControlError("expected a checkpoint into an absolute path")
+    began = time.monotonic()
+    try:
+        copy(store, Path(request["directory"]))
+    except CheckpointError as problem:
+        raise ControlError(str(problem)) from None
+    return {"milliseconds": str(round((time.monotonic() - began) * 1000))}
+
+
+def copy(store: RocksStore, target: Path) -> None:
+    """Make the copy, from the thread that owns `store`. Raises `CheckpointError`."""
+    with _new_directory(target, store.path):
+        try:
+            store.checkpoint(target / DATABASE)
+        except StorageError as problem:
+            raise CheckpointError(str(problem)) from None
+
+
+@contextlib.contextmanager
+def _new_directory(target: Path, database: Path) -> Iterator[None]:
+    """Have `target` new or empty, and on the file system of `database`; tidy up after a failure."""
+    if not _is_utf8(target):
+        raise CheckpointError(f"{str(target)!r}: the database takes no name that is not UTF-8")
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(database)):
+        raise CheckpointError(f"{target}: in the database itself; make the copy beside it")
+    try:
+        is_new = not target.exists()
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(target.iterdir()):
+            raise CheckpointError(f"{target}: not empty; expected a new directory")
+        if target.stat().st_dev != database.stat().st_dev:
+            if is_new:
+                target.rmdir()
+            raise CheckpointError(
+                f"{target}: on another file system; make the copy beside {database.parent}, where "
+                "it takes milliseconds, then copy that"
+            )
+    except OSError as problem:
+        reason = "not a directory" if isinstance(problem, FileExistsError) else problem.strerror
+        raise CheckpointError(f"{target}: {reason} (user {os.geteuid()})") from None
+    try:
+        yield
+    except CheckpointError:
+        for left in (DATABASE, UNFINISHED):
+            shutil.rmtree(target / left, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        raise
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        return b"\0" not in str(path).encode()
+    except UnicodeEncodeError:
+        return False

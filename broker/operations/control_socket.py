@@ -1,0 +1,141 @@
+"""A running broker's ear for its own operator: a Unix socket `control` in the data directory.
+
+One request per connection, a line of JSON each way. Who may connect is who may enter the data
+directory (mode 0700) and open the socket (0600): a web page or another user of the machine, who
+could reach an HTTP port on loopback, cannot. Must never touch the engine from its thread: requests
+are answered on the loop's. Read next: `broker.operations.checkpoint`, the only thing to ask for so
+far.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeAlias
+
+NAME: Final = "control"
+LINE_BYTES_MAX: Final = 16 << 10
+REQUEST_S: Final = 5.0  # for a request to come, and for its answer to be taken
+ANSWER_S: Final = 120.0  # for a request to be answered
+
+Request: TypeAlias = dict[str, str]
+
+
+class ControlError(Exception):
+    """A request that was not fulfilled; one line for the operator."""
+
+
+class ControlServer:
+    """Answers requests from its own thread until closed."""
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        answer: Callable[[Request], Request],
+        call_from_thread: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Bind and start; raises OSError where that cannot be done.
+
+        `answer` is called by `call_from_thread`, on the thread of the loop; a `ControlError` of it
+        is told to the client.
+        """
+        self._path: Final = Path(data_dir) / NAME
+        self._answer: Final = answer
+        self._call_from_thread: Final = call_from_thread
+        self._path.unlink(missing_ok=True)  # a crash has left it: the data directory is ours
+        self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with _short(data_dir) as path:
+            self._socket.bind(path)
+        self._path.chmod(0o600)
+        self._socket.listen(4)
+        self._thread: Final = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and remove the socket. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the accept
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            with client, contextlib.suppress(OSError):  # a client that went is its own business
+                client.settimeout(REQUEST_S)
+                client.sendall(json.dumps(self._serve(client)).encode() + b"\n")
+
+    def _serve(self, client: socket.socket) -> Request:
+        try:
+            request = json.loads(_line(client))
+            if not isinstance(request, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            return {"error": "not a line of JSON"}
+        asked = {str(key): str(value) for key, value in request.items()}
+        answer: Future[Request] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(self._answer(asked))
+            except ControlError as problem:
+                answer.set_result({"error": str(problem)})
+
+        self._call_from_thread(work)
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            return {"error": "the broker is too busy, or it has just ended"}
+
+
+def ask(data_dir: str | Path, request: Request) -> Request:
+    """Send `request` to the broker that runs on `data_dir`; return its answer.
+
+    Raises `ControlError`, also for an answer that is an error.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            with _short(data_dir) as path:
+                client.connect(path)
+            client.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_line(client))
+        except TimeoutError:
+            raise ControlError(f"the broker gave no answer in {ANSWER_S:g} s") from None
+        except (OSError, ValueError) as problem:
+            why = getattr(problem, "strerror", None) or "no answer"
+            raise ControlError(
+                f"cannot ask the broker at {Path(data_dir) / NAME}: {why}; it may be starting or "
+                "ending, or another command is at work on its data"
+            ) from None
+    if "error" in answer:
+        raise ControlError(str(answer["error"]))
+    return {str(key): str(value) for key, value in answer.items()}
+
+
+def _line(peer: socket.socket) -> bytes:
+    """Return what comes up to the end of a line."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) < LINE_BYTES_MAX:
+        piece = peer.recv(4096)
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+@contextlib.contextmanager
+def _short(data_dir: str | Path) -> Iterator[str]:
+    """Yield a path to the socket that fits into an address (108 bytes), however deep it lies."""
+    directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{NAME}"
+    finally:
+        os.close(directory)

@@ -1,0 +1,284 @@
+"""The files that say who may come in and do what: read together, checked, and only then in force.
+
+Must never leave the broker more open than it was: a file that cannot be read or understood keeps it
+from starting, and at a reload everything stays as it was, in every file. A reload reads beside the
+event loop, for 100,000 users take most of a second. Read next: `broker.security.authenticators` and
+`broker.security.acl` (who judge), `broker.security.password_file` (one of the files).
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from broker.configuration.config import Config
+from broker.observe.structured_log import Log
+from broker.security import acl
+from broker.security import password_file as passwords
+from broker.security.accounts import Accounts
+from broker.security.acl import AclError, AclPolicy, Rules
+from broker.security.authenticators import (
+    AllowAll,
+    AllowAllPolicy,
+    AllowNobody,
+    PasswordFile,
+    PlainNames,
+)
+from session.ports import Authenticator, Policy
+
+ACL_BYTES_MAX: Final = 16 << 20  # half a million lines; a larger file is a mistaken path
+KEY_BYTES: Final = 32
+_READ: Final = stat.S_IRGRP | stat.S_IROTH
+_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+KEY_FILE: Final = "auth-key"  # in the data directory
+
+
+class AccessError(Exception):
+    """A password or ACL file that cannot be used; the message is one line naming it."""
+
+
+class Files:
+    """What the configured files hold; None where none is configured."""
+
+    __slots__ = ("accounts", "rules", "warnings")
+
+    def __init__(self, password_path: str | None, acl_path: str | None, key: bytes) -> None:
+        """Read and check all of them; raise `AccessError`. `key` is for `Accounts`."""
+        self.accounts: Accounts | None = None
+        self.rules: Rules | None = None
+        self.warnings: list[str] = []
+        if password_path is not None:
+            try:
+                self.accounts = Accounts(passwords.load(password_path), key)
+            except passwords.PasswordFileError as problem:
+                raise AccessError(str(problem)) from None
+            self._look_at_mode("password file", password_path, _READ | _WRITE)
+        if acl_path is not None:
+            self.rules = _read_acl(acl_path)
+            self._look_at_mode("acl file", acl_path, _WRITE)
+        if self.rules is not None and self.rules.users and password_path is None:
+            self.warnings.append(
+                f"acl file {acl_path}: rules for users, but no password file:"
+                " a client is whoever it says, unless its certificate does"
+            )
+
+    def _look_at_mode(self, kind: str, path: str, unwanted: int) -> None:
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:
+            return  # replaced since it was read: the next reload looks again
+        if mode & unwanted:
+            self.warnings.append(
+                f"{kind} {path}: mode {mode:04o} lets others {_deeds(mode & unwanted)} it"
+            )
+
+
+class Loaded:
+    """What a reload has put in force."""
+
+    __slots__ = ("counts", "revoked", "warnings")
+
+    def __init__(
+        self, counts: dict[str, int], revoked: frozenset[str], warnings: list[str]
+    ) -> None:
+        self.counts: dict[str, int] = counts  # for the log
+        self.revoked: frozenset[str] = revoked  # users that are gone or have another password
+        self.warnings: list[str] = warnings
+
+
+class Access:
+    """The authenticator and the policy that a configuration asks for, and how they change."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        key: bytes,
+        call_soon_threadsafe: Callable[..., object],
+        new_nonce: Callable[[], str] = lambda: secrets.token_urlsafe(24),
+    ) -> None:
+        """Read the files; raise `AccessError`. `key` as for `Accounts`; the rest as `PasswordFile`.
+
+        `warnings` holds what the operator should be told, one line each.
+        """
+        shell = config.shell
+        self._password_path: Final = shell.password_file
+        self._acl_path: Final = shell.acl_file
+        self._key: Final = key
+        self._call_soon_threadsafe: Final = call_soon_threadsafe
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="access")  # one reload at a time
+        self._password_file: PasswordFile | None = None
+        self._acl_policy: AclPolicy | None = None
+        # Without passwords a name is what the client says; it counts where rules ask for it.
+        self.authenticator: Authenticator = AllowAll(names_count=self._acl_path is not None)
+        self.policy: Policy = AllowAllPolicy()
+        files = self._read()
+        self.warnings: list[str] = files.warnings
+        if files.accounts is not None:
+            self._password_file = PasswordFile(
+                files.accounts,
+                allow_anonymous=config.settings.allow_anonymous,
+                threads_max=shell.hash_threads,
+                call_soon_threadsafe=call_soon_threadsafe,
+                new_nonce=new_nonce,
+            )
+            self.authenticator = self._password_file
+        elif not config.settings.allow_anonymous:
+            self.authenticator = AllowNobody()
+        if files.rules is not None:
+            self._acl_policy = AclPolicy(files.rules)
+            self.policy = self._acl_policy
+        if self.has_files:
+            self.authenticator = PlainNames(self.authenticator)
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether there is anything to reload."""
+        return self._password_file is not None or self._acl_policy is not None
+
+    def reload(self, done: Callable[[Loaded | AccessError], None]) -> None:
+        """Read the files again in a thread, and put them in force on the engine's.
+
+        `done` is then called there, with what they hold or with what is wrong with one of them:
+        then nothing has changed. What is in force is seen by the next question: who connects,
+        publishes, subscribes or is delivered to from then on. Sending away who is connected by a
+        password that is not theirs any more is the caller's.
+        """
+        self._reader.submit(self._read_again, done)
+
+    def _read(self) -> Files:
+        return Files(self._password_path, self._acl_path, self._key)
+
+    def _read_again(self, done: Callable[[Loaded | AccessError], None]) -> None:
+        """Read in the reader's thread and hand the files to the engine's."""
+        files: Files | AccessError
+        try:
+            files = self._read()
+        except AccessError as problem:
+            files = problem
+        except MemoryError:
+            files = AccessError("not enough memory to read the files of users and rules")
+        try:
+            self._call_soon_threadsafe(self._take, files, done)
+        except RuntimeError:
+            return  # the loop has ended in the meantime, and with it whoever asked
+
+    def _take(
+        self, files: Files | AccessError, done: Callable[[Loaded | AccessError], None]
+    ) -> None:
+        """Put files in force; nothing in here can fail."""
+        if isinstance(files, AccessError):
+            done(files)
+            return
+        counts: dict[str, int] = {}
+        revoked: frozenset[str] = frozenset()
+        if files.accounts is not None and self._password_file is not None:
+            revoked = self._password_file.accounts.revoked_by(files.accounts)
+            self._password_file.accounts = files.accounts
+            counts["users"] = len(files.accounts)
+        if files.rules is not None and self._acl_policy is not None:
+            self._acl_policy.rules = files.rules
+            counts["rules"] = files.rules.count
+        done(Loaded(counts, revoked, files.warnings))
+
+    def close(self) -> None:
+        """End the threads; checks still waiting get no answer."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        if self._password_file is not None:
+            self._password_file.close()
+
+
+def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., object]) -> Access:
+    """Return what a broker starts with, its data directory locked; raise `AccessError`."""
+    key = b""
+    if config.shell.password_file is not None:
+        key, problem = secret_key(config.shell.data_dir)
+        if problem is not None:
+            log.warning("access", f"{problem}; going on with a key for this run only")
+    opened = Access(config, key=key, call_soon_threadsafe=call_soon_threadsafe)
+    for warning in opened.warnings:
+        log.warning("access", warning)
+    return opened
+
+
+def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]) -> None:
+    """Do what SIGHUP asks for: all files of now, or one error in the log and those of before.
+
+    `send_away` ends the connections of users whose line is gone or another. There has to be a file:
+    `Access.has_files`.
+    """
+    assert opened.has_files
+
+    def done(loaded: Loaded | AccessError) -> None:
+        if isinstance(loaded, AccessError):
+            log.error("reload_failed", f"{loaded}; users and rules stay as they were")
+            return
+        if loaded.revoked:
+            send_away(loaded.revoked)
+        for warning in loaded.warnings:
+            log.warning("access", warning)
+        counts = {**loaded.counts, "revoked": len(loaded.revoked)}
+        log.info("reload", "files of users and rules read again", **counts)
+
+    opened.reload(done)
+
+
+def check(config: Config) -> list[str]:
+    """Check the files of a configuration and return the warnings; raise `AccessError`."""
+    return Files(config.shell.password_file, config.shell.acl_file, b"").warnings
+
+
+def secret_key(data_dir: str | os.PathLike[str]) -> tuple[bytes, str | None]:
+    """Return the key of a data directory, made at its first use, and what went wrong, if anything.
+
+    A key that cannot be kept (a full disk) is good until the next start: then a patient observer
+    sees the salts of names that do not exist change.
+    """
+    path = os.path.join(data_dir, KEY_FILE)
+    try:
+        with open(path, "rb") as stream:
+            key = stream.read(KEY_BYTES + 1)
+        if len(key) == KEY_BYTES:
+            return key, None
+    except FileNotFoundError:
+        pass
+    except OSError as problem:
+        return secrets.token_bytes(KEY_BYTES), f"{path}: {problem.strerror}"
+    key = secrets.token_bytes(KEY_BYTES)
+    temporary = f"{path}.new"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(key)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as problem:
+        return key, f"{path}: {problem.strerror}"
+    return key, None
+
+
+def _read_acl(path: str) -> Rules:
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(ACL_BYTES_MAX + 1)
+        text = content.decode()
+    except OSError as problem:
+        raise AccessError(f"acl file {path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise AccessError(f"acl file {path}: expected UTF-8 text") from None
+    if len(content) > ACL_BYTES_MAX:
+        raise AccessError(f"acl file {path}: larger than {ACL_BYTES_MAX} bytes")
+    try:
+        return acl.parse(text, f"acl file {path}")
+    except AclError as problem:
+        raise AccessError(str(problem)) from None
+
+
+def _deeds(bits: int) -> str:
+    """Return what these bits of a mode let others do, in words."""
+    if bits & _READ and bits & _WRITE:
+        return "read and write"
+    return "write" if bits & _WRITE else "read"

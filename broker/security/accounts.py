@@ -1,0 +1,117 @@
+"""The users of one password file, and what is shown of users that do not exist.
+
+Must never let a client find out which names exist. An unknown name is treated like some user of the
+file, always the same one for the same name: its password is compared with that user's hash, so that
+it takes as long, in a file of mixed hashes too; for SCRAM it gets a salt of its own and as many
+iterations. Which user and which salt follows from a secret key, so nobody outside can tell, and the
+answer is the same tomorrow. Immutable: a reload makes a new one. Read next:
+`broker.security.authenticators`.
+"""
+
+import hmac
+from typing import Final
+
+from broker.security import password_hashes as hashes
+from broker.security import scram
+from broker.security.password_hashes import StoredHash
+
+# Stand in where there is no user at all: what `holdfast passwd` would write.
+_LONE: Final = StoredHash(
+    "", hashes.ARGON2ID, (hashes.MEMORY_KIB, hashes.TIME_COST, hashes.LANES), bytes(16), bytes(32)
+)
+_LONE_SCRAM: Final = StoredHash(
+    "", hashes.SCRAM, (scram.ITERATIONS,), bytes(scram.SALT_BYTES), bytes(32)
+)
+
+
+class Accounts:
+    """Who may come in, and with what."""
+
+    __slots__ = ("_by_cost", "_key", "_scram", "_scram_by_cost", "_users")
+
+    def __init__(self, users: dict[str, StoredHash], key: bytes) -> None:
+        """`users` as `passwords.load` gives them; `key` is secret, and the same at every start."""
+        self._users: dict[str, StoredHash] = users
+        self._key: bytes = key
+        self._scram: dict[str, str] = {
+            scram.prepared(name): name
+            for name, stored in users.items()
+            if stored.scheme == hashes.SCRAM
+        }
+        # Sorted, so that the number of a name points at the same cost as long as the shares of
+        # the costs are the same, whoever is added or removed.
+        self._by_cost: list[StoredHash] = sorted(users.values(), key=_cost) or [_LONE]
+        self._scram_by_cost: list[StoredHash] = [
+            stored for stored in self._by_cost if stored.scheme == hashes.SCRAM
+        ] or [_LONE_SCRAM]
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    @property
+    def offers_scram(self) -> bool:
+        """Return whether any user can authenticate by SCRAM-SHA-256."""
+        return bool(self._scram)
+
+    def stored(self, username: str) -> StoredHash | None:
+        """Return what the file holds for a user."""
+        return self._users.get(username)
+
+    def revoked_by(self, newer: "Accounts") -> frozenset[str]:
+        """Return the users who are not in `newer`, or not with the same line."""
+        return frozenset(
+            name
+            for name, stored in self._users.items()
+            if (other := newer.stored(name)) is None or other.text != stored.text
+        )
+
+    def to_verify(self, username: str) -> StoredHash:
+        """Return the hash to spend the time on: the user's, or another's for an unknown name.
+
+        Whoever is let in must be `stored`; this alone says nothing.
+        """
+        # Found for users too: the few microseconds would tell them from strangers.
+        stand_in = self._pick(self._by_cost, self._digest(b"hash", username))
+        return self._users.get(username, stand_in)
+
+    def scram_account(self, name: str) -> scram.Account:
+        """Return the account of a prepared name, or one that nobody can prove to own.
+
+        The latter also for a user whose password is kept in another form.
+        """
+        model = self._pick(self._scram_by_cost, self._digest(b"iterations", name))
+        made_up = StoredHash(  # for users too, as above
+            "",
+            hashes.SCRAM,
+            model.cost,
+            self._salt(name, len(model.salt)),
+            self._digest(b"stored key", name),
+            self._digest(b"server key", name),
+        )
+        username = self._scram.get(name, "")
+        stored = self._users.get(username, made_up)
+        return scram.Account(
+            username,
+            iterations=stored.cost[0],
+            salt=stored.salt,
+            stored_key=stored.key,
+            server_key=stored.server_key,
+        )
+
+    def _pick(self, candidates: list[StoredHash], digest: bytes) -> StoredHash:
+        share = int.from_bytes(digest[:8])  # 0 to 2**64 - 1, spread evenly over the candidates
+        return candidates[share * len(candidates) >> 64]
+
+    def _salt(self, name: str, size: int) -> bytes:
+        salt, block = b"", 0
+        while len(salt) < size:
+            salt += self._digest(b"salt %d" % block, name)
+            block += 1
+        return salt[:size]
+
+    def _digest(self, purpose: bytes, name: str) -> bytes:
+        return hmac.digest(self._key, purpose + b"\0" + name.encode(), "sha256")
+
+
+def _cost(stored: StoredHash) -> tuple[int, tuple[int, ...], int]:
+    return stored.scheme, stored.cost, len(stored.salt)

@@ -1,0 +1,238 @@
+"""Who a client is and what it may do: the implementations behind `session.ports`.
+
+Must never say more than yes or no to a client (an unknown user costs the same time as a wrong
+password), never hash on the event loop, and fail closed: too many checks at once are refused with
+"server busy", not let through. Read next: `broker.security.accounts`
+(the users), `broker.security.access_files` (which of these a configuration asks for).
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from broker.security import password_hashes as hashes
+from broker.security import scram
+from broker.security.accounts import Accounts
+from broker.security.password_hashes import StoredHash
+from mqtt import reasons
+from session.ports import STEP_REFUSED, Authenticator, Exchange, Step, Verdict
+
+# Checks waiting for a thread. At ~25 ms each and two threads this is a wait of 13 s, about what
+# clients allow for a CONNACK; whoever comes later is better served by an honest refusal.
+WAITING_CHECKS_MAX: Final = 1024
+
+# Steps of niceness by which a thread that hashes steps back behind the event loop: what a storm of
+# logins can take of a short processor (two threads hashing without end, other load beside them: the
+# loop's wake-ups are late by 30 ms at the 99th percentile instead of 55, by 3 ms instead of 8 at
+# the median, 2026-11-21).
+HASHING_NICENESS: Final = 10
+
+ANONYMOUS: Final = ""  # the identity that owns the sessions of clients without a user name
+
+CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
+
+
+class AllowAll:
+    """Lets everybody in; the identity is the user name as claimed, "" without one."""
+
+    def __init__(self, *, names_count: bool = True) -> None:
+        """With `names_count` false everybody is nobody, whatever name they give.
+
+        A name that nobody has checked proves nothing: it must not keep its sessions from a device
+        that comes without it, or with another one.
+        """
+        self._names_count: bool = names_count
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Accept at once."""
+        name = username or ANONYMOUS
+        done(Verdict(True, reasons.SUCCESS, name if self._names_count else ANONYMOUS))
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method: there is nothing to check a client against."""
+        return None
+
+
+class AllowNobody:
+    """Lets nobody in but those whom the transport has proved, about whom it is not asked."""
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Refuse at once."""
+        done(Verdict(False, reasons.NOT_AUTHORIZED, ANONYMOUS))
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Know no method: there is nothing to check a client against."""
+        return None
+
+
+class PasswordFile:
+    """Checks passwords against the users of a password file, off the event loop."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        *,
+        allow_anonymous: bool,
+        threads_max: int,
+        call_soon_threadsafe: Callable[..., object],
+        new_nonce: Callable[[], str],
+    ) -> None:
+        """`call_soon_threadsafe` brings an answer back to the engine's thread.
+
+        `new_nonce` gives SCRAM something printable that nobody can foresee, without a comma.
+        """
+        self.accounts: Accounts = accounts  # replaced as a whole at a reload
+        self._verify: Callable[[StoredHash, bytes], bool] = hashes.verify
+        self._allow_anonymous: bool = allow_anonymous
+        self._call_soon_threadsafe = call_soon_threadsafe
+        self._new_nonce = new_nonce
+        self._waiting: int = 0  # touched on the engine's thread only
+        self._threads = ThreadPoolExecutor(
+            threads_max, thread_name_prefix="password", initializer=_step_back
+        )
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Check the password in a thread; answer at once what needs no hash."""
+        if username is None:
+            if self._allow_anonymous and password is None:
+                done(Verdict(True, reasons.SUCCESS, ANONYMOUS))
+            else:
+                done(Verdict(False, reasons.NOT_AUTHORIZED, ANONYMOUS))
+            return
+        if self._waiting >= WAITING_CHECKS_MAX:
+            done(Verdict(False, reasons.SERVER_BUSY, ANONYMOUS))
+            return
+        stored = self.accounts.to_verify(username)
+        self._waiting += 1
+        self._threads.submit(self._check, stored, username, password or b"", done)
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Begin SCRAM-SHA-256, if any user has keys for it; know no other method."""
+        if method != scram.METHOD or not self.accounts.offers_scram:
+            return None
+        # Asked again at its end, so that it sees a reload in between.
+        return scram.ScramExchange(
+            lambda name: self.accounts.scram_account(name), self._new_nonce()
+        )
+
+    def _check(
+        self,
+        stored: StoredHash,
+        username: str,
+        password: bytes,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Verify in a worker thread and hand the result to the engine's."""
+        is_right = self._verify(stored, password)
+        try:
+            self._call_soon_threadsafe(self._answer, is_right, stored, username, done)
+        except RuntimeError:
+            return  # the loop has ended in the meantime, and with it whoever asked
+
+    def _answer(
+        self, is_right: bool, stored: StoredHash, username: str, done: Callable[[Verdict], None]
+    ) -> None:
+        self._waiting -= 1
+        # The file of now decides: a stand-in is in none, and a password may have been revoked.
+        current = self.accounts.stored(username)
+        if is_right and current is not None and current.text == stored.text:
+            done(Verdict(True, reasons.SUCCESS, username))
+        else:
+            done(Verdict(False, reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
+
+    def close(self) -> None:
+        """Drop the checks still waiting and end the threads; no answer follows."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _step_back() -> None:
+    """Let everything else of the process go first; only Linux has niceness by thread."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):  # forbidden here: then without
+            lower = os.getpriority(os.PRIO_PROCESS, thread) + HASHING_NICENESS
+            os.setpriority(os.PRIO_PROCESS, thread, min(lower, 19))
+
+
+class PlainNames:
+    """Turns away names with control characters before anybody looks at them.
+
+    Such a name is only good for deceiving: in a log, in a file, in another system that is asked.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        """`authenticator` judges all others."""
+        self._authenticator: Authenticator = authenticator
+
+    def authenticate(
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        done: Callable[[Verdict], None],
+    ) -> None:
+        """Refuse at once, or ask the other authenticator."""
+        if not CONTROL.isdisjoint(client_id):
+            done(Verdict(False, reasons.CLIENT_IDENTIFIER_NOT_VALID, ANONYMOUS))
+        elif username is not None and not CONTROL.isdisjoint(username):
+            done(Verdict(False, reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
+        else:
+            self._authenticator.authenticate(client_id, username, password, done)
+
+    def exchange(self, method: str, client_id: str) -> Exchange | None:
+        """Begin one with the other authenticator, or one that refuses."""
+        exchange = self._authenticator.exchange(method, client_id)
+        if exchange is not None and not CONTROL.isdisjoint(client_id):
+            return _Refused(reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        return exchange
+
+
+class _Refused:
+    """An exchange that ends at its first step."""
+
+    def __init__(self, reason_code: int) -> None:
+        self._reason_code: int = reason_code
+
+    def step(self, data: bytes | None, done: Callable[[Step], None]) -> None:
+        """Refuse."""
+        done(Step(STEP_REFUSED, reason_code=self._reason_code))
+
+
+class AllowAllPolicy:
+    """Permits every publish, subscription and delivery."""
+
+    is_open: bool = True
+
+    def may_publish(self, identity: str, client_id: str, topic: str) -> bool:
+        """Allow it."""
+        return True
+
+    def may_subscribe(self, identity: str, client_id: str, topic: str) -> bool:
+        """Allow it."""
+        return True
+
+    def may_receive(self, identity: str, client_id: str, topic: str) -> bool:
+        """Allow it."""
+        return True

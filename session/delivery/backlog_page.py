@@ -1,0 +1,165 @@
+"""A page of stored messages on its way to one session: what it has in common is looked at once.
+
+A backlog is read in pages. Most of a page needs no look at each message: nothing limits it, no
+message expires, and whether the session wants a topic, and how, is the same for all messages of it.
+Such messages are bound and encoded together and held as one piece. Whatever may need a closer look
+is left to `session.delivery.delivery`, which does the same for a single message; a property test
+holds the two against each other. Read next: `session.delivery.delivery`.
+"""
+
+from typing import Final
+
+from mqtt.encoder import PACKET_ID
+from mqtt.message import Message
+from session.counters import Counters
+from session.delivery.publish_bytes import encode_delivery
+from session.history.delivery_events import Dispatches
+from session.live.connection import Connection
+from session.live.tick import Tick
+from session.ports import Policy
+from session.routing.router import Routes
+from session.settings import Settings
+from session.state.in_flight import FROM_LOG
+from session.state.session import Session
+
+_NEVER: Final = 1 << 62  # above every offset
+
+
+class Wish:
+    """What a session's subscriptions say about one topic."""
+
+    __slots__ = ("after", "identifiers", "keeps_retain", "qos")
+
+    def __init__(self, session: Session, routes: Routes, topic: str) -> None:
+        self.qos: int = 0  # the highest granted
+        self.keeps_retain: bool = False
+        self.identifiers: tuple[int, ...] = ()
+        # They say so about messages with a greater offset; others need a closer look.
+        self.after: int = 0
+        for entry in routes.match(topic).entries:
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is None:
+                continue
+            if session.is_no_local(subscription):
+                self.after = _NEVER
+            elif subscription.since > self.after:
+                self.after = subscription.since
+            if subscription.qos > self.qos:
+                self.qos = subscription.qos
+            if session.keeps_retain(subscription):
+                self.keeps_retain = True
+            if subscription.identifier:
+                self.identifiers = (*self.identifiers, subscription.identifier)
+
+
+class Pages:
+    """Sends pages."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        routes: Routes,
+        settings: Settings,
+        policy: Policy,
+        counters: Counters,
+        dispatches: Dispatches,
+    ) -> None:
+        self._tick: Final = tick
+        self._routes: Final = routes
+        self._counters: Final = counters
+        self._dispatches: Final = dispatches
+        self._is_plain: Final = policy.is_open and not settings.max_age_s
+
+    def send(
+        self, connection: Connection, session: Session, messages: list[Message], at: int
+    ) -> int:
+        """Send messages from number `at` on; returns the number of the first that was not sent.
+
+        That one needs a closer look. The window has room for all. Leaves when durable: the
+        session's record goes into this batch.
+        """
+        if not self._is_plain or connection.trim is not None or not session.is_stored:
+            return at
+        wishes: dict[str, Wish] = {}
+        wish: Wish | None = None
+        topic = ""
+        flags = 0  # the QoS of all that are sent
+        version = connection.version
+        limit = connection.maximum_packet_size
+        offsets: list[int] = []
+        heads: list[bytes] = []
+        tails: list[bytes] = []
+        # What the last packet was made of: one that is alike shares its head.
+        head = prefix = properties = b""
+        size = -1
+        retain = False
+        payload_bytes = 0
+        retained: list[bool] = []
+        for number in range(at, len(messages)):
+            message = messages[number]
+            if wish is None or message.topic != topic:
+                topic = message.topic
+                wish = wishes.get(topic)
+                if wish is None:
+                    wish = wishes[topic] = Wish(session, self._routes, topic)
+                size = -1
+            qos = message.qos if message.qos < wish.qos else wish.qos
+            offset = message.offset
+            if not qos or offset <= wish.after or message.expires_at_ms or (flags and qos != flags):
+                break
+            flags = qos
+            payload = message.payload
+            keeps = message.retain and wish.keeps_retain
+            if len(payload) != size or keeps != retain or message.properties != properties:
+                size, retain, properties = len(payload), keeps, message.properties
+                head, tail = encode_delivery(
+                    version, message, qos, retain, False, wish.identifiers, self._tick.now
+                )
+                prefix = tail[: len(tail) - size]
+            else:
+                tail = prefix + payload if prefix else payload
+            if limit and len(head) + len(tail) + 2 > limit:
+                break
+            payload_bytes += size
+            offsets.append(offset)
+            retained.append(keeps)
+            heads.append(head)
+            tails.append(tail)
+        if offsets:
+            self._counters.payload_bytes_sent += payload_bytes
+            packet_ids = self._send(connection, session, offsets, flags, heads, tails)
+            if self._dispatches.is_on:
+                self._dispatches.delivered_each(
+                    connection,
+                    session,
+                    offsets,
+                    payload_bytes,
+                    packet_ids,
+                    flags,
+                    retained,
+                    self._tick.now,
+                )
+        return at + len(offsets)
+
+    def _send(
+        self,
+        connection: Connection,
+        session: Session,
+        offsets: list[int],
+        qos: int,
+        heads: list[bytes],
+        tails: list[bytes],
+    ) -> list[int]:
+        count = len(offsets)
+        self._counters.messages_sent[qos] += count
+        packet_ids = session.bind_each(offsets, qos | FROM_LOG)
+        pieces: list[bytes] = []
+        for index in range(count):
+            pieces.append(heads[index])
+            pieces.append(PACKET_ID[packet_ids[index]])
+            pieces.append(tails[index])
+        if offsets[-1] > session.position:
+            session.position = offsets[-1]
+        self._tick.dirty[session] = None
+        self._tick.hold_messages(connection, b"".join(pieces), count)
+        return packet_ids

@@ -1,0 +1,183 @@
+"""What one message looks like to one session: whether it gets it, at which QoS, in which bytes.
+
+Asks the policy again for every message that leaves, and the session's own subscriptions as they are
+now; keeps each encoding for all receivers that get the same. Changes no session and sends nothing.
+Read next: `session.delivery.delivery`, which sends; `session.delivery.publish_bytes` (the bytes).
+"""
+
+from typing import Final
+
+from mqtt.message import Message
+from session.counters import Counters
+from session.delivery.publish_bytes import Parts, RunParts, encode_delivery, encode_run
+from session.history.delivery_events import Dispatches
+from session.live.connection import Connection
+from session.live.tick import Tick
+from session.ports import Policy
+from session.routing.router import Routes
+from session.state.session import Session
+
+# A unit of work (`session.scheduling.work_budget`) is 32 subscription identifiers to write: 128
+# bytes.
+IDENTIFIERS_SHIFT: Final = 5
+
+
+class Fitting:
+    """Fits messages to their receivers."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        routes: Routes,
+        policy: Policy,
+        counters: Counters,
+        dispatches: Dispatches,
+    ) -> None:
+        self._tick: Final = tick
+        self._routes: Final = routes
+        self._policy: Final = policy
+        self._counters: Final = counters
+        self._dispatches: Final = dispatches
+        self._is_open: Final = policy.is_open
+
+    def run_parts(
+        self,
+        connection: Connection,
+        message: Message,
+        payloads: list[bytes],
+        qos: int,
+        identifiers: tuple[int, ...],
+        variants: dict[object, RunParts],
+    ) -> RunParts:
+        """Return the packets of a run without their ids, encoded once per variant."""
+        kind = connection.version << 4 | qos
+        key: object = (kind, identifiers) if identifiers else kind
+        parts = variants.get(key)
+        if parts is None:
+            parts = encode_run(connection.version, message, payloads, qos, identifiers)
+            variants[key] = parts
+        return parts
+
+    def parts(
+        self,
+        connection: Connection,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, Parts],
+        at_once: bool,
+    ) -> Parts | None:
+        """Return the packet without its id, encoded once per variant; None if it must not be sent.
+
+        Because the client may not receive it (any more), or because it is too large for it. Every
+        message that is sent for the first time comes through here, `_resend` has the others.
+        Topic aliases are used only in packets that go out `at_once`: one that is held could leave
+        after another that relies on its mapping.
+        """
+        if not self._is_open and not self.may_receive(connection, message):
+            return None
+        if at_once and connection.alias_out_max and not connection.gated:
+            parts = self._aliased(connection, message, qos, retain, identifiers)
+        else:
+            key: object = connection.version << 4 | qos << 1 | retain
+            if identifiers:
+                key = (key, identifiers)
+                self._tick.work += len(identifiers) >> IDENTIFIERS_SHIFT
+            cached = variants.get(key)
+            if cached is None:
+                cached = encode_delivery(
+                    connection.version, message, qos, retain, False, identifiers, self._tick.now
+                )
+                variants[key] = cached
+            parts = cached
+        limit = connection.maximum_packet_size
+        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
+            self.drop(connection, message, "too_large")  # [MQTT-3.1.2-25]: as if it had been sent
+            return None
+        return parts
+
+    def may_receive(self, connection: Connection, message: Message) -> bool:
+        """Ask the policy; a refusal is counted."""
+        session = connection.session
+        assert session is not None
+        if self.is_permitted(session, message):
+            return True
+        self.drop(connection, message, "not_authorized")
+        return False
+
+    def is_permitted(self, session: Session, message: Message) -> bool:
+        """Ask the policy."""
+        return self._policy.may_receive(session.identity, session.client_id, message.topic)
+
+    def drop(self, connection: Connection, message: Message, reason: str) -> None:
+        """A connected session does not get a message: count it, and tell the history."""
+        self._counters.drop(reason)
+        if self._dispatches.is_on:
+            self._dispatches.dropped_message(connection, message, reason, self._tick.now)
+
+    def expire(self, connection: Connection, session: Session, message: Message) -> None:
+        """A message has expired before a connected session got it."""
+        self._counters.expired_messages += 1
+        if self._dispatches.is_on:
+            self._dispatches.expired(session, connection.number, message, self._tick.now)
+
+    def _aliased(
+        self,
+        connection: Connection,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+    ) -> Parts:
+        """Encode with a topic alias; a packet that would be too large with one sets none."""
+        topic = message.topic
+        alias = connection.aliases_out.get(topic, 0)
+        now = self._tick.now
+        if alias:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now, alias, True
+            )
+        if len(connection.aliases_out) >= connection.alias_out_max:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now
+            )
+        alias = len(connection.aliases_out) + 1
+        parts = encode_delivery(
+            connection.version, message, qos, retain, False, identifiers, now, alias, False
+        )
+        limit = connection.maximum_packet_size
+        if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
+            return encode_delivery(
+                connection.version, message, qos, retain, False, identifiers, now
+            )
+        connection.aliases_out[topic] = alias
+        return parts
+
+    def options(
+        self, session: Session, message: Message
+    ) -> tuple[int, bool, tuple[int, ...]] | None:
+        """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
+
+        Looks at the session's own subscriptions one by one, as they are now: No Local and the
+        since-offset of each count. None if no subscription wants the message.
+        """
+        qos = -1
+        keep_retain = False
+        identifiers: tuple[int, ...] = ()
+        for entry in self._routes.match(message.topic).entries:
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is None:
+                continue
+            if message.publisher == session.client_id and session.is_no_local(subscription):
+                continue
+            if message.offset and message.offset <= subscription.since:
+                continue
+            if subscription.qos > qos:
+                qos = subscription.qos
+            keep_retain |= session.keeps_retain(subscription)
+            if subscription.identifier:
+                identifiers = (*identifiers, subscription.identifier)
+        if qos < 0:
+            return None
+        return min(qos, message.qos), message.retain and keep_retain, identifiers

@@ -1,0 +1,509 @@
+"""What goes out to sessions, told to the history: delivered, acknowledged, dropped, expired, moved.
+
+The engine's parts call it where something happens, in its order. Sends nothing, decides nothing;
+where the level of detail wants nothing of messages, callers see `is_on` and do not call. Read next:
+`session.history.publish_events` (the way in), `session.history.recorder`, docs/history.md.
+"""
+
+from typing import Final
+
+from mqtt.message import Message
+from session.history.recorder import DROPPED, UNSTORED_BOOT_SHIFT, Ledger
+from session.history.stage_counts import check1_of, check2_of
+from session.live.connection import Connection
+from session.state.in_flight import (
+    FROM_MAILBOX,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    SOURCE_MASK,
+    UNSTORED_REFERENCE,
+)
+from session.state.session import Session
+from storage.history import events
+from storage.history.packed_rows import (
+    ACTOR_SHIFT,
+    DUP_SHIFT,
+    HAS_AT,
+    HAS_COUNT,
+    HAS_FLAGS,
+    HAS_MSG,
+    HAS_PID,
+    HAS_QOS,
+    HAS_REASON,
+    HAS_STREAM,
+    QOS_SHIFT,
+    REASON_SHIFT,
+    RETAIN_SHIFT,
+)
+
+_CLIENT: Final = events.CLIENT << ACTOR_SHIFT
+_DELIVERED: Final = events.MSG_DELIVERED | HAS_MSG | HAS_QOS | HAS_FLAGS | HAS_PID
+_ACKED: Final = events.MSG_ACKED | HAS_QOS | HAS_PID | HAS_REASON | _CLIENT
+_COMPLETED: Final = events.MSG_COMPLETED | HAS_QOS | HAS_PID | _CLIENT
+_DROPPED: Final = events.MSG_DROPPED | HAS_REASON | HAS_COUNT
+_EXPIRED: Final = events.MSG_EXPIRED | HAS_MSG
+_MOVED: Final = events.MSG_MOVED | HAS_MSG | HAS_STREAM
+_RETAINED_SENT: Final = events.RETAINED_SENT | HAS_QOS | HAS_FLAGS | HAS_PID | HAS_AT
+
+
+class Dispatches:
+    """Tells the history what goes out."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger: Final = ledger
+
+    @property
+    def is_on(self) -> bool:
+        """Does anybody want to know about messages?"""
+        return self.ledger.has_books
+
+    def id_of(self, message: Message) -> int:
+        """Return what names a message in the history; 0 = nothing does, it began before that."""
+        if message.offset:
+            return message.offset
+        if not message.number:
+            return 0
+        return events.UNSTORED | self.ledger.boot << UNSTORED_BOOT_SHIFT | message.number
+
+    def _id_in_flight(self, entry: int) -> int:
+        """Return the message that a packet id stands for; 0 = none that the history knows."""
+        if entry & SOURCE_MASK == FROM_MAILBOX:
+            return 0
+        reference = entry >> REFERENCE_SHIFT
+        if entry & UNSTORED_REFERENCE and reference:
+            return events.UNSTORED | self.ledger.boot << UNSTORED_BOOT_SHIFT | reference
+        return reference
+
+    def _is_wanted(self, message_id: int) -> bool:
+        ledger = self.ledger
+        if ledger.is_full:
+            return True
+        return ledger.has_messages and message_id != 0 and message_id % ledger.sample == 0
+
+    # Sent
+
+    def delivered(
+        self,
+        connection: Connection,
+        session: Session,
+        message: Message,
+        packet_id: int,
+        qos: int,
+        retain: bool,
+        now: int,
+        share_name: str = "",
+        stream: int = 0,
+    ) -> None:
+        """A message goes out for the first time; of a shared subscription with its group."""
+        if not message.publisher:
+            return  # one of `$SYS`, which is no message of anybody
+        ledger = self.ledger
+        offset = message.offset
+        check1, check2 = _checks(offset)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_DELIVERED, 1, len(message.payload), check1, check2)
+        if not ledger.has_messages:
+            return
+        message_id = offset or self.id_of(message)
+        if not self._is_wanted(message_id):
+            return
+        ledger.at(now)
+        w0 = _DELIVERED | qos << QOS_SHIFT
+        if not message_id:
+            w0 &= ~HAS_MSG
+        if retain:
+            w0 |= 1 << RETAIN_SHIFT
+        names = ledger.who(session)
+        if share_name:
+            w0 |= HAS_STREAM
+            names |= ledger.share(share_name)
+        ledger.put(
+            w0, session.incarnation, connection.number, names, message_id, 1, packet_id, stream
+        )
+
+    def delivered_run(
+        self,
+        connection: Connection,
+        session: Session,
+        offset: int,
+        number: int,
+        count: int,
+        size: int,
+        packet_ids: list[int] | None,
+        qos: int,
+        now: int,
+    ) -> None:
+        """Messages that follow each other go out for the first time."""
+        ledger = self.ledger
+        check1 = check2 = 0
+        if offset:
+            check1, check2 = check1_of(offset, count), check2_of(offset, count)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
+        if not ledger.has_messages:
+            return
+        first = offset or events.UNSTORED | ledger.boot << UNSTORED_BOOT_SHIFT | number
+        ledger.at(now)
+        w0 = _DELIVERED | qos << QOS_SHIFT
+        who = ledger.who(session)
+        if ledger.is_full:
+            w6 = 0 if packet_ids is None else self._packet_ids(packet_ids)
+            ledger.put(w0, session.incarnation, connection.number, who, first, count, w6)
+            return
+        for index in range(count):
+            if self._is_wanted(first + index):
+                w6 = 0 if packet_ids is None else packet_ids[index]
+                ledger.put(w0, session.incarnation, connection.number, who, first + index, 1, w6)
+
+    def delivered_each(
+        self,
+        connection: Connection,
+        session: Session,
+        offsets: list[int],
+        size: int,
+        packet_ids: list[int],
+        qos: int,
+        retained: list[bool],
+        now: int,
+    ) -> None:
+        """Stored messages go out for the first time, all at one QoS, each with its RETAIN."""
+        ledger = self.ledger
+        check1 = check2 = 0
+        for offset in offsets:
+            check1 += offset
+            check2 += check2_of(offset, 1)
+        book = ledger.book(session.identity, now)
+        count = len(offsets)
+        ledger.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
+        if not ledger.has_messages:
+            return
+        ledger.at(now)
+        w0 = _DELIVERED | qos << QOS_SHIFT
+        at = 0
+        while at < count:
+            retain = retained[at]
+            end = at + 1
+            while end < count and retained[end] == retain:
+                end += 1
+            flags = 1 << RETAIN_SHIFT if retain else 0
+            self._put_each(w0 | flags, connection, session, offsets[at:end], packet_ids[at:end])
+            at = end
+
+    def _put_each(
+        self,
+        w0: int,
+        connection: Connection,
+        session: Session,
+        ids: list[int],
+        packet_ids: list[int],
+    ) -> None:
+        ledger = self.ledger
+        who = ledger.who(session)
+        if ledger.is_full:
+            first = ids[0]
+            w9 = 0 if first and _are_consecutive(ids) else ledger.extra(ids)
+            w6 = self._packet_ids(packet_ids)
+            ledger.put(
+                w0, session.incarnation, connection.number, who, first, len(ids), w6, 0, 0, w9
+            )
+            return
+        for index in range(len(ids)):
+            if ids[index] and self._is_wanted(ids[index]):
+                ledger.put(
+                    w0,
+                    session.incarnation,
+                    connection.number,
+                    who,
+                    ids[index],
+                    1,
+                    packet_ids[index],
+                )
+
+    def _packet_ids(self, packet_ids: list[int]) -> int:
+        if _are_consecutive(packet_ids):
+            return packet_ids[0]
+        return self.ledger.extra(packet_ids)
+
+    def delivered_again(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        message: Message,
+        retain: bool,
+        now: int,
+    ) -> None:
+        """A message in flight goes out again, with DUP."""
+        ledger = self.ledger
+        message_id = self._id_in_flight(entry)
+        size = len(message.payload)
+        check1, check2 = _checks(message_id)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_REDELIVERED, 1, size, check1, check2)
+        if not ledger.has_messages or not (
+            ledger.is_full or (message_id and self._is_wanted(message_id))
+        ):
+            return
+        ledger.at(now)
+        flags = (entry & QOS_MASK) << QOS_SHIFT | 1 << DUP_SHIFT
+        if retain:
+            flags |= 1 << RETAIN_SHIFT
+        names = ledger.who(session)
+        incarnation, conn = session.incarnation, connection.number
+        if message_id:
+            ledger.put(_DELIVERED | flags, incarnation, conn, names, message_id, 1, packet_id)
+            return
+        names |= ledger.text(message.topic)
+        at_ms = message.accepted_at_ms
+        ledger.put(_RETAINED_SENT | flags, incarnation, conn, names, 0, 1, packet_id, 0, at_ms)
+
+    def retained(
+        self,
+        connection: Connection,
+        session: Session,
+        message: Message,
+        packet_id: int,
+        qos: int,
+        now: int,
+    ) -> None:
+        """A retained message goes out to a new subscription."""
+        if not message.publisher:
+            return
+        ledger = self.ledger
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_DELIVERED, 1, len(message.payload), 0, 0)
+        if not ledger.is_full:
+            return
+        ledger.at(now)
+        ledger.put(
+            _RETAINED_SENT | qos << QOS_SHIFT | 1 << RETAIN_SHIFT,
+            session.incarnation,
+            connection.number,
+            ledger.who(session) | ledger.text(message.topic),
+            0,
+            1,
+            packet_id,
+            0,
+            message.accepted_at_ms,
+        )
+
+    # Acknowledged
+
+    def acked(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        reason_code: int,
+        now: int,
+    ) -> None:
+        """PUBACK or PUBREC came for a message in flight."""
+        self._count_end(session, events.STAGE_ACKED, entry, now)
+        w0 = _ACKED | (entry & QOS_MASK) << QOS_SHIFT | reason_code << REASON_SHIFT
+        self._put_end(w0, connection, session, packet_id, entry, now)
+
+    def acked_run(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_ids: list[int],
+        entries: list[int],
+        now: int,
+    ) -> None:
+        """PUBACKs came for several messages in flight."""
+        ledger = self.ledger
+        ids: list[int] = []
+        check1 = check2 = 0
+        for entry in entries:
+            message_id = self._id_in_flight(entry)
+            ids.append(message_id)
+            if 0 < message_id < events.UNSTORED:
+                check1 += message_id
+                check2 += check2_of(message_id, 1)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_ACKED, len(ids), 0, check1, check2)
+        if ledger.has_messages:
+            ledger.at(now)
+            w0 = _ACKED | HAS_MSG | 1 << QOS_SHIFT
+            self._put_each(w0, connection, session, ids, packet_ids)
+
+    def completed(
+        self, connection: Connection, session: Session, packet_id: int, entry: int, now: int
+    ) -> None:
+        """PUBCOMP came for a message in flight."""
+        self._count_end(session, events.STAGE_COMPLETED, entry, now)
+        w0 = _COMPLETED | 2 << QOS_SHIFT
+        self._put_end(w0, connection, session, packet_id, entry, now)
+
+    def _count_end(self, session: Session, stage: int, entry: int, now: int) -> None:
+        message_id = self._id_in_flight(entry)
+        check1, check2 = _checks(message_id)
+        ledger = self.ledger
+        ledger.count(ledger.book(session.identity, now), stage, 1, 0, check1, check2)
+
+    def _put_end(
+        self,
+        w0: int,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        now: int,
+    ) -> None:
+        ledger = self.ledger
+        if not ledger.has_messages:
+            return
+        message_id = self._id_in_flight(entry)
+        if message_id:
+            w0 |= HAS_MSG
+            if not self._is_wanted(message_id):
+                return
+        elif not ledger.is_full:
+            return
+        ledger.at(now)
+        ledger.put(
+            w0,
+            session.incarnation,
+            connection.number,
+            ledger.who(session),
+            message_id,
+            1,
+            packet_id,
+        )
+
+    # Not delivered
+
+    def dropped_in_flight(
+        self, session: Session, conn: int, packet_id: int, entry: int, reason: str, now: int
+    ) -> None:
+        """A message in flight is given up; its packet id is free."""
+        message_id = self._id_in_flight(entry)
+        self._drop(session, conn, message_id, 0, 1, 0, reason, packet_id, now)
+
+    def dropped_message(
+        self, connection: Connection, message: Message, reason: str, now: int
+    ) -> None:
+        """A connected session does not get a message it was entitled to."""
+        session = connection.session
+        assert session is not None
+        if not message.publisher:
+            return  # one of `$SYS`, which is no message of anybody
+        message_id = self.id_of(message)
+        size = len(message.payload)
+        self._drop(session, connection.number, message_id, 0, 1, size, reason, 0, now)
+
+    def dropped_range(
+        self, session: Session, conn: int, first: int, last: int, count: int, reason: str, now: int
+    ) -> None:
+        """`count` messages in a session's streams are gone, from `first` to `last`."""
+        self._drop(session, conn, first, last, count, 0, reason, 0, now)
+
+    def _drop(
+        self,
+        session: Session,
+        conn: int,
+        message_id: int,
+        last: int,
+        count: int,
+        size: int,
+        reason: str,
+        packet_id: int,
+        now: int,
+    ) -> None:
+        ledger = self.ledger
+        check1 = check2 = 0
+        if 0 < message_id < events.UNSTORED and not last:
+            check1, check2 = check1_of(message_id, 1), check2_of(message_id, 1)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_DROPPED, count, size, check1, check2)
+        if not ledger.is_full and (not message_id or last or not self._is_wanted(message_id)):
+            return
+        ledger.at(now)
+        w0 = _DROPPED | DROPPED[reason] << REASON_SHIFT
+        if message_id:
+            w0 |= HAS_MSG
+        if packet_id:
+            w0 |= HAS_PID
+        ledger.put(
+            w0,
+            session.incarnation,
+            conn,
+            ledger.who(session),
+            message_id,
+            1,
+            packet_id,
+            0,
+            last,
+            count,
+        )
+
+    def dropped_by_group(
+        self, share_name: str, stream: int, message_id: int, size: int, reason: str, now: int
+    ) -> None:
+        """No member of a shared subscription gets a message."""
+        if self._is_told_of_group(events.STAGE_DROPPED, message_id, size, now):
+            ledger = self.ledger
+            w0 = _DROPPED | HAS_MSG | HAS_STREAM | DROPPED[reason] << REASON_SHIFT
+            names = ledger.name("\0") | ledger.share(share_name)
+            ledger.put(w0, 0, 0, names, message_id, 1, 0, stream, 0, 1)
+
+    def expired_in_group(self, share_name: str, stream: int, message: Message, now: int) -> None:
+        """The Message Expiry Interval passed before any member got a message."""
+        message_id = self.id_of(message)
+        if self._is_told_of_group(events.STAGE_EXPIRED, message_id, len(message.payload), now):
+            ledger = self.ledger
+            names = ledger.name("\0") | ledger.share(share_name)
+            ledger.put(_EXPIRED | HAS_STREAM, 0, 0, names, message_id, 1, 0, stream)
+
+    def _is_told_of_group(self, stage: int, message_id: int, size: int, now: int) -> bool:
+        """Count a message that no member gets; returns whether it is to be told."""
+        ledger = self.ledger
+        check1, check2 = _checks(message_id)
+        ledger.count(ledger.book("", now), stage, 1, size, check1, check2)
+        if not message_id or not self._is_wanted(message_id):
+            return False
+        ledger.at(now)
+        return True
+
+    def expired(self, session: Session, conn: int, message: Message, now: int) -> None:
+        """The Message Expiry Interval passed before a session got a message."""
+        ledger = self.ledger
+        offset = message.offset
+        check1, check2 = _checks(offset)
+        book = ledger.book(session.identity, now)
+        ledger.count(book, events.STAGE_EXPIRED, 1, len(message.payload), check1, check2)
+        message_id = self.id_of(message)
+        if not message_id or not self._is_wanted(message_id):
+            return
+        ledger.at(now)
+        ledger.put(_EXPIRED, session.incarnation, conn, ledger.who(session), message_id)
+
+    def moved(
+        self, session: Session, conn: int, offset: int, share_name: str, stream: int, now: int
+    ) -> None:
+        """A session gives a message back to the group it had it from."""
+        ledger = self.ledger
+        if not ledger.has_messages or not self._is_wanted(offset):
+            return
+        ledger.at(now)
+        names = ledger.who(session) | ledger.share(share_name)
+        ledger.put(_MOVED, session.incarnation, conn, names, offset, 1, 0, stream)
+
+
+def _checks(message_id: int) -> tuple[int, int]:
+    """Return what one message adds to the checks of a book: nothing if it is not stored."""
+    if 0 < message_id < events.UNSTORED:
+        return message_id, check2_of(message_id, 1)
+    return 0, 0
+
+
+def _are_consecutive(numbers: list[int]) -> bool:
+    """Does each follow the one before it?"""
+    expected = numbers[0]
+    for number in numbers:
+        if number != expected:
+            return False
+        expected += 1
+    return True

@@ -1,0 +1,416 @@
+"""What the history is to be told with the next batch: records packed into rows, and the books.
+
+`broker.recorder` (messages) and `session.history.session_events` (all else) put fixed-width records
+here. With every batch that is written goes one row per millisecond of records, so the history in
+the store is that of the same tick boundary as the state. What needs no batch of its own waits for
+the next one, for `progress_delay_ms` at the most. The sequence of events has no holes. Knows no
+clock, and what a record means only `storage.history.packed_rows` does.
+"""
+
+import hashlib
+from typing import Final
+
+from session.history.stage_counts import FIELDS, MINUTE_MS, STAGE_COUNT, Book, decode_book
+from session.settings import Settings
+from session.state.session import Session
+from storage.api import Batch, Store
+from storage.errors import CorruptRecord
+from storage.history import events
+from storage.history.packed_rows import (
+    HAS_COUNT,
+    HAS_POSITION,
+    HAS_REASON,
+    NAME_CHARACTERS_MAX,
+    NAMES_MAX,
+    REASON_SHIFT,
+    TEXT2_SHIFT,
+    TEXT_SHIFT,
+    history_key,
+    pack,
+    shortened,
+)
+from storage.tables.tables import BOOKS, HISTORY, scan_all, seal
+
+RECORDS_MAX: Final = 8192  # of one row: 640 KiB of words, and their extras
+NAMES_OF_ROW_MAX: Final = 60_000
+NAMES_BYTES_MAX: Final = 1 << 20  # of a row, which the exporter takes as a whole
+UTF8_BYTES_MAX: Final = 4  # of a character
+BOOKS_DELAY_MS: Final = 1000  # how long books that changed may wait for a batch
+# Books of past minutes that one batch may close, and how long after their minute they stay open:
+# what was accepted in it is acknowledged a little later.
+BOOKS_CLOSED_MAX: Final = 256
+BOOKS_GRACE_MS: Final = 5000
+HASH_BYTES: Final = 16
+HASHES_MAX: Final = 65_536  # names whose hash is remembered
+HASHES_CHARACTERS_MAX: Final = 8 << 20
+
+# Where the boot's number begins in the number of a message that is not stored.
+UNSTORED_BOOT_SHIFT: Final = 40
+
+# Why a message was dropped, by the word it is counted under (`session.counters`).
+DROPPED: Final = {
+    "queue_full": 1020,
+    "too_large": 1021,
+    "session_limit": 1023,
+    "total_limit": 1024,
+    "not_authorized": 1025,
+    "storage_refused": 1026,
+    "max_age": 1027,
+    "slow_consumer": 1028,
+}
+
+# In front of a name that is our own words: no client's name can begin like that.
+_WORDS: Final = "\0\0"
+_GAP_BEGINS: Final = 1053
+_DAMAGED: Final = 1055
+
+
+class Ledger:
+    """Records and books that are in no batch yet."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._delay_ms: Final = settings.progress_delay_ms
+        self._level_wanted: Final = settings.history_level
+        self._sample_wanted: Final = settings.history_sample
+        self._hash_key: Final = settings.history_hash_key.encode()
+        self._hashes_names: Final = settings.history_hash_names
+        self._hashes: dict[str, str] = {}
+        self._hashes_characters: int = 0
+        self.level: int = events.OFF
+        self.sample: int = 1  # one message in so many is recorded, where messages are
+        self.is_on: bool = False  # anything at all
+        self.has_books: bool = False
+        self.has_messages: bool = False
+        self.is_full: bool = False  # every message
+        self.boot: int = 0
+        self.boot_ms: int = 0
+        self.seq: int = 0  # of the last event that was packed
+        self.outbox_bytes: int = 0  # rows of this boot that were written and not trimmed yet
+        self.events: int = 0  # told in this boot
+        self.suppressed: int = 0  # not told, in gaps, in this boot
+        self._tally: int = 0  # messages that passed any stage, counted by the books
+        self._gap_began: int = -1  # the tally when the present gap began
+        # The open row.
+        self._now: int = 0
+        self._words: list[int] = []
+        self._extras: list[int] = []
+        self._names: dict[str, int] = {}
+        self._whos: dict[Session, int] = {}
+        self._count: int = 0  # events of the open row
+        self._has_words: bool = False  # has it names that are no names, but our own words?
+        self._has_long: bool = False  # has it names that may have to be shortened?
+        self._names_bytes: int = 0
+        self._rows: list[tuple[bytes, bytes]] = []
+        self._due_ms: int = 0  # when what is here must be written, 0 = there is nothing
+        # Books of the minutes that are not closed, by tenant (the present minute) and all.
+        self._minute_ms: int = -MINUTE_MS  # no minute yet
+        self._books: dict[str, Book] = {}
+        self._open_books: dict[bytes, Book] = {}
+        self._close_ms: int = 0  # when to look for books to close again
+        self._dirty_books: list[Book] = []
+        self._books_due_ms: int = 0
+        self._booked_ms: int = 0  # when a book was last asked for
+        self._damaged_books: list[bytes] = []
+
+    def begin(self, boot: int, now: int, store: Store) -> None:
+        """Begin a boot: its first event has number 1. Takes over the books that a crash left.
+
+        One that is damaged goes, and leaves a gap: no client has to wait for an operator.
+        """
+        self.boot = boot
+        self.boot_ms = now
+        self._now = now
+        self._set(self._level_wanted, self._sample_wanted)
+        for key, value in scan_all(store, BOOKS, b"", None):
+            try:
+                self._open_books[key] = decode_book(key, value)
+            except CorruptRecord:
+                self._damaged_books.append(key)
+
+    def _set(self, level: int, sample: int) -> None:
+        self.level = level
+        self.sample = sample if level == events.SAMPLED else 1
+        self.is_on = level > events.OFF
+        self.has_books = level >= events.BOOKS_LEVEL
+        self.has_messages = level >= events.SAMPLED
+        self.is_full = level == events.FULL
+
+    def describe(self) -> str:
+        """Return the level in force, as it is configured: `sampled:1/100`."""
+        if self.level == events.SAMPLED:
+            return f"sampled:1/{self.sample}"
+        return events.LEVELS[self.level]
+
+    # Records
+
+    def put(
+        self,
+        w0: int,
+        session: int,
+        conn: int,
+        names: int,
+        w4: int,
+        count: int = 1,
+        w6: int = 0,
+        w7: int = 0,
+        w8: int = 0,
+        w9: int = 0,
+        more: int = 0,
+    ) -> None:
+        """Add a record of `count` events, and `more` that it stands for besides.
+
+        After `at`, with what `who`, `text`, `share` and `extra` have returned since.
+        """
+        self._words.extend((w0, session, conn, names, w4, count, w6, w7, w8, w9))
+        self._count += count + more
+        if not self._due_ms:
+            self._due_ms = self._now + self._delay_ms
+
+    def at(self, now: int) -> None:
+        """Be at broker time `now`; call it before anything else about one record."""
+        if now != self._now or len(self._words) >= RECORDS_MAX * 10:
+            self._turn()
+            self._now = now
+        elif len(self._names) >= NAMES_OF_ROW_MAX or self._names_bytes >= NAMES_BYTES_MAX:
+            self._turn()
+
+    def who(self, session: Session) -> int:
+        """Return the name of a session's client and tenant."""
+        number = self._whos.get(session, 0)
+        if not number:
+            number = self.name(f"{session.client_id}\0{session.identity}")
+            self._whos[session] = number
+        return number
+
+    def name(self, text: str) -> int:
+        """Return the number of a name in the open row; 0 is none."""
+        names = self._names
+        number = names.get(text, 0)
+        if not number:
+            number = len(names) + 1
+            assert number <= NAMES_MAX
+            names[text] = number
+            size = len(text)
+            self._names_bytes += size if text.isascii() else UTF8_BYTES_MAX * size
+            if size > NAME_CHARACTERS_MAX:
+                self._has_long = True
+        return number
+
+    def text(self, text: str) -> int:
+        """Return what stands for a topic, a filter or words in a record's names."""
+        return self.name(text) << TEXT_SHIFT
+
+    def words(self, text: str) -> int:
+        """Return what stands for words of our own in a record's names: they are never hashed."""
+        self._has_words = True
+        return self.name(_WORDS + text) << TEXT_SHIFT
+
+    def recorded(self, text: str) -> str:
+        """Return a name as the history has it."""
+        return self._hashed(text) if self._hashes_names else shortened(text)
+
+    def share(self, text: str) -> int:
+        """Return what stands for a share name in a record's names."""
+        return self.name(text) << TEXT2_SHIFT
+
+    def extra(self, numbers: list[int]) -> int:
+        """Return what stands for a list of numbers in a record."""
+        at = len(self._extras)
+        self._extras.extend(numbers)
+        return ~at
+
+    def _turn(self) -> None:
+        """Pack the open row."""
+        if not self._words:
+            return
+        names = list(self._names)
+        if self._hashes_names:
+            names = [self._hashed(name) for name in names]
+        elif self._has_long:
+            names = [_plain(name) for name in names]
+        elif self._has_words:
+            names = [name.removeprefix(_WORDS) for name in names]
+        first = self.seq + 1
+        body = pack(self._now, self.boot_ms, first, self._count, self._words, self._extras, names)
+        self._rows.append((history_key(self.boot, first), seal(body)))
+        self.seq += self._count
+        self.events += self._count
+        self._words = []
+        self._extras = []
+        self._names = {}
+        self._whos = {}
+        self._count = 0
+        self._has_words = self._has_long = False
+        self._names_bytes = 0
+
+    def _hashed(self, name: str) -> str:
+        """Return a keyed hash of a name; of both parts of one that has two."""
+        if name.startswith(_WORDS):
+            return name.removeprefix(_WORDS)
+        known = self._hashes.get(name)
+        if known is None:
+            if len(self._hashes) >= HASHES_MAX or self._hashes_characters >= HASHES_CHARACTERS_MAX:
+                self._hashes.clear()
+                self._hashes_characters = 0
+            self._hashes_characters += len(name)
+            parts = [self._hash(part.encode()) if part else "" for part in name.split("\0")]
+            known = self._hashes[name] = "\0".join(parts)
+        return known
+
+    def _hash(self, text: bytes) -> str:
+        return hashlib.blake2b(text, digest_size=HASH_BYTES, key=self._hash_key).hexdigest()
+
+    # Books
+
+    def book(self, tenant: str, now: int) -> Book:
+        """Return the open book of a tenant's present minute."""
+        self._booked_ms = now
+        if not self._minute_ms <= now < self._minute_ms + MINUTE_MS:
+            self._minute_ms = now - now % MINUTE_MS
+            self._books.clear()
+        book = self._books.get(tenant)
+        if book is None:
+            book = Book(tenant, self._minute_ms)
+            # A crash may have left one of this very minute.
+            book = self._books[tenant] = self._open_books.setdefault(book.key(), book)
+        return book
+
+    def count(
+        self, book: Book, stage: int, count: int, size: int, check1: int, check2: int
+    ) -> None:
+        """Count messages in a book; it is written with the next batch, or BOOKS_DELAY_MS later."""
+        self._tally += count
+        book.add(stage, count, size, check1, check2)
+        if not book.is_dirty:
+            book.is_dirty = True
+            self._dirty_books.append(book)
+            if not self._books_due_ms:
+                self._books_due_ms = self._booked_ms + BOOKS_DELAY_MS
+
+    def _close_books(self, batch: Batch, now: int) -> None:
+        """Tell the history the books of past minutes; their rows go."""
+        closed: list[bytes] = []
+        for key, book in self._open_books.items():
+            if book.bin_ms + MINUTE_MS + BOOKS_GRACE_MS > now:
+                continue
+            if len(closed) == BOOKS_CLOSED_MAX:
+                break  # the next batch goes on
+            closed.append(key)
+            batch.append((BOOKS, key, None))
+            self.at(now)
+            who = self.name(f"\0{book.tenant}")
+            values = book.values
+            for stage in range(STAGE_COUNT):
+                at = stage * FIELDS
+                if values[at]:
+                    self.put(
+                        events.BOOKS | stage << REASON_SHIFT,
+                        0,
+                        0,
+                        who,
+                        book.bin_ms,
+                        1,
+                        values[at],
+                        values[at + 1],
+                        values[at + 2],
+                        values[at + 3],
+                    )
+            book.begin_again()  # what comes later is a row of its own, and adds up with these
+        for key in closed:
+            del self._open_books[key]
+        if len(closed) < BOOKS_CLOSED_MAX:
+            self._close_ms = now - now % MINUTE_MS + MINUTE_MS + BOOKS_GRACE_MS
+
+    # Batches
+
+    def is_due(self, now: int) -> bool:
+        """Is there something that must not wait for another reason to write a batch?"""
+        due_ms = self.next_deadline()
+        return due_ms is not None and due_ms <= now
+
+    def hurry(self) -> None:
+        """Let what is here wait no longer than for the end of this tick."""
+        if self._due_ms:
+            self._due_ms = self._now
+
+    def next_deadline(self) -> int | None:
+        """Return when a batch must be written for what is here, None = there is nothing."""
+        if self._due_ms and (not self._books_due_ms or self._due_ms < self._books_due_ms):
+            return self._due_ms
+        return self._books_due_ms or None
+
+    def seal(self, batch: Batch, now: int) -> None:
+        """Move everything into the batch that is about to be written."""
+        if self._open_books and now >= self._close_ms:
+            self._close_books(batch, now)
+        if self._damaged_books:
+            for key in self._damaged_books:
+                batch.append((BOOKS, key, None))
+            self._put_gap(_DAMAGED, len(self._damaged_books), now, 0)
+            self._damaged_books.clear()
+        self._turn()
+        for key, value in self._rows:
+            batch.append((HISTORY, key, value))
+            self.outbox_bytes += len(value)
+        self._rows.clear()
+        for book in self._dirty_books:
+            if book.is_dirty:
+                book.is_dirty = False
+                self._open_books.setdefault(book.key(), book)
+                batch.append((BOOKS, book.key(), book.encode()))
+        self._dirty_books.clear()
+        self._due_ms = self._books_due_ms = 0
+
+    # Detail
+
+    def change(self, level: int, sample: int, reason: int, now: int, position: int) -> None:
+        """Record more or less from here on; a gap is told where it begins and where it ends.
+
+        What is told of sessions is never lowered. `position` is the end of the log.
+        """
+        if level == self.level and sample == self.sample:
+            return
+        wanted = self._level_wanted
+        was_whole = self.level == wanted and self.sample == self._sample_of(wanted)
+        is_whole = level == wanted and sample == self._sample_of(wanted)
+        self._set(level, sample)
+        if was_whole:
+            self._gap_began = self._tally
+            self._put_gap(_GAP_BEGINS, 0, now, position)
+            return
+        missed = max(0, self._tally - self._gap_began)
+        self.suppressed += missed
+        self._gap_began = self._tally
+        self._put_gap(reason, missed, now, position)
+        if not is_whole:
+            self._put_gap(_GAP_BEGINS, 0, now, position)
+
+    def lost(self, count: int, reason: int, now: int, position: int) -> None:
+        """Tell that `count` events were thrown away before anybody exported them.
+
+        Where nothing is recorded, of an earlier boot's rows, that is not recorded either.
+        """
+        self.suppressed += count
+        if self.is_on:
+            self._put_gap(reason, count, now, position)
+
+    def _sample_of(self, level: int) -> int:
+        return self._sample_wanted if level == events.SAMPLED else 1
+
+    def _put_gap(self, reason: int, count: int, now: int, position: int) -> None:
+        self.at(now)
+        self.put(
+            events.HISTORY_GAP | HAS_REASON | HAS_COUNT | HAS_POSITION | reason << REASON_SHIFT,
+            0,
+            0,
+            self.words(self.describe()),
+            position,
+            w9=count,
+        )
+
+
+def _plain(name: str) -> str:
+    """Return a name of a row as the history has it; both parts of one that has two."""
+    if name.startswith(_WORDS):
+        return name.removeprefix(_WORDS)
+    return "\0".join([shortened(part) for part in name.split("\0")])

@@ -1,0 +1,447 @@
+"""What becomes of sessions, wills, retained messages and the broker, told to the history.
+
+The engine's parts call it where the state changes, so its rows are in the batch of the state they
+describe. At every level of detail but `off` all of it is told; where nothing is, nothing is done.
+Decides nothing. Read next: `session.history.recorder`, `session.history.publish_events` (messages),
+docs/history.md.
+"""
+
+from typing import Final
+from zlib import crc32
+
+from mqtt.message import Message
+from mqtt.packets import Will
+from session.history.recorder import UNSTORED_BOOT_SHIFT, Ledger
+from session.live.connection import Connection
+from session.live.tick import Tick
+from session.state.session import Session
+from session.state.subscription import Subscription
+from storage.api import Store
+from storage.errors import CorruptRecord
+from storage.history import events
+from storage.history.packed_rows import (
+    ACTOR_SHIFT,
+    CLEAN_START_SHIFT,
+    HAS_AT,
+    HAS_BYTES,
+    HAS_COUNT,
+    HAS_EXPIRY,
+    HAS_MSG,
+    HAS_POSITION,
+    HAS_QOS,
+    HAS_REASON,
+    HAS_SESSION_STATE,
+    HAS_STREAM,
+    NO_LOCAL_SHIFT,
+    NULL,
+    PROTO_SHIFT,
+    QOS_SHIFT,
+    REASON_SHIFT,
+    SP_SHIFT,
+    history_key,
+    split_history_key,
+    unpack,
+)
+from storage.log.message_log import MessageLog
+from storage.tables.tables import HISTORY, load_boot, unseal
+
+# Reasons of the end of a connection or session that MQTT has no code for (`events.REASONS`).
+CONNECTION_LOST: Final = 1001
+BROKER_CRASHED: Final = 1002
+ENDED_WITH_CONNECTION: Final = 1010
+CLEAN_START: Final = 1011
+NO_EXPIRY_LEFT: Final = 1012
+EXPIRED: Final = 0  # it was its time: `session_expired` and not `session_terminated`
+# Why a will is not published.
+WILL_DISCONNECTED: Final = 1040
+WILL_RESUMED: Final = 1041
+WILL_REFUSED: Final = 1042
+
+_CLIENT: Final = events.CLIENT << ACTOR_SHIFT
+_GC: Final = events.GC << ACTOR_SHIFT
+_STATE: Final = HAS_SESSION_STATE | HAS_POSITION
+_BEGUN: Final = _STATE | HAS_EXPIRY | _CLIENT
+_TAKEN_OVER: Final = events.SESSION_TAKEN_OVER | HAS_REASON
+_DISCONNECTED: Final = events.SESSION_DISCONNECTED | _STATE | HAS_EXPIRY | HAS_REASON
+_EXPIRY_CHANGED: Final = events.SESSION_EXPIRY_CHANGED | HAS_EXPIRY | _CLIENT
+_EXPIRED: Final = events.SESSION_EXPIRED | _STATE | HAS_EXPIRY
+_TERMINATED: Final = events.SESSION_TERMINATED | HAS_POSITION | HAS_REASON | _CLIENT
+_RESTORED: Final = events.SESSION_RESTORED | _STATE | HAS_EXPIRY
+_SUBSCRIBED: Final = events.SUBSCRIBED | HAS_STREAM | HAS_POSITION | HAS_QOS | _CLIENT
+_UNSUBSCRIBED: Final = events.UNSUBSCRIBED | HAS_STREAM | HAS_POSITION | _CLIENT
+_WILL_ARMED: Final = events.WILL_ARMED | HAS_QOS | HAS_EXPIRY | _CLIENT
+_WILL_DELAYED: Final = events.WILL_DELAYED | HAS_AT
+_WILL_FIRED: Final = events.WILL_FIRED | HAS_QOS
+_WILL_CANCELLED: Final = events.WILL_CANCELLED | HAS_REASON
+_RETAINED_SET: Final = events.RETAINED_SET | HAS_BYTES | HAS_QOS | HAS_AT
+_RETAINED_CLEARED: Final = events.RETAINED_CLEARED | HAS_AT
+_RETAINED_EXPIRED: Final = events.RETAINED_EXPIRED | _GC
+_BOOT: Final = events.BOOT | HAS_COUNT | HAS_POSITION
+_SHUTDOWN: Final = events.SHUTDOWN | HAS_POSITION
+_RECOVERED: Final = events.RECOVERED | HAS_COUNT | HAS_POSITION
+_GC_RUN: Final = events.GC_RUN | HAS_COUNT | _GC
+
+
+class Chronicle:
+    """Tells the history of everything but messages."""
+
+    def __init__(self, ledger: Ledger, tick: Tick, log: MessageLog) -> None:
+        self._ledger: Final = ledger
+        self._tick: Final = tick
+        self._log: Final = log
+        # Whose will is being published: a retained one is not of the client's present session.
+        self._will_of: tuple[int, str] | None = None
+        # The connected sessions; set while the parts are put together.
+        self.live: dict[str, Connection] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Is anything told at all?"""
+        return self._ledger.is_on
+
+    # Sessions
+
+    def begun(
+        self, connection: Connection, session: Session, *, session_present: bool, clean_start: bool
+    ) -> None:
+        """A CONNECT was accepted: a session begins, or is resumed as it was loaded."""
+        ledger = self._ledger
+        if not ledger.is_on:
+            return
+        ledger.at(self._tick.now)
+        w0 = _BEGUN | session.protocol_version << PROTO_SHIFT
+        if session_present:
+            w0 |= events.SESSION_RESUMED | 1 << SP_SHIFT
+        else:
+            w0 |= events.SESSION_CREATED
+        if clean_start:
+            w0 |= 1 << CLEAN_START_SHIFT
+        self._put_state(
+            w0, session, connection.number, self._position_of(session), connection.receive_maximum
+        )
+
+    def _position_of(self, session: Session) -> int:
+        """Return up to where a session is done; one in memory is owed nothing that is stored."""
+        return session.position if session.is_stored else self._log.end
+
+    def _put_state(
+        self,
+        w0: int,
+        session: Session,
+        conn: int,
+        position: int,
+        receive_maximum: int = NULL,
+        at_ms: int = 0,
+        is_loaded: bool = True,
+    ) -> None:
+        ledger = self._ledger
+        state = ledger.extra(
+            [
+                len(session.subscriptions) if is_loaded else NULL,
+                len(session.in_flight),
+                self._check_of(session) if is_loaded else NULL,
+                receive_maximum,
+                at_ms,
+            ]
+        )
+        ledger.put(
+            w0,
+            session.incarnation,
+            conn,
+            ledger.who(session),
+            position,
+            w7=state,
+            w8=session.expiry_interval_s,
+        )
+
+    def _check_of(self, session: Session) -> int:
+        """Return what tells apart sets of subscriptions: the sum of a checksum of each."""
+        check = 0
+        recorded = self._ledger.recorded
+        for topic_filter, subscription in session.subscriptions.items():
+            check += crc32(f"{recorded(topic_filter)}\0{subscription.qos}".encode())
+        return check
+
+    def taken_over(self, connection: Connection, session: Session, reason_code: int) -> None:
+        """Another connection of its client takes the session from `connection`."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            w0 = _TAKEN_OVER | reason_code << REASON_SHIFT
+            ledger.put(w0, session.incarnation, connection.number, ledger.who(session), 0)
+
+    def disconnected(
+        self, connection: Connection, session: Session, reason: int, *, by_client: bool
+    ) -> None:
+        """A connection has left its session; `reason` is a reason code or CONNECTION_LOST."""
+        ledger = self._ledger
+        if not ledger.is_on:
+            return
+        ledger.at(self._tick.now)
+        w0 = _DISCONNECTED | reason << REASON_SHIFT
+        if by_client:
+            w0 |= _CLIENT
+        self._put_state(w0, session, connection.number, self._position_of(session))
+
+    def crashed(self, session: Session) -> None:
+        """The broker died while the session was connected: it is disconnected since then.
+
+        Its subscriptions are not loaded: a start has no time for that. The census has.
+        """
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            w0 = _DISCONNECTED | BROKER_CRASHED << REASON_SHIFT
+            self._put_state(
+                w0,
+                session,
+                0,
+                session.position,
+                at_ms=session.disconnected_at_ms,
+                is_loaded=False,
+            )
+
+    def expiry_changed(self, connection: Connection, session: Session) -> None:
+        """A DISCONNECT has set another Session Expiry Interval."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(
+                _EXPIRY_CHANGED,
+                session.incarnation,
+                connection.number,
+                ledger.who(session),
+                0,
+                w8=session.expiry_interval_s,
+            )
+
+    def ended(self, session: Session, reason: int, *, is_found: bool) -> None:
+        """A session ends; it is as it was. `is_found`: past its time, by its client's CONNECT."""
+        ledger = self._ledger
+        if not ledger.is_on:
+            return
+        ledger.at(self._tick.now)
+        end = self._log.end
+        if reason == EXPIRED:
+            w0 = _EXPIRED | (_CLIENT if is_found else _GC)
+            self._put_state(w0, session, 0, end, NULL, session.expiry_due_ms)
+            return
+        w0 = _TERMINATED | reason << REASON_SHIFT
+        ledger.put(w0, session.incarnation, 0, ledger.who(session), end)
+
+    def restored(self, session: Session) -> None:
+        """The store still has this session after a start of the broker."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            self._put_state(_RESTORED, session, 0, session.position)
+
+    # Subscriptions
+
+    def subscribed(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        stream: int,
+        since: int,
+    ) -> None:
+        """A session has a subscription from here on; `stream` is what is stored for it, or 0."""
+        ledger = self._ledger
+        if not ledger.is_on:
+            return
+        ledger.at(self._tick.now)
+        w0 = _SUBSCRIBED | subscription.qos << QOS_SHIFT
+        if subscription.no_local:
+            w0 |= 1 << NO_LOCAL_SHIFT
+        names = ledger.who(session) | self._names_of(subscription)
+        ledger.put(w0, session.incarnation, connection.number, names, since, w7=stream)
+
+    def unsubscribed(
+        self, connection: Connection, session: Session, subscription: Subscription, stream: int
+    ) -> None:
+        """A session has a subscription no more."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            names = ledger.who(session) | self._names_of(subscription)
+            end = self._log.end
+            ledger.put(_UNSUBSCRIBED, session.incarnation, connection.number, names, end, w7=stream)
+
+    def _names_of(self, subscription: Subscription) -> int:
+        names = self._ledger.text(subscription.topic_filter)
+        if subscription.share_name is not None:
+            names |= self._ledger.share(subscription.share_name)
+        return names
+
+    # Wills
+
+    def will_armed(self, connection: Connection, session: Session, will: Will) -> None:
+        """A connection has a will."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(
+                _WILL_ARMED | will.qos << QOS_SHIFT,
+                session.incarnation,
+                connection.number,
+                ledger.who(session) | ledger.text(will.topic),
+                0,
+                w8=will.delay_interval,
+            )
+
+    def will_delayed(
+        self, client_id: str, identity: str, incarnation: int, will: Will, at_ms: int
+    ) -> None:
+        """A will waits for its time."""
+        self._put_will(_WILL_DELAYED, client_id, identity, incarnation, will, w8=at_ms)
+
+    def will_cancelled(
+        self,
+        client_id: str,
+        identity: str,
+        incarnation: int,
+        will: Will,
+        reason: int,
+        due_ms: int = 0,
+    ) -> None:
+        """A will, which has waited for `due_ms` if that is not 0, is never published."""
+        w0 = _WILL_CANCELLED | reason << REASON_SHIFT | (HAS_AT if due_ms else 0)
+        self._put_will(w0, client_id, identity, incarnation, will, w8=due_ms)
+
+    def will_begins(self, client_id: str, identity: str, incarnation: int) -> None:
+        """A will is published: what is retained until `will_ends` is of its session."""
+        self._will_of = (incarnation, f"{client_id}\0{identity}")
+
+    def will_ends(self) -> None:
+        """What is published next is no will."""
+        self._will_of = None
+
+    def will_fired(
+        self,
+        client_id: str,
+        identity: str,
+        incarnation: int,
+        will: Will,
+        message: Message,
+        due_ms: int = 0,
+    ) -> None:
+        """A will, which has waited for `due_ms` if that is not 0, was published as `message`."""
+        message_id = self._id_of(message)
+        w0 = _WILL_FIRED | will.qos << QOS_SHIFT | (HAS_AT if due_ms else 0)
+        if message_id:
+            w0 |= HAS_MSG
+        self._put_will(w0, client_id, identity, incarnation, will, message_id, due_ms)
+
+    def _put_will(
+        self,
+        w0: int,
+        client_id: str,
+        identity: str,
+        incarnation: int,
+        will: Will,
+        w4: int = 0,
+        w8: int = 0,
+    ) -> None:
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            names = ledger.name(f"{client_id}\0{identity}") | ledger.text(will.topic)
+            ledger.put(w0, incarnation, 0, names, w4, w8=w8)
+
+    # Retained messages
+
+    def retained_kept(self, message: Message) -> None:
+        """A message is retained from here on, or, if it is empty, none is any more."""
+        ledger = self._ledger
+        if not ledger.is_on:
+            return
+        ledger.at(self._tick.now)
+        incarnation, who = self._publisher_of(message)
+        names = ledger.name(who) | ledger.text(message.topic)
+        at_ms = message.accepted_at_ms
+        if not message.payload:
+            ledger.put(_RETAINED_CLEARED, incarnation, 0, names, 0, w8=at_ms)
+            return
+        w0 = _RETAINED_SET | message.qos << QOS_SHIFT
+        message_id = self._id_of(message)
+        if message_id:
+            w0 |= HAS_MSG
+        size = len(message.payload)
+        ledger.put(w0, incarnation, 0, names, message_id, w7=size, w8=at_ms)
+
+    def _id_of(self, message: Message) -> int:
+        """Return what names a message in the history; 0 = nothing does."""
+        if message.offset or not message.number:
+            return message.offset
+        return events.UNSTORED | self._ledger.boot << UNSTORED_BOOT_SHIFT | message.number
+
+    def _publisher_of(self, message: Message) -> tuple[int, str]:
+        if self._will_of is not None:
+            return self._will_of
+        connection = self.live.get(message.publisher)
+        session = None if connection is None else connection.session
+        if session is None:
+            return 0, f"{message.publisher}\0"
+        return session.incarnation, f"{session.client_id}\0{session.identity}"
+
+    def retained_expired(self, topic: str) -> None:
+        """The time of a retained message is over."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(_RETAINED_EXPIRED, 0, 0, ledger.text(topic), 0)
+
+    # The broker
+
+    def booted(self, store: Store) -> None:
+        """The broker begins to work on what is in the store: the first event of its boot."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            boot, told = load_boot(store)
+            # Another boot before this one than the store knows: it has nothing of that.
+            before = max(told, last_seq(store, boot)) if boot == ledger.boot - 1 else 0
+            detail = ledger.words(ledger.describe())
+            ledger.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
+
+    def recovered(self, sessions: int, restored: int, damaged: int) -> None:
+        """All that a start found (`sessions`) was looked at.
+
+        `restored` have a row of their own, `damaged` cannot be read, and the others' clients came.
+        """
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            detail = ledger.words(f"{restored} restored, {damaged} damaged")
+            ledger.put(_RECOVERED, 0, 0, detail, self._log.end, w9=sessions)
+
+    def collected(self, count: int) -> None:
+        """So many wills, sessions and retained messages whose time had come were looked at."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(_GC_RUN, 0, 0, 0, 0, w9=count)
+
+    def shut_down(self) -> None:
+        """The broker ends in good order: its last event."""
+        ledger = self._ledger
+        if ledger.is_on:
+            ledger.at(self._tick.now)
+            ledger.put(_SHUTDOWN, 0, 0, 0, self._log.end)
+
+
+def last_seq(store: Store, boot: int) -> int:
+    """Return the last event of a boot that has its row in the store, 0 if none has.
+
+    A row that cannot be read does not count: no client has to wait for an operator.
+    """
+    row = store.last(HISTORY, history_key(boot, 0), history_key(boot + 1, 0))
+    if row is None:
+        return 0
+    key, value = row
+    first = split_history_key(key)[1]
+    try:
+        return first + unpack(unseal(value, "history row")).events - 1
+    except (ValueError, CorruptRecord):
+        return first - 1

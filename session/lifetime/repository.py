@@ -1,0 +1,458 @@
+"""The sessions in the store: found, loaded, subscribed, ended. One place writes their rows.
+
+Offline sessions cost no memory but their filters: a session is loaded when its client connects and
+forgotten when it leaves. All writes go into the tick's batch; all loads see the store, so the
+engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of packets. Read next:
+`session.lifetime.lifecycle`.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from mqtt.topics import split_shared
+from session.counters import Counters
+from session.delivery.delivery import Delivery
+from session.delivery.shared import Groups
+from session.history.session_events import Chronicle
+from session.live.connection import Connection
+from session.live.subscribers import Entry, Group
+from session.live.tick import Tick
+from session.routing.router import Routes
+from session.state.records import decode_session, encode_session
+from session.state.session import Session
+from session.state.subscription import Subscription, decode_subscription
+from storage.api import Store
+from storage.errors import CorruptRecord
+from storage.log.message_log import MessageLog
+from storage.tables.tables import (
+    FILTERS,
+    HOLDERS,
+    INCOMING,
+    META,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    TOTALS_KEY,
+    Totals,
+    client_prefix,
+    decode_filter,
+    encode_filter,
+    encode_since,
+    group_holder,
+    holder_key,
+    incoming_key,
+    scan_all,
+    scan_prefix,
+    seal,
+    session_holder,
+    subscription_key,
+    unseal,
+)
+from storage.tables.timers import SESSION, Due
+
+# Records of late progress in one batch, 8 microseconds each: all sessions may have some.
+LATE_MAX: Final = 1024
+# An incarnation is the boot's number and, below it, the session's within the boot. A boot whose row
+# was not durable when the broker died gives its number to the next one, and so may incarnations
+# come again: but of sessions that were never durable, and of which nobody was told.
+INCARNATION_SHIFT: Final = 40
+
+
+class Sessions:
+    """All sessions of the broker; the connected ones by client_id."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        log: MessageLog,
+        due: Due,
+        totals: Totals,
+        routes: Routes,
+        delivery: Delivery,
+        groups: Groups,
+        counters: Counters,
+        boot: int,
+        chronicle: Chronicle,
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._log: Final = log
+        self._due: Final = due
+        self._totals: Final = totals
+        self._routes: Final = routes
+        self._delivery: Final = delivery
+        self._groups: Final = groups
+        self._counters: Final = counters
+        self._chronicle: Final = chronicle
+        self._last_incarnation = boot << INCARNATION_SHIFT
+        self.live: dict[str, Connection] = {}  # client_id -> its connection
+        # Told of every session that has lost its connection; set while the parts are put together.
+        self.parted: Callable[[Session], None] | None = None
+
+    def open(self) -> None:
+        """Load the durable filters: all that offline sessions cost in memory."""
+        for key, value in scan_all(self._store, FILTERS, b"", None):
+            filter_id, holders = decode_filter(value)
+            self._routes.load(key.decode(), filter_id, holders)
+
+    # Loading
+
+    def load(self, client_id: str) -> Session | None:
+        """Return the stored session of a client without its subscriptions, or None.
+
+        Raises `CorruptRecord` if it cannot be read; the row stays for an operator to look at.
+        """
+        value = self._store.get(SESSIONS, client_id.encode())
+        return None if value is None else self.decode(client_id, value)
+
+    def decode(self, client_id: str, value: bytes) -> Session:
+        """Return the session of a row without its subscriptions; raises `CorruptRecord`."""
+        try:
+            return decode_session(client_id, unseal(value, f"session {client_id!r}"))
+        except ValueError as error:
+            raise CorruptRecord(str(error)) from error
+
+    def is_unknown(self, client_id: str) -> bool:
+        """Has this client no stored session, neither in the store nor in the unwritten batch?
+
+        Costs a look at the whole batch: for when the store refuses it.
+        """
+        key = client_id.encode()
+        if self._store.get(SESSIONS, key) is not None:
+            return False
+        live = self.live.get(client_id)
+        if live is not None and live.session is not None and live.session.is_stored:
+            return False
+        return all(change[1] != key or change[0] != SESSIONS for change in self._tick.batch)
+
+    def load_rest(self, session: Session) -> None:
+        """Load a session's subscriptions and the inbound QoS 2 ids it waits with."""
+        prefix = client_prefix(session.client_id)
+        for key, value in scan_prefix(self._store, SUBSCRIPTIONS, prefix):
+            topic_filter = key[len(prefix) :].decode()
+            shared = split_shared(topic_filter)
+            share_name, stream_filter = shared if shared else (None, topic_filter)
+            try:
+                subscription = decode_subscription(
+                    topic_filter, share_name, stream_filter, unseal(value, "subscription")
+                )
+            except ValueError as error:
+                raise CorruptRecord(str(error)) from error
+            session.add(subscription)
+        for key, _ in scan_prefix(self._store, INCOMING, prefix):
+            session.incoming.add(int.from_bytes(key[len(prefix) :], "big"))
+
+    # Writing
+
+    def next_incarnation(self) -> int:
+        """Return a number for a new session, stored or not, that no other one ever had."""
+        self._last_incarnation += 1
+        return self._last_incarnation
+
+    def write(self, session: Session) -> None:
+        """Put the session's record into the batch."""
+        if not session.incarnation:
+            session.incarnation = self.next_incarnation()  # its record was of version 1
+        value = seal(encode_session(session))
+        self._tick.batch.append((SESSIONS, session.client_id.encode(), value))
+
+    def write_dirty(self, now: int) -> None:
+        """Put the records that changed into the batch, and late progress when it is time."""
+        tick = self._tick
+        dirty = tick.dirty
+        late = tick.late
+        if tick.late_due_ms is not None and tick.late_due_ms <= now:
+            # What is left of them is still due, and goes with the next batches.
+            dirty.update(dict.fromkeys(islice(late, LATE_MAX)))
+        for session in dirty:
+            self.write(session)
+            if late:
+                late.pop(session, None)
+        dirty.clear()
+        if not late:
+            tick.late_due_ms = None
+        self._groups.write_dirty()
+        if tick.totals_changed:
+            tick.batch.append((META, TOTALS_KEY, self._totals.encode()))
+            tick.totals_changed = False
+
+    def create(self, session: Session) -> None:
+        """Make a session a stored one; its record is written with this batch."""
+        session.is_stored = True
+        session.position = self._log.end
+        self._totals.sessions += 1
+        self._tick.totals_changed = True
+        self._tick.mark(session)
+
+    def receive_begun(self, session: Session, packet_id: int) -> None:
+        """An inbound QoS 2 id waits for its PUBREL from here on [MQTT-4.3.3-10]."""
+        session.incoming.add(packet_id)
+        if session.is_stored:
+            key = incoming_key(session.client_id, packet_id)
+            self._tick.batch.append((INCOMING, key, b"\x01"))
+
+    def receive_ended(self, session: Session, packet_id: int) -> bool:
+        """PUBREL came: the id is free. False if it was not waiting."""
+        if packet_id not in session.incoming:
+            return False
+        session.incoming.remove(packet_id)
+        if session.is_stored:
+            key = incoming_key(session.client_id, packet_id)
+            self._tick.batch.append((INCOMING, key, None))
+        return True
+
+    # Subscriptions
+
+    def subscribe(self, connection: Connection, subscription: Subscription) -> bool:
+        """Add or replace a subscription; True if the session did not have the filter before.
+
+        Replacing keeps the since-offset: nothing is lost or doubled [MQTT-3.8.4-3].
+        """
+        session = connection.session
+        assert session is not None
+        old = session.subscriptions.get(subscription.topic_filter)
+        if old is not None:
+            subscription.since = old.since
+        if subscription.share_name is not None:
+            self._subscribe_shared(connection, session, subscription, old is None)
+        else:
+            self._subscribe_stream(connection, session, subscription, old)
+        session.add(subscription)
+        if old is None or not _is_told_alike(old, subscription):
+            self._chronicle.subscribed(
+                connection, session, subscription, *self._stream_of(session, subscription)
+            )
+        if session.is_stored:
+            key = subscription_key(session.client_id, subscription.topic_filter)
+            self._tick.batch.append((SUBSCRIPTIONS, key, seal(subscription.encode())))
+            if old is None:
+                self._totals.subscriptions += 1
+                self._tick.totals_changed = True
+        return old is None
+
+    def _stream_of(self, session: Session, subscription: Subscription) -> tuple[int, int]:
+        """Return what is stored for a subscription, 0 = nothing, and after which offset."""
+        if subscription.share_name is not None:
+            group = self._groups.find((subscription.share_name, subscription.stream_filter))
+            if group is not None and group.is_stored:
+                return group.entry.filter_id, group.since
+            return 0, self._log.end
+        entry = self._routes.find(subscription.stream_filter)
+        if entry is None or not subscription.holds:
+            return 0, subscription.since
+        return entry.filter_id, subscription.since
+
+    def _subscribe_stream(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        old: Subscription | None,
+    ) -> None:
+        entry = self._routes.ensure(subscription.stream_filter)
+        if old is None:
+            subscription.since = self._log.end
+        held = old is not None and old.holds
+        subscription.holds = session.is_stored and subscription.qos > 0
+        if held and not subscription.holds and (connection.is_lagging or connection.pending):
+            subscription.holds = True  # the backlog is owed still
+        if subscription.holds and not held:
+            subscription.since = self._log.end
+            self._hold(entry, session_holder(session.client_id), subscription.since)
+        elif held and not subscription.holds:
+            self._let_go(entry, session_holder(session.client_id))
+        entry.live[connection] = subscription
+        self._routes.changed(entry)
+        connection.cursor = None
+
+    def _subscribe_shared(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        is_new: bool,
+    ) -> None:
+        assert subscription.share_name is not None
+        group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
+        if session.is_stored and is_new:
+            if not group.is_stored:
+                self._hold(group.entry, group_holder(group.share_name), self._log.end)
+                self._groups.store(group)
+                self._routes.changed(group.entry)  # its messages are stored from now on
+            group.stored_members += 1
+            self._tick.dirty_groups[group] = None
+        self._groups.join(group, connection, subscription)
+
+    def unsubscribe(self, connection: Connection, topic_filter: str) -> bool:
+        """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
+        session = connection.session
+        assert session is not None
+        subscription = session.remove(topic_filter)
+        if subscription is None:
+            return False
+        stream, _ = self._stream_of(session, subscription)
+        self._chronicle.unsubscribed(connection, session, subscription, stream)
+        self._remove_subscription(session, subscription, connection)
+        connection.cursor = None
+        return True
+
+    def _remove_subscription(
+        self, session: Session, subscription: Subscription, connection: Connection | None
+    ) -> None:
+        if session.is_stored:
+            key = subscription_key(session.client_id, subscription.topic_filter)
+            self._tick.batch.append((SUBSCRIPTIONS, key, None))
+            self._totals.subscriptions -= 1
+            self._tick.totals_changed = True
+        if subscription.share_name is not None:
+            self._leave_group(session, subscription, connection)
+            return
+        entry = self._routes.find(subscription.stream_filter)
+        if entry is None:
+            return
+        if connection is not None:
+            entry.live.pop(connection, None)
+        if subscription.holds:
+            self._let_go(entry, session_holder(session.client_id))
+        self._routes.changed(entry)
+
+    def _leave_group(
+        self, session: Session, subscription: Subscription, connection: Connection | None
+    ) -> None:
+        assert subscription.share_name is not None
+        group = self._groups.find((subscription.share_name, subscription.stream_filter))
+        if group is None:
+            return
+        if connection is not None:
+            self._groups.leave(group, connection)
+        if session.is_stored:
+            group.stored_members -= 1
+            self._tick.dirty_groups[group] = None
+        self.end_if_deserted(group)
+
+    def end_if_deserted(self, group: Group) -> None:
+        """End a shared subscription that has lost its last session."""
+        if not self._groups.is_deserted(group):
+            return
+        if group.is_stored:
+            self._let_go(group.entry, group_holder(group.share_name))
+        self._groups.remove(group)
+
+    # Streams
+
+    def _hold(self, entry: Entry, holder: bytes, since: int) -> None:
+        """`holder` is owed the messages of this filter from here on."""
+        if not entry.filter_id:
+            entry.filter_id = self._totals.next_filter_id
+            self._totals.next_filter_id += 1
+            self._tick.totals_changed = True
+        entry.holders += 1
+        self._write_entry(entry)
+        key = holder_key(entry.filter_id, holder)
+        self._tick.batch.append((HOLDERS, key, encode_since(since)))
+
+    def _let_go(self, entry: Entry, holder: bytes) -> None:
+        """`holder` is owed nothing more of this filter. A stream without holders ends."""
+        entry.holders -= 1
+        assert entry.holders >= 0
+        self._tick.batch.append((HOLDERS, holder_key(entry.filter_id, holder), None))
+        self._write_entry(entry)
+        if not entry.holders:
+            entry.filter_id = 0
+
+    def _write_entry(self, entry: Entry) -> None:
+        value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
+        self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
+
+    # Coming and going
+
+    def attach(self, connection: Connection) -> None:
+        """A connected session takes part in routing from here on."""
+        session = connection.session
+        assert session is not None
+        self.live[session.client_id] = connection
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None:
+                entry = self._routes.ensure(subscription.stream_filter)
+                entry.live[connection] = subscription
+                self._routes.changed(entry)
+
+    def join_groups(self, connection: Connection) -> None:
+        """The session takes its share from here on: after a resume, nothing new before that."""
+        session = connection.session
+        assert session is not None
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is not None:
+                group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
+                self._groups.join(group, connection, subscription)
+
+    def detach(self, connection: Connection) -> None:
+        """A connection leaves routing; its session's state stays as it is."""
+        session = connection.session
+        assert session is not None
+        if session.is_stored:
+            self._tick.parted.add(session.client_id)
+        if self.live.get(session.client_id) is connection:
+            del self.live[session.client_id]
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None:
+                entry = self._routes.find(subscription.stream_filter)
+                if entry is not None:
+                    entry.live.pop(connection, None)
+                    self._routes.changed(entry)
+            else:
+                group = self._groups.find((subscription.share_name, subscription.stream_filter))
+                if group is not None:
+                    self._groups.leave(group, connection)
+        if session.is_stored and not connection.is_lagging and not connection.pending:
+            session.position = max(session.position, self._log.end)
+        connection.pending.clear()
+        connection.resend.clear()
+        connection.cursor = None
+        self._tick.readers.pop(connection, None)
+        if self.parted is not None:
+            self.parted(session)
+
+    def end(
+        self,
+        session: Session,
+        connection: Connection | None,
+        ending: int,
+        *,
+        is_found: bool = False,
+    ) -> None:
+        """End a session: all its rows go with this batch, its group messages go back.
+
+        `connection` is its connection if it still takes part in routing. The history is told
+        `ending` (`session.history.session_events`), and if it was found past its time by its
+        client's CONNECT.
+        """
+        self._chronicle.ended(session, ending, is_found=is_found)
+        for subscription in list(session.subscriptions.values()):
+            self._remove_subscription(session, subscription, connection)
+        session.subscriptions.clear()
+        self._groups.session_ended(session, connection)
+        if connection is not None and self.live.get(session.client_id) is connection:
+            del self.live[session.client_id]
+        self._tick.forget(session)
+        if not session.is_stored:
+            return
+        batch = self._tick.batch
+        client_id = session.client_id
+        batch.append((SESSIONS, client_id.encode(), None))
+        self._tick.ending.append(client_id)
+        self._tick.parted.add(client_id)
+        for packet_id in session.incoming:
+            batch.append((INCOMING, incoming_key(client_id, packet_id), None))
+        self._delivery.drop_mailbox(session)
+        if session.expiry_due_ms:
+            self._due.remove(batch, session.expiry_due_ms, SESSION, client_id.encode())
+        self._totals.sessions -= 1
+        self._tick.totals_changed = True
+        session.is_stored = False
+
+
+def _is_told_alike(old: Subscription, new: Subscription) -> bool:
+    """Has the history nothing to tell of a SUBSCRIBE that a client repeats?"""
+    return old.qos == new.qos and old.no_local == new.no_local and old.holds == new.holds

@@ -1,0 +1,104 @@
+"""Who wants one topic filter: connected sessions, holders in the store, shared groups.
+
+`Entry` is one distinct filter, `Group` one shared subscription to it. Values with no decisions:
+`session.routing.filter_index` finds entries, `session.delivery.shared` hands messages to the
+members of a group.
+"""
+
+from collections import deque
+
+from mqtt.message import Message
+from session.live.connection import Connection
+from session.state.shared_group_record import GroupRecord
+from session.state.subscription import Subscription
+from storage.log.message_log import Cursor
+
+
+class Entry:
+    """One distinct topic filter, awake."""
+
+    __slots__ = ("filter_id", "groups", "holders", "live", "routes", "topic_filter", "version")
+
+    def __init__(self, topic_filter: str, filter_id: int = 0, holders: int = 0) -> None:
+        self.topic_filter: str = topic_filter
+        self.filter_id: int = filter_id  # its stream in the store, 0 = none
+        self.holders: int = holders  # sessions and groups whose messages are stored under filter_id
+        self.live: dict[Connection, Subscription] = {}  # connected sessions, not the shared ones
+        self.groups: dict[str, Group] = {}  # share name -> group
+        self.version: int = 0
+        self.routes: int = 0  # cached routes that it is in
+
+    def is_idle(self) -> bool:
+        """Does nobody want this filter any more?"""
+        return not self.live and not self.holders and not self.groups
+
+    def may_rest(self) -> bool:
+        """Is the number of its stream all there is to know?"""
+        return self.holders == 1 and not self.routes and not self.live and not self.groups
+
+
+class Group:
+    """One shared subscription with its connected members."""
+
+    __slots__ = (
+        "borrowed",
+        "cursor",
+        "entry",
+        "is_lagging",
+        "is_stored",
+        "leased",
+        "members",
+        "owed",
+        "pending",
+        "pending_bytes",
+        "position",
+        "rotor",
+        "share_name",
+        "since",
+        "stored_members",
+    )
+
+    def __init__(self, share_name: str, entry: Entry) -> None:
+        self.share_name: str = share_name
+        self.entry: Entry = entry
+        self.members: dict[Connection, Subscription] = {}
+        self.rotor: int = 0
+        self.is_stored: bool = False
+        self.stored_members: int = 0
+        self.position: int = 0
+        self.since: int = 0
+        self.owed: deque[int] = deque()  # offsets that came back, to be handed out first
+        # Offsets out with members whose sessions are not stored: owed again after a crash.
+        self.leased: dict[int, None] = {}
+        self.is_lagging: bool = False
+        self.cursor: Cursor | None = None
+        # In memory only: messages without an offset, waiting or out with a member.
+        self.pending: deque[Message] = deque()  # changed by `queue` and `next_pending` only
+        self.pending_bytes: int = 0  # of their payloads
+        self.borrowed: dict[tuple[Connection, int], Message] = {}
+
+    def queue(self, message: Message) -> None:
+        """Let a message wait for a member with room."""
+        self.pending.append(message)
+        self.pending_bytes += len(message.payload)
+
+    def queue_again(self, message: Message) -> None:
+        """Let a message that came back wait before all others."""
+        self.pending.appendleft(message)
+        self.pending_bytes += len(message.payload)
+
+    def next_pending(self) -> Message:
+        """Take the first message that waits."""
+        message = self.pending.popleft()
+        self.pending_bytes -= len(message.payload)
+        return message
+
+    def key(self) -> tuple[str, str]:
+        """Return (share name, topic filter): its identity."""
+        return self.share_name, self.entry.topic_filter
+
+    def record(self) -> GroupRecord:
+        """Return what of it belongs into the store."""
+        return GroupRecord(
+            self.position, self.since, self.stored_members, [*self.owed, *self.leased]
+        )

@@ -1,0 +1,130 @@
+"""What one tick gathers: its batch, who has something to send, and which records changed.
+
+One tick is everything that happens between two writes. It is written as one batch, so the store
+always holds the broker as it was at some tick boundary; replies in `held` wait for that batch.
+Knows no protocol. Read next: `session.engine`, which ends a tick.
+"""
+
+from typing import Final
+
+from session.live.connection import CLOSED, Connection
+from session.live.subscribers import Group
+from session.state.session import Session
+from storage.api import Batch
+
+# A unit of work is one delivery or so many bytes read: 128, an ordinary message. Interpreted it is
+# about 4 microseconds, compiled 1.
+UNIT_SHIFT: Final = 7
+# What is no delivery, in units: a retained row read and written, a CONNECT with all its rows, the
+# parting from a lost connection, a filter of a SUBSCRIBE or UNSUBSCRIBE.
+RETAIN_WORK: Final = 4
+CONNECT_WORK: Final = 32
+LOSS_WORK: Final = 16
+FILTER_WORK: Final = 4
+
+
+class Tick:
+    """The changes and replies of the current tick."""
+
+    def __init__(self, progress_delay_ms: int) -> None:
+        self._progress_delay_ms: Final = progress_delay_ms
+        self.now: int = 0  # broker time, ms; set at every event
+        self.work: int = 0  # done in this tick, see `session.scheduling.work_budget`
+        self.batch: Batch = []
+        # Session records to write with this batch, and those whose only news is QoS 1 progress,
+        # which may reach the store up to `progress_delay_ms` late: a crash then costs duplicates.
+        self.dirty: dict[Session, None] = {}
+        self.late: dict[Session, None] = {}
+        self.late_due_ms: int | None = None
+        self.dirty_groups: dict[Group, None] = {}
+        # Stored sessions that ended: in this batch, and in batches that are not durable yet (by the
+        # batch's serial). A crash would bring them back, so nobody may be told that they are gone.
+        self.ending: list[str] = []
+        self.ended: dict[str, int] = {}
+        # Stored sessions that lost their connection, or ended, in the batch that is not written
+        # yet: of all offline ones only theirs may differ from what the store has.
+        self.parted: set[str] = set()
+        self.totals_changed: bool = False
+        self.touched: list[Connection] = []
+        self.holding: list[Connection] = []
+        self.closing: list[Connection] = []  # to be closed once their output is out
+        # Connections and groups with room that want to read from the store after the write.
+        self.readers: dict[Connection, None] = {}
+        self.group_readers: dict[Group, None] = {}
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Send at the end of this tick, or after the CONNACK if that is still held."""
+        if connection.gated:
+            self.hold(connection, data)
+            return
+        connection.out.append(data)
+        if not connection.touched:
+            connection.touched = True
+            self.touched.append(connection)
+
+    def hold(self, connection: Connection, data: bytes) -> None:
+        """Send only after this tick's batch is durable."""
+        if not connection.held:
+            self.holding.append(connection)
+        connection.held.append(data)
+        connection.held_bytes += len(data)
+
+    def follow(self, connection: Connection, data: bytes) -> None:
+        """Send now, but behind what is held already, and no later than that."""
+        waiting = connection.last_waiting
+        if connection.held or connection.gated:
+            self.hold(connection, data)
+        elif waiting is not None:
+            waiting.data.append(data)
+            waiting.size += len(data)
+            connection.held_bytes += len(data)
+        else:
+            self.send(connection, data)
+
+    def hold_message(self, connection: Connection, data: bytes) -> None:
+        """Send a PUBLISH only after this tick's batch is durable; later ones stay behind it."""
+        connection.held_messages += 1
+        connection.messages_behind += 1
+        self.hold(connection, data)
+
+    def hold_messages(self, connection: Connection, data: bytes, count: int) -> None:
+        """Send `count` PUBLISHes as `hold_message` does."""
+        connection.held_messages += count
+        connection.messages_behind += count
+        self.hold(connection, data)
+
+    def follow_message(self, connection: Connection, data: bytes) -> None:
+        """Send a PUBLISH now, or behind those that are held: messages keep their order."""
+        waiting = connection.last_waiting
+        if connection.held or connection.gated:
+            self.hold_message(connection, data)
+        elif waiting is not None:
+            connection.messages_behind += 1
+            waiting.messages += 1
+            waiting.data.append(data)
+            waiting.size += len(data)
+            connection.held_bytes += len(data)
+        else:
+            self.send(connection, data)
+
+    def close(self, connection: Connection) -> None:
+        """Close the transport at the end of this tick, after what was written."""
+        if connection.state != CLOSED:
+            self.closing.append(connection)
+
+    def mark(self, session: Session) -> None:
+        """The session's record changed and belongs into this batch."""
+        if session.is_stored:
+            self.dirty[session] = None
+
+    def mark_late(self, session: Session) -> None:
+        """The session made QoS 1 progress; its record may be written a little later."""
+        if session.is_stored:
+            self.late[session] = None
+            if self.late_due_ms is None:
+                self.late_due_ms = self.now + self._progress_delay_ms
+
+    def forget(self, session: Session) -> None:
+        """The session is gone; its record must not be written any more."""
+        self.dirty.pop(session, None)
+        self.late.pop(session, None)

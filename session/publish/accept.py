@@ -1,0 +1,210 @@
+"""A message is accepted: retained, stored once, and handed to everybody who is there.
+
+Everything that one accepted message changes goes into one batch: its log rows, the retained row,
+and (through `session.delivery.delivery`) the packet ids of those who get it. Used by clients'
+PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.delivery`, `session.delivery.shared`.
+"""
+
+from typing import Final
+
+from mqtt import reasons
+from mqtt.message import Message
+from session.counters import Counters
+from session.delivery.delivery import Delivery
+from session.delivery.shared import Groups
+from session.history.publish_events import NO_FILTERS, Receipts
+from session.history.session_events import Chronicle
+from session.live.tick import RETAIN_WORK, Tick
+from session.publish.storage_quota import Quota
+from session.routing.retained import Retained
+from session.routing.router import Route, Routes
+from session.settings import Settings
+from storage.log.message_log import MessageLog
+
+# Bytes of a stored message beside its strings and its payload, and of an index row; at the most.
+RECORD_BYTES_MAX: Final = 64
+INDEX_BYTES_MAX: Final = 32
+UTF8_BYTES_MAX: Final = 4  # of one character
+
+
+class Accepted:
+    """What became of a message."""
+
+    __slots__ = ("is_changed", "reason_code")
+
+    def __init__(self, reason_code: int, is_changed: bool) -> None:
+        self.reason_code: int = reason_code
+        self.is_changed: bool = is_changed  # has its ack to wait for a commit?
+
+
+REFUSED: Final = Accepted(reasons.QUOTA_EXCEEDED, False)
+UNCHANGED: Final = Accepted(reasons.SUCCESS, False)
+CHANGED: Final = Accepted(reasons.SUCCESS, True)
+UNMATCHED: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, False)
+UNMATCHED_YET: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, True)
+
+
+class Publishing:
+    """Accepts messages."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        log: MessageLog,
+        routes: Routes,
+        retained: Retained,
+        delivery: Delivery,
+        groups: Groups,
+        quota: Quota,
+        settings: Settings,
+        counters: Counters,
+        receipts: Receipts,
+        chronicle: Chronicle,
+    ) -> None:
+        self._tick: Final = tick
+        self._log: Final = log
+        self._routes: Final = routes
+        self._retained: Final = retained
+        self._delivery: Final = delivery
+        self._groups: Final = groups
+        self._quota: Final = quota
+        self._settings: Final = settings
+        self._counters: Final = counters
+        self.receipts: Final = receipts
+        self._chronicle: Final = chronicle
+        self._store_qos0: Final = settings.store_qos0
+        self._is_limited: Final = bool(
+            settings.total_bytes_max
+            or settings.retained_messages_max
+            or settings.on_limit == "reject"
+        )
+        self._store_all: Final = settings.store == "all"
+        self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
+
+    @property
+    def is_pending(self) -> bool:
+        """Are there accepted messages that are in no batch yet?"""
+        return self._log.is_pending
+
+    @property
+    def end(self) -> int:
+        """The offset of the newest message that was stored."""
+        return self._log.end
+
+    def accept(self, message: Message, route: Route) -> Accepted:
+        """Take a message over, or refuse it (0x97) without having changed anything.
+
+        `route` is that of its topic. What it changes is durable with this tick's batch.
+        """
+        self._tick.work += 1
+        to_store = message.qos > 0 or self._store_qos0
+        to_store = to_store and (bool(route.filter_ids) or self._store_all)
+        changed = kept = False
+        if to_store or message.retain:
+            if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
+                self._counters.drop("storage_refused")
+                if self.receipts.is_on:
+                    size = len(message.payload)
+                    self.receipts.refused(message.topic, size, "storage_refused", self._tick.now)
+                return REFUSED
+            if message.retain:
+                self._tick.work += RETAIN_WORK
+                kept = self._retained.keep(message)
+                # Also if there was nothing to clear: perhaps only because it was cleared just now,
+                # and that is not durable yet.
+                changed = True
+                if route.targets:
+                    self._delivery.retained_again(message.topic, message.publisher, route.targets)
+            if to_store and not (self._is_limited and self._drops_new(message)):
+                self._log.append(self._tick.batch, message, route.filter_ids)
+                self._counters.messages_stored += 1
+                changed = True
+        receipts = self.receipts
+        if receipts.is_on:
+            if not message.offset:
+                message.number = receipts.number()
+            streams = route.filter_ids if message.offset else NO_FILTERS
+            receipts.accepted(message, streams, self._tick.now)
+        if kept:
+            self._chronicle.retained_kept(message)
+        if route.targets:
+            self._delivery.publish(message, route.targets)
+        if route.groups:
+            self._groups.publish(message, route.groups)
+        if changed:
+            return CHANGED
+        # A stored session whose end is not durable yet may have been the only one that wanted the
+        # message. A crash would bring it back, so the acknowledgement waits for that end.
+        waits = bool(self._tick.ended or self._tick.ending)
+        if route.targets or route.groups or route.filter_ids:
+            return CHANGED if waits else UNCHANGED
+        self._counters.unmatched_messages += 1
+        return UNMATCHED_YET if waits else UNMATCHED
+
+    def accept_run(self, message: Message, payloads: list[bytes], route: Route) -> Accepted | None:
+        """Take over messages that differ from `message` only in their payloads.
+
+        None if they have to be accepted one by one; nothing has changed then.
+        """
+        to_store = message.qos > 0 or self._store_qos0
+        to_store = to_store and (bool(route.filter_ids) or self._store_all)
+        if route.groups or not (to_store or route.targets):
+            return None
+        self._tick.work += len(payloads)
+        first = 0
+        if to_store:
+            if self.refuses_writes or (
+                self._is_limited and not self._has_room(message, payloads, route)
+            ):
+                return None
+            first = self._log.append_run(self._tick.batch, message, payloads, route.filter_ids)
+            self._counters.messages_stored += len(payloads)
+        receipts = self.receipts
+        number = 0
+        if receipts.is_on:
+            if not first:
+                number = receipts.number(len(payloads))
+            streams = route.filter_ids if first else NO_FILTERS
+            receipts.accepted_run(message, payloads, first, number, streams, self._tick.now)
+        if route.targets:
+            self._delivery.publish_run(message, payloads, first, number, route.targets)
+        if first or self._tick.ended or self._tick.ending:
+            return CHANGED
+        return UNCHANGED
+
+    def route(self, topic: str) -> Route:
+        """Return who gets a topic now."""
+        return self._routes.match(topic)
+
+    def _has_room(self, message: Message, payloads: list[bytes], route: Route) -> bool:
+        """Are messages like this one, with these payloads, certainly below the limits?"""
+        if self._settings.on_limit == "reject":
+            return False
+        limit = self._settings.total_bytes_max
+        if not limit:
+            return True
+        size = RECORD_BYTES_MAX + INDEX_BYTES_MAX * len(route.filter_ids)
+        size += UTF8_BYTES_MAX * (len(message.topic) + len(message.publisher))
+        size = size * len(payloads) + sum([len(payload) for payload in payloads])
+        return self._quota.total_bytes() + size < limit
+
+    def _drops_new(self, message: Message) -> bool:
+        on_limit = self._settings.on_limit
+        if on_limit == "drop_oldest" or not self._quota.is_total_full():
+            return False
+        if on_limit == "reject" and message.qos:
+            return False  # judged before
+        self._counters.drop("total_limit")
+        if self.receipts.is_on:
+            size = len(message.payload)
+            self.receipts.refused(message.topic, size, "total_limit", self._tick.now)
+        return True
+
+    def _is_over_limit(self, message: Message, route: Route) -> bool:
+        if message.retain and message.payload and self._retained.is_full_for(message.topic):
+            return True
+        if message.qos == 0 or not route.filter_ids:
+            return False
+        if self._settings.on_limit == "reject" and self._quota.is_total_full():
+            return True
+        return self._quota.rejects(route, message, self._tick.now)

@@ -1,0 +1,218 @@
+"""Retained messages: one per topic in the store, found by seeking, and `$SYS` in memory.
+
+Keys keep all topics below a level together (`storage.tables.tables.retained_key`), so a look-up
+with wildcards jumps over what cannot match. A look-up is cut into slices: a subscription to `#` on
+a full store never stalls the loop. Read next: `session.delivery.delivery`, which sends what is
+found.
+"""
+
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from session.history.session_events import Chronicle
+from session.live.tick import Tick
+from session.settings import Settings
+from storage.api import Store
+from storage.tables.message_record import decode_message, encode_message
+from storage.tables.tables import RETAINED, Totals, retained_key
+from storage.tables.timers import RETAINED as DUE_RETAINED
+from storage.tables.timers import Due
+
+# Rows one slice of a look-up may touch; about 200 microseconds.
+EXAMINE_MAX: Final = 512
+# Rows of a page: few after a jump, because the next jump may be near, more while all of them match.
+PAGE_FIRST: Final = 4
+PAGE_MAX: Final = 64
+# Bytes of rows that one slice may find, and one more row: 64 rows may be 1 GiB.
+FOUND_BYTES_MAX: Final = 1 << 20
+SYSTEM_PREFIX: Final = "$SYS/"
+
+
+class Retained:
+    """The retained messages of one broker."""
+
+    def __init__(
+        self,
+        tick: Tick,
+        store: Store,
+        due: Due,
+        totals: Totals,
+        settings: Settings,
+        chronicle: Chronicle,
+    ) -> None:
+        self._tick: Final = tick
+        self._store: Final = store
+        self._due: Final = due
+        self._totals: Final = totals
+        self._settings: Final = settings
+        self._chronicle: Final = chronicle
+        self._system: dict[str, Message] = {}
+        # Topics set (True) or cleared (False) by the unwritten batch.
+        self._unwritten: dict[bytes, bool] = {}
+
+    def exists(self, key: bytes) -> bool:
+        """Is there a retained message under `key`, counting the unwritten batch?"""
+        known = self._unwritten.get(key)
+        return self._store.get(RETAINED, key) is not None if known is None else known
+
+    def is_full_for(self, topic: str) -> bool:
+        """Would a retained message on this topic exceed the limit of all?"""
+        limit = self._settings.retained_messages_max
+        if not limit or self._totals.retained < limit:
+            return False
+        return not self.exists(retained_key(topic))
+
+    def keep(self, message: Message) -> bool:
+        """Set or clear the retained message of a topic in this batch [MQTT-3.3.1-5].
+
+        An empty payload clears [MQTT-3.3.1-6]. False if there was nothing to clear. The caller
+        tells the history: only it will know what the message is called there.
+        """
+        key = retained_key(message.topic)
+        existed = self.exists(key)
+        tick = self._tick
+        if not message.payload:
+            if not existed:
+                return False
+            tick.batch.append((RETAINED, key, None))
+            self._totals.retained -= 1
+            self._unwritten[key] = False
+        else:
+            tick.batch.append((RETAINED, key, encode_message(message)))
+            self._unwritten[key] = True
+            if not existed:
+                self._totals.retained += 1
+            if message.expires_at_ms:
+                self._due.add(tick.batch, message.expires_at_ms, DUE_RETAINED, key)
+        if bool(message.payload) is not existed:
+            tick.totals_changed = True
+        return True
+
+    def written(self) -> None:
+        """Take note that the batch was written."""
+        self._unwritten.clear()
+
+    def expire(self, key: bytes, now: int) -> bool:
+        """Remove the message under `key` if its time is over; a newer one stays."""
+        if self._unwritten.get(key) is not None:
+            return False
+        value = self._store.get(RETAINED, key)
+        if value is None:
+            return False
+        message = decode_message(value, 0)
+        if not message.expires_at_ms or message.expires_at_ms > now:
+            return False
+        self._tick.batch.append((RETAINED, key, None))
+        self._unwritten[key] = False
+        self._totals.retained -= 1
+        self._tick.totals_changed = True
+        self._chronicle.retained_expired(message.topic)
+        return True
+
+    def set_system(self, message: Message) -> None:
+        """Keep a `$SYS` message; these are made anew at every start and never stored."""
+        self._system[message.topic] = message
+
+    def system(self, topic_filter: str) -> list[Message]:
+        """Return the `$SYS` messages that match."""
+        if not topic_filter.startswith("$"):
+            return []
+        return [m for topic, m in self._system.items() if matches(topic_filter, topic)]
+
+    def may_match(self, topic_filter: str) -> bool:
+        """Could there be a stored message for this filter, counting the unwritten batch?"""
+        if not self._totals.retained:
+            return False
+        if "+" in topic_filter or "#" in topic_filter:
+            return True
+        return self.exists(retained_key(topic_filter))
+
+    def read(self, topic_filter: str, start: bytes, count: int) -> tuple[list[Message], bytes, int]:
+        """Return at most `count` messages that match with keys from `start`, and where to go on.
+
+        An empty second value: there are no more. The third one is how many rows were looked at.
+        Sees what was written, not the open batch.
+        """
+        if "+" not in topic_filter and "#" not in topic_filter:
+            value = self._store.get(RETAINED, retained_key(topic_filter))
+            return ([decode_message(value, 0)] if value is not None else []), b"", 1
+        pattern = [level.encode() for level in topic_filter.split("/")]
+        start = start or _first_key(pattern)
+        found: list[Message] = []
+        examined = 0
+        size = 0
+        page = PAGE_FIRST
+        while examined < EXAMINE_MAX:
+            rows = self._store.scan(RETAINED, start, count=page)
+            if not rows:
+                return found, b"", examined
+            examined += len(rows)
+            is_large = sum(len(value) for _, value in rows) > FOUND_BYTES_MAX // 4
+            page = PAGE_FIRST if is_large else min(4 * page, PAGE_MAX)
+            following: bytes | None = None
+            for key, value in rows:
+                following = _seek(pattern, key)
+                if following is None:
+                    return found, b"", examined
+                if following == b"":  # a match
+                    found.append(decode_message(value, 0))
+                    size += len(value)
+                    if len(found) >= count or size > FOUND_BYTES_MAX:
+                        return found, key + b"\0", examined
+                    following = key + b"\0"
+                if following > key + b"\0":
+                    page = PAGE_FIRST
+                    break
+            assert following is not None
+            start = following
+        return found, start, examined
+
+
+def _first_key(pattern: list[bytes]) -> bytes:
+    """Return the smallest key that a topic matching the pattern can have."""
+    literal: list[bytes] = []
+    for level in pattern:
+        if level in (b"+", b"#"):
+            break
+        literal.append(level)
+    return b"\0".join(literal)
+
+
+def _seek(pattern: list[bytes], key: bytes) -> bytes | None:
+    """Compare a topic's key with a filter's levels.
+
+    Returns b"" if it matches, otherwise the smallest later key that could, or None if none can.
+    """
+    levels = key.split(b"\0")
+    for depth, wanted in enumerate(pattern):
+        if wanted == b"#":
+            if depth == 0 and key.startswith(b"$"):
+                return b"%"  # 0x25 follows '$' [MQTT-4.7.2-1]
+            return b""
+        if depth == len(levels):
+            return key + b"\0"  # too short: its children come next
+        level = levels[depth]
+        if wanted == b"+":
+            if depth == 0 and key.startswith(b"$"):
+                return b"%"
+            continue
+        if level == wanted:
+            continue
+        if level < wanted:
+            return b"\0".join([*levels[:depth], wanted])
+        return _after_plus(pattern, levels, depth)
+    if len(levels) == len(pattern):
+        return b""
+    # Too deep: jump over everything below the level that the filter ends at.
+    if pattern[-1] == b"+":
+        return b"\0".join(levels[: len(pattern)]) + b"\x01"
+    return _after_plus(pattern, levels, len(pattern))
+
+
+def _after_plus(pattern: list[bytes], levels: list[bytes], depth: int) -> bytes | None:
+    """Return the first key with the next value of the last '+' level above `depth`, or None."""
+    for plus in range(depth - 1, -1, -1):
+        if pattern[plus] == b"+":
+            return b"\0".join(levels[: plus + 1]) + b"\x01"
+    return None

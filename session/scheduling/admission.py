@@ -1,0 +1,104 @@
+"""Who may come in, and how fast a client may send: limits that know no session.
+
+Must never close anything itself: it says what is too much, and the engine acts. Addresses are
+counted, never kept longer than a connection of theirs. Read next: `session.live.rate_meter`,
+`session.engine`.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+from mqtt import reasons
+from session.live.connection import Connection, Meters
+from session.live.rate_meter import Meter
+from session.settings import Settings
+
+# Connections that may wait with their CONNECT beyond `max_connections`: each may be a takeover.
+STRANGERS_MAX: Final = 1024
+
+
+class Admission:
+    """Counts connections and what they send."""
+
+    def __init__(self, settings: Settings, read_on: Callable[[Connection], None]) -> None:
+        """`read_on` is told when a client that was throttled may send again."""
+        self._settings: Final = settings
+        self._read_on: Final = read_on
+        self._addresses: Final[dict[str, int]] = {}  # how many connections each has, if limited
+        self._meter: Final = Meter(settings.connection_rate) if settings.connection_rate else None
+        self._throttled: Final[list[tuple[int, int, Connection]]] = []  # (until, number, who)
+
+    def enter(self, connection: Connection, connections: int, now: int) -> bool:
+        """Take note of a new connection, one of so many; False if it is not to be kept at all.
+
+        Leaves in `refusal` what its CONNECT will be answered. What depends on the CONNECT is judged
+        there: a takeover is no connection more.
+        """
+        settings = self._settings
+        if settings.publish_rate or settings.receive_rate_bytes:
+            connection.meters = Meters(
+                Meter(settings.publish_rate) if settings.publish_rate else None,
+                Meter(settings.receive_rate_bytes) if settings.receive_rate_bytes else None,
+            )
+        connection.refusal = self._refusal(connection, now)
+        most = settings.max_connections
+        return not most or connections <= most + STRANGERS_MAX
+
+    def _refusal(self, connection: Connection, now: int) -> int:
+        settings = self._settings
+        address = connection.remote.rpartition(":")[0]
+        if settings.connections_per_address and address:
+            connection.address = address
+            count = self._addresses[address] = self._addresses.get(address, 0) + 1
+            if count > settings.connections_per_address:
+                return reasons.QUOTA_EXCEEDED
+        if self._meter is not None and not self._meter.try_take(now):
+            return reasons.CONNECTION_RATE_EXCEEDED
+        if settings.server_reference and settings.redirect_when == "always":
+            return self.farewell()
+        return 0
+
+    def farewell(self) -> int:
+        """Return the reason why clients have to go when this broker serves them no more."""
+        if not self._settings.server_reference:
+            return reasons.SERVER_SHUTTING_DOWN
+        moved = self._settings.server_moved
+        return reasons.SERVER_MOVED if moved else reasons.USE_ANOTHER_SERVER
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is gone. Idempotent."""
+        address, connection.address = connection.address, ""
+        if address:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def measure(self, connection: Connection, messages: int, size: int, now: int) -> bool:
+        """Count what a client has sent; False if it sends faster than it may.
+
+        With `on_rate = throttle` it is not read from meanwhile and `read_on` follows in time.
+        """
+        assert connection.meters is not None
+        pause_ms = connection.meters.take(messages, size, now)
+        if not pause_ms:
+            return True
+        if self._settings.on_rate == "throttle":
+            connection.throttled_until_ms = now + pause_ms
+            connection.transport.pause_reading()
+            heapq.heappush(self._throttled, (now + pause_ms, connection.number, connection))
+        return False
+
+    def next_deadline(self) -> int | None:
+        """Return when the first throttled client may send again, broker ms."""
+        return self._throttled[0][0] if self._throttled else None
+
+    def run(self, now: int) -> None:
+        """Let those send again whose pause is over."""
+        throttled = self._throttled
+        while throttled and throttled[0][0] <= now:
+            until, _, connection = heapq.heappop(throttled)
+            if connection.throttled_until_ms == until:  # not made longer since
+                connection.throttled_until_ms = 0
+                connection.last_received_ms = now
+                self._read_on(connection)

@@ -1,0 +1,161 @@
+"""The bytes of a session record, a connection record and a group record.
+
+Fixed fields by hand (one struct call a record: these are written once per dirty session and tick),
+variable ones length-prefixed. Every layout starts with a version byte; a changed layout is a new
+version here and a new golden file, never an edit. Checksums are added by `storage.tables.tables`.
+Raises ValueError on decoding anything that it would not have written.
+"""
+
+import struct
+from typing import Final
+
+from session.state.in_flight import FROM_GROUP, REFERENCE_SHIFT, SOURCE_MASK, STORED_MASK
+from session.state.session import Replay, Session
+
+_VERSION: Final = 2
+# version, protocol version, created, connected, disconnected, expiry interval, expiry due,
+# will due, position, next packet id, next mailbox number, in-flight count, replay count
+_SESSION_1: Final = struct.Struct(">BBQQQIQQQHQHH")
+# the same, and the incarnation
+_SESSION: Final = struct.Struct(">BBQQQIQQQHQHHQ")
+_META_ID_SHIFT: Final = 16
+
+
+class Reader:
+    """Cuts length-prefixed fields off a value; every cut is checked."""
+
+    __slots__ = ("_at", "_data", "_what")
+
+    def __init__(self, data: bytes, what: str, at: int = 0) -> None:
+        self._data = data
+        self._what = what
+        self._at = at
+
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        end = self._at + size
+        if end > len(self._data):
+            raise ValueError(f"{self._what}: ends at {len(self._data)} bytes, expected {end}")
+        piece = self._data[self._at : end]
+        self._at = end
+        return piece
+
+    def number(self, size: int) -> int:
+        """Return the next big-endian integer of `size` bytes."""
+        return int.from_bytes(self.take(size), "big")
+
+    def blob(self, size_bytes: int = 2) -> bytes:
+        """Return the next length-prefixed field."""
+        return self.take(self.number(size_bytes))
+
+    def text(self) -> str:
+        """Return the next length-prefixed UTF-8 field."""
+        return self.blob().decode()
+
+    def end(self) -> None:
+        """Check that nothing is left over."""
+        if self._at != len(self._data):
+            raise ValueError(
+                f"{self._what}: {len(self._data) - self._at} bytes left over at {self._at}"
+            )
+
+
+def blob(data: bytes, size_bytes: int = 2) -> bytes:
+    """Return `data` with its length in front."""
+    return len(data).to_bytes(size_bytes, "big") + data
+
+
+def text(value: str) -> bytes:
+    """Return a UTF-8 string with its length in front."""
+    return blob(value.encode())
+
+
+def encode_session(session: Session) -> bytes:
+    """Return the record of a stored session: all of it but subscriptions and inbound ids."""
+    in_flight = session.in_flight
+    count = len(in_flight)
+    fixed = _SESSION.pack(
+        _VERSION,
+        session.protocol_version,
+        session.created_at_ms,
+        session.connected_at_ms,
+        session.disconnected_at_ms,
+        session.expiry_interval_s,
+        session.expiry_due_ms,
+        session.will_due_ms,
+        session.position,
+        session.next_packet_id,
+        session.next_mailbox,
+        count,
+        len(session.replays),
+        session.incarnation,
+    )
+    parts = [fixed, text(session.identity)]
+    if count:
+        entries = in_flight.values()
+        parts.append(struct.pack(f">{count}Q", *[e >> REFERENCE_SHIFT for e in entries]))
+        parts.append(
+            struct.pack(
+                f">{count}I",
+                *[i << _META_ID_SHIFT | e & STORED_MASK for i, e in in_flight.items()],
+            )
+        )
+    if session.leases:
+        for packet_id, entry in in_flight.items():
+            if entry & SOURCE_MASK == FROM_GROUP:
+                share_name, topic_filter = session.leases[packet_id]
+                parts.append(text(share_name) + text(topic_filter))
+    for replay in session.replays.values():
+        parts.append(
+            text(replay.topic_filter)
+            + bytes((replay.qos,))
+            + replay.identifier.to_bytes(4, "big")
+            + blob(replay.start, 4)
+        )
+    return b"".join(parts)
+
+
+def decode_session(client_id: str, value: bytes) -> Session:
+    """Return the session of a record, without subscriptions and inbound ids.
+
+    One of version 1 has no incarnation yet: it is 0 until `session.lifetime.repository` gives it
+    one.
+    """
+    what = f"session {client_id!r}"
+    layout = _SESSION_1 if value[:1] == b"\x01" else _SESSION
+    if len(value) < layout.size or value[0] not in (1, _VERSION):
+        raise ValueError(
+            f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected 1 or {_VERSION}"
+        )
+    fields = layout.unpack_from(value)
+    reader = Reader(value, what, layout.size)
+    session = Session(client_id, reader.text(), fields[2])
+    session.is_stored = True
+    session.protocol_version = fields[1]
+    session.connected_at_ms = fields[3]
+    session.disconnected_at_ms = fields[4]
+    session.expiry_interval_s = fields[5]
+    session.expiry_due_ms = fields[6]
+    session.will_due_ms = fields[7]
+    session.position = fields[8]
+    session.next_packet_id = fields[9]
+    session.next_mailbox = fields[10]
+    if layout is _SESSION:
+        session.incarnation = fields[13]
+    count, replays = fields[11], fields[12]
+    references = struct.unpack(f">{count}Q", reader.take(8 * count))
+    metas = struct.unpack(f">{count}I", reader.take(4 * count))
+    for reference, meta in zip(references, metas, strict=True):
+        packet_id = meta >> _META_ID_SHIFT
+        if packet_id == 0 or packet_id in session.in_flight:
+            raise ValueError(f"{what}: packet id {packet_id} in flight twice or zero")
+        session.in_flight[packet_id] = reference << REFERENCE_SHIFT | meta & STORED_MASK
+    for packet_id, entry in session.in_flight.items():
+        if entry & SOURCE_MASK == FROM_GROUP:
+            session.leases[packet_id] = (reader.text(), reader.text())
+    for _ in range(replays):
+        topic_filter = reader.text()
+        qos, identifier = reader.number(1), reader.number(4)
+        session.replays[topic_filter] = Replay(topic_filter, qos, identifier, reader.blob(4))
+    reader.end()
+    return session

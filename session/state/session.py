@@ -1,0 +1,295 @@
+"""The state of one MQTT session and the rules of its packet ids, windows and QoS 2 phases.
+
+Pure: it neither sends nor stores. `session.delivery.delivery` moves messages through it,
+`session.state.records` turns it into bytes. A session is a position in the log plus the packet ids
+in flight: every message of its streams at or below `position` is done unless its packet id is in
+`in_flight`.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from session.state.in_flight import (
+    FROM_GROUP,
+    FROM_LOG,
+    FROM_MAILBOX,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    RELEASED,
+    SOURCE_MASK,
+    TOOK_QUOTA,
+)
+from session.state.subscription import Subscription
+
+EXPIRY_NEVER: Final = 0xFFFFFFFF  # [MQTT-3.1.2-11.2]: the session does not expire
+PACKET_ID_MAX: Final = 65535
+
+
+class Replay:
+    """Retained messages that a SUBSCRIBE still owes: those that match, with keys from `start`."""
+
+    __slots__ = ("identifier", "overtaken", "qos", "start", "topic_filter")
+
+    def __init__(self, topic_filter: str, qos: int, identifier: int, start: bytes) -> None:
+        self.topic_filter: str = topic_filter
+        self.qos: int = qos
+        self.identifier: int = identifier
+        self.start: bytes = start  # b"" = from the first
+        # Topics that got a new retained message since, which was delivered live. Not stored.
+        self.overtaken: set[str] = set()
+
+
+class Session:
+    """One session, connected or just loaded."""
+
+    __slots__ = (
+        "client_id",
+        "connected_at_ms",
+        "created_at_ms",
+        "disconnected_at_ms",
+        "expiry_due_ms",
+        "expiry_interval_s",
+        "identity",
+        "in_flight",
+        "in_flight_max",
+        "incarnation",
+        "incoming",
+        "is_stored",
+        "leases",
+        "next_mailbox",
+        "next_packet_id",
+        "owed_releases",
+        "position",
+        "protocol_version",
+        "receive_maximum",
+        "replays",
+        "send_quota",
+        "send_quota_max",
+        "subscription_bytes",
+        "subscriptions",
+        "will_due_ms",
+    )
+
+    def __init__(self, client_id: str, identity: str, created_at_ms: int) -> None:
+        self.client_id: str = client_id
+        self.identity: str = identity  # the authenticated owner
+        # Which session of all there ever were: never used again, also by the same client. Boot of
+        # the broker << 40 | number; 0 = none yet.
+        self.incarnation: int = 0
+        self.created_at_ms: int = created_at_ms  # all times: broker time, 0 = not
+        self.connected_at_ms: int = 0
+        self.disconnected_at_ms: int = 0
+        self.expiry_due_ms: int = 0
+        self.will_due_ms: int = 0
+        self.expiry_interval_s: int = 0
+        self.protocol_version: int = 4
+        self.is_stored: bool = False  # False: lives and dies with its connection, in memory
+        self.subscriptions: dict[str, Subscription] = {}  # `add` and `remove` change it
+        self.subscription_bytes: int = 0  # their topic filters together, in UTF-8
+        self.incoming: set[int] = set()  # inbound QoS 2 ids that wait for PUBREL
+        self.in_flight: dict[
+            int, int
+        ] = {}  # packet id -> reference and flags (session.state.in_flight)
+        # Shared subscriptions: packet id -> (share name, topic filter) of the group it belongs to.
+        self.leases: dict[int, tuple[str, str]] = {}
+        self.position: int = 0
+        self.next_packet_id: int = 1
+        self.next_mailbox: int = 1
+        self.replays: dict[str, Replay] = {}  # by topic filter, in the order of subscribing
+        self.receive_maximum: int = 0
+        self.in_flight_max: int = PACKET_ID_MAX
+        self.owed_releases: int = 0  # PUBRELs of earlier connections that wait for PUBCOMP
+        self.send_quota: int = 0
+        self.send_quota_max: int = 0
+
+    # Subscriptions
+
+    def add(self, subscription: Subscription) -> None:
+        """Hold a subscription, in place of one to the same topic filter."""
+        topic_filter = subscription.topic_filter
+        if topic_filter not in self.subscriptions:
+            self.subscription_bytes += len(topic_filter.encode())
+        self.subscriptions[topic_filter] = subscription
+
+    def remove(self, topic_filter: str) -> Subscription | None:
+        """Hold a subscription no more; returns it, None if there was none."""
+        subscription = self.subscriptions.pop(topic_filter, None)
+        if subscription is not None:
+            self.subscription_bytes -= len(topic_filter.encode())
+        return subscription
+
+    def keeps_retain(self, subscription: Subscription) -> bool:
+        """Return whether RETAIN comes as published: not to a v3.1.1 client that goes on with it."""
+        return subscription.retain_as_published and self.protocol_version >= 5
+
+    def is_no_local(self, subscription: Subscription) -> bool:
+        """Return whether the client does not want its own messages; v3.1.1 cannot say so."""
+        return subscription.no_local and self.protocol_version >= 5
+
+    # Packet ids and windows, sender side
+
+    def begin_connection(self, receive_maximum: int, in_flight_max: int = PACKET_ID_MAX) -> None:
+        """Start the send quota afresh: it belongs to a connection [MQTT-4.9.0-1].
+
+        It is the client's Receive Maximum, or what is left of our own limit `in_flight_max`
+        beside the PUBRELs that earlier connections owe: these take no quota, but a client that
+        never completes them must not gather more and more.
+        """
+        assert receive_maximum >= 1
+        self.receive_maximum = receive_maximum
+        self.in_flight_max = in_flight_max
+        self.owed_releases = 0
+        for packet_id, entry in self.in_flight.items():
+            if entry & TOOK_QUOTA:
+                self.in_flight[packet_id] = entry & ~TOOK_QUOTA
+            self.owed_releases += bool(entry & RELEASED)
+        self.send_quota = self.send_quota_max = self._quota_max()
+
+    def _quota_max(self) -> int:
+        return min(self.receive_maximum, max(0, self.in_flight_max - self.owed_releases))
+
+    def take_packet_id(self) -> int:
+        """Return a packet id that is not in flight [MQTT-2.2.1-4]; it is not taken yet."""
+        packet_id = self.next_packet_id
+        in_flight = self.in_flight
+        assert len(in_flight) < PACKET_ID_MAX
+        while packet_id in in_flight:
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        self.next_packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        return packet_id
+
+    def bind(self, reference: int, flags: int) -> int:
+        """Give the message `reference` a packet id and take one from the send quota."""
+        assert self.send_quota > 0
+        packet_id = self.take_packet_id()
+        self.in_flight[packet_id] = reference << REFERENCE_SHIFT | flags | TOOK_QUOTA
+        self.send_quota -= 1
+        return packet_id
+
+    def bind_run(self, reference: int, step: int, flags: int, count: int) -> list[int]:
+        """Bind `count` messages, `reference` and those `step` apart after it; returns the ids."""
+        assert self.send_quota >= count
+        self.send_quota -= count
+        in_flight = self.in_flight
+        packet_id = self.next_packet_id
+        entry = reference << REFERENCE_SHIFT | flags | TOOK_QUOTA
+        step <<= REFERENCE_SHIFT
+        packet_ids: list[int] = []
+        for _ in range(count):
+            while packet_id in in_flight:
+                packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+            in_flight[packet_id] = entry
+            entry += step
+            packet_ids.append(packet_id)
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        self.next_packet_id = packet_id
+        return packet_ids
+
+    def bind_each(self, references: list[int], flags: int) -> list[int]:
+        """Bind a message for each reference, all with the same flags; returns the packet ids."""
+        count = len(references)
+        assert self.send_quota >= count
+        self.send_quota -= count
+        in_flight = self.in_flight
+        packet_id = self.next_packet_id
+        flags |= TOOK_QUOTA
+        packet_ids: list[int] = []
+        for reference in references:
+            while packet_id in in_flight:
+                packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+            in_flight[packet_id] = reference << REFERENCE_SHIFT | flags
+            packet_ids.append(packet_id)
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
+        self.next_packet_id = packet_id
+        return packet_ids
+
+    def take_quota_again(self, packet_id: int) -> None:
+        """Count the re-sending of an in-flight PUBLISH on a new connection."""
+        assert self.send_quota > 0
+        entry = self.in_flight[packet_id]
+        assert not entry & TOOK_QUOTA
+        self.in_flight[packet_id] = entry | TOOK_QUOTA
+        self.send_quota -= 1
+
+    def release(self, packet_id: int) -> bool:
+        """PUBREC came: PUBREL is owed from now on. False if no QoS 2 message has this id."""
+        entry = self.in_flight.get(packet_id)
+        if entry is None or entry & QOS_MASK != 2:
+            return False
+        if not entry & (TOOK_QUOTA | RELEASED):
+            self.owed_releases += 1  # an answer to an earlier connection's PUBLISH
+        self.in_flight[packet_id] = entry | RELEASED
+        return True
+
+    def complete(self, packet_id: int, expected_qos: int, released: bool) -> int:
+        """The exchange of `packet_id` ended; returns its entry, or -1 if there is no such exchange.
+
+        A PUBACK ends only a QoS 1 exchange, a PUBCOMP only a released QoS 2 one: an ack of the
+        wrong type changes nothing [MQTT-4.3.3-4].
+        """
+        entry = self.in_flight.get(packet_id, -1)
+        if entry < 0 or entry & QOS_MASK != expected_qos:
+            return -1
+        if bool(entry & RELEASED) is not released:
+            return -1
+        del self.in_flight[packet_id]
+        if entry & TOOK_QUOTA:
+            if self.send_quota < self.send_quota_max:
+                self.send_quota += 1
+        elif self.owed_releases and entry & RELEASED:
+            self.owed_releases -= 1
+            more = max(0, self._quota_max() - self.send_quota_max)
+            self.send_quota_max += more
+            self.send_quota += more
+        return entry
+
+    def drop_in_flight(self, packet_id: int) -> int:
+        """Forget an exchange that cannot or must not be continued; returns its entry."""
+        entry = self.in_flight.pop(packet_id)
+        if entry & TOOK_QUOTA and self.send_quota < self.send_quota_max:
+            self.send_quota += 1
+        return entry
+
+    # Expiry
+
+    def expires_at(self, disconnected_at_ms: int) -> int:
+        """Return when the session ends if its connection ended then; 0 = never. Broker ms."""
+        if self.expiry_interval_s == EXPIRY_NEVER:
+            return 0
+        return disconnected_at_ms + self.expiry_interval_s * 1000
+
+    def is_expired(self, now: int) -> bool:
+        """Is this disconnected session past its end, whether or not it was cleaned up yet?"""
+        return self.disconnected_at_ms > 0 and 0 < self.expiry_due_ms <= now
+
+    def invariants(self) -> Iterator[str]:
+        """Yield a sentence for everything that must hold and does not."""
+        taken = 0
+        for packet_id, entry in self.in_flight.items():
+            if not 1 <= packet_id <= PACKET_ID_MAX:
+                yield f"{self.client_id}: packet id {packet_id} in flight"
+            qos = entry & QOS_MASK
+            if qos not in (1, 2):
+                yield f"{self.client_id}: packet id {packet_id} in flight at QoS {qos}"
+            if entry & RELEASED and qos != 2:
+                yield f"{self.client_id}: packet id {packet_id} released at QoS {qos}"
+            source = entry & SOURCE_MASK
+            reference = entry >> REFERENCE_SHIFT
+            if self.is_stored and source == FROM_LOG and not 0 < reference <= self.position:
+                yield (
+                    f"{self.client_id}: packet id {packet_id} names offset {reference},"
+                    f" but the position is {self.position}"
+                )
+            if self.is_stored and source == FROM_MAILBOX and reference >= self.next_mailbox:
+                yield f"{self.client_id}: packet id {packet_id} names mailbox row {reference}"
+            if (source == FROM_GROUP) is not (packet_id in self.leases):
+                yield f"{self.client_id}: packet id {packet_id} and its lease disagree"
+            taken += bool(entry & TOOK_QUOTA)
+        if self.send_quota != self.send_quota_max - taken:
+            yield (
+                f"{self.client_id}: send quota {self.send_quota} with {taken}"
+                f" of {self.send_quota_max} taken"
+            )
+        for packet_id in self.leases:
+            if packet_id not in self.in_flight:
+                yield f"{self.client_id}: lease of packet id {packet_id}, which is not in flight"

@@ -1,0 +1,252 @@
+"""The committer: the one thread that syncs, and says what is durable.
+
+The event loop writes a batch a tick and never waits for a disk. It tells the committer the serial
+of what it has written; while one sync runs, further ticks are written, and the next sync covers
+them all. So a sync is shared by everything that came in during the one before, with no timer.
+
+Must never report a serial before a sync that began after its request has returned, and never report
+anything after a sync has failed: a second fdatasync may return success for data that is gone. Must
+never touch the engine: `on_durable` runs on this thread and is to be marshalled by the shell. Read
+next: `storage.local.rocks` (why the sync has its own thread), `storage.local.watermark`,
+`storage.local.heartbeat_file`.
+"""
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final
+
+from storage.api import Store
+from storage.errors import Recoverable, StorageError, Unrecoverable
+from storage.local import failpoint
+from storage.local.heartbeat_file import Pulse
+from storage.local.watermark import Watermark
+
+FSYNC: Final = "fsync"
+OS: Final = "os"
+INTERVAL: Final = "interval"
+
+WATERMARK_INTERVAL_S: Final = 1.0
+# A sync refused because the disk is full is asked for again this often; the loop meanwhile waits
+# for space and reopens the store.
+RETRY_INTERVAL_S: Final = 0.1
+INTERVAL_MS_MAX: Final = 60_000
+STOP: Final = -1
+WAKE: Final = 0  # no serial: there is something else to do
+
+
+def parse_durability(text: str) -> tuple[str, int]:
+    """Return the mode and interval (ms, 0 unless the mode is `interval`) that a setting names."""
+    if text in (FSYNC, OS):
+        return text, 0
+    mode, _, interval = text.partition(":")
+    if mode == INTERVAL and interval.isascii() and interval.isdigit():
+        if 1 <= int(interval) <= INTERVAL_MS_MAX:
+            return mode, int(interval)
+    raise ValueError(
+        f"durability {text!r}: expected 'fsync', 'os' or 'interval:MS' "
+        f"with MS from 1 to {INTERVAL_MS_MAX}"
+    )
+
+
+class Committer:
+    """Makes serials durable, in groups. Its thread runs from construction to `close`.
+
+    `durability` says when a serial (from 1 on) counts as durable: `fsync`, after a sync that covers
+    it; `os`, at once, because the write has reached the operating system (a power cut may take it);
+    `interval:MS`, at once, with a sync every MS milliseconds (a power cut may take the last MS).
+
+    `on_durable(serial)` means every serial up to this one. It is called on the committer's thread
+    in `fsync` and from inside `request` otherwise. `on_failure(error)` is called at most once, on
+    the committer's thread, and nothing is reported durable after it; the process must end.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        on_durable: Callable[[int], None],
+        on_failure: Callable[[StorageError], None],
+        *,
+        durability: str = FSYNC,
+        watermark: Watermark | None = None,
+        durable_sequence: Callable[[], int] | None = None,
+        pulse: Pulse | None = None,
+    ) -> None:
+        """Start the thread. `durable_sequence` is the store's, and goes with `watermark`.
+
+        `pulse` belongs to the thread until `close` has returned.
+        """
+        assert (watermark is None) == (durable_sequence is None)
+        self.mode, self.interval_ms = parse_durability(durability)
+        self.failure: StorageError | None = None
+        self.syncs = 0  # completed
+        self.sync_seconds = 0.0  # their durations added up
+        self.sync_seconds_last = 0.0
+        self._store: Final = store
+        self._on_durable: Final = on_durable
+        self._on_failure: Final = on_failure
+        self._watermark: Final = watermark
+        self._sequence: Final = durable_sequence
+        self._pulse: Final = pulse
+        self._alive_ms = 0  # broker time of the newest sign of life asked for
+        self._marked_at = time.monotonic()
+        self._is_closing = False
+        self._requests: Final[SimpleQueue[int]] = SimpleQueue()
+        self._thread: Final = Thread(target=self._run, name="committer", daemon=True)
+        self._thread.start()
+
+    def request(self, serial: int) -> None:
+        """Report `serial` when everything written to the store before this call is durable."""
+        if self.failure is not None:
+            return
+        if self.mode != OS:
+            self._requests.put(serial)
+        if self.mode != FSYNC:
+            self._on_durable(serial)
+
+    def alive(self, broker_ms: int) -> None:
+        """Note, beside the store, that the broker lives at this time: the store takes no heartbeat.
+
+        Durable soon after, where the file system lets it.
+        """
+        self._alive_ms = broker_ms
+        self._requests.put(WAKE)
+
+    def fail(self, error: StorageError) -> None:
+        """Report nothing from now on: a write has failed for good. Does not call `on_failure`."""
+        self.failure = error
+        self._requests.put(STOP)
+
+    def close(self) -> None:
+        """Make everything written so far durable, in every mode, and end the thread. Idempotent.
+
+        Returns when the thread has ended; the store may be closed then. With a full disk it gives
+        up at once. Never raises: what failed has been told to `on_failure`.
+        """
+        self._is_closing = True
+        self._requests.put(STOP)
+        self._thread.join()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        # Shell boundary: whatever goes wrong on this thread, the loop must hear of it, because it
+        # would otherwise wait for ever for its replies.
+        try:
+            if self.mode == INTERVAL:
+                self._run_interval()
+            else:
+                self._run_groups()
+            if self.failure is None:
+                self._final()
+        except StorageError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(Unrecoverable(f"committer: {error!r}"))
+
+    def _fail(self, error: StorageError) -> None:
+        self.failure = error
+        self._on_failure(error)
+
+    def _run_groups(self) -> None:
+        stop = False
+        while not stop and self.failure is None:
+            serial, stop = self._next_group(self._watermark_wait())
+            if serial > 0:
+                serial = self._sync(serial)
+                if serial == 0:
+                    return
+                if failpoint.hook is not None:
+                    failpoint.hook(failpoint.AFTER_SYNC_BEFORE_REPLY)
+                if self.failure is None:
+                    self._on_durable(serial)
+            self._mark(force=False)
+
+    def _run_interval(self) -> None:
+        stop = False
+        while not stop and self.failure is None:
+            deadline = time.monotonic() + self.interval_ms / 1000
+            serial, stop = self._next_group(self._watermark_wait())
+            while not stop and (left := deadline - time.monotonic()) > 0:
+                later, stop = self._next_group(left)
+                serial = max(serial, later)
+            if serial > 0 and self._sync(serial) == 0:
+                return
+            self._mark(force=False)
+
+    def _next_group(self, timeout: float | None) -> tuple[int, bool]:
+        """Wait for a request and take all there are; return the greatest serial, and "stop"."""
+        serial, stop = 0, False
+        requests = self._requests
+        try:
+            taken = requests.get(timeout=timeout)
+            while True:
+                if taken == STOP:
+                    stop = True
+                elif taken > serial:
+                    serial = taken
+                taken = requests.get_nowait()
+        except Empty:
+            self._write_pulse()
+            return serial, stop
+
+    def _write_pulse(self) -> None:
+        """Write the newest sign of life that was asked for, if there is one."""
+        pulse, alive_ms = self._pulse, self._alive_ms
+        if pulse is None or alive_ms in (0, pulse.broker_ms):
+            return
+        try:
+            pulse.write(alive_ms)
+        except Recoverable:
+            return  # even this needs space here: the next one is tried
+
+    def _sync(self, serial: int) -> int:
+        """Sync, as soon as that is possible; return the serial it covers, at least `serial`.
+
+        Returns 0 when the thread is to end: closed while the disk was full, or told to `fail`.
+        """
+        if failpoint.hook is not None:
+            failpoint.hook(failpoint.AFTER_WRITE_BEFORE_SYNC)
+        while self.failure is None:
+            began = time.perf_counter()
+            try:
+                self._store.sync()
+            except Recoverable:
+                # What is requested meanwhile was written before the next try, which will cover it.
+                if self._is_closing:
+                    return 0
+                later, _ = self._next_group(RETRY_INTERVAL_S)
+                serial = max(serial, later)
+            else:
+                self.sync_seconds_last = time.perf_counter() - began
+                self.sync_seconds += self.sync_seconds_last
+                self.syncs += 1
+                return serial
+        return 0
+
+    def _watermark_wait(self) -> float | None:
+        """Return how long to wait for a request before the watermark is due, None for ever."""
+        if self._watermark is None or self._sequence is None:
+            return None
+        if self._watermark.sequence >= self._sequence():
+            return None
+        return max(0.0, self._marked_at + WATERMARK_INTERVAL_S - time.monotonic())
+
+    def _mark(self, *, force: bool) -> None:
+        """Advance the watermark to the last completed sync if that is due."""
+        if self._watermark is None or self._sequence is None:
+            return
+        now = time.monotonic()
+        if force or now - self._marked_at >= WATERMARK_INTERVAL_S:
+            self._watermark.advance(self._sequence())
+            self._marked_at = now
+
+    def _final(self) -> None:
+        """Leave nothing un-synced behind, whatever the mode."""
+        try:
+            self._store.sync()
+        except Recoverable:
+            return
+        self.syncs += 1
+        self._mark(force=True)

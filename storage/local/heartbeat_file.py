@@ -1,0 +1,60 @@
+"""A sign of life for when the database takes no heartbeat: broker time, in a file beside it.
+
+A crash is dated by the last sign of life, and sessions that were connected expire from there. The
+heartbeat row is one, but a full disk may refuse it for hours. This file was written in full once,
+so it can be rewritten in place then; where a file system needs space even for that (it copies on
+write), the sign is missing, and the crash is dated early by as long. Must not be written by the
+event loop: it syncs. Read next: `storage.local.committer`, which writes it,
+`storage.time.broker_clock`.
+"""
+
+import errno
+import struct
+from pathlib import Path
+from typing import Final
+
+from storage.errors import Recoverable, Unrecoverable
+from storage.local.slot_file import Slots
+from storage.local.slot_file import decode as decode_slot
+from storage.local.slot_file import encode as encode_slot
+
+SLOT: Final = struct.Struct(">8sQQ")  # magic, number of the sign, broker time; crc32 after it
+MAGIC: Final = b"HFPULSE1"
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class Pulse:
+    """The last sign of life that is not in the database."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open or create the file. Raises `Unrecoverable` when that fails."""
+        self._slots: Final = Slots(path, SLOT, MAGIC)
+        self._count, self.broker_ms = self._slots.numbers or (0, 0)  # broker_ms 0 = never written
+
+    def write(self, broker_ms: int) -> None:
+        """Note that the broker lives at this time, durably on return. Syncs.
+
+        Raises `Recoverable` where even this needs space, `Unrecoverable` when the disk is failing.
+        """
+        try:
+            self._slots.write(self._count + 1, broker_ms)
+        except OSError as error:
+            kind = Recoverable if error.errno in NO_ROOM else Unrecoverable
+            raise kind(f"{self._slots.path}: {error.strerror}") from error
+        self._count += 1
+        self.broker_ms = broker_ms
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._slots.close()
+
+
+def encode(count: int, broker_ms: int) -> bytes:
+    """Return the bytes of a slot."""
+    return encode_slot(SLOT, MAGIC, count, broker_ms)
+
+
+def decode(slot: bytes) -> tuple[int, int] | None:
+    """Return (count, broker_ms) of a slot, or None if it was never or not completely written."""
+    found = decode_slot(SLOT, MAGIC, slot)
+    return None if found is None else (found[0], found[1])

@@ -1,0 +1,89 @@
+"""A few numbers in a small file of their own, which can be written while the disk is full.
+
+Two slots of a page each, written in turn and in place: a torn write of one leaves the other alone,
+and once the file is there a write needs no space and no metadata. Must know nothing of what the
+numbers mean. Read next: `storage.local.watermark`, `storage.local.heartbeat_file`.
+"""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+from storage.errors import Unrecoverable
+
+SLOT_BYTES: Final = 4096
+CRC: Final = struct.Struct(">I")
+
+
+class Slots:
+    """The file. The slot with the greatest numbers counts; one that does not check is no slot."""
+
+    def __init__(self, path: str | Path, layout: struct.Struct, magic: bytes) -> None:
+        """Open or create the file; `layout` is the magic (`8s`) and the numbers.
+
+        Raises `Unrecoverable` when that fails.
+        """
+        self.path: Final = Path(path)
+        self.numbers: tuple[int, ...] | None = None  # None = never written
+        self._layout: Final = layout
+        self._magic: Final = magic
+        self._next = 0  # the slot to be written next
+        self._file = -1
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if os.fstat(self._file).st_size < 2 * SLOT_BYTES:
+                # Written in full once: later writes need no space and no metadata.
+                os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
+                os.fsync(self._file)
+                _sync_directory(self.path.parent)
+            slots = [os.pread(self._file, SLOT_BYTES, SLOT_BYTES * number) for number in (0, 1)]
+        except OSError as error:
+            self.close()
+            raise Unrecoverable(f"{self.path}: {error.strerror}") from error
+        for number, slot in enumerate(slots):
+            found = decode(layout, magic, slot)
+            if found is not None and (self.numbers is None or found >= self.numbers):
+                self.numbers = found
+                self._next = 1 - number
+
+    def write(self, *numbers: int) -> None:
+        """Put these numbers, durably on return, into the slot that does not count.
+
+        Raises `OSError`; then what counted before still does.
+        """
+        os.pwrite(self._file, encode(self._layout, self._magic, *numbers), SLOT_BYTES * self._next)
+        os.fdatasync(self._file)
+        self.numbers = numbers
+        self._next = 1 - self._next
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def encode(layout: struct.Struct, magic: bytes, *numbers: int) -> bytes:
+    """Return the bytes of a slot: magic, numbers, crc32 of both, and zeros to the page's end."""
+    body = layout.pack(magic, *numbers)
+    return (body + CRC.pack(zlib.crc32(body))).ljust(SLOT_BYTES, b"\0")
+
+
+def decode(layout: struct.Struct, magic: bytes, slot: bytes) -> tuple[int, ...] | None:
+    """Return the numbers of a slot, or None if it was never or not completely written."""
+    body = slot[: layout.size]
+    if len(slot) < layout.size + CRC.size or not body.startswith(magic):
+        return None
+    if CRC.unpack_from(slot, layout.size)[0] != zlib.crc32(body):
+        return None
+    return layout.unpack(body)[1:]
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

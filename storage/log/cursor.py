@@ -1,0 +1,83 @@
+"""Reading the log for one session: its streams, merged by offset, through all generations.
+
+A cursor holds one page per stream and no more than `storage.log.layouts` allows in total, whatever
+the backlog. It stays valid while messages are appended and generations come and go. It sees what
+was written to the store and never a message of a batch that is still being filled. Read next:
+`storage.log.layouts.merge`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from storage.log.generations import Generations
+from storage.log.layouts.api import Reader, Stream
+
+
+class Cursor:
+    """The messages which some streams are owed after a position, in order, each once."""
+
+    __slots__ = ("_generations", "_number", "_reader", "_streams", "missing", "position")
+
+    def __init__(self, generations: Generations, streams: Sequence[Stream], position: int) -> None:
+        self._generations: Final = generations
+        self._streams: Final = list(streams)
+        self._number = 0  # of the generation that `_reader` reads, 0 = none yet
+        self._reader: Reader | None = None
+        # Every message owed up to and including this offset was returned. A session may store it as
+        # its own position: unlike the offset of the last message it also passes what others got.
+        self.position: int = position
+        # Messages an index named whose records are gone, because policy dropped their generation.
+        self.missing: int = 0
+
+    def next(self, count: int, scan_max: int = 0) -> list[Message]:
+        """Return at most `count` further messages; [] when there are no more for now.
+
+        May return fewer than `count` before the end, when messages are large. With `scan_max` a
+        call looks at no more than about that many rows in vain, where the layout has to scan; it
+        may then return [] early, and the end is where `position` stays the same. Raises
+        `CorruptRecord` and what the store raises; the cursor must then not be used again.
+        """
+        while True:
+            upto = self._upto()
+            if upto == 0:
+                return []
+            reader = self._reader
+            assert reader is not None
+            missing = reader.missing
+            messages = reader.next(count, upto, scan_max)
+            self.missing += reader.missing - missing
+            self.position = reader.position
+            if messages or (scan_max and reader.position < upto):
+                return messages
+
+    def skip(self, count: int) -> int:
+        """Pass over at most `count` messages, reading no more than it must; 0 at the end.
+
+        For counting what is owed and for dropping the oldest of a session's backlog.
+        """
+        while True:
+            upto = self._upto()
+            if upto == 0:
+                return 0
+            reader = self._reader
+            assert reader is not None
+            skipped = reader.skip(count, upto, 0)
+            self.position = reader.position
+            if skipped:
+                return skipped
+
+    def _upto(self) -> int:
+        """Place the reader behind `position` and return how far it may read, 0 = nowhere."""
+        generations = self._generations
+        written = generations.written_end(self.position)
+        if self.position >= written:
+            return 0
+        generation = generations.covering(self.position + 1)
+        if generation.number != self._number:
+            if self._reader is not None:
+                # Nothing, unless the generation was dropped while it was being read.
+                self.missing += self._reader.buffered()
+            self._reader = generation.slab.reader(self._streams, self.position)
+            self._number = generation.number
+        return min(generation.last_offset, written)

@@ -1,0 +1,384 @@
+"""Reading blocks: by offset, by the index of some streams, or all of them.
+
+Sessions that read the same stream at the same place find its blocks decoded in a cache which all
+readers of a log share, and get the same `Message` objects: nobody may change one. A reader itself
+holds no block, so ten thousand of them cost their entries of the index and no messages. Must never
+hold more than PAGE_BYTES_MAX of messages and one more. Read next: `storage.log.layouts.merge`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from storage.api import Row, Store
+from storage.log.layouts.api import Stream
+from storage.log.layouts.block_format import (
+    BACK_BITS,
+    BACK_MASK,
+    BLOCK_BYTES,
+    MESSAGE_SIZE,
+    Block,
+    decode_index,
+    decode_single,
+    index_start,
+)
+from storage.log.layouts.merge import INDEX_PAGE_MAX, Merge
+
+# One call hands out and holds at most about this much, so that a backlog of large messages costs
+# the reader this and not count * maximum_packet_size.
+PAGE_BYTES_MAX: Final = 1 << 20
+# What the decoded blocks of a log may take, and what one of them may to be kept.
+CACHE_BYTES: Final = 1 << 20
+CACHED_BLOCK_MAX: Final = 64 << 10
+# Single messages that are kept: pages of two readers; bytes of their blocks, and one block more;
+# the size of a block to be read for one message only. 500 sessions with topics of their own that
+# come back share the blocks of 8 MiB: 22 to 28 us a message instead of 34 with 1 MiB.
+SINGLES_MAX: Final = 512
+SINGLES_BYTES: Final = 8 << 20
+SINGLE_BYTES_MAX: Final = 2 * BLOCK_BYTES
+SCAN_PAGE: Final = 4  # blocks that a scan reads at once
+
+# What the entry of the next message of the same block is more than that of a message.
+_NEXT_IN_BLOCK: Final = (1 << BACK_BITS) - 1
+
+_KEY: Final = struct.Struct(">Q")
+_pack: Final = _KEY.pack
+
+
+class BlockCache:
+    """The blocks read last, by the offset of their last message; the oldest one goes first."""
+
+    __slots__ = ("_blocks", "recent", "singles", "size")
+
+    def __init__(self) -> None:
+        self._blocks: Final[dict[int, Block]] = {}
+        self.recent: Block | None = None  # the one that was asked for by an offset last
+        self.size: int = 0
+        self.singles: Final = SingleCache()
+
+    def get(self, family: str, last: int) -> Block | None:
+        """Return the block of `family` that ends with `last`, None if it is not here."""
+        block = self._blocks.get(last)
+        # What is left of a generation that was dropped is never given out.
+        return block if block is not None and block.family == family else None
+
+    def add(self, block: Block) -> None:
+        """Keep a block, unless it is a large one."""
+        if block.size > CACHED_BLOCK_MAX:
+            return
+        blocks = self._blocks
+        replaced = blocks.pop(block.last, None)
+        if replaced is not None:
+            self.size -= replaced.cost
+        blocks[block.last] = block
+        self.size += block.cost
+        while self.size > CACHE_BYTES:
+            self.size -= blocks.pop(next(iter(blocks))).cost
+
+
+class SingleCache:
+    """What was read last for the sake of one message: the message, and the bytes of its block.
+
+    Of one generation at a time; emptied when it is full.
+    """
+
+    __slots__ = ("_family", "blocks", "messages", "size")
+
+    def __init__(self) -> None:
+        self._family = ""
+        self.messages: Final[dict[int, Message]] = {}  # by their offset
+        self.blocks: Final[dict[int, bytes]] = {}  # by the offset of their last message; sound
+        self.size: int = 0  # of the blocks
+
+    def turn_to(self, family: str) -> None:
+        """Keep nothing but what is of this family."""
+        if family != self._family:
+            self._family = family
+            self.messages.clear()
+            self.blocks.clear()
+            self.size = 0
+
+    def keep_message(self, message: Message) -> None:
+        """Keep a message for sessions that are at the same place."""
+        if len(self.messages) >= SINGLES_MAX:
+            self.messages.clear()
+        self.messages[message.offset] = message
+
+    def keep_block(self, last: int, data: bytes) -> None:
+        """Keep a block for sessions that want another message of it."""
+        if self.size >= SINGLES_BYTES:
+            self.blocks.clear()
+            self.size = 0
+        self.blocks[last] = data
+        self.size += len(data)
+
+
+class BlockRows:
+    """The blocks of one generation."""
+
+    __slots__ = ("_cache", "_family", "_store")
+
+    def __init__(self, store: Store, generation: int, cache: BlockCache) -> None:
+        self._store: Final = store
+        self._family: Final = f"msg.{generation}"
+        self._cache: Final = cache
+
+    def message(self, offset: int, last: int) -> Message | None:
+        """Return the message at `offset` of a block, which ends with `last`, without its neighbour.
+
+        The block is not worth making: the next message of this stream is in another one, or is not
+        the next one of it.
+        """
+        singles = self._cache.singles
+        singles.turn_to(self._family)
+        message = singles.messages.get(offset)
+        if message is not None:
+            return message
+        block = self._cache.get(self._family, last)
+        if block is None:
+            value = singles.blocks.get(last)
+            is_sound = value is not None
+            if value is None:
+                value = self._store.get(self._family, _pack(last))
+                if value is None:
+                    return None
+            if len(value) <= SINGLE_BYTES_MAX:
+                message = decode_single(value, last, offset, is_sound)
+                if message is not None:
+                    singles.keep_message(message)
+                    if not is_sound:
+                        singles.keep_block(last, value)
+                    return message
+            block = Block(value, last, self._family)
+            self._cache.add(block)
+        return block.get(offset)
+
+    def get(self, last: int) -> Block | None:
+        """Return the block that ends with `last`, None if there is none."""
+        block = self._cache.get(self._family, last)
+        if block is None:
+            singles = self._cache.singles
+            singles.turn_to(self._family)
+            value = singles.blocks.get(last)
+            if value is None:
+                value = self._store.get(self._family, _pack(last))
+            if value is None:
+                return None
+            block = Block(value, last, self._family)
+            self._cache.add(block)
+        return block
+
+    def covering(self, offset: int) -> Block | None:
+        """Return the first block that ends at or after `offset`, None if there is none."""
+        cache = self._cache
+        recent = cache.recent
+        if (
+            recent is not None
+            and recent.first <= offset <= recent.last
+            and recent.family == self._family
+        ):
+            return recent
+        rows = self._store.scan(self._family, _pack(offset), count=1)
+        if not rows:
+            return None
+        last = int.from_bytes(rows[0][0], "big")
+        block = cache.get(self._family, last)
+        if block is None:
+            block = Block(rows[0][1], last, self._family)
+            cache.add(block)
+        if block.size <= CACHED_BLOCK_MAX:
+            cache.recent = block
+        return block
+
+    def page(self, first: int, count: int) -> list[Row]:
+        """Return the rows of at most `count` blocks that end at or after `first`."""
+        return self._store.scan(self._family, _pack(first), count=count)
+
+
+class BlockIndex:
+    """The index rows of one generation, as entries to be merged."""
+
+    __slots__ = ("_density", "_family", "_store")
+
+    def __init__(self, store: Store, family: str) -> None:
+        self._store: Final = store
+        self._family: Final = family
+        self._density = 1  # offsets per row, as found the last time
+
+    def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next entries of a filter with after < entry <= upto; see `Index`."""
+        entries: list[int] = []
+        start = (after >> BACK_BITS) + 1
+        stop = index_start(filter_id + 1, 0)
+        while len(entries) < count:
+            before = len(entries)
+            wanted = (count - before) // self._density + 1
+            rows = self._store.scan(self._family, index_start(filter_id, start), stop, count=wanted)
+            used = 0
+            for key, value in rows:
+                decode_index(key, value, start - 1, count, entries)
+                used += 1
+                if len(entries) >= count:
+                    break
+            if used:
+                self._density = max(1, (len(entries) - before) // used)
+            if entries and entries[-1] > upto:
+                while entries and entries[-1] > upto:
+                    entries.pop()
+                break
+            if len(rows) < wanted:
+                break
+            start = (entries[-1] >> BACK_BITS) + 1
+        return entries
+
+
+class BlockReader:
+    """A reader that merges the index rows of its streams by offset."""
+
+    __slots__ = ("_at", "_merge", "_ready", "_rows", "missing", "position")
+
+    def __init__(
+        self, store: Store, index: str, rows: BlockRows, streams: Sequence[Stream], after: int
+    ) -> None:
+        starts: dict[int, int] = {}
+        for stream in streams:
+            since = max(after, stream.since) << BACK_BITS | BACK_MASK
+            starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
+        self._merge: Final = Merge(BlockIndex(store, index), list(starts.items()), after)
+        self._rows: Final = rows
+        self._ready: list[int] = []  # merged, not given out
+        self._at = 0  # next one of `_ready`
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`.
+
+        `scan_max` has no meaning here: the index names only what is owed.
+        """
+        messages: list[Message] = []
+        size = 0
+        rows = self._rows
+        block: Block | None = None
+        last = 0  # offset at which `block` ends
+        ready = self._ready
+        at = self._at
+        while len(messages) < count and size < PAGE_BYTES_MAX:
+            if at == len(ready):
+                ready = self._take(count - len(messages), upto)
+                at = 0
+                if not ready:
+                    break
+            entry = ready[at]
+            at += 1
+            offset = entry >> BACK_BITS
+            wanted = offset + (entry & BACK_MASK)
+            if wanted == last:
+                message = None if block is None else block.get(offset)
+            elif at < len(ready) and ready[at] == entry + _NEXT_IN_BLOCK:
+                block = rows.get(wanted)
+                last = wanted
+                message = None if block is None else block.get(offset)
+            else:
+                message = rows.message(offset, wanted)
+            if message is None:
+                self.missing += 1
+            else:
+                messages.append(message)
+                size += len(message.payload) + MESSAGE_SIZE
+            self.position = offset
+        self._at = at
+        return messages
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over at most `count` messages, by their index rows; returns how many."""
+        skipped = 0
+        while skipped < count:
+            if self._at == len(self._ready) and not self._take(count - skipped, upto):
+                break
+            step = min(count - skipped, len(self._ready) - self._at)
+            self._at += step
+            skipped += step
+            self.position = self._ready[self._at - 1] >> BACK_BITS
+        return skipped
+
+    def buffered(self) -> int:
+        """Return how many distinct offsets are read ahead."""
+        return len(self._ready) - self._at + self._merge.buffered()
+
+    def _take(self, count: int, upto: int) -> list[int]:
+        """Merge the next entries, which is to be done only when all before are given out."""
+        ready = self._merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
+        self._ready = ready
+        self._at = 0
+        if not ready:
+            self.position = max(self.position, upto)
+        return ready
+
+
+class BlockScan:
+    """A reader that looks at every message in order and keeps those whose topic matches."""
+
+    __slots__ = ("_block", "_page", "_rows", "_topic_filter", "missing", "position")
+
+    def __init__(self, rows: BlockRows, topic_filter: str, after: int) -> None:
+        self._rows: Final = rows
+        self._topic_filter: Final = topic_filter
+        self._block: Block | None = None  # the one that has the next message
+        self._page: list[Row] = []  # further ones, the next one last
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
+        messages: list[Message] = []
+        size = 0
+        first = self.position
+        while len(messages) < count and size < PAGE_BYTES_MAX and self.position < upto:
+            if scan_max and self.position - first >= scan_max:
+                break
+            block = self._next_block()
+            if block is None or block.first > upto:
+                self.position = upto
+                break
+            offset = max(self.position + 1, block.first)
+            end = min(block.run_end(offset), upto)
+            message = block.get(offset)
+            assert message is not None
+            if not matches(self._topic_filter, message.topic):
+                self.position = end
+                continue
+            end = min(end, offset + count - len(messages) - 1)
+            while offset <= end and size < PAGE_BYTES_MAX:
+                message = block.get(offset)
+                assert message is not None
+                messages.append(message)
+                size += len(message.payload) + MESSAGE_SIZE
+                self.position = offset
+                offset += 1
+        return messages
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over messages as `next` would return them; returns how many."""
+        return len(self.next(count, upto, scan_max))
+
+    def buffered(self) -> int:
+        """Return 0: rows that were read ahead are not known to match."""
+        return 0
+
+    def _next_block(self) -> Block | None:
+        """Return the block that has the first message behind `position`, None if there is none."""
+        block = self._block
+        while block is None or block.last <= self.position:
+            if not self._page:
+                size = 1 if block is None or block.size > 2 * BLOCK_BYTES else SCAN_PAGE
+                self._page = self._rows.page(self.position + 1, size)
+                if not self._page:
+                    return None
+                self._page.reverse()
+            key, value = self._page.pop()
+            block = Block(value, int.from_bytes(key, "big"))
+            self._block = block
+        return block

@@ -1,0 +1,222 @@
+"""Layout `blocks`: messages in blocks, and an index of offset ranges per durable topic filter.
+
+Family `msg.G`: last offset of a block -> block (`storage.log.layouts.block_format`); family
+`idx.G`: filter_id, last offset, how far behind it its block ends -> nothing, or the ranges of that
+filter that were accepted in the same tick. An accepted message is put on a list, nothing more; its
+rows are made when the tick is sealed: one per 4 KiB of messages, and one per filter that got some,
+whatever their number. Read next: `storage.log.layouts.block_reader`, `storage.log.layouts.merge`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from storage.api import Batch, Store
+from storage.log.layouts.api import Stream
+from storage.log.layouts.block_format import BACK_BITS, KEY_SIZE, Block, decode_index, index_start
+from storage.log.layouts.block_reader import BlockCache, BlockReader, BlockRows, BlockScan
+from storage.log.layouts.block_writer import Sealing
+
+NAME: Final = "blocks"
+# What a pending message is taken to cost beside its payload until its rows are made.
+PENDING_SIZE: Final = 16
+OFFSET_MAX: Final = 2**63 - 1
+_SAMPLE: Final = 16  # blocks looked at on either end
+_PAGE: Final = 16  # blocks read at once when all are read
+
+_KEY: Final = struct.Struct(">Q")
+_pack: Final = _KEY.pack
+
+
+def families(generation: int) -> tuple[str, ...]:
+    """Return the names of the families of a generation with this layout."""
+    return (f"msg.{generation}", f"idx.{generation}")
+
+
+class BlockSlab:
+    """A generation of blocks. It holds what was appended until it is sealed."""
+
+    __slots__ = (
+        "_family",
+        "_filter_ids",
+        "_ids",
+        "_index",
+        "_lists",
+        "_message",
+        "_messages",
+        "_payloads",
+        "_rows",
+        "_store",
+        "_told",
+        "families",
+    )
+
+    def __init__(self, store: Store, generation: int, cache: BlockCache | None = None) -> None:
+        self.families: tuple[str, ...] = families(generation)
+        self._store: Final = store
+        self._family: Final = self.families[0]
+        self._index: Final = self.families[1]
+        self._rows: Final = BlockRows(store, generation, cache or BlockCache())
+        # What is pending: for each run its first message, its filters, and its payloads if it has
+        # more than one message. Three lists and no object per run: a run of one costs half of that.
+        self._messages: list[Message] = []
+        self._ids: list[Sequence[int]] = []
+        self._lists: list[list[bytes] | None] = []
+        # The same of the last run.
+        self._message: Message | None = None
+        self._filter_ids: Sequence[int] = ()
+        self._payloads: list[bytes] | None = None
+        self._told = 0  # size that `append` told of what is pending
+
+    # --- writing ---
+
+    @property
+    def is_pending(self) -> bool:
+        """Are there messages that have no rows yet?"""
+        return self._message is not None
+
+    def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
+        """Take over one message; returns about what it adds in bytes. Its rows come by `seal`."""
+        same = self._message
+        payload = message.payload
+        size = len(payload) + PENDING_SIZE
+        self._told += size
+        if (
+            same is not None
+            and message.topic == same.topic
+            and (filter_ids is self._filter_ids or filter_ids == self._filter_ids)
+            and message.publisher == same.publisher
+            and message.accepted_at_ms == same.accepted_at_ms
+            and message.qos == same.qos
+            and message.expires_at_ms == same.expires_at_ms
+            and message.retain == same.retain
+            and message.properties == same.properties
+        ):
+            payloads = self._payloads
+            if payloads is None:
+                self._payloads = self._lists[-1] = [same.payload, payload]
+            else:
+                payloads.append(payload)
+            return size
+        self._begin(message, filter_ids, None)
+        return size
+
+    def append_run(
+        self, message: Message, payloads: Sequence[bytes], filter_ids: Sequence[int]
+    ) -> int:
+        """Take over messages like `message` with these payloads, from its offset on.
+
+        Returns about what they add in bytes.
+        """
+        taken = list(payloads)
+        self._begin(message, filter_ids, taken)
+        size = sum([len(payload) for payload in taken]) + PENDING_SIZE * len(taken)
+        self._told += size
+        return size
+
+    def seal(self, batch: Batch) -> int:
+        """Put the rows of all that is pending into `batch`.
+
+        Returns their size in bytes, less what `append` told of it.
+        """
+        if self._message is None:
+            return 0
+        sealing = Sealing(batch, self._family, self._index)
+        sealing.add(self._messages, self._ids, self._lists)
+        size = sealing.size - self._told
+        self.discard()
+        return size
+
+    def discard(self) -> None:
+        """Forget what is pending."""
+        self._messages = []
+        self._ids = []
+        self._lists = []
+        self._message = None
+        self._filter_ids = ()
+        self._payloads = None
+        self._told = 0
+
+    def _begin(
+        self, message: Message, filter_ids: Sequence[int], payloads: list[bytes] | None
+    ) -> None:
+        self._messages.append(message)
+        self._ids.append(filter_ids)
+        self._lists.append(payloads)
+        self._message = message
+        self._filter_ids = filter_ids
+        self._payloads = payloads
+
+    # --- reading ---
+
+    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
+        """Return the messages at `offsets` in their order, None where there is none."""
+        found: list[Message | None] = []
+        block: Block | None = None
+        for offset in offsets:
+            if block is None or offset < block.first or offset > block.last:
+                block = self._rows.covering(offset)
+            found.append(None if block is None else block.get(offset))
+        return found
+
+    def first_from(self, offset: int) -> Message | None:
+        """Return the first message at or after `offset`, None if there is none."""
+        block = self._rows.covering(offset)
+        return None if block is None else block.get(max(offset, block.first))
+
+    def last_offset(self) -> int:
+        """Return the greatest offset written, 0 if there is none."""
+        row = self._store.last(self._family, _pack(0), _pack(OFFSET_MAX))
+        return 0 if row is None else int.from_bytes(row[0], "big")
+
+    def sampled_size(self) -> int:
+        """Return the size in bytes of one message on average, of the newest and oldest blocks."""
+        rows = self._rows.page(0, _SAMPLE)
+        if not rows:
+            return 0
+        last = self.last_offset()
+        rows += self._rows.page(max(0, last - _SAMPLE + 1), _SAMPLE)
+        count = sum([Block(value, int.from_bytes(key, "big")).count for key, value in rows])
+        return sum([KEY_SIZE + len(value) for _, value in rows]) // count
+
+    def measured(self) -> tuple[int, int]:
+        """Return how many messages there are and the size of their rows; reads all of them."""
+        count = size = start = 0
+        while rows := self._rows.page(start, _PAGE):
+            for key, value in rows:
+                block = Block(value, int.from_bytes(key, "big"))
+                count += block.count
+                size += KEY_SIZE + len(value)
+                start = block.last + 1
+        return count, size
+
+    def reader(self, streams: Sequence[Stream], after: int) -> BlockReader:
+        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        return BlockReader(self._store, self._index, self._rows, streams, after)
+
+    def scanner(self, topic_filter: str, after: int) -> BlockScan:
+        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        return BlockScan(self._rows, topic_filter, after)
+
+    def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
+        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        first: int | None = None
+        for stream in streams:
+            since = max(after, stream.since)
+            # What is already found bounds the search in the other streams.
+            end = upto if first is None else first - 1
+            if since >= end:
+                continue
+            rows = self._store.scan(
+                self._index,
+                index_start(stream.filter_id, since + 1),
+                index_start(stream.filter_id + 1, 0),
+                count=1,
+            )
+            if rows:
+                entries: list[int] = []
+                decode_index(rows[0][0], rows[0][1], since, 1, entries)
+                if entries and entries[0] >> BACK_BITS <= end:
+                    first = entries[0] >> BACK_BITS
+        return first

@@ -1,0 +1,206 @@
+"""Layout `filters`: an ordered index of offsets per distinct durable topic filter.
+
+Family `msg.G`: offset -> record; family `idx.G`: filter_id, offset -> nothing. An append is one row
+plus one index row per filter that has a holder, however many sessions hold it; a reader seeks to
+its position in each of its streams and merges them by offset. Read next: `storage.log.cursor`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from storage.api import Batch, Store
+from storage.log.layouts.api import Stream
+from storage.log.layouts.merge import INDEX_PAGE_MAX, Merge
+from storage.log.layouts.message_rows import (
+    KEY_SIZE,
+    PAGE_BYTES_MAX,
+    PAGE_FIRST,
+    PAGE_MAX,
+    MessageRows,
+    TopicScan,
+    message_family,
+    message_key,
+)
+from storage.tables.message_record import decode_message, encode_message
+
+NAME: Final = "filters"
+_INDEX_KEY: Final = struct.Struct(">QQ")
+_INDEX_KEY_SIZE: Final = 16
+_index_key: Final = _INDEX_KEY.pack
+_OFFSET: Final = struct.Struct(">Q")
+_offset_of: Final = _OFFSET.unpack_from
+
+
+def index_key(filter_id: int, offset: int) -> bytes:
+    """Return the key of an index row: filter_id and offset, 8 bytes big-endian each."""
+    return _index_key(filter_id, offset)
+
+
+def index_family(generation: int) -> str:
+    """Return the name of the family that holds the index of a generation."""
+    return f"idx.{generation}"
+
+
+def families(generation: int) -> tuple[str, ...]:
+    """Return the names of the families of a generation with this layout."""
+    return (message_family(generation), index_family(generation))
+
+
+class FilterSlab:
+    """A generation with an index per filter."""
+
+    __slots__ = ("_family", "_index", "_rows", "_store", "families")
+
+    def __init__(self, store: Store, generation: int) -> None:
+        self.families: tuple[str, ...] = families(generation)
+        self._store: Final = store
+        self._rows: Final = MessageRows(store, generation)
+        self._family: Final = self._rows.family
+        self._index: Final = index_family(generation)
+
+    @property
+    def is_pending(self) -> bool:
+        """Return False: rows are in their batch at once."""
+        return False
+
+    def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
+        """Add the rows of one message to `batch`; returns their size in bytes."""
+        offset = message.offset
+        record = encode_message(message)
+        batch.append((self._family, message_key(offset), record))
+        index = self._index
+        for filter_id in filter_ids:
+            batch.append((index, _index_key(filter_id, offset), b""))
+        return KEY_SIZE + len(record) + _INDEX_KEY_SIZE * len(filter_ids)
+
+    def seal(self, batch: Batch) -> int:
+        """Do nothing: rows are in their batch at once."""
+        return 0
+
+    def discard(self) -> None:
+        """Do nothing: nothing is pending."""
+
+    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
+        """Return the messages at `offsets` in their order, None where there is none."""
+        return self._rows.get_many(offsets)
+
+    def first_from(self, offset: int) -> Message | None:
+        """Return the first message at or after `offset`, None if there is none."""
+        return self._rows.first_from(offset)
+
+    def last_offset(self) -> int:
+        """Return the greatest offset written, 0 if there is none."""
+        return self._rows.last_offset()
+
+    def sampled_size(self) -> int:
+        """Return the size in bytes of one message's row on average, without its index rows."""
+        return self._rows.sampled_size()
+
+    def measured(self) -> tuple[int, int]:
+        """Return how many message rows there are and their size in bytes; reads all of them."""
+        return self._rows.measured()
+
+    def reader(self, streams: Sequence[Stream], after: int) -> "IndexReader":
+        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        return IndexReader(self._store, self._index, self._rows, streams, after)
+
+    def scanner(self, topic_filter: str, after: int) -> TopicScan:
+        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        return TopicScan(self._rows, [Stream(0, topic_filter, 0)], after)
+
+    def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
+        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        first: int | None = None
+        for stream in streams:
+            start = _index_key(stream.filter_id, max(after, stream.since) + 1)
+            # What is already found bounds the search in the other streams.
+            stop = _index_key(stream.filter_id, upto + 1 if first is None else first)
+            if start < stop:
+                rows = self._store.scan(self._index, start, stop, count=1)
+                if rows:
+                    first = int(_offset_of(rows[0][0], KEY_SIZE)[0])
+        return first
+
+
+class FilterIndex:
+    """The index rows of one generation, as offsets to be merged."""
+
+    __slots__ = ("_family", "_store")
+
+    def __init__(self, store: Store, family: str) -> None:
+        self._store: Final = store
+        self._family: Final = family
+
+    def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next offsets of a filter in (after, upto], at most `count`; see `Index`."""
+        rows = self._store.scan(
+            self._family,
+            _index_key(filter_id, after + 1),
+            _index_key(filter_id, upto + 1),
+            count=count,
+        )
+        return [_offset_of(key, KEY_SIZE)[0] for key, _ in rows]
+
+
+class IndexReader:
+    """A reader that merges the index rows of its streams by offset."""
+
+    __slots__ = ("_merge", "_messages_size", "_rows", "missing", "position")
+
+    def __init__(
+        self, store: Store, index: str, rows: MessageRows, streams: Sequence[Stream], after: int
+    ) -> None:
+        starts: dict[int, int] = {}
+        for stream in streams:
+            since = max(after, stream.since)
+            starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
+        self._merge: Final = Merge(FilterIndex(store, index), list(starts.items()), after)
+        self._rows: Final = rows
+        self._messages_size = (
+            PAGE_FIRST  # messages to read at once: small until their size is known
+        )
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`.
+
+        `scan_max` has no meaning here: the index names only what is owed.
+        """
+        messages: list[Message] = []
+        size = 0
+        while len(messages) < count and size < PAGE_BYTES_MAX:
+            offsets = self._merge.take(min(count - len(messages), self._messages_size), upto)
+            if not offsets:
+                self.position = max(self.position, upto)
+                break
+            page_bytes = 0
+            for offset, record in zip(offsets, self._rows.records(offsets), strict=True):
+                if record is None:
+                    self.missing += 1
+                else:
+                    page_bytes += len(record)
+                    messages.append(decode_message(record, offset))
+            self.position = offsets[-1]
+            size += page_bytes
+            fitting = PAGE_BYTES_MAX * len(offsets) // (page_bytes + 1)
+            self._messages_size = max(1, min(PAGE_MAX, fitting, 4 * self._messages_size))
+        return messages
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over at most `count` messages, by their index rows; returns how many."""
+        skipped = 0
+        while skipped < count:
+            offsets = self._merge.take(min(count - skipped, INDEX_PAGE_MAX), upto)
+            if not offsets:
+                self.position = max(self.position, upto)
+                break
+            skipped += len(offsets)
+            self.position = offsets[-1]
+        return skipped
+
+    def buffered(self) -> int:
+        """Return how many distinct offsets are read ahead."""
+        return self._merge.buffered()

@@ -1,0 +1,115 @@
+"""Merging the index of several streams by offset, with bounded read-ahead.
+
+Works on entries: numbers that sort like the offsets they stand for, each stream's ascending. Shared
+by the layouts with an index. Must never hold more than BUFFERED_MAX entries, or one per stream.
+Read next: `storage.log.layouts.filters`, `storage.log.layouts.block_reader`.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from typing import Final, Protocol
+
+# Offsets one reader holds at most, whatever the number of its streams (one for each beyond that).
+# 4,096 of them are 160 kB.
+BUFFERED_MAX: Final = 4096
+INDEX_PAGE_FIRST: Final = 8  # offsets of the first page of a stream: most streams have few
+INDEX_PAGE_MAX: Final = 512  # offsets of a later one
+
+
+class Index(Protocol):
+    """Where the entries come from."""
+
+    def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next entries of a filter with after < entry <= upto, ascending.
+
+        At most `count` of them; fewer mean that there are no more up to `upto`.
+        """
+        ...
+
+
+class Lane:
+    """One stream being read: a page of entries ahead."""
+
+    __slots__ = ("at", "entries", "filter_id", "known", "page_size")
+
+    def __init__(self, filter_id: int, after: int) -> None:
+        self.filter_id: int = filter_id
+        self.entries: list[int] = []
+        self.at: int = 0  # next one of `entries`
+        # The stream has no entry after the last of `entries` up to here.
+        self.known: int = after
+        self.page_size: int = INDEX_PAGE_FIRST
+
+
+class Merge:
+    """The entries of some streams in order, each once.
+
+    The heap holds for each lane its next entry, or, while its page is used up, the smallest one
+    that could come next. Only when that bound reaches the top is the lane's next page read. So a
+    session with one deep stream and a thousand idle ones pays for the idle ones once per end of the
+    log it has seen, and not once per page of the deep one.
+    """
+
+    __slots__ = ("_heap", "_index", "_last", "_page_max", "lanes")
+
+    def __init__(self, index: Index, starts: Sequence[tuple[int, int]], after: int) -> None:
+        """`starts` names each filter once, with the entry behind which it is read."""
+        self._index: Final = index
+        self.lanes: Final = [Lane(filter_id, start) for filter_id, start in starts]
+        self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self.lanes)]
+        heapify(self._heap)
+        self._page_max: Final = max(1, min(INDEX_PAGE_MAX, BUFFERED_MAX // max(1, len(self.lanes))))
+        self._last = after  # greatest entry given out
+
+    def take(self, count: int, upto: int) -> list[int]:
+        """Return at most `count` entries <= `upto`, the next of all lanes in order, each once.
+
+        None at all means that there are no more up to `upto`, which must never shrink.
+        """
+        lanes = self.lanes
+        if len(lanes) == 1:
+            return self._page_of_one(lanes[0], count, upto)
+        heap = self._heap
+        merged: list[int] = []
+        last = self._last
+        while len(merged) < count and heap:
+            entry, number = heap[0]
+            if entry > upto:
+                break
+            lane = lanes[number]
+            if lane.at < len(lane.entries):
+                if entry != last:
+                    merged.append(entry)
+                    last = entry
+                lane.at += 1
+            else:
+                self._fill(lane, upto)
+            bound = lane.entries[lane.at] if lane.at < len(lane.entries) else lane.known + 1
+            heapreplace(heap, (bound, number))
+        self._last = last
+        return merged
+
+    def buffered(self) -> int:
+        """Return how many distinct entries are read ahead."""
+        return len({entry for lane in self.lanes for entry in lane.entries[lane.at :]})
+
+    def _page_of_one(self, lane: Lane, count: int, upto: int) -> list[int]:
+        if lane.at == len(lane.entries):
+            if lane.known >= upto:
+                return []
+            self._fill(lane, upto)
+        start = lane.at
+        page = lane.entries[start : start + count]
+        lane.at = start + len(page)
+        return page
+
+    def _fill(self, lane: Lane, upto: int) -> None:
+        """Read the next page of `lane`, which is used up."""
+        size = min(lane.page_size, self._page_max)
+        lane.entries = self._index.page(lane.filter_id, lane.known, upto, size)
+        lane.at = 0
+        if len(lane.entries) < size:
+            lane.known = upto
+        else:
+            lane.known = lane.entries[-1]
+            lane.page_size = 4 * size

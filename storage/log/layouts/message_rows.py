@@ -1,0 +1,189 @@
+"""The message rows which all layouts of today share: family `msg.G`, key offset, value record.
+
+Frozen like the layouts themselves: a layout with other message rows brings its own. Also reading
+them in order while matching topics, which needs no index. Must never hold more than a page of rows.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from storage.api import Row, Store
+from storage.log.layouts.api import Stream
+from storage.tables.message_record import decode_message, topic_bytes
+
+OFFSET_MAX: Final = 2**63 - 1
+KEY_SIZE: Final = 8
+# One call hands out and holds at most about this much, so that a backlog of large messages costs
+# the reader this and not count * maximum_packet_size.
+PAGE_BYTES_MAX: Final = 1 << 20
+PAGE_FIRST: Final = 8  # messages of a first page, before their size is known
+# Messages of a later page. A page is sized by the one before it, so this also limits what a
+# sudden run of the largest messages costs; pages of 512 are only 5 % faster.
+PAGE_MAX: Final = 64
+_SAMPLE: Final = 64
+# Topics remembered with who wants them; a hit saves matching every filter. 4,096 entries of ~150
+# bytes are 600 kB at the most and for one reader only.
+_TOPICS_MAX: Final = 4096
+
+_KEY: Final = struct.Struct(">Q")
+_pack: Final = _KEY.pack
+_unpack: Final = _KEY.unpack_from
+
+
+def message_key(offset: int) -> bytes:
+    """Return the key of a message row: the offset, 8 bytes big-endian."""
+    return _pack(offset)
+
+
+def message_family(generation: int) -> str:
+    """Return the name of the family that holds the messages of a generation."""
+    return f"msg.{generation}"
+
+
+class MessageRows:
+    """The message rows of one generation."""
+
+    __slots__ = ("_store", "family")
+
+    def __init__(self, store: Store, generation: int) -> None:
+        self._store: Final = store
+        self.family: Final = message_family(generation)
+
+    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
+        """Return the messages at `offsets` in their order, None where there is none."""
+        records = self.records(offsets)
+        return [
+            None if record is None else decode_message(record, offset)
+            for record, offset in zip(records, offsets, strict=True)
+        ]
+
+    def records(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """Return the records at `offsets` in their order, None where there is none."""
+        return self._store.get_many(self.family, [_pack(offset) for offset in offsets])
+
+    def first_from(self, offset: int) -> Message | None:
+        """Return the first message at or after `offset`, None if there is none."""
+        rows = self._store.scan(self.family, _pack(offset), count=1)
+        if not rows:
+            return None
+        key, record = rows[0]
+        return decode_message(record, int(_unpack(key)[0]))
+
+    def page(self, first: int, last: int, count: int) -> list[Row]:
+        """Return at most `count` rows with offsets from `first` to `last`."""
+        return self._store.scan(self.family, _pack(first), _pack(last + 1), count=count)
+
+    def last_offset(self) -> int:
+        """Return the greatest offset written, 0 if there is none."""
+        row = self._store.last(self.family, _pack(0), _pack(OFFSET_MAX))
+        return 0 if row is None else int(_unpack(row[0])[0])
+
+    def sampled_size(self) -> int:
+        """Return the average size in bytes of the newest 64 and the oldest 64 rows, 0 if none."""
+        last = self.last_offset()
+        rows = self._store.scan(self.family, _pack(0), count=_SAMPLE)
+        rows += self._store.scan(self.family, _pack(max(0, last - _SAMPLE + 1)), count=_SAMPLE)
+        if not rows:
+            return 0
+        return KEY_SIZE + sum(len(record) for _, record in rows) // len(rows)
+
+    def measured(self) -> tuple[int, int]:
+        """Return how many rows there are and their size in bytes; reads all of them, by pages."""
+        count = size = 0
+        start = _pack(0)
+        while rows := self._store.scan(self.family, start, count=PAGE_MAX):
+            count += len(rows)
+            size += sum(KEY_SIZE + len(record) for _, record in rows)
+            start = rows[-1][0] + b"\0"
+        return count, size
+
+
+class TopicScan:
+    """A reader that looks at every message in order and keeps those its streams are owed."""
+
+    __slots__ = (
+        "_at",
+        "_page",
+        "_page_size",
+        "_rows",
+        "_streams",
+        "_wanted_after",
+        "missing",
+        "position",
+    )
+
+    def __init__(self, rows: MessageRows, streams: Sequence[Stream], after: int) -> None:
+        self._rows: Final = rows
+        self._streams: Final = streams
+        self._wanted_after: Final[dict[bytes, int]] = {}  # topic -> smallest since that matches
+        self._page: list[Row] = []
+        self._at = 0  # next row of the page
+        self._page_size = PAGE_FIRST
+        self.position = after
+        self.missing = 0
+
+    def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
+        return [
+            decode_message(record, offset) for offset, record in self._take(count, upto, scan_max)
+        ]
+
+    def skip(self, count: int, upto: int, scan_max: int) -> int:
+        """Pass over at most `count` messages; returns how many."""
+        return len(self._take(count, upto, scan_max))
+
+    def buffered(self) -> int:
+        """Return 0: rows that were read ahead are not known to match."""
+        return 0
+
+    def _take(self, count: int, upto: int, scan_max: int) -> list[tuple[int, bytes]]:
+        taken: list[tuple[int, bytes]] = []
+        size = 0
+        scanned = 0
+        wanted_after = self._wanted_after
+        while len(taken) < count and size < PAGE_BYTES_MAX:
+            if self._at == len(self._page):
+                if self.position >= upto or (scan_max and scanned >= scan_max):
+                    break
+                if not self._fill(upto):
+                    self.position = upto
+                    break
+                scanned += len(self._page)
+            key, record = self._page[self._at]
+            self._at += 1
+            offset = int(_unpack(key)[0])
+            topic = topic_bytes(record, offset)
+            since = wanted_after.get(topic)
+            if since is None:
+                since = self._match(topic)
+            if offset > since:
+                taken.append((offset, record))
+                size += len(record)
+            self.position = offset
+        return taken
+
+    def _fill(self, upto: int) -> bool:
+        page: list[Row] = []
+        if self._streams:
+            page = self._rows.page(self.position + 1, upto, self._page_size)
+        self._page = page
+        self._at = 0
+        if not page:
+            return False
+        mean = sum(len(record) for _, record in page) // len(page) + 1
+        self._page_size = max(1, min(PAGE_MAX, PAGE_BYTES_MAX // mean, 2 * self._page_size))
+        return True
+
+    def _match(self, topic: bytes) -> int:
+        name = topic.decode()
+        since = OFFSET_MAX
+        for stream in self._streams:
+            if stream.since < since and matches(stream.topic_filter, name):
+                since = stream.since
+        if len(self._wanted_after) >= _TOPICS_MAX:
+            self._wanted_after.clear()
+        self._wanted_after[topic] = since
+        return since

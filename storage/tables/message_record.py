@@ -1,0 +1,125 @@
+"""One stored message as bytes: the value of a row in `msg.G`, of a retained and of a mailbox row.
+
+Never edited incompatibly: a change of the format is a new version byte beside the old one, with its
+golden file. Layout of version 1, integers big-endian:
+
+    u8 version = 1 | u8 flags (bits 0-1 QoS, bit 2 RETAIN, others zero)
+    u64 accepted_at_ms | u64 expires_at_ms (0 = never)
+    u16 publisher size | u16 topic size | u32 properties size | u32 payload size
+    publisher | topic | properties | payload
+    u32 CRC-32 of all of the above, little-endian
+
+The checksum is little-endian and last because the CRC-32 of data followed by its own CRC-32 in that
+form is one constant: checking a record is one call over the whole value and copies no payload. The
+offset is the key and is not repeated here. Read next: `storage.log.message_log`.
+"""
+
+import struct
+import zlib
+from typing import Final
+
+from mqtt.message import Message
+from storage.errors import CorruptRecord
+
+VERSION: Final = 1
+QOS_MASK: Final = 0x03
+RETAIN_FLAG: Final = 0x04
+FLAGS_KNOWN: Final = QOS_MASK | RETAIN_FLAG
+
+_HEAD: Final = struct.Struct(">BBQQHHII")
+_CRC: Final = struct.Struct("<I")
+_HEAD_SIZE: Final = 30
+_CRC_SIZE: Final = 4
+_CRC_RESIDUE: Final = 0x2144DF1C  # CRC-32 of any data followed by its own little-endian CRC-32
+_QOS_MAX: Final = 2
+
+_pack_head: Final = _HEAD.pack
+_unpack_head: Final = _HEAD.unpack_from
+_pack_crc: Final = _CRC.pack
+_crc32: Final = zlib.crc32
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the record of `message`; its offset is not part of it.
+
+    The sizes are what the wire can carry, so a message that a decoder accepted always fits.
+    """
+    publisher = message.publisher.encode()
+    topic = message.topic.encode()
+    properties = message.properties
+    payload = message.payload
+    head = (
+        _pack_head(
+            VERSION,
+            message.qos | RETAIN_FLAG if message.retain else message.qos,
+            message.accepted_at_ms,
+            message.expires_at_ms,
+            len(publisher),
+            len(topic),
+            len(properties),
+            len(payload),
+        )
+        + publisher
+        + topic
+        + properties
+    )
+    # Checksum in two steps and one join: a large payload is copied once (26 us instead of 67 us at
+    # 100 kB); at 128 bytes it costs 0.1 us more than checksumming the joined body.
+    return b"".join((head, payload, _pack_crc(_crc32(payload, _crc32(head)))))
+
+
+def decode_message(data: bytes, offset: int) -> Message:
+    """Return the message of a record, with its position in the log.
+
+    Raises `CorruptRecord` unless every byte is as `encode_message` wrote it.
+    """
+    if _crc32(data) != _CRC_RESIDUE or len(data) < _HEAD_SIZE + _CRC_SIZE:
+        raise CorruptRecord(f"message {offset}: checksum does not match its {len(data)} bytes")
+    (
+        version,
+        flags,
+        accepted_at_ms,
+        expires_at_ms,
+        publisher_size,
+        topic_size,
+        properties_size,
+        payload_size,
+    ) = _unpack_head(data)
+    if version != VERSION:
+        raise CorruptRecord(f"message {offset}: record version {version}, expected {VERSION}")
+    qos = flags & QOS_MASK
+    if flags & ~FLAGS_KNOWN or qos > _QOS_MAX:
+        raise CorruptRecord(f"message {offset}: flags {flags:#04x} are not known to version 1")
+    topic_at = _HEAD_SIZE + publisher_size
+    properties_at = topic_at + topic_size
+    payload_at = properties_at + properties_size
+    end = payload_at + payload_size
+    if end + _CRC_SIZE != len(data):
+        raise CorruptRecord(
+            f"message {offset}: {len(data)} bytes, expected {end + _CRC_SIZE} by its sizes"
+        )
+    try:
+        return Message(
+            data[topic_at:properties_at].decode(),
+            data[payload_at:end],
+            qos,
+            flags & RETAIN_FLAG != 0,
+            data[properties_at:payload_at],
+            data[_HEAD_SIZE:topic_at].decode(),
+            accepted_at_ms,
+            expires_at_ms,
+            offset,
+        )
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(f"message {offset}: topic or publisher is not UTF-8") from error
+
+
+def topic_bytes(data: bytes, offset: int) -> bytes:
+    """Return only the topic of a record, checked: what a scan needs to decide about a message.
+
+    Raises `CorruptRecord`: to believe the topic of a damaged record could skip a message.
+    """
+    if _crc32(data) != _CRC_RESIDUE or len(data) < _HEAD_SIZE + _CRC_SIZE or data[0] != VERSION:
+        raise CorruptRecord(f"message {offset}: {len(data)} bytes are no sound record")
+    topic_at = _HEAD_SIZE + (data[18] << 8 | data[19])
+    return data[topic_at : topic_at + (data[20] << 8 | data[21])]

@@ -1,0 +1,253 @@
+"""The keys and values of everything that is not a message body: one place, one function per row.
+
+Column families, keys and values are described in docs/formats.md and pinned by golden files. Values
+that this module does not own (session records) arrive as bytes; all of them are sealed with a
+CRC-32 here, so that a damaged row is noticed and never believed. Nothing in this module does I/O by
+itself: it adds changes to a batch or asks the store it is given. Read next:
+`storage.tables.timers`, `storage.log.message_log`.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from storage.api import Batch, Row, Store
+from storage.errors import CorruptRecord
+
+META: Final = "meta"
+SESSIONS: Final = "sessions"
+SUBSCRIPTIONS: Final = "subscriptions"
+HOLDERS: Final = "holders"
+FILTERS: Final = "filters"
+INCOMING: Final = "incoming"
+MAILBOX: Final = "mailbox"
+GROUPS: Final = "groups"
+RETAINED: Final = "retained"
+DUE: Final = "due"
+CONNECTIONS: Final = "connections"
+HISTORY: Final = "history"
+BOOKS: Final = "books"
+
+FAMILIES: Final = (
+    META,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    HOLDERS,
+    FILTERS,
+    INCOMING,
+    MAILBOX,
+    GROUPS,
+    RETAINED,
+    DUE,
+    CONNECTIONS,
+    HISTORY,
+    BOOKS,
+)
+
+FORMAT_KEY: Final = b"format"
+FORMAT_VERSION: Final = 1
+TOTALS_KEY: Final = b"totals"
+BOOT_KEY: Final = b"boot"
+
+SCAN_PAGE: Final = 512  # rows a page: one page of small rows stays below 64 KiB
+
+_CRC: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_FILTER: Final = struct.Struct(">BQI")
+_TOTALS: Final = struct.Struct(">BQQQQ")
+_BOOT: Final = struct.Struct(">BQQ")
+
+
+def seal(body: bytes) -> bytes:
+    """Return `body` with its CRC-32 in front."""
+    return _CRC.pack(zlib.crc32(body)) + body
+
+
+def unseal(value: bytes, what: str) -> bytes:
+    """Return the body of a sealed value; raises `CorruptRecord` naming `what` if it was damaged."""
+    if len(value) < 4:
+        raise CorruptRecord(f"{what}: value of {len(value)} bytes, expected a checksum first")
+    body = value[4:]
+    if _CRC.unpack_from(value)[0] != zlib.crc32(body):
+        raise CorruptRecord(f"{what}: checksum does not match its {len(body)} bytes")
+    return body
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the first key after all keys that start with `prefix` (which ends below 0xFF)."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def scan_all(store: Store, family: str, start: bytes, stop: bytes | None) -> Iterator[Row]:
+    """Yield every row with start <= key < stop, page by page."""
+    while True:
+        rows = store.scan(family, start, stop, count=SCAN_PAGE)
+        yield from rows
+        if len(rows) < SCAN_PAGE:
+            return
+        start = rows[-1][0] + b"\0"
+
+
+def scan_prefix(store: Store, family: str, prefix: bytes) -> Iterator[Row]:
+    """Yield every row whose key starts with `prefix`."""
+    return scan_all(store, family, prefix, prefix_end(prefix))
+
+
+# Keys. A client_id holds no U+0000 [MQTT-1.5.4-2], so a zero byte ends it.
+
+
+def client_prefix(client_id: str) -> bytes:
+    """Return the prefix of all rows of one client in the families keyed by client_id first."""
+    return client_id.encode() + b"\0"
+
+
+def subscription_key(client_id: str, topic_filter: str) -> bytes:
+    """Return the key of one subscription ($share filters in full)."""
+    return client_id.encode() + b"\0" + topic_filter.encode()
+
+
+def incoming_key(client_id: str, packet_id: int) -> bytes:
+    """Return the key of an inbound QoS 2 packet id that waits for its PUBREL."""
+    return client_id.encode() + b"\0" + packet_id.to_bytes(2, "big")
+
+
+def mailbox_key(client_id: str, number: int) -> bytes:
+    """Return the key of a message that a session is owed from outside its streams."""
+    return client_id.encode() + b"\0" + number.to_bytes(8, "big")
+
+
+def session_holder(client_id: str) -> bytes:
+    """Return the holder name of a session."""
+    return b"c" + client_id.encode()
+
+
+def group_holder(share_name: str) -> bytes:
+    """Return the holder name of a shared subscription's group."""
+    return b"g" + share_name.encode()
+
+
+def holder_key(filter_id: int, holder: bytes) -> bytes:
+    """Return the key that says that `holder` reads the stream `filter_id`."""
+    return _U64.pack(filter_id) + holder
+
+
+def group_key(share_name: str, topic_filter: str) -> bytes:
+    """Return the key of a shared subscription: a share name holds no zero byte either."""
+    return share_name.encode() + b"\0" + topic_filter.encode()
+
+
+def split_group_key(key: bytes) -> tuple[str, str]:
+    """Return (share name, topic filter) of a group's key."""
+    share_name, _, topic_filter = key.partition(b"\0")
+    return share_name.decode(), topic_filter.decode()
+
+
+def retained_key(topic: str) -> bytes:
+    """Return the key of a retained message.
+
+    Levels are separated by a zero byte, which no topic contains and which sorts first, so all
+    topics below a level are neighbours and a wildcard look-up can seek instead of scan.
+    """
+    return topic.encode().replace(b"/", b"\0")
+
+
+def retained_topic(key: bytes) -> str:
+    """Return the topic of a retained message's key."""
+    return key.replace(b"\0", b"/").decode()
+
+
+# Values
+
+
+def encode_filter(filter_id: int, holders: int) -> bytes:
+    """Return the value of a durable topic filter."""
+    return seal(_FILTER.pack(1, filter_id, holders))
+
+
+def decode_filter(value: bytes) -> tuple[int, int]:
+    """Return (filter_id, holders)."""
+    body = unseal(value, "filter")
+    if len(body) != _FILTER.size or body[0] != 1:
+        raise CorruptRecord(f"filter: version {body[:1].hex()} of {len(body)} bytes, expected 1")
+    _, filter_id, holders = _FILTER.unpack(body)
+    return filter_id, holders
+
+
+def encode_since(since: int) -> bytes:
+    """Return the value of a holder: the offset after which it is owed the stream's messages."""
+    return _U64.pack(since)
+
+
+class Totals:
+    """Counts over all rows that would cost a scan to find, kept in one row with what they count."""
+
+    __slots__ = ("next_filter_id", "retained", "sessions", "subscriptions")
+
+    def __init__(
+        self, sessions: int = 0, retained: int = 0, subscriptions: int = 0, next_filter_id: int = 1
+    ) -> None:
+        self.sessions = sessions
+        self.retained = retained
+        self.subscriptions = subscriptions
+        self.next_filter_id = next_filter_id
+
+    def encode(self) -> bytes:
+        """Return the row's value."""
+        return seal(
+            _TOTALS.pack(1, self.sessions, self.retained, self.subscriptions, self.next_filter_id)
+        )
+
+
+def load_totals(store: Store) -> Totals:
+    """Read the totals; a new store has none yet."""
+    value = store.get(META, TOTALS_KEY)
+    if value is None:
+        return Totals()
+    body = unseal(value, "totals")
+    if len(body) != _TOTALS.size or body[0] != 1:
+        raise CorruptRecord(f"totals: version {body[:1].hex()} of {len(body)} bytes, expected 1")
+    _, sessions, retained, subscriptions, next_filter_id = _TOTALS.unpack(body)
+    return Totals(sessions, retained, subscriptions, next_filter_id)
+
+
+def encode_boot(boot: int, told: int) -> bytes:
+    """Return the value of the row that counts the starts of the broker.
+
+    The history of the present boot has at least `told` events, wherever its rows are by now.
+    """
+    return seal(_BOOT.pack(1, boot, told))
+
+
+def load_boot(store: Store) -> tuple[int, int]:
+    """Return how often the broker was started on this store, and what `encode_boot` calls told.
+
+    (0, 0) if it never was. Raises `CorruptRecord`.
+    """
+    value = store.get(META, BOOT_KEY)
+    if value is None:
+        return 0, 0
+    body = unseal(value, "boot")
+    if len(body) != _BOOT.size or body[0] != 1:
+        raise CorruptRecord(f"boot: version {body[:1].hex()} of {len(body)} bytes, expected 1")
+    _, boot, told = _BOOT.unpack(body)
+    return boot, told
+
+
+def check_format(store: Store, batch: Batch) -> None:
+    """Refuse a store of a newer format; mark a new one with ours.
+
+    Raises `CorruptRecord` for a mark that cannot be read or is newer than this program.
+    """
+    value = store.get(META, FORMAT_KEY)
+    if value is None:
+        batch.append((META, FORMAT_KEY, seal(FORMAT_VERSION.to_bytes(2, "big"))))
+        return
+    body = unseal(value, "format")
+    if len(body) != 2:
+        raise CorruptRecord(f"format: {len(body)} bytes, expected 2")
+    version = int.from_bytes(body, "big")
+    if version != FORMAT_VERSION:
+        raise CorruptRecord(
+            f"data format {version}, but this version of Holdfast reads format {FORMAT_VERSION}"
+        )

@@ -1,0 +1,113 @@
+"""What has to happen at a time: session expiry, delayed wills, retained expiry, by key order.
+
+There is no timer per session: the rows of the family `due` are sorted by time, and the broker asks
+for the ones that have come. A removal is known at once, although the row is only gone from the
+store when the batch is written. Never decides what an entry means. Read next:
+`session.lifetime.collection`.
+"""
+
+import struct
+from typing import Final
+
+from storage.api import Batch, Store
+from storage.tables.tables import DUE, seal, unseal
+
+# Kinds, in the order in which they are worked off at the same millisecond: a will that is due when
+# its session ends fires before the session is removed.
+WILL: Final = 1
+SESSION: Final = 2
+RETAINED: Final = 3
+
+# How far `come` looks for the next entry. Entries that were removed cost a look-up as much as live
+# ones until the store has compacted them away, and most are: sessions are resumed long before they
+# expire. So it looks at one second of them at a time, once a second.
+LOOKAHEAD_MS: Final = 1000
+
+_TIME: Final = struct.Struct(">QB")
+
+
+class Entry:
+    """One row of `due`."""
+
+    __slots__ = ("at_ms", "key", "kind", "name", "value")
+
+    def __init__(self, key: bytes, at_ms: int, kind: int, name: bytes, value: bytes) -> None:
+        self.key = key
+        self.at_ms = at_ms  # broker time
+        self.kind = kind
+        self.name = name
+        self.value = value
+
+
+def due_key(at_ms: int, kind: int, name: bytes) -> bytes:
+    """Return the key of an entry."""
+    return _TIME.pack(at_ms, kind) + name
+
+
+class Due:
+    """The time-ordered entries of one store, with the changes of the unwritten batch on top."""
+
+    def __init__(self, store: Store) -> None:
+        self._store: Final = store
+        self._removed: set[bytes] = set()
+        # When to call `come` next, in broker ms; None = there was nothing at all.
+        self.next_ms: int | None = None
+        self._floor_ms = 0  # nothing is due before
+
+    def open(self) -> None:
+        """Learn the earliest entry. Call once, before anything is added."""
+        rows = self._store.scan(DUE, b"", count=1)
+        self.next_ms = _TIME.unpack_from(rows[0][0])[0] if rows else None
+
+    def add(self, batch: Batch, at_ms: int, kind: int, name: bytes, value: bytes = b"") -> None:
+        """Put an entry into the batch."""
+        key = due_key(at_ms, kind, name)
+        self._removed.discard(key)
+        batch.append((DUE, key, seal(value)))
+        if self.next_ms is None or at_ms < self.next_ms:
+            self.next_ms = at_ms
+        if at_ms < self._floor_ms:
+            self._floor_ms = at_ms
+
+    def remove(self, batch: Batch, at_ms: int, kind: int, name: bytes) -> None:
+        """Take an entry away; removing one that does not exist changes nothing."""
+        key = due_key(at_ms, kind, name)
+        self._removed.add(key)
+        batch.append((DUE, key, None))
+
+    def get(self, at_ms: int, kind: int, name: bytes) -> bytes | None:
+        """Return the value of a written entry that was not removed since, or None."""
+        key = due_key(at_ms, kind, name)
+        if key in self._removed:
+            return None
+        value = self._store.get(DUE, key)
+        return None if value is None else unseal(value, "due entry")
+
+    def is_removed(self, key: bytes) -> bool:
+        """Was this entry removed since the last write of the batch?"""
+        return key in self._removed
+
+    def written(self) -> None:
+        """Take note that the batch with all changes so far was written to the store."""
+        self._removed.clear()
+
+    def come(self, now: int, count: int) -> list[Entry]:
+        """Return at most `count` written entries whose time has come, earliest first.
+
+        Also refreshes `next_ms`. The caller writes its batch first, removes what it works off, and
+        asks again when it got `count`.
+        """
+        past = (now + 1).to_bytes(8, "big")
+        rows = self._store.scan(DUE, self._floor_ms.to_bytes(8, "big"), past, count=count)
+        entries = []
+        for key, value in rows:
+            at_ms, kind = _TIME.unpack_from(key)
+            entries.append(Entry(key, at_ms, kind, key[_TIME.size :], unseal(value, "due entry")))
+        if len(rows) == count:
+            self.next_ms = now
+            return entries
+        self._floor_ms = entries[0].at_ms if entries else now + 1
+        horizon = now + LOOKAHEAD_MS
+        later = self._store.scan(DUE, past, horizon.to_bytes(8, "big"), count=1)
+        self.next_ms = _TIME.unpack_from(later[0][0])[0] if later else horizon
+        return entries

@@ -1,0 +1,91 @@
+"""The show: it plays by itself, counts honestly, and says in one line why it cannot play."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from broker.cli import demo
+from broker.cli.demo_client import Client
+from mqtt.packets import Publish
+
+ROOT = Path(__file__).parents[3]
+
+
+def received(*numbers: int) -> Client:
+    """Return a client that received these orders with its session."""
+    boat = Client("boat")
+    boat.session_present = True
+    for number in numbers:
+        boat.received.append(Publish("a", b"%d" % number, 1 + number % 2, packet_id=1))
+    return boat
+
+
+def judge(boat: Client, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(demo, "OFFLINE_MESSAGES", 2)
+    monkeypatch.setattr(demo, "STREAM_MESSAGES", 2)
+    return demo._judge(boat, [b"0", b"1"], time.monotonic())
+
+
+def test_the_show_ends_with_nothing_lost_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "broker", "demo"],
+        cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(tmp_path),
+            "HOLDFAST__LISTENER__PORT": "none of its business",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    assert "recovered 2 sessions in" in result.stdout
+    assert "session present: yes" in result.stdout
+    assert "nothing was lost" in result.stdout
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [
+        ((0, 1, 2, 3), 0),
+        ((0, 0, 1, 2, 3, 2), 0),
+        ((1, 2, 3), 1),
+        ((0, 1, 2), 1),
+        ((0, 1, 1, 2, 3), 1),
+        ((2, 0, 1, 3), 1),
+    ],
+    ids=["all", "QoS 1 twice", "acknowledged lost", "missing", "QoS 2 twice", "out of order"],
+)
+def test_the_verdict_is_what_was_counted(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    numbers: tuple[int, ...],
+    status: int,
+) -> None:
+    assert judge(received(*numbers), monkeypatch) == status
+    assert ("nothing was lost" in capsys.readouterr().out) is (status == 0)
+
+
+def test_a_lost_session_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    boat = received(0, 1, 2, 3)
+    boat.session_present = False
+    assert judge(boat, monkeypatch) == 1
+
+
+def test_a_broker_that_does_not_start_is_said_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho some words >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(demo.DemoError, match="the broker did not start: some words"):
+        demo.play()

@@ -1,0 +1,259 @@
+"""What a scrape and a health check see, over a real socket."""
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.observe.metrics import STALLED_S, MetricsServer, Snapshot, Status
+from session.counters import Counters
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+class Broker:
+    """The other side of the metrics server: what the engine's thread would answer."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.status = Status()
+        self.gauges: dict[str, int] = {}
+        self.snapshots_taken = 0
+        self.is_answering = True
+        self.server = MetricsServer(
+            "127.0.0.1",
+            0,
+            counters=self.counters,
+            status=self.status,
+            take_snapshot=self.take_snapshot,
+        )
+
+    def take_snapshot(self, timeout_s: float) -> Snapshot | None:
+        if not self.is_answering:
+            return None
+        self.snapshots_taken += 1
+        return Snapshot(
+            dict(self.gauges),
+            connections={"tcp": 2, "web": 1},
+            storage_bytes={"sst": 5, "wal": 7},
+            write_stall=0,
+            loop_lag_s=0.25,
+        )
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
+        """Return status, content type and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read().decode()
+            return response.status, response.headers["Content-Type"], body
+        finally:
+            connection.close()
+
+    def scrape(self) -> Samples:
+        status, content_type, body = self.get("/metrics")
+        assert status == 200
+        assert content_type.startswith("text/plain; version=0.0.4")
+        samples: Samples = {}
+        for family in text_string_to_metric_families(body):
+            assert family.documentation, family.name
+            for sample in family.samples:
+                key = (sample.name, tuple(sorted(sample.labels.items())))
+                assert key not in samples
+                samples[key] = sample.value
+        return samples
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker()
+    yield broker
+    broker.server.close()
+
+
+def test_counters_appear_under_their_names_and_labels(broker: Broker) -> None:
+    broker.counters.packets_received[3] = 5
+    broker.counters.packets_sent[4] = 4
+    broker.counters.messages_received[1] = 3
+    broker.counters.bytes_sent = 99
+    broker.counters.drop("queue_full", 2)
+    broker.counters.connects["accepted"] = 1
+    broker.counters.disconnects["taken_over"] = 1
+    broker.counters.wills["fired"] = 1
+    broker.counters.sessions_resumed = 6
+    broker.counters.redeliveries = 8
+    samples = broker.scrape()
+    for name, labels, value in [
+        ("packets_total", {"direction": "received", "packet": "publish"}, 5),
+        ("packets_total", {"direction": "sent", "packet": "puback"}, 4),
+        ("messages_total", {"direction": "received", "qos": "1"}, 3),
+        ("bytes_total", {"direction": "sent"}, 99),
+        ("messages_dropped_total", {"reason": "queue_full"}, 2),
+        ("connects_total", {"result": "accepted"}, 1),
+        ("disconnects_total", {"reason": "taken_over"}, 1),
+        ("wills_total", {"outcome": "fired"}, 1),
+        ("sessions_resumed_total", {}, 6),
+        ("redeliveries_total", {}, 8),
+    ]:
+        assert samples["holdfast_" + name, tuple(sorted(labels.items()))] == value
+
+
+def test_every_reason_is_there_before_it_happens_so_that_rates_work(broker: Broker) -> None:
+    samples = broker.scrape()
+    for reason in broker.counters.dropped:
+        assert samples["holdfast_messages_dropped_total", (("reason", reason),)] == 0
+
+
+def test_histograms_are_cumulative_and_agree_with_their_count(broker: Broker) -> None:
+    for seconds in (0.001, 0.002, 0.5):
+        broker.counters.commit_seconds.add(seconds)
+    samples = broker.scrape()
+    name = "holdfast_storage_commit_seconds"
+    buckets = {dict(key[1])["le"]: v for key, v in samples.items() if key[0] == name + "_bucket"}
+    assert buckets["+Inf"] == samples[name + "_count", ()] == 3
+    assert samples[name + "_sum", ()] == pytest.approx(0.503)
+    values = [value for _, value in sorted(buckets.items(), key=lambda item: float(item[0]))]
+    assert values == sorted(values)
+
+
+def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> None:
+    assert not any(name.startswith("holdfast_history") for name, _ in broker.scrape())
+    other = Broker()
+    try:
+        other.gauges = {
+            "history_lag_ms": 2500,
+            "history_outbox_bytes": 7,
+            "history_events": 11,
+            "history_gap_events": 3,
+            "history_export_failures": 2,
+            "history_segments": 2,
+            "history_level": 2,
+        }
+        samples = other.scrape()
+    finally:
+        other.server.close()
+    assert samples["holdfast_history_lag_seconds", ()] == 2.5
+    assert samples["holdfast_history_outbox_bytes", ()] == 7
+    assert samples["holdfast_history_events_total", ()] == 11
+    assert samples["holdfast_history_gap_events_total", ()] == 3
+    assert samples["holdfast_history_export_failures_total", ()] == 2
+    assert samples["holdfast_history_segments_total", ()] == 2
+    levels = {
+        dict(labels)["level"]: value
+        for (name, labels), value in samples.items()
+        if name == "holdfast_history_level"
+    }
+    assert levels == {"off": 0, "sessions": 0, "books": 1, "sampled": 0, "full": 0}
+
+
+def test_gauges_come_from_the_engines_snapshot(broker: Broker) -> None:
+    broker.gauges = {"sessions_online": 3, "sessions_offline": 4, "inflight_messages": 5}
+    broker.status.recovery_seconds = 1.5
+    broker.status.durability = "fsync"
+    samples = broker.scrape()
+    assert samples["holdfast_sessions", (("state", "online"),)] == 3
+    assert samples["holdfast_sessions", (("state", "offline"),)] == 4
+    assert samples["holdfast_inflight_messages", ()] == 5
+    assert samples["holdfast_storage_bytes", (("part", "wal"),)] == 7
+    assert samples["holdfast_connections", (("listener", "web"),)] == 1
+    assert samples["holdfast_event_loop_lag_seconds", ()] == 0.25
+    assert samples["holdfast_recovery_seconds", ()] == 1.5
+    assert samples["holdfast_durability_info", (("mode", "fsync"),)] == 1
+    assert ("process_resident_memory_bytes", ()) in samples
+
+
+def test_two_scrapes_in_a_row_ask_the_engine_once(broker: Broker) -> None:
+    broker.scrape()
+    broker.scrape()
+    assert broker.snapshots_taken == 1
+
+
+def test_a_silent_engine_leaves_the_counters_readable(broker: Broker) -> None:
+    broker.is_answering = False
+    broker.counters.bytes_received = 1
+    samples = broker.scrape()
+    assert samples["holdfast_bytes_total", (("direction", "received"),)] == 1
+    assert ("holdfast_sessions", (("state", "online"),)) not in samples
+
+
+@pytest.mark.parametrize(
+    ("phase", "healthy", "ready"),
+    [
+        ("starting", 200, 503),
+        ("recovering", 200, 503),
+        ("ready", 200, 200),
+        ("draining", 200, 503),
+        ("failed", 503, 503),
+    ],
+)
+def test_health_and_readiness_follow_the_phase(
+    broker: Broker, phase: str, healthy: int, ready: int
+) -> None:
+    broker.status.phase = phase
+    assert broker.get("/healthz")[::2] == (healthy, f"{phase}\n")
+    assert broker.get("/readyz")[::2] == (ready, f"{phase}\n")
+
+
+def test_a_loop_that_stopped_turning_is_neither_healthy_nor_ready(broker: Broker) -> None:
+    broker.status.phase = "ready"
+    broker.status.beat -= STALLED_S + 1
+    assert broker.get("/healthz")[::2] == (503, "stalled\n")
+    assert broker.get("/readyz")[::2] == (503, "stalled\n")
+
+
+def test_other_paths_and_head_requests_are_answered(broker: Broker) -> None:
+    assert broker.get("/")[0] == 404
+    assert broker.get("/metrics?x=1")[0] == 200
+    status, _, body = broker.get("/healthz", "HEAD")
+    assert (status, body) == (200, "")
+
+
+def test_a_port_in_use_is_an_error_of_the_start(broker: Broker) -> None:
+    with pytest.raises(OSError, match="in use"):
+        MetricsServer(
+            "127.0.0.1",
+            broker.server.port,
+            counters=Counters(),
+            status=Status(),
+            take_snapshot=lambda timeout_s: None,
+        )
+
+
+def test_a_host_that_cannot_be_a_name_is_an_error_of_the_start() -> None:
+    with pytest.raises(OSError, match="not a host name"):
+        MetricsServer(
+            "é" * 80,
+            0,
+            counters=Counters(),
+            status=Status(),
+            take_snapshot=lambda timeout_s: None,
+        )
+
+
+def test_close_ends_the_thread_and_frees_the_port() -> None:
+    broker = Broker()
+    port = broker.server.port
+    broker.server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "metrics"]
+    MetricsServer(
+        "127.0.0.1",
+        port,
+        counters=Counters(),
+        status=Status(),
+        take_snapshot=lambda timeout_s: None,
+    ).close()
+
+
+def test_labels_are_bounded_words(broker: Broker) -> None:
+    broker.gauges = {"generations": 1}
+    bounded: Callable[[str], bool] = lambda word: len(word) < 40  # noqa: E731
+    for (name, labels), _ in broker.scrape().items():
+        assert bounded(name.removeprefix("holdfast_"))
+        assert {label for label, _ in labels} <= {
+            "direction", "packet", "qos", "reason", "result", "outcome", "state", "kind", "part",
+            "listener", "mode", "le", "version", "python", "rocksdict", "build",
+            "generation",
+        }  # fmt: skip

@@ -1,0 +1,101 @@
+"""The operator's socket in the data directory."""
+
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.operations import control_socket as control
+from broker.operations.control_socket import ControlError, ControlServer, Request, ask
+from tests.broker.loop import Loop
+
+
+class Broker:
+    """A loop that makes the calls it is asked for, on a thread of its own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.loop = Loop()
+        self.threads: set[str] = set()
+        self.server = ControlServer(data_dir, self.answer, self.loop.call_soon_threadsafe)
+
+    def answer(self, request: Request) -> Request:
+        self.threads.add(threading.current_thread().name)
+        if request.get("do") == "fail":
+            raise ControlError("no")
+        return {"heard": request["do"]}
+
+    def ask(self, data_dir: Path, word: str) -> Request:
+        """Ask while the loop turns once."""
+        turn = threading.Thread(target=self.loop.run_one, name="the loop")
+        turn.start()
+        try:
+            return ask(data_dir, {"do": word})
+        finally:
+            turn.join()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path)
+    yield made
+    made.server.close()
+
+
+def test_a_request_is_answered_on_the_loops_thread(broker: Broker, tmp_path: Path) -> None:
+    assert broker.ask(tmp_path, "hello") == {"heard": "hello"}
+    with pytest.raises(ControlError, match=r"^no$"):
+        broker.ask(tmp_path, "fail")
+    assert broker.threads == {"the loop"}
+
+
+def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(
+    broker: Broker, tmp_path: Path
+) -> None:
+    path = tmp_path / control.NAME
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    broker.server.close()
+    broker.server.close()
+    assert not path.exists()
+    with pytest.raises(ControlError, match=r"cannot ask the broker at .*: No such file"):
+        ask(tmp_path, {"do": "hello"})
+
+
+def test_what_a_crash_left_is_replaced_however_deep_it_lies(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    (deep / control.NAME).touch()
+    broker = Broker(deep)
+    try:
+        assert broker.ask(deep, "hello") == {"heard": "hello"}
+    finally:
+        broker.server.close()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"\n", b"hello\n", b"[1]\n", b'"x"\n', b"\xff\n", b"x" * 20_000, b"[" * 16_000 + b"\n"],
+)
+def test_noise_is_answered_and_the_next_request_served(
+    broker: Broker, tmp_path: Path, noise: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(15)
+        client.connect(control.NAME)
+        client.sendall(noise)
+        assert client.recv(1000).startswith(b'{"error": "not a line of JSON"}')
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(control.NAME)  # and goes without a word
+    assert broker.ask(tmp_path, "hello") == {"heard": "hello"}
+
+
+def test_a_loop_that_does_not_turn_is_said(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "ANSWER_S", 0.01)
+    monkeypatch.setattr(socket.socket, "settimeout", lambda self, seconds: None)
+    with pytest.raises(ControlError, match="too busy"):
+        ask(tmp_path, {"do": "hello"})

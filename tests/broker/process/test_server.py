@@ -1,0 +1,471 @@
+"""The process from start to end: what it says, what it refuses, and how it leaves."""
+
+import contextlib
+import gc
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker import build
+from broker.process.server import GC_FROZEN_AT, freeze_if_grown
+from broker.security import password_file as passwords
+from broker.security import password_hashes as hashes
+from mqtt import reasons
+from mqtt.packets import Connack, Connect, Disconnect
+from storage.local.rocks import RocksStore
+from storage.local.watermark import Watermark
+from storage.tables.tables import SESSIONS
+from tests.broker.network.certificates import Authority
+from tests.durability.process import ROOT, BrokerProcess, free_port, http_get
+from tests.durability.rawclient import Closed, RawClient
+
+Start = Callable[..., BrokerProcess]
+
+
+def refused(broker: BrokerProcess, **environment: str) -> str:
+    """Start a second process with this one's settings and return the one line it dies with."""
+    result = subprocess.run(
+        [sys.executable, "-m", "broker", "serve", "-p", str(broker.port)],
+        env={
+            **os.environ,
+            **broker.env,
+            "HOLDFAST__STORAGE__DATA_DIR": str(broker.data_dir),
+            **environment,
+        },
+        cwd=broker.directory,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode == 1, result.stderr
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("holdfast: ")
+    return line
+
+
+def events(broker: BrokerProcess) -> dict[str, dict[str, object]]:
+    """Return the last log line of every event of the present start."""
+    lines = [json.loads(line) for line in broker.log().splitlines()]
+    return {line["event"]: line for line in lines}
+
+
+def wait_for_event(broker: BrokerProcess, name: str) -> None:
+    """Return once the broker has logged this event; each try is a connection of its own."""
+    for _ in range(500):
+        if name in events(broker):
+            return
+        client = RawClient(broker.port, "waits")
+        client.open()
+        client.drop()
+    raise AssertionError(f"{name} never came: {broker.tail()}")
+
+
+# Starting.
+
+
+def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
+    broker = start()
+    other = str(tmp_path / "other")
+    line = refused(broker, HOLDFAST__STORAGE__DATA_DIR=other, HOLDFAST__METRICS__PORT="0")
+    assert f"port {broker.port} on 127.0.0.1 is in use by another process" in line
+    line = refused(
+        broker, HOLDFAST__STORAGE__DATA_DIR=other, HOLDFAST__LISTENER__PORT="0"
+    )  # the flag wins over the variable, so this is the same port still
+    assert f"port {broker.port}" in line
+
+
+def test_a_metrics_port_in_use_is_one_line(start: Start, prepare: Start) -> None:
+    broker, second = start(), prepare()
+    line = refused(second, HOLDFAST__METRICS__PORT=str(broker.metrics_port))
+    assert f"metrics: port {broker.metrics_port} on 127.0.0.1 is in use" in line
+
+
+def test_a_locked_data_directory_is_one_line_naming_its_holder(
+    start: Start, prepare: Start
+) -> None:
+    broker, second = start(), prepare()
+    line = refused(second, HOLDFAST__STORAGE__DATA_DIR=str(broker.data_dir))
+    assert str(broker.data_dir) in line
+    assert f"in use by process {broker.pid}" in line
+
+
+def test_a_data_directory_that_cannot_be_one_is_one_line(prepare: Start) -> None:
+    broker = prepare()
+    broker.data_dir.write_text("a file")
+    assert f"data directory {broker.data_dir}: not a directory" in refused(broker)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_data_directory_is_one_line(prepare: Start) -> None:
+    broker = prepare()
+    broker.data_dir.mkdir(mode=0o000)
+    assert "permission denied" in refused(broker)
+
+
+def test_a_damaged_password_file_is_one_line(prepare: Start, tmp_path: Path) -> None:
+    broker = prepare()
+    users = tmp_path / "users"
+    users.write_text("nonsense\n")
+    line = refused(broker, HOLDFAST__AUTH__PASSWORD_FILE=str(users))
+    assert f"password file {users} line 1" in line
+
+
+def test_an_address_of_another_machine_is_one_line(prepare: Start) -> None:
+    line = refused(
+        prepare(),
+        HOLDFAST__LISTENER__HOST="192.0.2.1",
+        HOLDFAST__AUTH__ALLOW_ANONYMOUS="true",
+    )
+    assert "cannot listen on 192.0.2.1" in line
+
+
+def test_ready_is_said_with_port_and_what_was_recovered(start: Start) -> None:
+    broker = start()
+    for number in range(3):
+        client = RawClient(broker.port, f"device-{number}")
+        client.durable()
+        client.disconnect()
+    broker.restart()
+    ready = events(broker)["ready"]
+    assert re.search(
+        rf"ready port={broker.port} recovered 3 sessions in [0-9.]+ s$", str(ready["message"])
+    )
+    assert ready["sessions"] == 3
+    assert ready["build"] == str(build.find())
+    assert "not_compiled" not in events(broker)
+    samples = broker.metrics()
+    assert samples["holdfast_recovered_sessions"] == 3
+    assert samples["holdfast_recovery_seconds"] > 0
+    assert samples['holdfast_sessions{state="offline"}'] == 3
+
+
+def test_port_0_takes_a_free_one_and_names_it(prepare: Start) -> None:
+    broker = prepare(HOLDFAST__METRICS__PORT="0")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "broker", "serve", "-p", "0", "--data-dir", str(broker.data_dir)],
+        env={**os.environ, **broker.env},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        found = re.search(r"ready port=([0-9]+) ", process.stderr.readline())
+        assert found is not None
+        client = RawClient(int(found[1]), "c")
+        client.connect()
+        client.disconnect()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stderr.close()
+
+
+def test_systemd_hears_ready_only_after_recovery_and_stopping_at_the_end(
+    prepare: Start, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        broker = prepare(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000").start()
+        assert manager.recv(1000) == b"STATUS=recovering"
+        ready = manager.recv(1000)
+        while ready == b"WATCHDOG=1":
+            ready = manager.recv(1000)
+        assert re.fullmatch(rb"READY=1\nSTATUS=recovered 0 sessions in [0-9.]+ s", ready)
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        assert broker.stop() == 0
+        last = manager.recv(1000)
+        while last == b"WATCHDOG=1":
+            last = manager.recv(1000)
+        assert last.startswith(b"STOPPING=1")
+
+
+def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: Start) -> None:
+    broker = start()
+    assert broker.stop() == 0
+    watermark = Watermark(broker.data_dir / "watermark")
+    watermark.advance(watermark.sequence + 1000)
+    watermark.close()
+    line = refused(broker)
+    assert "at least 1000 are lost" in line
+    assert "--accept-data-loss" in line
+    broker.arguments = ("--accept-data-loss",)
+    broker.start()
+    assert events(broker)["data_loss_accepted"]["batches"] == 1000
+    broker.arguments = ()
+    broker.restart()
+
+
+@pytest.mark.parametrize("mode", ["os", "interval:20"])
+def test_other_durability_modes_serve_and_keep_sessions_over_a_restart(
+    start: Start, mode: str
+) -> None:
+    broker = start(HOLDFAST__STORAGE__DURABILITY=mode)
+    client = RawClient(broker.port, "c")
+    client.durable()
+    client.subscribe("a", qos=1)
+    client.publish("a", b"x", qos=1)
+    client.drop()
+    assert broker.metrics()[f'holdfast_durability_info{{mode="{mode}"}}'] == 1
+    broker.restart()
+    client.resume()
+
+
+def test_it_runs_on_asyncio_where_uvloop_is_missing(prepare: Start, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "uvloop.py").write_text("raise ImportError('not here')\n")
+    broker = prepare(PYTHONPATH=f"{hidden}{os.pathsep}{ROOT}").start()
+    client = RawClient(broker.port, "c")
+    client.durable()
+    client.subscribe("a", qos=2)
+    client.disconnect()
+    assert broker.stop() == 0
+
+
+# Ending.
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sends_v5_clients_away_with_0x8b_and_exits_0(
+    start: Start, number: signal.Signals
+) -> None:
+    broker = start()
+    modern, old = RawClient(broker.port, "modern"), RawClient(broker.port, "old", version=4)
+    modern.durable()
+    old.connect(clean_start=False)
+    broker.signal(number)
+    farewell = modern.expect_closed()
+    assert isinstance(farewell, Disconnect)
+    assert farewell.reason_code == reasons.SERVER_SHUTTING_DOWN
+    assert old.expect_closed() is None
+    assert broker.wait_exit(20) == 0
+    assert "exit" in events(broker)
+    broker.start()
+    assert modern.durable().session_present
+    assert old.connect(clean_start=False).session_present
+
+
+def test_a_drain_does_not_wait_for_clients_that_do_not_listen(start: Start) -> None:
+    broker = start()
+    deaf = RawClient(broker.port, "deaf")
+    deaf.durable()
+    assert broker.stop(timeout=20) == 0
+
+
+def test_readiness_ends_with_the_process(start: Start) -> None:
+    broker = start()
+    assert http_get(broker.metrics_port, "/readyz") == (200, "ready\n")
+    assert http_get(broker.metrics_port, "/healthz") == (200, "ready\n")
+    assert broker.stop() == 0
+    assert http_get(broker.metrics_port, "/readyz")[0] == 0
+
+
+# Serving.
+
+
+def test_a_scrape_shows_what_clients_did(start: Start) -> None:
+    broker = start()
+    client = RawClient(broker.port, "c")
+    client.durable()
+    client.subscribe("a", qos=1)
+    publisher = RawClient(broker.port, "p", version=4)
+    publisher.connect()
+    publisher.publish("a", b"xyz", qos=1)
+    assert client.take(1)[0].payload == b"xyz"
+    samples = broker.metrics()
+    for name, value in {
+        'holdfast_connects_total{result="accepted"}': 2,
+        'holdfast_packets_total{direction="received",packet="connect"}': 2,
+        'holdfast_packets_total{direction="sent",packet="publish"}': 1,
+        'holdfast_messages_total{direction="received",qos="1"}': 1,
+        'holdfast_sessions{state="online"}': 2,
+        'holdfast_connections{listener="tcp"}': 2,
+        "holdfast_messages_stored_total": 1,
+        "holdfast_ready": 1,
+        "holdfast_internal_errors_total": 0,
+        "holdfast_writes_refused": 0,
+    }.items():
+        assert samples[name] == value, name
+    assert samples["holdfast_commits_total"] >= 3
+    assert samples["holdfast_storage_commit_seconds_count"] == samples["holdfast_commits_total"]
+    assert samples["holdfast_publish_ack_seconds_count"] == samples["holdfast_commits_total"]
+    assert samples["holdfast_commit_batch_records_sum"] > 0
+    assert samples['holdfast_storage_bytes{part="wal"}'] > 0
+
+
+def test_the_system_tree_is_there_for_whoever_subscribes(start: Start) -> None:
+    broker = start(HOLDFAST__SYS__INTERVAL="1s")
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.subscribe("$SYS/broker/clients/connected", qos=0)
+    values = [client.take(1)[0].payload]
+    while values[-1] != b"1":
+        values.append(client.take(1)[0].payload)
+    client.subscribe("$SYS/broker/version", qos=0)
+    while (publish := client.take(1)[0]).topic != "$SYS/broker/version":
+        pass
+    assert publish.retain
+    assert publish.payload.startswith(b"holdfast version ")
+
+
+def test_the_health_command_finds_a_running_broker(start: Start) -> None:
+    broker = start()
+    result = subprocess.run(
+        [sys.executable, "-m", "broker", "health"],
+        env={**os.environ, **broker.env},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ready\n", "")
+
+
+def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    first = {"anna": hashes.hasher().hash("right")}
+    passwords.save(str(users), first)
+    broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
+    client = RawClient(broker.port, "c")
+    client.connect(username="anna", password=b"right")
+    client.connect(username="anna", password=b"wrong", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
+    client.connect(username="ben", password=b"his", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
+    client.connect(reason=reasons.NOT_AUTHORIZED)
+    passwords.save(str(users), {**first, "ben": hashes.hasher().hash("his")})
+    broker.signal(signal.SIGHUP)
+    wait_for_event(broker, "reload")
+    client.connect(username="ben", password=b"his")
+    users.write_text("nonsense\n")
+    broker.signal(signal.SIGHUP)
+    wait_for_event(broker, "reload_failed")
+    client.connect(username="ben", password=b"his")
+
+
+def test_sighup_before_the_broker_is_ready_is_heeded_when_it_is(
+    prepare: Start, tmp_path: Path
+) -> None:
+    """It neither ends the process nor is forgotten. A pipe holds the start up where we want it."""
+    users, line = tmp_path / "users", f"anna:{hashes.hasher().hash('right')}\n"
+    os.mkfifo(users)
+    broker = prepare(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
+    broker.launch()
+    with users.open("w") as pipe:  # returns when the broker has begun to read
+        broker.signal(signal.SIGHUP)
+        (tmp_path / "new").write_text(line)
+        (tmp_path / "new").replace(users)
+        pipe.write(line)
+    broker.wait_until_ready()
+    client = RawClient(broker.port, "c")
+    client.connect(username="anna", password=b"right")
+    wait_for_event(broker, "reload")
+
+
+def test_sighup_says_what_it_has_read_again(start: Start, tmp_path: Path) -> None:
+    """Certificates are something; only without them and without files there is nothing."""
+    certificate, key = Authority(tmp_path / "authority").server()
+    tls = {
+        "HOLDFAST__LISTENER__TLS__PORT": str(free_port()),
+        "HOLDFAST__LISTENER__TLS__TLS_CERTIFICATE": str(certificate),
+        "HOLDFAST__LISTENER__TLS__TLS_KEY": str(key),
+    }
+    (tmp_path / "acl").write_text("topic readwrite #\n")
+    rules = {"HOLDFAST__AUTH__ACL_FILE": str(tmp_path / "acl")}
+    nothing = "nothing to reload: no password file, ACL file or certificate"
+    both = ["certificate read again", "files of users and rules read again"]
+    for environment, expected in (({}, [nothing]), (tls, both[:1]), ({**tls, **rules}, both)):
+        broker = start(**environment)
+        client = RawClient(broker.port, "c")
+        client.connect()
+        broker.signal(signal.SIGHUP)
+        said: list[object] = []
+        for _ in range(500):
+            client.ping()
+            lines = [json.loads(line) for line in broker.log().splitlines()]
+            said = [line["message"] for line in lines if line["event"] == "reload"]
+            if len(said) >= len(expected):
+                break
+        client.ping()
+        client.drop()
+        assert said == expected
+        broker.kill()
+        assert broker.log().count('"reload"') == len(expected)
+
+
+def test_the_last_packet_reaches_a_client_that_goes_on_sending(start: Start) -> None:
+    """Closing with bytes unread resets the connection and can destroy the DISCONNECT on its way."""
+    broker = start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.send_bytes(b"\xf0\x7f" + b"\0" * 1_000_000)  # a malformed AUTH and a flood behind it
+    farewell = client.expect_closed()
+    assert isinstance(farewell, Disconnect)
+    assert farewell.reason_code in (reasons.MALFORMED_PACKET, reasons.PROTOCOL_ERROR)
+
+
+def test_silent_connections_are_closed_after_the_connect_timeout(start: Start) -> None:
+    broker = start(HOLDFAST__LIMITS__CONNECT_TIMEOUT="200ms")
+    with socket.create_connection(("127.0.0.1", broker.port), 10) as silent:
+        assert silent.recv(1) == b""
+    assert broker.metrics()['holdfast_connects_total{result="timeout"}'] == 1
+
+
+def test_more_connections_than_allowed_are_refused(start: Start) -> None:
+    broker = start(HOLDFAST__LIMITS__MAX_CONNECTIONS="1")
+    first, second = RawClient(broker.port, "first"), RawClient(broker.port, "second")
+    first.connect()
+    second.open()
+    second.send(Connect("second"))
+    try:
+        answer = second.receive()
+        assert isinstance(answer, Connack)
+        assert answer.reason_code in (reasons.SERVER_BUSY, reasons.QUOTA_EXCEEDED)
+    except Closed:
+        pytest.fail("closed without a reason")
+
+
+def test_a_damaged_session_record_refuses_its_client_and_is_logged(start: Start) -> None:
+    broker = start()
+    client, other = RawClient(broker.port, "boat"), RawClient(broker.port, "other")
+    client.durable()
+    client.disconnect()
+    assert broker.stop() == 0
+    with contextlib.closing(RocksStore(broker.data_dir / "db")) as store:
+        store.write([(SESSIONS, b"boat", b"damaged")])
+        store.sync()
+    broker.start()
+    client.connect(clean_start=False, reason=reasons.SERVER_UNAVAILABLE)
+    other.durable()
+    for _ in range(300):
+        if "record_damaged" in events(broker):
+            break
+        other.ping()
+        time.sleep(0.01)
+    assert events(broker)["record_damaged"]["count"] == 1
+    assert broker.metrics()["holdfast_internal_errors_total"] == 1
+
+
+def test_what_has_survived_is_frozen_only_when_it_is_much() -> None:
+    before = gc.get_threshold()
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    try:
+        gc.set_threshold(1000, 1000, 1000)
+        freeze_if_grown()
+        assert gc.get_freeze_count() == frozen
+        grown = [[] for _ in range(1000 * (GC_FROZEN_AT + 1))]  # type: ignore[var-annotated]
+        freeze_if_grown()
+        assert gc.get_freeze_count() >= frozen + 1000 * GC_FROZEN_AT
+        del grown
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -1,0 +1,202 @@
+"""The history of a real broker: exported, asked, copied, and never in its way."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.history import segments
+from storage.history.segment_names import segment_names
+from tests.durability.process import ROOT, BrokerProcess, holdfast
+from tests.durability.rawclient import RawClient
+from tests.durability.test_history_export import in_the_database, publish, wait_for
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that records everything and exports it every second."""
+    process = holdfast(
+        tmp_path,
+        env={
+            "HOLDFAST__HISTORY__DETAIL": "full",
+            "HOLDFAST__HISTORY__SEAL_SECONDS": "1",
+            "HOLDFAST__HISTORY__DRAIN_TIMEOUT": "30s",
+            "HOLDFAST__HISTORY__NODE": "edge",
+        },
+    )
+    yield process
+    process.close()
+
+
+def holdfast_command(broker: BrokerProcess, *words: str) -> tuple[int, str, str]:
+    """Run a command on the broker's data; return status, stdout and stderr."""
+    command = [sys.executable, "-m", "broker", *words, "--data-dir", str(broker.data_dir)]
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=broker.directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOLDFAST__HISTORY__NODE": "edge"},
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_a_running_broker_is_asked_and_copied(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.start()
+    publish(broker, 3)
+    directory = broker.data_dir / "history"
+    wait_for(lambda: any(segment_names(directory, "edge")), broker)
+    publish(broker, 1)
+    status, out, err = holdfast_command(broker, "history", "tail", "-n", "1000", "--json")
+    assert (status, err) == (0, "")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert [each["seq"] for each in told] == list(range(1, len(told) + 1))
+    assert sum(each["ev"] == "msg_accepted" for each in told) == 4
+    status, out, err = holdfast_command(broker, "history", "timeline", "s", "--message", "2")
+    assert (status, err) == (0, "")
+    assert "p: published message 2 to 't' at QoS 1" in out
+    assert "s: was sent message 2 at QoS 1" in out
+    status, out, err = holdfast_command(broker, "history", "timeline", "nobody")
+    assert (status, out, err) == (
+        1,
+        "",
+        "holdfast: the history knows nothing of client 'nobody'\n",
+    )
+    status, out, err = holdfast_command(broker, "db", "checkpoint", str(tmp_path / "copy"))
+    assert (status, err) == (0, "")
+    assert "made by the running broker, in " in out
+    status, out, err = holdfast_command(broker, "db", "checkpoint", str(tmp_path / "copy"))
+    assert (status, out) == (1, "")
+    assert err == f"holdfast: {tmp_path / 'copy'}: not empty; expected a new directory\n"
+    tail = ("history", "tail", "-n", "9")  # within the 200 ms that an event may wait for a batch
+    wait_for(lambda: "copy of the database made" in holdfast_command(broker, *tail)[1], broker)
+    copied = holdfast(tmp_path / "other", env=dict(broker.env))
+    copied.data_dir = tmp_path / "copy"
+    copied.env["HOLDFAST__METRICS__PORT"] = str(copied.metrics_port)
+    copied.start()
+    subscriber = RawClient(copied.port, "s")
+    assert subscriber.resume().session_present
+    copied.kill()
+    copied.close()
+
+
+def test_an_export_of_a_running_broker_deletes_nothing(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    broker.start()
+    publish(broker, 3)
+    status, out, err = holdfast_command(broker, "history", "export", "--to", str(tmp_path / "out"))
+    assert (status, err) == (0, "")
+    assert segments.verify(tmp_path / "out", thorough=True) == []
+    assert "events" in out
+    assert broker.stop() == 0
+    assert in_the_database(broker) == {}
+    assert segments.verify(broker.data_dir / "history", thorough=True) == []
+
+
+def test_the_broker_itself_never_loads_pyarrow(broker: BrokerProcess) -> None:
+    broker.start()
+    publish(broker, 3)
+    wait_for(lambda: any(segment_names(broker.data_dir / "history")), broker)
+    maps = Path(f"/proc/{broker.pid}/maps").read_text()
+    assert "rocksdict" in maps
+    assert "arrow" not in maps and "numpy" not in maps
+
+
+def test_what_is_counted_can_be_scraped(broker: BrokerProcess) -> None:
+    broker.start()
+    publish(broker, 3)
+    wait_for(lambda: broker.metrics()["holdfast_history_segments_total"] > 0, broker)
+    wait_for(lambda: broker.metrics()["holdfast_history_outbox_bytes"] == 0, broker)
+    samples = broker.metrics()
+    assert samples["holdfast_history_events_total"] > 3
+    assert samples["holdfast_history_gap_events_total"] == 0
+    assert samples['holdfast_history_level{level="full"}'] == 1
+    assert samples['holdfast_history_level{level="books"}'] == 0
+
+
+def test_a_stop_that_may_not_wait_leaves_the_rest_to_the_next_start(broker: BrokerProcess) -> None:
+    broker.env["HOLDFAST__HISTORY__DRAIN_TIMEOUT"] = "0"
+    broker.env["HOLDFAST__HISTORY__SEAL_SECONDS"] = "3600"
+    broker.start()
+    publish(broker, 3)
+    assert broker.stop() == 0
+    assert not list(segment_names(broker.data_dir / "history"))
+    left = in_the_database(broker)
+    broker.start()  # rows of an earlier boot do not wait
+    wait_for(lambda: any(segment_names(broker.data_dir / "history")), broker)
+    broker.kill()
+    exported = list(segment_names(broker.data_dir / "history"))
+    assert exported[0].boot == 1
+    assert exported[-1].last_seq >= max(left[1]) or exported[-1].boot > 1
+
+
+def test_an_export_that_fails_is_tried_again_and_nobody_waits_for_it(
+    broker: BrokerProcess,
+) -> None:
+    broker.start()
+    directory = broker.data_dir / "history"
+    directory.rmdir()
+    directory.touch()
+    publish(broker, 3)
+    wait_for(lambda: "history_export_failed" in broker.log(), broker)
+    publish(broker, 3)
+    assert '"message": "history segment ' in broker.log()
+    directory.unlink()
+    wait_for(lambda: any(segment_names(directory)), broker)
+    wait_for(lambda: "history_export_resumed" in broker.log(), broker)
+    assert broker.stop() == 0
+    assert segments.verify(directory, thorough=True) == []
+
+
+def test_without_pyarrow_it_is_said_and_all_else_works(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'pyarrow':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    broker.env["PYTHONPATH"] = os.pathsep.join((str(hidden), str(ROOT)))
+    broker.start()
+    publish(broker, 3)
+    line = next(line for line in broker.log().splitlines() if "history_not_exported" in line)
+    assert "pyarrow is not installed" in line
+    assert "pip install 'holdfast[history]'" in line
+    assert broker.stop() == 0
+    assert in_the_database(broker)[1]
+
+
+def test_a_directory_that_cannot_be_used_is_one_line_with_its_key(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    environment = {
+        **os.environ,
+        **broker.env,
+        "HOLDFAST__HISTORY__DIR": str(tmp_path / "file"),
+        "HOLDFAST__STORAGE__DATA_DIR": str(broker.data_dir),
+    }
+    for words, status in ((("serve", "-p", "0"), 1), (("serve", "--test-config"), 2)):
+        result = subprocess.run(
+            [sys.executable, "-m", "broker", *words],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.returncode == status
+        assert result.stderr == (
+            f"holdfast: history.dir = '{tmp_path}/file': {tmp_path}/file is not a directory\n"
+        )

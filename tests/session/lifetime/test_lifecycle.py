@@ -1,0 +1,847 @@
+"""CONNECT to close: who gets which session, and what the end of a connection means for it."""
+
+import pytest
+
+from mqtt import reasons
+from mqtt.encoder import encode
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from session.engine import DEPARTURES_MAX
+from session.ports import Verdict
+from tests.session.harness import NEVER, Broker, Client, SlowAuthenticator, connect_packet, will
+
+
+def present(client: Client) -> bool:
+    """Return what CONNACK said about the session."""
+    assert client.connack is not None
+    return client.connack.session_present
+
+
+# Sessions that are found again, and those that are not
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_first_connection_has_no_session_present(version: int) -> None:
+    broker = Broker()
+    assert not present(broker.durable("c", version=version))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_durable_session_is_present_again_even_without_subscriptions(version: int) -> None:
+    broker = Broker()
+    broker.durable("c", version=version).disconnect()
+    assert present(broker.durable("c", version=version))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_durable_session_is_present_after_a_crash(version: int) -> None:
+    broker = Broker()
+    broker.durable("c", "t", version=version)
+    broker.restart()
+    client = broker.durable("c", version=version)
+    assert present(client)
+    broker.publish("t", b"1")
+    assert client.receive_all() == [b"1"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_clean_start_ends_the_session_that_was_there(version: int) -> None:
+    broker = Broker()
+    broker.durable("c", "t", version=version).drop()
+    broker.publish("t", b"before")
+    fresh = broker.connect("c", version=version, clean_start=True)
+    assert not present(fresh)
+    broker.publish("t", b"after")
+    fresh.expect_nothing()
+    fresh.disconnect()
+    assert not present(broker.durable("c", version=version))
+    assert broker.rows("subscriptions") == [] and broker.rows("holders") == []
+
+
+def test_clean_start_with_an_expiry_begins_a_new_durable_session() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    assert not present(broker.connect("c", clean_start=True, expiry=100))
+    broker.restart()
+    client = broker.durable("c")
+    assert present(client)
+    broker.publish("t", b"1")
+    client.expect_nothing()
+
+
+def test_a_session_without_expiry_ends_with_its_connection() -> None:
+    broker = Broker()
+    client = broker.connect("c", clean_start=False)
+    client.subscribe("t", qos=1)
+    client.drop()
+    assert not present(broker.connect("c", clean_start=False))
+
+
+def test_a_durable_session_resumed_without_an_expiry_ends_with_that_connection() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    client = broker.connect("c", clean_start=False)
+    assert present(client)
+    client.drop()
+    assert broker.rows("sessions") == [] and broker.rows("filters") == []
+    assert not present(broker.durable("c"))
+
+
+def test_a_session_that_lost_its_expiry_is_gone_after_a_crash() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    broker.connect("c", clean_start=False)
+    broker.restart(after_ms=1)
+    assert not present(broker.durable("c"))
+
+
+def test_a_session_outlives_its_disconnection_by_its_expiry_and_no_longer() -> None:
+    broker = Broker()
+    broker.durable("c", expiry=100).drop()
+    broker.advance(s=99)
+    client = broker.durable("c", expiry=100)
+    assert present(client)
+    client.drop()
+    broker.advance(s=100)
+    assert broker.rows("sessions") == []
+    assert not present(broker.durable("c", expiry=100))
+
+
+def test_an_expired_session_is_gone_even_before_anybody_has_cleaned_up() -> None:
+    broker = Broker()
+    broker.durable("c", "t", expiry=100).drop()
+    broker.now += 100_000  # no timer has fired
+    assert not present(broker.durable("c", expiry=100))
+
+
+def test_an_expired_session_of_another_user_is_in_nobodys_way() -> None:
+    broker = Broker()
+    broker.durable("c", "t", expiry=100, username="ann").drop()
+    broker.now += 100_000
+    client = broker.durable("c", expiry=100, username="bob")
+    assert not present(client)
+    broker.publish("t", b"1")
+    client.expect_nothing()
+
+
+def test_expiry_runs_while_the_broker_is_down() -> None:
+    broker = Broker()
+    broker.durable("gone", "t", expiry=100)
+    broker.durable("stays", "t", expiry=1000)
+    broker.restart(after_ms=200_000)
+    broker.advance(ms=1)
+    assert [key for key, _ in broker.rows("sessions")] == [b"stays"]
+    assert not present(broker.durable("gone", expiry=100))
+    assert present(broker.durable("stays", expiry=1000))
+
+
+def test_a_resumed_session_does_not_expire() -> None:
+    broker = Broker()
+    broker.durable("c", expiry=10).drop()
+    broker.advance(s=5)
+    client = broker.durable("c", expiry=10)
+    broker.advance(s=3600)
+    client.ping()
+    client.drop()
+    broker.advance(s=9)
+    assert present(broker.durable("c", expiry=10))
+
+
+def test_the_largest_expiry_means_never() -> None:
+    broker = Broker()
+    broker.durable("c", expiry=NEVER).drop()
+    broker.now += 200 * 365 * 86_400_000
+    broker.advance()
+    assert present(broker.durable("c"))
+    broker.durable("d", expiry=NEVER - 1).drop()
+    broker.now += (NEVER - 1) * 1000
+    assert not present(broker.durable("d"))
+
+
+def test_a_v4_session_lives_as_long_as_the_operator_allows() -> None:
+    broker = Broker(session_expiry_max_s=60)
+    broker.durable("c", version=4).drop()
+    broker.advance(s=59)
+    broker.durable("c", version=4).drop()
+    broker.advance(s=61)
+    assert not present(broker.durable("c", version=4))
+
+
+def test_a_lowered_expiry_is_told_in_connack() -> None:
+    broker = Broker(session_expiry_max_s=60)
+    lowered = broker.durable("c", expiry=100).connack
+    kept = broker.durable("d", expiry=50).connack
+    assert lowered is not None and lowered.session_expiry_interval == 60
+    assert kept is not None and kept.session_expiry_interval is None
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 5), (5, 4)])
+def test_a_session_is_resumed_over_another_version(first: int, second: int) -> None:
+    broker = Broker()
+    broker.durable("c", "t", version=first).drop()
+    broker.publish("t", b"1")
+    client = broker.durable("c", version=second)
+    assert present(client)
+    assert client.receive_all() == [b"1"]
+
+
+def test_ended_sessions_leave_nothing_behind() -> None:
+    broker = Broker()
+    session = broker.durable("c", "a/#", "$share/g/b", qos=2, expiry=10, will=will("w", delay=5))
+    broker.publish("a/1", b"R", retain=True)
+    session.subscribe("a/+", qos=1)
+    session.start_publish("elsewhere", b"", 2, packet_id=9)  # its PUBREL is never sent
+    session.drop()
+    broker.publish("a/2", b"owed")
+    broker.advance(s=11)
+    kept = {"meta", "history", "books"}
+    left = {name: broker.rows(name) for name in broker.store.families() if name not in kept}
+    left = {family: rows for family, rows in left.items() if rows}
+    assert set(left) <= {"msg.1", "idx.1", "retained"}
+
+
+# What CONNECT says, and the answer
+
+
+def test_a_v5_client_without_id_is_assigned_one() -> None:
+    broker = Broker()
+    client = broker.connect("", expiry=100)
+    assert client.connack is not None and client.connack.assigned_client_id == "auto-1"
+    client.drop()
+    assert present(broker.durable("auto-1"))
+
+
+def test_a_client_with_an_id_is_assigned_none() -> None:
+    connack = Broker().connect("c").connack
+    assert connack is not None and connack.assigned_client_id is None
+
+
+def test_a_v4_client_without_id_must_ask_for_a_clean_session() -> None:
+    broker = Broker()
+    assert broker.refused("", version=4, durable=True) == 2
+    broker.connect("", version=4).ping()
+
+
+def test_connack_announces_what_the_broker_does() -> None:
+    broker = Broker(
+        receive_maximum=7,
+        maximum_qos=1,
+        retain_available=False,
+        maximum_packet_size=1000,
+        topic_alias_maximum=3,
+        user_properties=(("site", "home"),),
+    )
+    assert broker.connect("c").connack == Connack(
+        False,
+        receive_maximum=7,
+        maximum_qos=1,
+        retain_available=False,
+        maximum_packet_size=1000,
+        topic_alias_maximum=3,
+        user_properties=(("site", "home"),),
+    )
+
+
+def test_connack_of_v4_says_nothing_but_accepted() -> None:
+    broker = Broker(receive_maximum=7)
+    client = broker.request("c", version=4)
+    assert client.stream.data == b"\x20\x02\x00\x00"
+
+
+def test_connack_leaves_out_user_properties_that_the_client_cannot_take() -> None:
+    broker = Broker(user_properties=(("name", "x" * 100),))
+    connack = broker.connect("c", maximum_packet_size=60).connack
+    assert connack is not None and connack.user_properties == ()
+
+
+@pytest.mark.parametrize("limit", range(1, 17))
+def test_nothing_larger_than_the_client_takes_is_sent_even_if_it_is_connack(limit: int) -> None:
+    broker = Broker()
+    client = broker.request("c", maximum_packet_size=limit)
+    assert len(client.stream.data) <= limit
+    if client.is_closed:
+        assert client.take() in ([], [Connack(False, reasons.PACKET_TOO_LARGE)])
+
+
+def test_a_client_whose_connack_is_too_large_changes_nothing() -> None:
+    broker = Broker()
+    session = broker.durable("c", "t")
+    broker.request("c", maximum_packet_size=5)
+    session.ping()
+
+
+@pytest.mark.parametrize(
+    ("fields", "v5", "v4"),
+    [
+        ({"client_id": "x" * 24}, reasons.CLIENT_IDENTIFIER_NOT_VALID, 2),
+        ({"will": will("w", qos=2)}, reasons.QOS_NOT_SUPPORTED, -1),
+        ({"will": will("w", qos=1, retain=True)}, reasons.RETAIN_NOT_SUPPORTED, -1),
+        ({"will": will("a/b/c/d/e")}, reasons.TOPIC_NAME_INVALID, -1),
+    ],
+)
+def test_connect_is_refused_for_what_it_asks(fields: dict[str, object], v5: int, v4: int) -> None:
+    broker = Broker(
+        client_id_bytes_max=23, maximum_qos=1, retain_available=False, topic_levels_max=4
+    )
+    asked = {"client_id": "c", **fields}
+    assert broker.refused(**asked) == v5
+    assert broker.refused(version=4, **asked) == v4
+
+
+def test_enhanced_authentication_is_refused_not_ignored() -> None:
+    broker = Broker()
+    assert broker.refused("c", authentication_method="SCRAM") == reasons.BAD_AUTHENTICATION_METHOD
+
+
+def test_a_connection_too_many_is_refused_but_a_takeover_is_not() -> None:
+    broker = Broker(max_connections=2)
+    first = broker.connect("a")
+    broker.connect("b")
+    assert broker.refused("c") == reasons.SERVER_BUSY
+    assert broker.refused("c", version=4) == 3
+    broker.connect("a")
+    first.expect_closed(reasons.SESSION_TAKEN_OVER)
+
+
+def test_everything_sent_with_connect_is_answered_in_order() -> None:
+    broker = Broker()
+    client = broker.open()
+    client.send(
+        connect_packet("c", 5, expiry=10),
+        Subscribe(1, [Subscription("t", 1)]),
+        Publish("t", b"1", 1, packet_id=2),
+        Pingreq(),
+    )
+    first, *others = client.take()
+    assert isinstance(first, Connack)
+    assert [packet for packet in others if not isinstance(packet, Publish | Pingresp)] == [
+        Suback(1, [1]),
+        Puback(2),
+    ]
+    assert Publish("t", b"1", 1, packet_id=1) in others and Pingresp() in others
+
+
+def test_a_client_of_mqtt_3_1_is_served() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2, version=3)
+    client.drop()
+    broker.connect("p", version=5).publish("t", b"1", 2)
+    client = broker.connect("c", version=3, durable=True)
+    assert client.connack is not None and not client.connack.session_present  # a reserved byte
+    assert client.receive_all() == [b"1"]
+    assert broker.connect("c", expiry=60, clean_start=False).connack.session_present  # type: ignore[union-attr]
+
+
+def test_a_client_of_mqtt_3_1_needs_an_id() -> None:
+    broker = Broker()
+    assert broker.refused("", version=3, clean_start=True) == 2
+    assert broker.refused("", version=3, clean_start=False) == 2
+
+
+# Authentication
+
+
+def test_packets_before_the_verdict_wait_for_it() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5), Subscribe(1, [Subscription("t", 0)]))
+    assert not client.stream.is_read  # what else the client sends stays in its socket
+    client.send(Pingreq())
+    client.expect_nothing()
+    slow.answer("c")
+    broker.settle()
+    packets = client.take()
+    assert isinstance(packets[0], Connack) and packets[1:] == [Suback(1, [0]), Pingresp()]
+    assert client.stream.is_read
+
+
+def test_nothing_of_a_refused_client_is_done() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5), Publish("t", b"1", 0, retain=True))
+    slow.answer("c", ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD)
+    broker.settle()
+    client.expect(Connack(False, reasons.BAD_USER_NAME_OR_PASSWORD))
+    assert client.is_closed and broker.rows("retained") == []
+
+
+@pytest.mark.parametrize(
+    ("reason_code", "v4"),
+    [(reasons.BAD_USER_NAME_OR_PASSWORD, 4), (reasons.NOT_AUTHORIZED, 5), (reasons.BANNED, 5)],
+)
+def test_a_v4_client_learns_the_nearest_return_code(reason_code: int, v4: int) -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.request("c", version=4)
+    slow.answer("c", ok=False, reason_code=reason_code)
+    broker.settle()
+    client.expect(Connack(False, v4))
+    assert client.is_closed
+
+
+def test_a_refused_connect_takes_nothing_over() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    first = broker.request("c")
+    slow.answer("c")
+    broker.settle()
+    first.take()
+    broker.request("c", clean_start=True)
+    slow.answer("c", ok=False, reason_code=reasons.NOT_AUTHORIZED)
+    broker.settle()
+    first.ping()
+    assert not first.is_closed
+
+
+def test_a_takeover_happens_with_the_verdict_and_not_before() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    first = broker.request("c")
+    slow.answer("c")
+    broker.settle()
+    first.take()
+    second = broker.request("c")
+    first.ping()
+    slow.answer("c")
+    broker.settle()
+    first.expect_closed(reasons.SESSION_TAKEN_OVER)
+    assert isinstance(second.take()[0], Connack)
+
+
+def test_a_client_that_left_before_the_verdict_is_forgotten() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.request("c", expiry=100, will=will("w"))
+    client.drop()
+    slow.answer("c")
+    broker.settle()
+    assert broker.rows("sessions") == [] and broker.rows("connections") == []
+
+
+def test_a_fault_behind_connect_is_judged_after_the_verdict() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5))
+    client.send_bytes(b"\x00\x00")
+    client.expect_nothing()
+    slow.answer("c")
+    broker.settle()
+    packets = client.take()
+    assert isinstance(packets[0], Connack) and packets[0].reason_code == 0
+    assert packets[1:] == [Disconnect(reasons.MALFORMED_PACKET)]
+
+
+def test_a_whole_read_of_packets_may_wait_for_the_verdict() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    watcher = broker.request("watcher")
+    slow.answer("watcher")
+    broker.settle()
+    watcher.subscribe("t")
+    client = broker.open()
+    client.send(connect_packet("c", 5), *[Publish("t", b"%d" % number) for number in range(3000)])
+    assert not client.stream.is_read and watcher.payloads() == []
+    slow.answer("c")
+    broker.settle()
+    assert client.stream.is_read
+    assert watcher.payloads() == [b"%d" % number for number in range(3000)]
+
+
+def test_what_follows_a_refused_connect_is_not_even_looked_at() -> None:
+    """[MQTT-3.1.4-6]"""
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5))
+    client.send_bytes(b"\x00\x00")
+    slow.answer("c", ok=False, reason_code=reasons.NOT_AUTHORIZED)
+    broker.settle()
+    assert client.take() == [Connack(False, reasons.NOT_AUTHORIZED)]
+    assert client.is_closed
+
+
+def test_too_many_bytes_before_the_verdict_are_refused() -> None:
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5), Publish("t", b"x" * (256 << 10)))
+    assert client.take() == [Connack(False, reasons.QUOTA_EXCEEDED)]
+    assert client.is_closed
+    slow.answer("c")
+    broker.settle()
+    assert broker.engine.stats()["sessions_online"] == 0
+
+
+def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> None:
+    """[MQTT-3.1.4-3] The older connection is the one that ends."""
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    first = broker.open()
+    first.send(connect_packet("c", 5, expiry=60))
+    late = slow.waiting.pop("c")
+    second = broker.open()
+    second.send(connect_packet("c", 5, expiry=60))
+    slow.answer("c")
+    broker.settle()
+    second.subscribe("t")
+    late(Verdict(True, 0, ""))
+    broker.settle()
+    assert first.is_closed and not second.is_closed
+    second.ping()
+
+
+def test_the_old_connection_is_told_and_closed_and_the_session_goes_on() -> None:
+    broker = Broker()
+    old = broker.durable("c", "t")
+    new = broker.durable("c")
+    old.expect_closed(reasons.SESSION_TAKEN_OVER)
+    assert present(new)
+    broker.publish("t", b"1")
+    assert new.receive_all() == [b"1"]
+
+
+def test_an_old_v4_connection_is_just_closed() -> None:
+    broker = Broker()
+    old = broker.durable("c", version=4)
+    broker.durable("c", version=4)
+    old.expect_closed()
+
+
+def test_the_new_connection_is_sent_what_the_old_one_left_unacknowledged() -> None:
+    broker = Broker()
+    old = broker.durable("c", "t")
+    broker.publish("t", b"1")
+    assert old.message() == Publish("t", b"1", 1, packet_id=1)
+    new = broker.durable("c")
+    assert new.message() == Publish("t", b"1", 1, dup=True, packet_id=1)
+
+
+def test_the_end_of_the_old_transport_does_not_touch_the_new_connection() -> None:
+    broker = Broker(linger=True)
+    old = broker.durable("c", "t")
+    new = broker.durable("c")
+    old.drop()
+    broker.publish("t", b"1")
+    assert new.receive_all() == [b"1"]
+
+
+def test_a_takeover_of_a_session_in_memory_starts_afresh() -> None:
+    broker = Broker()
+    old = broker.clean("c", "t", qos=1)
+    new = broker.connect("c", clean_start=False, expiry=100)
+    old.expect_closed(reasons.SESSION_TAKEN_OVER)
+    assert not present(new)
+    broker.publish("t", b"1")
+    new.expect_nothing()
+
+
+# DISCONNECT
+
+
+def test_disconnect_closes_the_connection() -> None:
+    for version in (4, 5):
+        client = Broker().connect("c", version=version)
+        client.disconnect()
+        client.expect_closed()
+
+
+def test_nothing_after_disconnect_is_done() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    client.send(Disconnect(), Publish("t", b"1", 0, retain=True))
+    assert broker.rows("retained") == []
+
+
+def test_disconnect_changes_the_expiry() -> None:
+    broker = Broker()
+    broker.durable("shorter", expiry=300).disconnect(session_expiry_interval=1)
+    broker.durable("same", expiry=300).disconnect()
+    broker.durable("longer", expiry=1).disconnect(session_expiry_interval=300)
+    broker.advance(s=3)
+    assert not present(broker.durable("shorter", expiry=300))
+    assert present(broker.durable("same", expiry=300))
+    assert present(broker.durable("longer", expiry=300))
+
+
+def test_disconnect_cannot_raise_the_expiry_above_the_ceiling() -> None:
+    broker = Broker(session_expiry_max_s=60)
+    broker.durable("c", expiry=10).disconnect(session_expiry_interval=1000)
+    broker.advance(s=61)
+    assert not present(broker.durable("c", expiry=10))
+
+
+def test_disconnect_with_expiry_0_ends_the_session() -> None:
+    broker = Broker()
+    broker.durable("c", "t", expiry=300).disconnect(session_expiry_interval=0)
+    assert broker.rows("sessions") == []
+    assert not present(broker.durable("c"))
+
+
+def test_disconnect_that_raises_the_expiry_from_0_is_void() -> None:
+    broker = Broker()
+    watcher = broker.clean("watcher", "w", qos=1)
+    client = broker.connect("c", will=will("w", b"void"))
+    client.disconnect(session_expiry_interval=10)
+    client.expect_closed(reasons.PROTOCOL_ERROR)
+    assert watcher.receive_all() == [b"void"]
+    assert not present(broker.durable("c"))
+
+
+def test_disconnect_may_repeat_an_expiry_of_0() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    client.disconnect(session_expiry_interval=0)
+    client.expect_closed()
+
+
+# Shutting down
+
+
+def test_draining_says_goodbye_to_everybody_and_keeps_their_sessions() -> None:
+    broker = Broker()
+    five = broker.durable("five", "t")
+    four = broker.durable("four", "t", version=4)
+    early = broker.open()
+    broker.engine.drain(broker.now)
+    broker.settle()
+    five.expect_closed(reasons.SERVER_SHUTTING_DOWN)
+    four.expect_closed()
+    early.expect_closed()
+    late = broker.open()
+    broker.settle()
+    late.expect_closed()
+    broker.restart()
+    assert present(broker.durable("five"))
+    assert present(broker.durable("four", version=4))
+
+
+def test_a_shutdown_publishes_wills_without_delay() -> None:
+    broker = Broker()
+    broker.durable("watcher", "w")
+    broker.connect("now", will=will("w", b"now"))
+    broker.durable("later", will=will("w", b"later", delay=60))
+    broker.engine.drain(broker.now)
+    broker.settle()
+    broker.restart()
+    watcher = broker.durable("watcher")
+    assert watcher.receive_all() == [b"now"]
+    broker.advance(s=61)
+    assert watcher.receive_all() == [b"later"]
+
+
+# Users who are no longer who they were
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_users_sent_away_lose_their_connections_and_keep_their_sessions(version: int) -> None:
+    broker = Broker()
+    watcher = broker.clean("watcher", "w", username="ben")
+    gone = [
+        broker.durable(name, "t", username="anna", version=version, will=will("w", name.encode()))
+        for name in ("one", "two")
+    ]
+    nameless = broker.connect("nameless")
+    unknown = broker.open()
+    broker.engine.send_away({"anna", "nobody"}, broker.now)
+    broker.settle()
+    for client in gone:
+        client.expect_closed(reasons.NOT_AUTHORIZED if version == 5 else None)
+    assert sorted(watcher.receive_all()) == [b"one", b"two"]
+    for client in (watcher, nameless):
+        client.ping()
+    assert not unknown.is_closed
+    assert broker.engine.counters.disconnects["not_authorized"] == 2
+    broker.publish("t", b"later")
+    back = broker.durable("one", username="anna", version=version)
+    assert present(back)
+    assert back.receive_all() == [b"later"]
+
+
+def test_a_client_whose_transport_proves_who_it_is_is_not_sent_away() -> None:
+    broker = Broker()
+    proved = broker.open(identity="anna")
+    proved.send(Connect("proved"))
+    broker.settle()
+    broker.engine.send_away({"anna"}, broker.now)
+    broker.settle()
+    proved.ping()
+
+
+# Restarts
+
+
+@pytest.mark.parametrize(("down_ms", "is_there"), [(101_249, True), (101_250, False)])
+def test_a_crash_is_dated_when_the_next_heartbeat_was_overdue(down_ms: int, is_there: bool) -> None:
+    """Never early, and late by a period and a quarter at most."""
+    broker = Broker()
+    broker.durable("c", expiry=100)
+    broker.advance(s=30)
+    broker.restart(after_ms=down_ms)
+    assert present(broker.durable("c", expiry=100)) is is_there
+
+
+def test_a_crash_is_not_dated_later_than_the_start_that_finds_it() -> None:
+    broker = Broker()
+    broker.durable("c", expiry=100)
+    broker.restart(after_ms=200)
+    broker.advance(ms=99_999)
+    assert present(broker.durable("c", expiry=100))
+    broker.restart(after_ms=200)
+    broker.advance(ms=100_000)
+    assert not present(broker.durable("c", expiry=100))
+
+
+def test_that_a_client_connected_is_a_sign_of_life_too() -> None:
+    """The heart of a broker without clients does not beat."""
+    broker = Broker()
+    broker.advance(s=500)
+    broker.durable("c", expiry=100)
+    broker.restart(after_ms=101_249)
+    assert present(broker.durable("c", expiry=100))
+
+
+@pytest.mark.parametrize(("down_ms", "is_there"), [(121_249, True), (121_250, False)])
+def test_a_later_sign_of_life_from_elsewhere_counts(down_ms: int, is_there: bool) -> None:
+    """A full disk may have refused the heartbeats for a while."""
+    broker = Broker()
+    broker.durable("c", expiry=100)
+    alive_ms = broker.now + 20_000
+    broker.crash()
+    broker.now += down_ms
+    broker.start(alive_ms=alive_ms)
+    assert present(broker.durable("c", expiry=100)) is is_there
+
+
+def test_connecting_does_not_wait_for_a_store_that_it_does_not_need() -> None:
+    broker = Broker()
+    broker.durable("waiting", "t").drop()
+    broker.store.full = True
+    broker.request("x", expiry=100)  # a batch that the store refuses
+    client = broker.connect("c")
+    client.subscribe("u", qos=1)
+    publisher = broker.connect("p")
+    assert publisher.publish("u", b"1", 1) == Puback(1)
+    assert client.receive_all() == [b"1"]
+    assert broker.refused("waiting") == reasons.SERVER_UNAVAILABLE
+    assert broker.refused("w", will=will("w")) == reasons.SERVER_UNAVAILABLE
+    assert broker.refused("x", clean_start=True) == reasons.SERVER_UNAVAILABLE
+
+
+def test_a_durable_session_is_not_begun_below_the_low_water_mark() -> None:
+    broker = Broker()
+    broker.durable("there").drop()
+    broker.engine.refuse_writes(True)
+    assert broker.refused("new", expiry=10) == reasons.QUOTA_EXCEEDED
+    assert broker.refused("new", version=4, durable=True) == 3
+    assert broker.refused("will", will=will("w")) == reasons.QUOTA_EXCEEDED
+    broker.connect("clean").ping()
+    assert present(broker.durable("there"))
+    broker.engine.refuse_writes(False)
+    broker.durable("new").ping()
+
+
+def test_a_damaged_session_is_refused_and_left_alone() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    ((key, value),) = broker.rows("sessions")
+    broker.store.write([("sessions", key, value[:-1] + b"?")])
+    client = broker.open()
+    connect = connect_packet("c", 5, expiry=10)
+    broker.engine.receive(client.connection, encode(connect, 5), broker.now)
+    broker.engine.end_tick(broker.now)
+    client.expect(Connack(False, reasons.SERVER_UNAVAILABLE))
+    assert broker.rows("sessions") == [(key, value[:-1] + b"?")]
+    assert broker.counters.internal_errors == 1
+
+
+def test_a_clean_start_is_not_confirmed_before_the_end_of_the_old_session_is_durable() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    broker.hold_commits()
+    first = broker.request("c", clean_start=True)
+    first.expect_nothing()
+    first.drop()
+    second = broker.request("c", clean_start=True)
+    second.expect_nothing()  # a crash now would bring the session back
+    broker.commit()
+    assert isinstance(second.take()[0], Connack)
+    broker.hold_commits()
+    assert isinstance(broker.request("other").take()[0], Connack)
+
+
+def test_an_expiry_that_a_ceiling_took_away_is_no_mistake_of_the_client() -> None:
+    """Section 3.14.2.2.2 speaks of what CONNECT asked for."""
+    broker = Broker(session_expiry_max_s=0)
+    watcher = broker.clean("watcher", "w")
+    client = broker.connect("c", expiry=300, will=will("w"))
+    client.disconnect(session_expiry_interval=100)
+    client.expect_closed()
+    watcher.expect_nothing()
+
+
+# Many at once
+
+
+def test_clients_that_come_in_one_tick_are_one_batch() -> None:
+    broker = Broker()
+    for number in range(3):
+        broker.durable(f"old{number}", "t").disconnect()
+    before = broker.engine.written
+    with broker.one_tick():
+        clients = [broker.request(f"old{number}", expiry=NEVER) for number in range(3)]
+        clients += [broker.request(f"new{number}", expiry=NEVER) for number in range(3)]
+    assert broker.engine.written == before + 1
+    connacks = [broker._connack(client) for client in clients]
+    assert [connack.session_present for connack in connacks] == [True] * 3 + [False] * 3
+
+
+def test_a_client_that_left_in_the_same_tick_finds_its_session_as_it_was_then() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    sender = broker.clean("sender")
+    with broker.one_tick():
+        client.send(Subscribe(1, [Subscription("u", 1)]))
+        sender.send(Publish("t", b"in flight", 1, packet_id=1))
+        client.lose()
+        again = broker.request("c", expiry=NEVER)
+        sender.send(Publish("u", b"missed by nobody", 1, packet_id=2))
+    assert broker._connack(again).session_present
+    assert again.receive_all() == [b"in flight", b"missed by nobody"]
+
+
+def test_a_client_whose_session_ended_in_the_same_tick_gets_a_new_one() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    with broker.one_tick():
+        client.disconnect(session_expiry_interval=0)
+        again = broker.request("c", expiry=NEVER)
+    assert not broker._connack(again).session_present
+    broker.publish("t")
+    again.expect_nothing()
+
+
+def test_many_are_sent_away_in_slices() -> None:
+    broker = Broker()
+    count = 2 * DEPARTURES_MAX + 10
+    clients = [broker.connect(f"c{number}") for number in range(count)]
+    broker.engine.drain(broker.now)
+    seen = []
+    for _ in range(3):
+        broker.engine.end_tick(broker.now)
+        seen.append(sum(client.is_closed for client in clients))
+    assert seen == [DEPARTURES_MAX, 2 * DEPARTURES_MAX, count]
+    broker.settle()
+    clients[-1].expect_closed(reasons.SERVER_SHUTTING_DOWN)

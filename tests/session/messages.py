@@ -1,0 +1,23 @@
+"""Messages by the number, for tests of delivery."""
+
+from tests.session.harness import Broker, Client
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    """Return payloads."""
+    return [b"%04d" % number for number in range(start, start + count)]
+
+
+def publish(broker: Broker, payloads: list[bytes], qos: int = 1, topic: str = "t") -> None:
+    """Publish each payload."""
+    publisher = broker.connect("publisher")
+    for payload in payloads:
+        publisher.publish(topic, payload, qos)
+    publisher.disconnect()
+
+
+def in_flight(client: Client) -> int:
+    """Return how many packet ids the session of a client has in flight."""
+    session = client.connection.session
+    assert session is not None
+    return len(session.in_flight)

@@ -1,0 +1,464 @@
+"""Retained messages: one per topic, found by seeking, sent in slices to new subscriptions."""
+
+import random
+
+import pytest
+
+from mqtt.message import NEVER, Message
+from mqtt.packets import Puback, Publish, Subscribe, Subscription
+from mqtt.topics import matches
+from session.history.recorder import Ledger
+from session.history.session_events import Chronicle
+from session.live.tick import Tick
+from session.routing.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
+from session.settings import Settings
+from storage.local.memory import MemoryStore
+from storage.log.message_log import MessageLog
+from storage.tables.tables import FAMILIES, Totals
+from storage.tables.timers import Due
+from tests.session.harness import Broker, Client
+
+
+def retain(broker: Broker, *topics: str, qos: int = 1) -> None:
+    """Publish a retained message on each topic, with the topic as its payload."""
+    publisher = broker.connect("retainer")
+    for topic in topics:
+        publisher.publish(topic, topic.encode(), qos, retain=True)
+    publisher.disconnect()
+
+
+def topics_of(client: Client) -> list[str]:
+    """Take and acknowledge everything; return the payloads as topics, sorted."""
+    return sorted(payload.decode() for payload in client.receive_all())
+
+
+# Keeping them
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_last_one_is_kept_with_qos_payload_and_flag(qos: int, version: int) -> None:
+    broker = Broker()
+    publisher = broker.connect("p", version=version)
+    publisher.publish("t", b"first", 1, retain=True)
+    publisher.publish("t", b"last", qos, retain=True)
+    broker.restart()
+    client = broker.clean("c", "t", qos=2, version=version)
+    assert client.message() == Publish("t", b"last", qos, retain=True, packet_id=1 if qos else 0)
+
+
+def test_it_is_kept_with_its_properties() -> None:
+    properties = b"\x26\x00\x01k\x00\x01v\x01\x01"
+    broker = Broker()
+    broker.publish("t", b"R", retain=True, properties=properties)
+    assert broker.clean("c", "t").message().properties == properties
+
+
+def test_a_message_without_the_flag_leaves_the_kept_one_alone() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    broker.publish("t", b"passing")
+    assert topics_of(broker.clean("c", "t")) == ["t"]
+
+
+def test_an_empty_payload_clears_and_is_delivered_itself() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    watcher = broker.connect("w")
+    watcher.subscribe("t", retain_handling=2)
+    broker.publish("t", b"", retain=True)
+    assert watcher.message() == Publish("t", b"")
+    broker.clean("c", "t").expect_nothing()
+    assert broker.rows("retained") == []
+    assert broker.engine.stats()["retained_messages"] == 0
+
+
+def test_an_empty_retained_message_is_not_kept() -> None:
+    broker = Broker()
+    broker.publish("t", b"", retain=True)
+    assert broker.rows("retained") == []
+
+
+def test_clearing_again_waits_until_the_first_clearing_is_durable() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    one, two = broker.connect("one"), broker.connect("two")
+    broker.hold_commits()
+    one.send(Publish("t", b"", 1, True, packet_id=1))
+    two.send(Publish("t", b"", 1, True, packet_id=1))
+    two.expect_nothing()
+    broker.commit()
+    assert isinstance(one.answer(Puback), Puback)
+    assert isinstance(two.answer(Puback), Puback)
+
+
+def test_retained_messages_outlive_the_session_of_their_publisher() -> None:
+    broker = Broker()
+    publisher = broker.durable("p")
+    publisher.publish("t", b"t", 1, retain=True)
+    publisher.disconnect(session_expiry_interval=0)
+    assert topics_of(broker.clean("c", "t")) == ["t"]
+
+
+# Sending them
+
+
+def test_they_carry_the_flag_and_live_messages_do_not() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.clean("c", "t", qos=1)
+    assert client.message().retain
+    broker.publish("t", b"live", retain=True)
+    assert not client.message().retain
+
+
+@pytest.mark.parametrize(("stored", "granted"), [(0, 2), (1, 0), (2, 1), (2, 2)])
+@pytest.mark.parametrize("durable", [True, False])
+def test_they_are_sent_at_the_lower_of_both_qos(stored: int, granted: int, durable: bool) -> None:
+    broker = Broker()
+    retain(broker, "t", qos=stored)
+    client = (broker.durable if durable else broker.clean)("c", "t", qos=granted)
+    assert client.message().qos == min(stored, granted)
+
+
+@pytest.mark.parametrize(
+    ("handling", "first", "second"), [(0, True, True), (1, True, False), (2, False, False)]
+)
+@pytest.mark.parametrize("durable", [True, False])
+def test_retain_handling_decides(handling: int, first: bool, second: bool, durable: bool) -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.connect("c", expiry=100 if durable else 0)
+    client.subscribe("t", retain_handling=handling)
+    assert bool(client.payloads()) is first
+    client.subscribe("t", retain_handling=handling)
+    assert bool(client.payloads()) is second
+
+
+def test_retain_handling_1_looks_at_the_session_and_not_at_the_connection() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    broker.durable("c", "t", qos=0).drop()
+    client = broker.durable("c")
+    client.expect_nothing()
+    client.subscribe("t", retain_handling=1)
+    client.expect_nothing()
+    client.unsubscribe("t")
+    client.subscribe("t", retain_handling=1)
+    assert client.payloads() == [b"t"]
+
+
+def test_a_v4_client_gets_them_with_every_subscribe() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.connect("c", version=4)
+    for _ in range(2):
+        client.subscribe("t")
+        assert client.payloads() == [b"t"]
+
+
+def test_resuming_a_session_is_not_subscribing() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    retain(broker, "t")
+    client = broker.durable("c")
+    message = client.message()
+    assert not message.retain  # it was published while the session was away
+    client.acknowledge(message)
+    client.drop()
+    broker.durable("c").expect_nothing()
+
+
+def test_every_filter_of_a_subscribe_gets_its_own() -> None:
+    broker = Broker()
+    retain(broker, "a/1", "b/1")
+    client = broker.connect("c")
+    client.send(Subscribe(1, [Subscription("a/+", 1), Subscription("+/1", 0)], 7))
+    messages = client.messages()
+    assert sorted(message.payload for message in messages) == [b"a/1", b"a/1", b"b/1"]
+    assert {message.subscription_identifiers for message in messages} == {(7,)}
+
+
+def test_a_refused_filter_gets_none() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    broker.rules.forbid("subscribe", "t")
+    client = broker.connect("c")
+    assert client.subscribe("t") == [0x87]
+    client.expect_nothing()
+
+
+def test_a_topic_that_may_not_be_received_is_left_out() -> None:
+    broker = Broker()
+    retain(broker, "open", "secret")
+    broker.rules.forbid("receive", "secret")
+    assert topics_of(broker.clean("c", "#", qos=1)) == ["open"]
+    assert broker.counters.dropped["not_authorized"] == 1
+
+
+def test_no_local_does_not_hide_the_own_retained_messages() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    client.publish("t", b"own", 1, retain=True)
+    client.subscribe("t", no_local=True)
+    assert client.payloads() == [b"own"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_published_after_subscribing_is_not_sent_a_second_time(qos: int) -> None:
+    broker = Broker()
+    retain(broker, "t", "u")
+    client, publisher = broker.connect("c"), broker.connect("p")
+    with broker.one_tick():
+        client.send(Subscribe(1, [Subscription("#", 2)]))
+        publisher.send(Publish("t", b"new", qos, True, packet_id=1 if qos else 0))
+    assert sorted(client.receive_all()) == [b"new", b"u"]
+
+
+def test_what_no_local_keeps_back_live_comes_as_a_retained_message() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.connect("c")
+    client.send(
+        Subscribe(1, [Subscription("t", 1, no_local=True)]),
+        Publish("t", b"own", 1, True, packet_id=1),
+    )
+    assert client.receive_all() == [b"own"]
+
+
+def test_a_message_replaced_while_others_are_sent_comes_once() -> None:
+    broker = Broker()
+    retain(broker, *(f"t/{number}" for number in range(10)))
+    client = broker.connect("c", receive_maximum=1)
+    client.subscribe("t/#", qos=1)
+    first = client.message()
+    assert first.payload == b"t/0"
+    broker.publish("t/9", b"new", retain=True)
+    client.acknowledge(first)
+    received = client.receive_all()
+    assert received.count(b"new") == 1 and b"t/9" not in received and len(received) == 9
+
+
+# In slices
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("durable", [True, False])
+def test_all_of_many_are_sent_whatever_the_window(qos: int, durable: bool) -> None:
+    broker = Broker()
+    topics = [f"a/{number:04}/b" for number in range(300)]
+    retain(broker, *topics, *(f"a/{number:04}/c" for number in range(0, 300, 7)))
+    client = broker.connect("c", expiry=100 if durable else 0, receive_maximum=3)
+    client.subscribe("a/+/b", qos=qos)
+    assert topics_of(client) == topics
+
+
+def test_a_slice_looks_at_a_bounded_number_of_rows() -> None:
+    broker = Broker()
+    retain(broker, *(f"a/{number:05}/b" for number in range(3 * EXAMINE_MAX)))
+    calls = broker.store.io_calls
+    found, start, _ = broker.engine._retained.read("+/+/z", b"", 10)
+    assert found == [] and start
+    assert broker.store.io_calls - calls <= EXAMINE_MAX
+
+
+def test_a_lookup_seeks_over_what_cannot_match() -> None:
+    broker = Broker()
+    retain(broker, *(f"a/{number:05}" for number in range(500)), "b/x", "c/x")
+    calls = broker.store.io_calls
+    found, start, _ = broker.engine._retained.read("+/x", b"", 10)
+    assert [message.topic for message in found] == ["b/x", "c/x"] and not start
+    assert broker.store.io_calls - calls < 10
+
+
+@pytest.mark.parametrize("pattern", ["t/{}", "t/{}/+"])
+def test_many_filters_without_retained_messages_cost_few_batches(pattern: str) -> None:
+    broker = Broker()
+    retain(broker, "elsewhere")
+    client = broker.durable("c")
+    written = broker.engine.written
+    assert client.subscribe(*(pattern.format(n) for n in range(2000)), qos=1) == [1] * 2000
+    assert broker.engine.written - written < 20
+
+
+def test_many_filters_are_answered_in_their_order() -> None:
+    broker = Broker()
+    topics = [f"t/{number:03}" for number in range(200)]
+    retain(broker, *topics)
+    client = broker.durable("c", receive_maximum=7)
+    client.subscribe(*reversed(topics), qos=1)
+    assert client.receive_all() == [topic.encode() for topic in reversed(topics)]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_what_a_subscribe_is_still_owed_comes_after_a_resume(crash: bool) -> None:
+    broker = Broker()
+    topics = [f"t/{number}" for number in range(8)]
+    retain(broker, *topics)
+    client = broker.durable("c", receive_maximum=2)
+    client.subscribe("t/#", qos=1)
+    done = client.messages()
+    client.acknowledge(*done)
+    seen = [message.payload.decode() for message in done]
+    if crash:
+        broker.advance(s=1)
+        broker.restart()
+    else:
+        client.drop()
+    client = broker.durable("c")
+    assert sorted(seen + topics_of(client)) == topics
+    assert broker.rows("mailbox") == []
+
+
+def test_unsubscribing_ends_the_sending() -> None:
+    broker = Broker()
+    retain(broker, *(f"t/{number}" for number in range(8)))
+    client = broker.durable("c", receive_maximum=2)
+    client.subscribe("t/#", qos=1)
+    done = client.messages()
+    client.unsubscribe("t/#")
+    client.acknowledge(*done)
+    client.expect_nothing()
+
+
+def test_a_copy_in_flight_keeps_its_message_when_the_topic_gets_a_new_one() -> None:
+    broker = Broker()
+    retain(broker, "t", qos=2)
+    client = broker.durable("c", "t", qos=2)
+    message = client.message()
+    client.unsubscribe("t")
+    broker.publish("t", b"new", retain=True)
+    client.drop()
+    broker.restart()
+    client = broker.durable("c")
+    assert client.message() == Publish(
+        "t", b"t", 2, retain=True, dup=True, packet_id=message.packet_id
+    )
+    client.acknowledge(message)
+    assert broker.rows("mailbox") == []
+
+
+def test_a_session_that_ends_leaves_no_copies_behind_even_if_the_disk_is_full() -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.durable("c")
+    broker.hold_commits()
+    with broker.one_tick():
+        client.send(Subscribe(1, [Subscription("t", 1)]))
+        broker.engine.end_tick(broker.now)
+        broker.store.full = True
+        client.disconnect(session_expiry_interval=0)
+    broker.store.full = False
+    broker.advance(s=1)
+    broker.commit()
+    assert broker.rows("sessions") == [] and broker.rows("mailbox") == []
+
+
+# Expiry
+
+
+def test_an_expired_one_is_not_sent_and_then_removed() -> None:
+    broker = Broker()
+    broker.publish("t", b"R", retain=True, message_expiry_interval=10)
+    broker.advance(s=4)
+    client = broker.clean("early", "t")
+    assert client.message().message_expiry_interval == 6
+    broker.now += 6_000  # no timer has fired
+    broker.clean("late", "t").expect_nothing()
+    broker.advance()
+    assert broker.rows("retained") == []
+    assert broker.counters.expired_messages == 1
+
+
+def test_expiry_holds_over_a_restart() -> None:
+    broker = Broker()
+    broker.publish("t", b"R", retain=True, message_expiry_interval=10)
+    broker.restart(after_ms=11_000)
+    broker.advance()
+    assert broker.rows("retained") == [] and broker.rows("due") == []
+
+
+def test_a_newer_message_survives_the_expiry_of_the_older() -> None:
+    broker = Broker()
+    broker.publish("t", b"old", retain=True, message_expiry_interval=10)
+    broker.advance(s=5)
+    broker.publish("t", b"new", retain=True, message_expiry_interval=10)
+    broker.advance(s=6)
+    assert broker.clean("c", "t").payloads() == [b"new"]
+    broker.advance(s=5)
+    assert broker.rows("retained") == []
+
+
+# $SYS
+
+
+def test_system_messages_are_retained_in_memory_and_never_stored() -> None:
+    broker = Broker()
+    broker.engine.publish_system("$SYS/broker/uptime", b"1", broker.now)
+    live = broker.clean("live", "$SYS/#")
+    assert live.message() == Publish("$SYS/broker/uptime", b"1", retain=True)
+    broker.engine.publish_system("$SYS/broker/uptime", b"2", broker.now)
+    broker.settle()
+    assert live.message() == Publish("$SYS/broker/uptime", b"2")
+    broker.clean("hash", "#").expect_nothing()
+    broker.clean("plus", "+/broker/uptime").expect_nothing()
+    assert broker.rows("retained") == []
+
+
+# Seeking agrees with matching
+
+
+LEVELS = ("", "a", "b", "ab", "a b", "\x01", "$a", "\U0001f600", "!", "0")
+PATTERNS = (*LEVELS, "+", "+", "+")
+
+
+def full_store(topics: list[str]) -> Retained:
+    """Return retained messages on all these topics."""
+    store = MemoryStore(FAMILIES)
+    tick = Tick(200)
+    log = MessageLog(store)
+    chronicle = Chronicle(Ledger(Settings()), tick, log)
+    retained = Retained(tick, store, Due(store), Totals(), Settings(), chronicle)
+    for topic in topics:
+        retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))
+    store.write(tick.batch)
+    return retained
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lookup_finds_exactly_the_topics_that_match(seed: int) -> None:
+    source = random.Random(seed)
+    topics = {
+        "/".join(source.choice(LEVELS) for _ in range(source.randint(1, 4))) for _ in range(200)
+    } - {""}
+    retained = full_store(sorted(topics))
+    for _ in range(60):
+        levels = [source.choice(PATTERNS) for _ in range(source.randint(1, 4))]
+        if source.random() < 0.4:
+            levels[-1] = "#"
+        topic_filter = "/".join(levels)
+        if not topic_filter:
+            continue
+        found: list[str] = []
+        start = b""
+        while True:
+            page, start, examined = retained.read(topic_filter, start, source.randint(1, 5))
+            assert examined <= EXAMINE_MAX + PAGE_MAX
+            found += [message.topic for message in page]
+            if not start:
+                break
+        expected = sorted(t for t in topics if matches(topic_filter, t))
+        assert sorted(found) == expected, topic_filter
+
+
+def test_large_retained_messages_are_read_by_bytes_not_only_by_number() -> None:
+    broker = Broker()
+    payload = bytes(FOUND_BYTES_MAX // 2)
+    for number in range(10):
+        broker.publish(f"t/{number}", payload, retain=True)
+    retained = broker.engine._retained
+    found, start, _ = retained.read("#", b"", 64)
+    assert [message.topic for message in found] == ["t/0", "t/1"]
+    following, _, _ = retained.read("#", start, 64)
+    assert [message.topic for message in following] == ["t/2", "t/3"]
+    assert len(broker.clean("c", "#").messages()) == 10

@@ -1,0 +1,115 @@
+"""Is a session read back exactly as it was written, or not at all?"""
+
+import pytest
+
+from session.state.in_flight import STORED_MASK, TOOK_QUOTA
+from session.state.records import Reader, blob, decode_session, encode_session, text
+from session.state.session import Session
+from tests.session.state.cases import SESSIONS, full_session, golden, new_session
+
+KEPT = (
+    "client_id",
+    "identity",
+    "created_at_ms",
+    "connected_at_ms",
+    "disconnected_at_ms",
+    "expiry_due_ms",
+    "will_due_ms",
+    "expiry_interval_s",
+    "protocol_version",
+    "position",
+    "next_packet_id",
+    "next_mailbox",
+    "in_flight",
+    "leases",
+    "is_stored",
+    "incarnation",
+)
+
+
+def fields(session: Session) -> tuple[object, ...]:
+    """Return everything of a session that its record keeps."""
+    replays = [
+        (n, r.topic_filter, r.qos, r.identifier, r.start) for n, r in session.replays.items()
+    ]
+    return (*(getattr(session, name) for name in KEPT), list(session.in_flight), replays)
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_a_record_gives_the_session_back(case: str) -> None:
+    session = SESSIONS[case]()
+    assert fields(decode_session(session.client_id, encode_session(session))) == fields(session)
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_the_format_is_the_one_on_disk(case: str) -> None:
+    expected = golden("session-record-v2.hex")[case]
+    session = SESSIONS[case]()
+    assert encode_session(session).hex() == expected.hex()
+    assert fields(decode_session(session.client_id, expected)) == fields(session)
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_a_record_of_version_1_is_read_and_has_no_incarnation_yet(case: str) -> None:
+    session = SESSIONS[case]()
+    session.incarnation = 0
+    old = golden("session-record-v1.hex")[case]
+    assert fields(decode_session(session.client_id, old)) == fields(session)
+
+
+def test_the_order_of_sending_is_kept() -> None:
+    session = new_session()
+    session.position = 10
+    for packet_id in (9, 3, 65_535, 1):
+        session.in_flight[packet_id] = packet_id << 8 | 1
+    assert list(decode_session("c", encode_session(session)).in_flight) == [9, 3, 65_535, 1]
+
+
+def test_what_belongs_to_a_connection_is_not_kept() -> None:
+    session = new_session()
+    session.begin_connection(5)
+    packet_id = session.bind(7, 1)
+    assert session.in_flight[packet_id] & TOOK_QUOTA
+    loaded = decode_session("c", encode_session(session))
+    assert not loaded.in_flight[packet_id] & ~STORED_MASK & 0xFF
+    assert loaded.send_quota == 0
+
+
+@pytest.mark.parametrize("case", SESSIONS)
+def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
+    _refuses_other_sizes(encode_session(SESSIONS[case]()))
+    _refuses_other_sizes(golden("session-record-v1.hex")[case])
+
+
+def _refuses_other_sizes(value: bytes) -> None:
+    for size in range(len(value)):
+        with pytest.raises(ValueError):
+            decode_session("c", value[:size])
+    with pytest.raises(ValueError, match="left over"):
+        decode_session("c", value + b"\0")
+
+
+def test_another_version_is_refused() -> None:
+    value = encode_session(new_session())
+    for version in (b"\x00", b"\x03"):
+        with pytest.raises(ValueError, match=f"version {version.hex()} of"):
+            decode_session("c", version + value[1:])
+
+
+@pytest.mark.parametrize("packet_id", [0, 65_533])
+def test_a_packet_id_that_is_zero_or_there_twice_is_refused(packet_id: int) -> None:
+    value = encode_session(full_session())
+    kept = (65_534 << 16).to_bytes(4, "big")[:2]
+    assert value.count(kept) == 1
+    with pytest.raises(ValueError, match="in flight twice or zero"):
+        decode_session("c", value.replace(kept, packet_id.to_bytes(2, "big")))
+
+
+def test_a_reader_takes_no_more_than_there_is() -> None:
+    reader = Reader(blob(b"ab") + text("ü") + b"\x07", "thing")
+    assert reader.blob() == b"ab"
+    assert reader.text() == "ü"
+    assert reader.number(1) == 7
+    reader.end()
+    with pytest.raises(ValueError, match="thing: ends at 9 bytes, expected 10"):
+        reader.number(1)

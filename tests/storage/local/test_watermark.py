@@ -1,0 +1,115 @@
+"""Does the watermark survive what the database must survive, and refuse what it must refuse?"""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import DataLoss, Unrecoverable
+from storage.local.slot_file import SLOT_BYTES
+from storage.local.watermark import Watermark, decode, encode
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "watermark"
+
+
+def _marked(path: Path, *sequences: int) -> None:
+    watermark = Watermark(path)
+    for sequence in sequences:
+        watermark.advance(sequence)
+    watermark.close()
+
+
+def _read(path: Path) -> tuple[int, int]:
+    watermark = Watermark(path)
+    watermark.close()
+    return watermark.epoch, watermark.sequence
+
+
+def test_a_new_watermark_promises_nothing(path: Path) -> None:
+    watermark = Watermark(path)
+    assert watermark.check(0) == 0
+    watermark.close()
+    watermark.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_newest_promise_is_found_again(path: Path) -> None:
+    for sequences in ((5,), (5, 9), (10, 11, 12)):
+        _marked(path, *sequences)
+        assert _read(path) == (0, sequences[-1])
+
+
+def test_a_promise_never_goes_back(path: Path) -> None:
+    _marked(path, 9, 4)
+    assert _read(path) == (0, 9)
+
+
+def test_a_database_below_the_watermark_is_refused_with_what_is_lost(path: Path) -> None:
+    _marked(path, 100)
+    watermark = Watermark(path)
+    assert watermark.check(100) == 0
+    assert watermark.check(101) == 0
+    with pytest.raises(DataLoss, match=r"holds 97 batches, but 100 .* 3 are lost"):
+        watermark.check(97)
+    watermark.close()
+
+
+def test_an_accepted_loss_is_accepted_once_and_not_for_ever(path: Path) -> None:
+    _marked(path, 100)
+    watermark = Watermark(path)
+    assert watermark.check(97, accept_data_loss=True) == 3
+    watermark.close()
+    assert _read(path) == (1, 97)
+    watermark = Watermark(path)
+    assert watermark.check(97) == 0
+    with pytest.raises(DataLoss):
+        watermark.check(96)
+    watermark.close()
+
+
+def test_a_torn_slot_leaves_the_one_before_it(path: Path) -> None:
+    _marked(path, 7, 8)  # slots 0 and 1
+    whole = path.read_bytes()
+    for length in range(28):
+        torn = whole[:SLOT_BYTES] + whole[SLOT_BYTES:][:length].ljust(SLOT_BYTES, b"\0")
+        path.write_bytes(torn)
+        assert _read(path) == (0, 7)
+    path.write_bytes(whole)
+    assert _read(path) == (0, 8)
+
+
+def test_the_slot_to_be_written_next_is_never_the_one_that_counts(path: Path) -> None:
+    _marked(path, 7, 8)
+    _marked(path, 9)
+    slots = [decode(path.read_bytes()[at:][:SLOT_BYTES]) for at in (0, SLOT_BYTES)]
+    assert slots == [(0, 9), (0, 8)]
+
+
+def test_every_flipped_bit_of_a_slot_is_noticed() -> None:
+    slot = encode(3, 12345)
+    assert decode(slot) == (3, 12345)
+    for position in range(28):
+        for bit in range(8):
+            damaged = bytearray(slot)
+            damaged[position] ^= 1 << bit
+            assert decode(bytes(damaged)) is None
+
+
+def test_the_format_stays_readable() -> None:
+    """Golden bytes: a change needs another magic."""
+    golden = "48464d41524b30310000000000000003000000000000303960df5760"
+    assert encode(3, 12345)[:28].hex() == golden
+    assert decode(bytes.fromhex(golden)) == (3, 12345)
+
+
+def test_a_short_file_is_made_whole(path: Path) -> None:
+    path.write_bytes(b"HFMARK01")
+    assert _read(path) == (0, 0)
+    assert path.stat().st_size == 2 * SLOT_BYTES
+
+
+def test_a_watermark_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
+    with pytest.raises(Unrecoverable, match="Is a directory"):
+        Watermark(tmp_path)

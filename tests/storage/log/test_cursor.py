@@ -1,0 +1,156 @@
+"""Does a cursor give out what its streams are owed through everything that happens to the log?"""
+
+from storage.api import Batch, Store
+from storage.log.layouts.api import Stream
+from storage.log.layouts.message_rows import PAGE_MAX, message_key
+from tests.storage.log_cases import A, B, accept, drop, message, read, rotate, sound, start, write
+
+
+def test_a_cursor_reads_through_all_generations(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    for _ in range(4):
+        accept(store, log, "abcab")
+        rotate(store, log)
+    assert read(log, [A]) == [1, 4, 6, 9, 11, 14, 16, 19]
+    assert read(log, [B, A], 7) == [9, 10, 11, 12, 14, 15, 16, 17, 19, 20]
+
+
+def test_a_cursor_reads_through_generations_of_different_layouts(store: Store) -> None:
+    log = start(store, "filters")
+    accept(store, log, "abc")
+    rotate(store, log, layout="timeline")
+    accept(store, log, "abc")
+    rotate(store, log, layout="filters")
+    accept(store, log, "abc")
+    assert [g.layout for g in log.list_generations()] == ["filters", "timeline", "filters"]
+    assert read(log, [A, B]) == [1, 2, 4, 5, 7, 8]
+    assert read(log, [Stream(1, "a", 5), Stream(2, "b", 2)]) == [5, 7, 8]
+    reopened = start(store, "filters")
+    assert read(reopened, [A, B], 4) == [5, 7, 8]
+
+
+def test_a_cursor_goes_on_when_more_is_written(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    accept(store, log, "ab")
+    cursor = log.cursor([A, B], 0)
+    assert [m.offset for m in cursor.next(10)] == [1, 2]
+    assert cursor.next(10) == []
+    accept(store, log, "a")
+    assert [m.offset for m in cursor.next(10)] == [3]
+    rotate(store, log)
+    assert cursor.next(10) == []
+    accept(store, log, "cb")
+    assert [m.offset for m in cursor.next(10)] == [5]
+    assert cursor.next(10) == []
+
+
+def test_a_cursor_never_passes_a_batch_that_is_not_written(store: Store, layout: str) -> None:
+    """Could a reader take a pending message for one that is not there, and skip it for ever?"""
+    log = start(store, layout)
+    accept(store, log, "a")
+    cursor = log.cursor([A, B], 0)
+    pending: Batch = []
+    log.append(pending, message("b"), [2])
+    assert [m.offset for m in cursor.next(10)] == [1]
+    assert cursor.next(10) == []
+    log.add_generation(pending, 0)
+    log.append(pending, message("a"), [1])
+    assert cursor.next(10) == []
+    assert cursor.position == 1
+    write(store, log, pending)
+    assert [m.offset for m in cursor.next(10)] == [2]
+    assert [m.offset for m in cursor.next(10)] == [3]
+
+
+def test_the_position_passes_what_others_got(store: Store, layout: str) -> None:
+    """A session that is owed nothing must not hold on to old generations."""
+    log = start(store, layout)
+    accept(store, log, "bbb")
+    rotate(store, log)
+    accept(store, log, "bb")
+    cursor = log.cursor([A], 0)
+    assert cursor.next(10) == []
+    assert cursor.position == 5
+
+
+def test_a_cursor_without_streams_is_at_the_end(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    accept(store, log, "ab")
+    cursor = log.cursor([], 0)
+    assert cursor.next(10) == []
+    assert cursor.position == 2
+
+
+def test_a_position_past_the_end_reads_nothing(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    accept(store, log, "a")
+    cursor = log.cursor([A], 50)
+    assert cursor.next(10) == []
+    assert cursor.position == 50
+
+
+def test_skipping_counts_over_generations(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    for _ in range(3):
+        accept(store, log, "aba")
+        rotate(store, log)
+    cursor = log.cursor([A], 0)
+    assert cursor.skip(1) == 1
+    skipped = 1
+    while step := cursor.skip(2):
+        skipped += step
+    assert skipped == 6
+    assert cursor.next(10) == []
+
+
+def test_a_scan_limit_bounds_a_call_and_the_position_shows_progress(store: Store) -> None:
+    log = start(store, "timeline")
+    accept(store, log, "b" * 500 + "a")
+    cursor = log.cursor([A], 0)
+    calls = 1
+    while not (found := cursor.next(10, scan_max=100)):
+        calls += 1
+        assert cursor.position < 501
+    assert [m.offset for m in found] == [501]
+    assert calls >= 501 // (100 + PAGE_MAX)
+    assert cursor.next(10, scan_max=100) == []
+    assert cursor.position == 501
+
+
+def test_dropped_messages_are_skipped_and_what_was_read_ahead_is_counted(store: Store) -> None:
+    log = start(store, "filters")
+    accept(store, log, "ab" * 5)
+    rotate(store, log)
+    accept(store, log, "ab")
+    cursor = log.cursor([A, B], 0)
+    assert [m.offset for m in cursor.next(3)] == [1, 2, 3]
+    drop(store, log, 1)
+    log.reclaim()
+    assert [m.offset for m in cursor.next(10)] == [11, 12]
+    assert cursor.missing == 7
+    assert read(log, [A]) == [11]
+
+
+def test_everything_dropped_leaves_an_empty_log_at_its_end(store: Store, layout: str) -> None:
+    log = start(store, layout)
+    accept(store, log, "aa")
+    rotate(store, log)
+    drop(store, log, 1)
+    log.reclaim()
+    assert read(log, [A]) == []
+    assert log.end == 2
+    reopened = start(store, layout)
+    assert reopened.end == 2
+    assert read(reopened, [A]) == []
+    accept(store, reopened, "a")
+    assert read(reopened, [A]) == [3]
+    sound(reopened)
+
+
+def test_a_missing_record_is_counted_by_the_cursor(store: Store) -> None:
+    log = start(store, "filters")
+    accept(store, log, "aaa")
+    store.write([("msg.1", message_key(2), None)])
+    cursor = log.cursor([A], 0)
+    assert [m.offset for m in cursor.next(10)] == [1, 3]
+    assert cursor.missing == 1
