@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from broker.loop import client_stream as transport
+from broker.loop import client_stream
 from broker.loop.client_stream import remote_name
 from mqtt.encoder import encode
 from mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
@@ -150,7 +150,7 @@ def test_a_closed_stream_sends_what_was_written_and_then_ends_whatever_is_said()
 def test_a_peer_that_does_not_close_is_dropped_after_the_linger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "LINGER_S", 0.05)
+    monkeypatch.setattr(client_stream, "LINGER_S", 0.05)
 
     async def scenario(broker: InsideBroker) -> None:
         peer = await broker.connect("c")

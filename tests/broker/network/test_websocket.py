@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from broker.configuration.listener_options import WEBSOCKET, Endpoint
-from broker.loop import client_stream as transport
+from broker.loop import client_stream
 from broker.loop.client_stream import ClientStream
 from broker.network import websocket
 from broker.network.websocket import FRAME_SPARE_BYTES, SLICE_BYTES
@@ -543,7 +543,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_a_peer_that_does_not_end_its_side_is_dropped(
     loop: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (transport, websocket):
+    for module in (client_stream, websocket):
         monkeypatch.setattr(module, "LINGER_S", 0.05)
 
     async def scenario(broker: InsideBroker, connect: Open) -> None:
