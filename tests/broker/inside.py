@@ -12,7 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -53,13 +53,16 @@ class Peer:
     async def receive(self, kind: type[P]) -> P:
         """Return the next packet, which must be of `kind`."""
         while not self._packets:
-            data = await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S)
+            data = await self._read()
             assert data, f"closed while waiting for {kind.__name__}"
             self._packets = self._decoder.receive(data)
             assert self._decoder.error is None
         packet = self._packets.pop(0)
         assert isinstance(packet, kind), packet
         return packet
+
+    async def _read(self) -> bytes:
+        return await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S)
 
     async def silence(self) -> None:
         """Expect no packet for a moment."""
@@ -162,16 +165,6 @@ def publish(topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 1)
     return Publish(topic, payload, qos, packet_id=packet_id if qos else 0)
 
 
-class Client(Protocol):
-    """What every client here can do, whatever its packets travel in."""
-
-    reader: asyncio.StreamReader
-
-    def send(self, *packets: Packet) -> None: ...
-
-    async def receive(self, kind: type[P]) -> P: ...
-
-
 def small_out_buffer() -> Settings:
     """Return settings with which a client that does not read is soon too slow."""
     settings = Settings()
@@ -179,7 +172,7 @@ def small_out_buffer() -> Settings:
     return settings
 
 
-async def expect_drops_while_not_reading(broker: InsideBroker, slow: Client, fast: Client) -> None:
+async def expect_drops_while_not_reading(broker: InsideBroker, slow: Peer, fast: Peer) -> None:
     """Expect QoS 0 for `slow`, subscribed to "a", to be dropped while it does not read, only then.
 
     The broker has the settings of `small_out_buffer`.
