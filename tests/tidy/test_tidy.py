@@ -64,7 +64,13 @@ BANNED: Final = {
 ALLOWED: Final[dict[str, dict[str, str]]] = {
     "print": {
         "audit/command.py": "a command answers on stdout",
+        "broker/cli/command.py": "a command answers on stdout",
+        "broker/cli/config.py": "a command answers on stdout",
+        "broker/cli/database.py": "a command answers on stdout",
+        "broker/cli/health.py": "a command answers on stdout",
         "broker/cli/main.py": "a command answers on stdout",
+        "broker/cli/serve.py": "a command answers on stdout",
+        "broker/cli/sessions.py": "a command answers on stdout",
         "broker/cli/demo.py": "a show",
         "conformance/command.py": "a command answers on stdout",
     },
