@@ -47,7 +47,8 @@ def run_serve(options: argparse.Namespace) -> int:
     except ConfigError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
 
-    from broker.process.server import StartError, serve
+    from broker.process.open import StartError
+    from broker.process.server import serve
 
     try:
         return serve(config)

@@ -181,6 +181,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "broker.__main__": "three lines; tests/broker/cli/test_main.py runs them",
     "session.assembly": "wiring; every test of the engine runs it",
     "session.ports": "protocols",
+    "broker.process.disk_watch": "tests/durability/test_failing_disk.py fills its disk",
     "broker.version": "a constant; tests/broker/cli/test_main.py prints it",
     "conformance.__main__": "three lines; tests/conformance/test_command.py runs what they call",
     "conformance.deliveries": "parts of checks; tests/conformance/wrong tries them with these",
