@@ -4,9 +4,10 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
-PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone, as it is
+PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
 
 
 class CommandError(Exception):
@@ -30,12 +31,13 @@ class CommandError(Exception):
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that `load_config` reads."""
     parser.add_argument("-c", "--config", metavar="FILE", help="configuration file (TOML)")
     parser.add_argument("--data-dir", metavar="DIR", help="directory of the database")
 
 
 def load_config(options: argparse.Namespace) -> "Config":
-    """Return the configuration that `add_config_flags` lets name."""
+    """Return the configuration that the flags of `add_config_flags` name."""
     from broker.configuration.config import ConfigError
     from broker.configuration.load import load
 
@@ -45,8 +47,8 @@ def load_config(options: argparse.Namespace) -> "Config":
         raise CommandError(str(problem), EXIT_USAGE) from None
 
 
-def name(text: str) -> str:
-    """Return a name that a client may have."""
+def client_id(text: str) -> str:
+    """Return an argument that a client may be called by: UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,17 +57,21 @@ def name(text: str) -> str:
 
 
 def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:
-    """Print lines, and say in one of our own where their reader cannot take them."""
+    """Print lines, the only way a command writes to stdout.
+
+    Raises `CommandError` where they cannot be written, `BrokenPipeError` where the reader has gone.
+    """
     for line in lines:
-        try:
+        with _write_errors():
             print(line, flush=flush)
-        except BrokenPipeError:
-            raise
-        except OSError as problem:
-            forget_output()
-            raise CommandError(f"cannot write the output: {problem.strerror}") from None
-    try:
+    with _write_errors():
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _write_errors() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as problem:
@@ -74,5 +80,5 @@ def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:
 
 
 def forget_output() -> None:
-    """Keep the interpreter from writing what is left once more, and from saying that it cannot."""
+    """Drop what is still buffered: at its exit Python would try to write it and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 import argparse
 
-from broker.cli.command import EXIT_OK, Commands, add_config_flags, load_config
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, load_config, print_lines
 
 
 def add(commands: Commands) -> None:
@@ -20,7 +20,7 @@ def run_config_show(options: argparse.Namespace) -> int:
     """Print the configuration in force with the origin of every value."""
     from broker.configuration.show import show
 
-    print(show(load_config(options)))
+    print_lines([show(load_config(options))])
     return EXIT_OK
 
 
@@ -28,5 +28,5 @@ def run_config_init(options: argparse.Namespace) -> int:
     """Print a commented configuration file."""
     from broker.configuration.show import template
 
-    print(template())
+    print_lines([template()])
     return EXIT_OK

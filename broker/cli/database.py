@@ -10,6 +10,7 @@ from broker.cli.command import (
     Commands,
     add_config_flags,
     load_config,
+    print_lines,
 )
 
 
@@ -34,5 +35,5 @@ def run_db_checkpoint(options: argparse.Namespace) -> int:
         maker = checkpoint.make(data_dir, options.directory)
     except checkpoint.CheckpointError as problem:
         raise CommandError(str(problem)) from None
-    print(f"{options.directory}: a copy of {data_dir}, made by {maker}")
+    print_lines([f"{options.directory}: a copy of {data_dir}, made by {maker}"])
     return EXIT_OK

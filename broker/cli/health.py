@@ -2,7 +2,7 @@
 
 import argparse
 
-from broker.cli.command import EXIT_OK, EXIT_USAGE, CommandError, Commands
+from broker.cli.command import EXIT_OK, EXIT_USAGE, CommandError, Commands, print_lines
 
 
 def add(commands: Commands) -> None:
@@ -37,11 +37,12 @@ def run_health(options: argparse.Namespace) -> int:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url}/healthz", timeout=5) as response:
-            print(response.read(200).decode(errors="replace").strip())
+            answer = response.read(200).decode(errors="replace").strip()
     except urllib.error.HTTPError as refusal:
         detail = refusal.read(200).decode(errors="replace").strip()
         raise CommandError(f"{url}/healthz: {refusal.code} {detail}") from None
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "reason", problem)
         raise CommandError(f"{url}/healthz: {reason}") from None
+    print_lines([answer])
     return EXIT_OK

@@ -12,8 +12,8 @@ from broker.cli.command import (
     CommandError,
     Commands,
     add_config_flags,
+    client_id,
     load_config,
-    name,
     print_lines,
 )
 
@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
     tail.set_defaults(run=run_history_tail)
     timeline = actions.add_parser("timeline", help="tell what happened to a client or a message")
-    timeline.add_argument("client_id", type=name, metavar="CLIENT_ID", nargs="?")
+    timeline.add_argument("client_id", type=client_id, metavar="CLIENT_ID", nargs="?")
     timeline.add_argument("--message", type=_message, metavar="ID", help="as other events name it")
     timeline.add_argument("--since", type=_seconds, metavar="AGE", help="such as 12h or 7d")
     timeline.set_defaults(run=run_history_timeline)

@@ -1,8 +1,9 @@
-"""The command `holdfast`: reads the command line and hands over to the module that does the work.
+"""The command `holdfast`: puts the parser together and runs the command that was asked for.
 
-Must stay quick to import (`--help` and `--version` answer in a blink): everything heavy is imported
-inside the command that needs it. An expected failure is one line on stderr and a non-zero exit
-status, never a traceback: 1 = it could not be done, 2 = it was asked for in a wrong way.
+Each family of commands has a module here with its flags. Must stay quick to import, so that
+`--help` and `--version` answer at once: heavy modules are imported inside the command that needs
+them. An expected failure is one line on stderr and a non-zero exit status, never a traceback:
+1 = it could not be done, 2 = it was asked for in a wrong way.
 """
 
 import argparse
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: the process's) and return its exit status."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # clients' names may be more than it can say
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not have all letters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(options)
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it
     except BrokenPipeError:
-        forget_output()  # whoever read it has gone (`| head`)
+        forget_output()  # the reader has gone (`| head`)
         return EXIT_FAILED
     return status
 
@@ -49,28 +50,26 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve.add(commands)
-
-    demo = commands.add_parser("demo", help="watch a session survive kill -9, in a few seconds")
-    demo.set_defaults(run=run_demo)
-
+    _add_demo(commands)
     passwd.add(commands)
-
     config.add(commands)
-
     sessions.add(commands)
     history.add(commands)
     database.add(commands)
-
     health.add(commands)
-
     _add_suites(commands)
     return parser
 
 
-def _add_suites(commands: Commands) -> None:
-    """Add the commands whose own parsers read the rest, so that nothing of them is imported early.
+def _add_demo(commands: Commands) -> None:
+    demo = commands.add_parser("demo", help="watch a session survive kill -9, in a few seconds")
+    demo.set_defaults(run=run_demo)
 
-    With this prefix character no argument looks like an option here, `--help` neither.
+
+def _add_suites(commands: Commands) -> None:
+    """Add the commands that have parsers of their own, which are imported when they run.
+
+    With this prefix character no argument looks like an option to our parser, not even `--help`.
     """
     suites = (
         ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
@@ -85,7 +84,7 @@ def _add_suites(commands: Commands) -> None:
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Play the kill -9 show with real processes."""
+    """Show with real processes that a session survives kill -9."""
     from broker.cli import demo
 
     try:

@@ -2,7 +2,14 @@
 
 import argparse
 
-from broker.cli.command import EXIT_OK, EXIT_USAGE, CommandError, Commands, add_config_flags
+from broker.cli.command import (
+    EXIT_OK,
+    EXIT_USAGE,
+    CommandError,
+    Commands,
+    add_config_flags,
+    print_lines,
+)
 
 
 def add(commands: Commands) -> None:
@@ -42,7 +49,7 @@ def run_serve(options: argparse.Namespace) -> int:
         config.shell.accept_data_loss = options.accept_data_loss
         if options.test_config:
             preflight.check_files(config)
-            print("configuration is good")
+            print_lines(["configuration is good"])
             return EXIT_OK
     except ConfigError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None

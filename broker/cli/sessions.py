@@ -6,7 +6,15 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.cli.command import EXIT_OK, CommandError, Commands, add_config_flags, load_config, name
+from broker.cli.command import (
+    EXIT_OK,
+    CommandError,
+    Commands,
+    add_config_flags,
+    client_id,
+    load_config,
+    print_lines,
+)
 
 if TYPE_CHECKING:
     from broker.operations.inventory import Inventory
@@ -17,7 +25,7 @@ def add(commands: Commands) -> None:
     actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored session")
     show = actions.add_parser("show", help="print one session with its subscriptions")
-    show.add_argument("client_id", type=name, metavar="CLIENT_ID")
+    show.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
     for parser, run in ((listing, run_session_list), (show, run_session_show)):
         add_config_flags(parser)
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -31,10 +39,9 @@ def run_session_list(options: argparse.Namespace) -> int:
     with _inventory(options) as inventory:
         reports = inventory.sessions()
         if options.output == "json":
-            print(sessions_report.as_json(inventory, reports))
+            print_lines([sessions_report.as_json(inventory, reports)])
         else:
-            for line in sessions_report.as_table(inventory, reports):
-                print(line)
+            print_lines(sessions_report.as_table(inventory, reports))
     return EXIT_OK
 
 
@@ -47,10 +54,9 @@ def run_session_show(options: argparse.Namespace) -> int:
         if report is None:
             raise CommandError(f"no session {options.client_id!r}")
         if options.output == "json":
-            print(sessions_report.as_json(inventory, [report]))
+            print_lines([sessions_report.as_json(inventory, [report])])
         else:
-            for line in sessions_report.as_page(inventory, report):
-                print(line)
+            print_lines(sessions_report.as_page(inventory, report))
     return EXIT_OK
 
 
