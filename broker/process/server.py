@@ -39,7 +39,7 @@ from storage.tables.tables import HISTORY
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how both loops begin to tell of one
+HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how the message of both loops begins
 
 
 def serve(config: Config) -> int:
@@ -145,7 +145,7 @@ class Server:
         return await self._drain()
 
     def _start_exporter(self) -> None:
-        """Export the history, that of earlier boots too, also when nothing more is recorded."""
+        """Start to export the history: rows of earlier starts too, even if recording is now off."""
         shell = self._config.shell
         place = self._opened.history
         if place is None and self._opened.store.last(HISTORY, b"", LAST_KEY) is None:
@@ -173,7 +173,7 @@ class Server:
         self._exporter.start()
 
     def _open_control(self) -> None:
-        """Listen to the operator's commands for a running broker, where the file system lets us."""
+        """Open the control socket, if the file system allows one."""
         try:
             control = ControlServer(
                 self._config.shell.data_dir,
@@ -186,7 +186,7 @@ class Server:
         self._opened.stack.callback(control.close)
 
     def _make_checkpoint(self, request: Request) -> Request:
-        """Copy the database between two ticks, and tell the history and the log."""
+        """Copy the database between two ticks; record and log it."""
         done = checkpoint.answer(self._opened.store, request)
         self._log.info(
             "checkpoint",
@@ -239,7 +239,7 @@ class Server:
         ended.set()
 
     def _hang_up(self) -> None:
-        """SIGHUP: read again what may change while we run."""
+        """SIGHUP: read certificates, users and rules again."""
         self._listeners.reload()
         access = self._opened.access
         if access.has_files:
@@ -248,11 +248,11 @@ class Server:
             self._log.info("reload", "nothing to reload: no password file, ACL file or certificate")
 
     def _send_away(self, users: frozenset[str]) -> None:
-        """End the connections of users who are not who they were."""
+        """End the connections of users who are gone or have another password."""
         self._engine.send_away(users, self._driver.now)
 
     async def _drain(self) -> int:
-        """End in order; 0 when everything was out and durable in time."""
+        """End in order; return 0 if everything was sent and durable in time."""
         self._status.phase = "draining"
         notify(STOPPING=1, STATUS="draining")
         self._listeners.stop()
@@ -270,7 +270,7 @@ class Server:
         return EXIT_OK
 
     def _die(self, error: BaseException) -> None:
-        """End the process after a failure that memory cannot be trusted past."""
+        """End the process after a failure: memory may be ahead of the disk."""
         self._status.phase = "failed"
         if isinstance(error, StorageError):
             text = f"{error}; ending; a restart helps unless the database is damaged"
@@ -281,11 +281,11 @@ class Server:
         _exit_now(EXIT_FAILED)
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what no callback of ours caught, as the loop tells it."""
+        """Log an exception that no callback has caught."""
         error = context.get("exception")
         message = str(context.get("message", ""))
         if isinstance(error, OSError) or message.startswith(HANDSHAKE_FAILED):
-            # A peer's network, no file descriptor for it, or a certificate that is noise.
+            # The peer's network, no free file descriptor, or a bad certificate.
             self._log.warning("network", f"{message}: {error}")
         elif isinstance(error, Exception):
             self._driver.count_bug("loop", error)
@@ -294,6 +294,6 @@ class Server:
 
 
 def _exit_now(status: int) -> None:
-    """Leave without joining a thread that may hang in a sync for ever, and without flushing."""
+    """Exit without joining threads: one may hang in a sync for ever."""
     sys.stderr.flush()
     os._exit(status)
