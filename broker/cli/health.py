@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
 
 
 def run_health(options: argparse.Namespace) -> int:
-    """Ask /healthz of the broker that this configuration describes; made for HEALTHCHECK."""
+    """Ask /healthz of the configured broker; made for Docker's HEALTHCHECK."""
     import urllib.error
     import urllib.request
 

@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def _count(text: str) -> int:
-    """Return a number of things; `argparse` makes a usage error of ValueError."""
+    """Return an argument that is a whole number."""
     if not text.isascii() or not text.isdecimal() or len(text) > 19:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
     return int(text)
@@ -113,7 +113,7 @@ def run_history_export(options: argparse.Namespace) -> int:
 
 
 def run_history_verify(options: argparse.Namespace) -> int:
-    """Say what is wrong with the segments of a directory."""
+    """Print what is wrong with the segments of a directory."""
     from broker.history import queries
 
     with _history_problems():

@@ -1,4 +1,8 @@
-"""Everything configured, and where each value came from."""
+"""The configuration in force: every value and where it came from.
+
+`broker.configuration.load` fills it by the table in `broker.configuration.options`. Read next:
+`broker.configuration.listener_options`.
+"""
 
 from typing import Final
 
@@ -21,24 +25,23 @@ class ConfigError(Exception):
 
 
 class Shell:
-    """What only the shells need to know."""
+    """Settings of the process around the engine; `session.settings` has the engine's."""
 
     def __init__(self) -> None:
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
-        # Free space below which new durable state is refused (None = what
-        # `storage.local.disk_space` finds right for the disk), and the file given up to survive a
-        # disk that ran full all the same: opening again takes the size of the write-ahead logs (64
-        # MiB) and a little.
+        # Free space below which new durable state is refused, None = the default of
+        # `storage.local.disk_space`. The ballast file is deleted on a full disk: to open the
+        # database again takes the size of the write-ahead logs (64 MiB) and a little.
         self.low_water_bytes: int | None = None
         self.ballast_bytes: int = 80 << 20
-        self.accept_data_loss: bool = False  # a flag only: nobody should leave it in a file
+        self.accept_data_loss: bool = False  # a flag only: it must not stay in a file
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
         self.metrics_port: int = 18083
         self.password_file: str | None = None
         self.acl_file: str | None = None
-        # None = anonymous clients are let in exactly when there is no password file.
+        # None = anonymous clients are accepted if there is no password file.
         self.allow_anonymous: bool | None = None
         self.hash_threads: int = 2
         self.log_level: str = "info"
@@ -49,7 +52,7 @@ class Shell:
         self.history_dir: str | None = None
         self.history_node: str | None = None
         self.history_keep_days: int = 30
-        # Rows that wait for their export are part of the database; beyond this less is recorded.
+        # Rows that wait for their export are in the database; near this limit less is recorded.
         self.history_outbox_bytes_max: int = 256 << 20
         # A segment is sealed at whichever comes first. 500,000 rows are about 10 MB of Parquet.
         self.history_seal_events: int = 500_000
@@ -58,7 +61,7 @@ class Shell:
 
 
 class Config:
-    """Everything configured, and where each value came from."""
+    """Every value, and where it came from."""
 
     def __init__(self) -> None:
         self.settings: Settings = Settings()
@@ -79,7 +82,7 @@ class Config:
         return self.settings if option.owner == "settings" else self.shell
 
     def listener(self, name: str, origin: str) -> Endpoint:
-        """Return `[listener.name]`, which is new the first time it is asked for."""
+        """Return the options of `[listener.name]`; the first call makes them."""
         for listener in self.listeners[1:]:
             if listener.name == name:
                 return listener
@@ -109,7 +112,7 @@ class Config:
         self.origins[name] = origin
 
     def finish(self) -> None:
-        """Settle what depends on more than one key; raise `ConfigError` on a contradiction."""
+        """Derive and check what depends on several keys; raise `ConfigError` on a contradiction."""
         shell = self.shell
         if shell.allow_anonymous is not None:
             self.settings.allow_anonymous = shell.allow_anonymous
@@ -127,7 +130,7 @@ class Config:
             raise ConfigError(problem)
 
     def _refuse_open_listeners(self) -> None:
-        """Fail closed: an open broker on a network must be somebody's decision."""
+        """Refuse to be open to a network unless the operator has said so."""
         for listener in self.listeners:
             is_local = listener.type == UNIX or is_loopback(listener.host)
             if not is_local and listener.tls_client_ca is None:

@@ -1,7 +1,8 @@
 """Where every setting comes from: flags over environment over file over defaults.
 
 Must never accept what it does not know: an unknown section or key, or a bad value, is a
-`ConfigError` that names the place, the key and the nearest known one.
+`ConfigError` that names the place, the key and the nearest known one. Read next:
+`broker.configuration.options`, the table of keys.
 """
 
 import difflib

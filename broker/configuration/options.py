@@ -1,7 +1,7 @@
 """Every key of the configuration: where it is written, what it fills and how it is read.
 
-One table. Read next: `broker.configuration.option_types` (how values are written) and
-`session.settings` (what the engine's share means).
+Read next: `broker.configuration.option_types` (how values are written) and `session.settings` (what
+the options of the engine mean).
 """
 
 from typing import Final, Literal, TypeAlias
