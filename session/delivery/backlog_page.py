@@ -3,22 +3,18 @@
 A backlog is read in pages. Most of a page needs no look at each message: nothing limits it, no
 message expires, and whether the session wants a topic, and how, is the same for all messages of it.
 Such messages are bound and encoded together and held as one piece. Whatever may need a closer look
-is left to `session.delivery.delivery`, which does the same for a single message; a property test
-holds the two against each other. Read next: `session.delivery.delivery`.
+is left to `session.delivery.backlog`, which does the same for a single message; a property test
+holds the two against each other. Read next: `session.delivery.sender`.
 """
 
 from typing import Final
 
 from mqtt.encoder import PACKET_ID
 from mqtt.message import Message
-from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import encode_delivery
-from session.history.delivery_events import Dispatches
 from session.live.connection import Connection
-from session.live.tick import Tick
-from session.ports import Policy
 from session.routing.router import Routes
-from session.settings import Settings
 from session.state.in_flight import FROM_LOG
 from session.state.session import Session
 
@@ -55,20 +51,12 @@ class Wish:
 class Pages:
     """Sends pages."""
 
-    def __init__(
-        self,
-        tick: Tick,
-        routes: Routes,
-        settings: Settings,
-        policy: Policy,
-        counters: Counters,
-        dispatches: Dispatches,
-    ) -> None:
-        self._tick: Final = tick
-        self._routes: Final = routes
-        self._counters: Final = counters
-        self._dispatches: Final = dispatches
-        self._is_plain: Final = policy.is_open and not settings.max_age_s
+    def __init__(self, context: DeliveryContext) -> None:
+        self._tick: Final = context.tick
+        self._routes: Final = context.routes
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._is_plain: Final = context.is_open and not context.settings.max_age_s
 
     def send(
         self, connection: Connection, session: Session, messages: list[Message], at: int

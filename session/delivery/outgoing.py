@@ -2,19 +2,15 @@
 
 Asks the policy again for every message that leaves, and the session's own subscriptions as they are
 now; keeps each encoding for all receivers that get the same. Changes no session and sends nothing.
-Read next: `session.delivery.delivery`, which sends; `session.delivery.publish_bytes` (the bytes).
+Read next: `session.delivery.sender`, which sends; `session.delivery.publish_bytes` (the bytes).
 """
 
 from typing import Final
 
 from mqtt.message import Message
-from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import Parts, RunParts, encode_delivery, encode_run
-from session.history.delivery_events import Dispatches
 from session.live.connection import Connection
-from session.live.tick import Tick
-from session.ports import Policy
-from session.routing.router import Routes
 from session.state.session import Session
 
 # A unit of work (`session.scheduling.work_budget`) is 32 subscription identifiers to write: 128
@@ -25,20 +21,13 @@ IDENTIFIERS_SHIFT: Final = 5
 class Fitting:
     """Fits messages to their receivers."""
 
-    def __init__(
-        self,
-        tick: Tick,
-        routes: Routes,
-        policy: Policy,
-        counters: Counters,
-        dispatches: Dispatches,
-    ) -> None:
-        self._tick: Final = tick
-        self._routes: Final = routes
-        self._policy: Final = policy
-        self._counters: Final = counters
-        self._dispatches: Final = dispatches
-        self._is_open: Final = policy.is_open
+    def __init__(self, context: DeliveryContext) -> None:
+        self._tick: Final = context.tick
+        self._routes: Final = context.routes
+        self._policy: Final = context.policy
+        self._is_open: Final = context.is_open
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
 
     def run_parts(
         self,

@@ -1,7 +1,7 @@
 """A message as PUBLISH bytes for one kind of receiver, without the packet id.
 
 Encoded once per (version, QoS, RETAIN, identifiers) and shared by all receivers of that kind; the
-two bytes of the packet id go between head and tail. Pure. Read next: `session.delivery.delivery`.
+two bytes of the packet id go between head and tail. Pure. Read next: `session.delivery.outgoing`.
 """
 
 from typing import TypeAlias

@@ -4,6 +4,7 @@ from broker.security.authenticators import AllowAllPolicy
 from mqtt.decoder import Decoder
 from mqtt.message import Message
 from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.outgoing import Fitting
 from session.delivery.publish_bytes import Parts
 from session.history.delivery_events import Dispatches
@@ -14,6 +15,9 @@ from session.routing.router import Routes
 from session.settings import Settings
 from session.state.session import Session
 from session.state.subscription import Subscription
+from storage.local.memory import MemoryStore
+from storage.log.message_log import MessageLog
+from storage.tables.tables import FAMILIES
 from tests.session.harness import Rules, Stream
 
 
@@ -23,10 +27,18 @@ class Desk:
     def __init__(self, rules: Rules | None = None) -> None:
         self.counters = Counters()
         self.routes = Routes()
-        ledger = Ledger(Settings())
-        self.fitting = Fitting(
-            Tick(200), self.routes, rules or AllowAllPolicy(), self.counters, Dispatches(ledger)
+        settings, store = Settings(), MemoryStore(FAMILIES)
+        context = DeliveryContext(
+            Tick(200),
+            store,
+            MessageLog(store),
+            self.routes,
+            settings,
+            rules or AllowAllPolicy(),
+            self.counters,
+            Dispatches(Ledger(settings)),
         )
+        self.fitting = Fitting(context)
         self.connection = Connection(1, Stream(), Decoder("server", 0), 0, "tcp", "", None)
         self.session = self.connection.session = Session("c", "", 0)
         self.session.protocol_version = 5
