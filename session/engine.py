@@ -511,8 +511,8 @@ class Engine:
         self._tick.now = now
         connection.writable = True
         if connection.state == ACTIVE:
-            self._delivery.window.want_room(connection)
-            self._delivery.shared.want_room(connection)
+            self._delivery.window.send_waiting(connection)
+            self._delivery.shared.send_waiting(connection)
 
     # Ticks
 

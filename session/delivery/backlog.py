@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Final
 
 from mqtt.message import Message
-from session.delivery.backlog_page import Pages
+from session.delivery.backlog_page import BacklogPages
 from session.delivery.context import DeliveryContext
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
@@ -38,7 +38,7 @@ class Backlog:
     def __init__(
         self,
         context: DeliveryContext,
-        fitting: Fitting,
+        outgoing: Outgoing,
         sender: Sender,
         redelivery: Redelivery,
         replay: RetainedReplay,
@@ -51,8 +51,8 @@ class Backlog:
         self._dispatches: Final = context.dispatches
         self._held_max: Final = context.held_max
         self._trimmer: Final = Trimmer(context.log, context.settings)
-        self._pages: Final = Pages(context)
-        self._fitting: Final = fitting
+        self._pages: Final = BacklogPages(context)
+        self._outgoing: Final = outgoing
         self._sender: Final = sender
         self._redelivery: Final = redelivery
         self._replay: Final = replay
@@ -160,19 +160,19 @@ class Backlog:
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
         # A plan counts every message of the backlog, so it is asked about every one.
         is_dropped = connection.trim is not None and connection.trim.drops(message.offset)
-        options = self._fitting.options(session, message)
+        options = self._outgoing.options(session, message)
         if options is None:
             return
         if is_dropped:
-            self._fitting.drop(connection, message, "session_limit")
+            self._outgoing.drop(connection, message, "session_limit")
             return
         now = self._tick.now
         if message.expires_at_ms and message.expires_at_ms <= now:
-            self._fitting.expire(connection, session, message)
+            self._outgoing.expire(connection, session, message)
             return
         max_age_ms = self._settings.max_age_s * 1000
         if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
-            self._fitting.drop(connection, message, "max_age")
+            self._outgoing.drop(connection, message, "max_age")
             return
         qos, retain, identifiers = options
         if qos == 0:

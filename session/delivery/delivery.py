@@ -12,7 +12,7 @@ from session.delivery.backlog import Backlog
 from session.delivery.context import DeliveryContext
 from session.delivery.live import LiveDelivery
 from session.delivery.mailbox import Mailbox
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
@@ -27,15 +27,15 @@ class Delivery:
     """One of each; whoever delivers is handed the part it needs."""
 
     def __init__(self, context: DeliveryContext, retained: Retained) -> None:
-        fitting = Fitting(context)
-        self.sender: Final = Sender(context, fitting)
+        outgoing = Outgoing(context)
+        self.sender: Final = Sender(context, outgoing)
         self.mailbox: Final = Mailbox(context)
-        self.redelivery: Final = Redelivery(context, fitting, self.mailbox)
-        self.window: Final = SendWindow(context, fitting, self.sender, self.redelivery)
-        self.live: Final = LiveDelivery(context, fitting, self.sender, self.window)
+        self.redelivery: Final = Redelivery(context, outgoing, self.mailbox)
+        self.window: Final = SendWindow(context, outgoing, self.sender, self.redelivery)
+        self.live: Final = LiveDelivery(context, outgoing, self.sender, self.window)
         self.retained_replay: Final = RetainedReplay(context, retained, self.sender, self.mailbox)
         self.backlog: Final = Backlog(
-            context, fitting, self.sender, self.redelivery, self.retained_replay
+            context, outgoing, self.sender, self.redelivery, self.retained_replay
         )
 
         self.groups: Final = Groups(context)
@@ -45,4 +45,4 @@ class Delivery:
         """Go on with a session that was taken up again. The caller has written the batch."""
         self.redelivery.resend_all(connection)
         self.backlog.begin(connection)
-        self.window.want_room(connection)
+        self.window.send_waiting(connection)

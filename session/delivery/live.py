@@ -11,8 +11,8 @@ from typing import Final
 from mqtt.encoder import PACKET_ID
 from mqtt.message import Message
 from session.delivery.context import DeliveryContext
-from session.delivery.outgoing import Fitting
-from session.delivery.publish_bytes import Parts, RunParts
+from session.delivery.outgoing import Outgoing
+from session.delivery.publish_bytes import EncodedPublish, EncodedRun
 from session.delivery.sender import Sender, bind_packet_id
 from session.delivery.window import SendWindow
 from session.live.connection import ACTIVE, Connection, Pending
@@ -25,7 +25,7 @@ class LiveDelivery:
     """Hands accepted messages to connected sessions."""
 
     def __init__(
-        self, context: DeliveryContext, fitting: Fitting, sender: Sender, window: SendWindow
+        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, window: SendWindow
     ) -> None:
         self._tick: Final = context.tick
         self._routes: Final = context.routes
@@ -33,7 +33,7 @@ class LiveDelivery:
         self._dispatches: Final = context.dispatches
         self._held_max: Final = context.held_max
         self._is_open: Final = context.is_open
-        self._fitting: Final = fitting
+        self._outgoing: Final = outgoing
         self._sender: Final = sender
         self._window: Final = window
 
@@ -43,7 +43,7 @@ class LiveDelivery:
         If it has an offset, its log rows are in the current batch, and so will be the packet ids.
         """
         self._tick.work += len(targets)
-        variants: dict[object, Parts] = {}
+        variants: dict[object, EncodedPublish] = {}
         for target in targets:
             self._hand_over(target, message, variants)
 
@@ -61,9 +61,9 @@ class LiveDelivery:
         0 = none is stored, and `number` is what the history calls the first.
         """
         self._tick.work += len(targets) * len(payloads)
-        variants: dict[object, RunParts] = {}
+        variants: dict[object, EncodedRun] = {}
         messages: list[Message] = []
-        each: list[dict[object, Parts]] = []
+        each: list[dict[object, EncodedPublish]] = []
         for target in targets:
             if self._send_run(target, message, payloads, first, number, variants):
                 continue
@@ -80,7 +80,7 @@ class LiveDelivery:
         payloads: list[bytes],
         first: int,
         number: int,
-        variants: dict[object, RunParts],
+        variants: dict[object, EncodedRun],
     ) -> bool:
         """Send a whole run to a session that keeps up; False if its messages need a look each."""
         connection = target.connection
@@ -109,7 +109,7 @@ class LiveDelivery:
             or connection.resend
         ):
             return False
-        parts = self._fitting.run_parts(
+        parts = self._outgoing.encode_run(
             connection, message, payloads, qos, target.identifiers, variants
         )
         limit = connection.maximum_packet_size
@@ -151,7 +151,9 @@ class LiveDelivery:
             self._tick.dirty[session] = None
         return packet_ids
 
-    def _hand_over(self, target: Target, message: Message, variants: dict[object, Parts]) -> None:
+    def _hand_over(
+        self, target: Target, message: Message, variants: dict[object, EncodedPublish]
+    ) -> None:
         """Hand one message to one connected session that matches."""
         qos = message.qos
         offset = message.offset
@@ -162,7 +164,7 @@ class LiveDelivery:
         effective = qos if qos < target.qos else target.qos
         retain = message.retain and target.retain_as_published
         if target.no_local and message.publisher == session.client_id:
-            options = self._fitting.options(session, message)
+            options = self._outgoing.options(session, message)
             if options is None:
                 # Done with, whatever the subscription's options are when it reads again.
                 if connection.pending:
@@ -180,7 +182,7 @@ class LiveDelivery:
         if connection.is_lagging:
             return  # it is in the session's streams
         if session.is_stored and not offset:
-            self._fitting.drop(connection, message, "total_limit")
+            self._outgoing.drop(connection, message, "total_limit")
             return
         if (
             session.send_quota == 0
@@ -192,8 +194,8 @@ class LiveDelivery:
             self._window.queue(connection, Pending(message, effective, retain, identifiers))
             return
         at_once = effective == 1 or not session.is_stored
-        parts = self._fitting.parts(
-            connection, message, effective, retain, identifiers, variants, at_once
+        parts = self._outgoing.encode(
+            connection, message, effective, retain, identifiers, variants, at_once=at_once
         )
         if parts is None:
             self._sender.pass_over(session, offset)
@@ -205,7 +207,7 @@ class LiveDelivery:
         self,
         connection: Connection,
         session: Session,
-        parts: Parts,
+        parts: EncodedPublish,
         message: Message,
         qos: int,
         retain: bool,
@@ -255,7 +257,7 @@ class LiveDelivery:
         message: Message,
         retain: bool,
         identifiers: tuple[int, ...],
-        variants: dict[object, Parts],
+        variants: dict[object, EncodedPublish],
     ) -> None:
         """Send at QoS 0 what is in the session's streams, too: in its turn there, and once."""
         session = connection.session
@@ -274,7 +276,7 @@ class LiveDelivery:
         message: Message,
         retain: bool,
         identifiers: tuple[int, ...],
-        variants: dict[object, Parts],
+        variants: dict[object, EncodedPublish],
         share_name: str = "",
         stream: int = 0,
     ) -> None:
@@ -283,14 +285,16 @@ class LiveDelivery:
         A shared subscription has the name `share_name` and the durable stream `stream`, 0 = none.
         """
         if not connection.writable or connection.state != ACTIVE:
-            self._fitting.drop(connection, message, "slow_consumer")
+            self._outgoing.drop(connection, message, "slow_consumer")
             return
         is_behind = connection.messages_behind or connection.gated
         if is_behind and connection.held_bytes > self._held_max:
             # What it waits behind has not been committed for long.
-            self._fitting.drop(connection, message, "slow_consumer")
+            self._outgoing.drop(connection, message, "slow_consumer")
             return
-        parts = self._fitting.parts(connection, message, 0, retain, identifiers, variants, True)
+        parts = self._outgoing.encode(
+            connection, message, 0, retain, identifiers, variants, at_once=True
+        )
         if parts is None:
             return
         self._counters.messages_sent[0] += 1

@@ -13,7 +13,7 @@ from mqtt.packets import PUBREL
 from mqtt.topics import SHARE_PREFIX
 from session.delivery.context import DeliveryContext
 from session.delivery.mailbox import Mailbox
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.delivery.publish_bytes import encode_delivery
 from session.live.connection import Connection
 from session.state.in_flight import (
@@ -26,21 +26,21 @@ from session.state.in_flight import (
 )
 from session.state.session import Session
 
-# Bytes one session is sent again in one tick; one message more.
-SENT_BYTES_MAX: Final = 1 << 20
+# Bytes that one session is sent again in one tick, of which one message may be more.
+RESEND_BYTES_MAX: Final = 1 << 20
 
 
 class Redelivery:
     """Sends messages in flight again."""
 
-    def __init__(self, context: DeliveryContext, fitting: Fitting, mailbox: Mailbox) -> None:
+    def __init__(self, context: DeliveryContext, outgoing: Outgoing, mailbox: Mailbox) -> None:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
         self._held_max: Final = context.held_max
         self._is_open: Final = context.is_open
-        self._fitting: Final = fitting
+        self._outgoing: Final = outgoing
         self._mailbox: Final = mailbox
 
     def resend_all(self, connection: Connection) -> None:
@@ -66,12 +66,13 @@ class Redelivery:
                 self._resend(connection, session, packet_id, entry)
 
     def resend_waiting(self, connection: Connection) -> None:
+        """Send again what found the window full; the rest in the next tick if it is much."""
         session = connection.session
         assert session is not None
         waiting = connection.resend
         size = 0
         while waiting and session.send_quota > 0 and connection.held_bytes <= self._held_max:
-            if size >= SENT_BYTES_MAX:
+            if size >= RESEND_BYTES_MAX:
                 self._tick.readers[connection] = None  # goes on in the next tick
                 return
             packet_id = waiting.popleft()
@@ -83,23 +84,17 @@ class Redelivery:
         """Send a message in flight again; returns its size, 0 if it is given up."""
         loaded = self._load_in_flight(session, packet_id, entry)
         if loaded is None:
-            self._drop_in_flight(connection, session, packet_id, entry, "max_age")
-            self._abandon(session, packet_id)
-            return 0
+            return self._give_up(connection, session, packet_id, entry, "max_age")
         message, retain, identifiers = loaded
-        if not self._is_open and not self._fitting.is_permitted(session, message):
-            self._drop_in_flight(connection, session, packet_id, entry, "not_authorized")
-            self._abandon(session, packet_id)
-            return 0
+        if not self._is_open and not self._outgoing.is_permitted(session, message):
+            return self._give_up(connection, session, packet_id, entry, "not_authorized")
         qos = entry & QOS_MASK
         head, tail = encode_delivery(
-            connection.version, message, qos, retain, True, identifiers, self._tick.now
+            connection.version, message, qos, retain, identifiers, self._tick.now, dup=True
         )
         limit = connection.maximum_packet_size
         if limit and len(head) + len(tail) + 2 > limit:
-            self._drop_in_flight(connection, session, packet_id, entry, "too_large")
-            self._abandon(session, packet_id)
-            return 0
+            return self._give_up(connection, session, packet_id, entry, "too_large")
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
         if self._dispatches.is_on:
@@ -131,23 +126,22 @@ class Redelivery:
             identifier = shared.identifier
             retain = message.retain and session.keeps_retain(shared)
             return message, retain, (identifier,) if identifier else ()
-        options = self._fitting.options(session, message)
+        options = self._outgoing.options(session, message)
         if options is None:  # unsubscribed meanwhile: what was begun is completed
             return message, False, ()
         return message, options[1], options[2]
 
-    def _drop_in_flight(
+    def _give_up(
         self, connection: Connection, session: Session, packet_id: int, entry: int, reason: str
-    ) -> None:
+    ) -> int:
+        """End an exchange that cannot go on; its packet id is free. Returns 0: nothing is sent."""
         self._counters.drop(reason)
         if self._dispatches.is_on:
             self._dispatches.dropped_in_flight(
                 session, connection.number, packet_id, entry, reason, self._tick.now
             )
-
-    def _abandon(self, session: Session, packet_id: int) -> None:
-        """End an exchange that must not be continued; its packet id is free."""
-        entry = session.drop_in_flight(packet_id)
+        session.drop_in_flight(packet_id)
         session.leases.pop(packet_id, None)
         self._mailbox.finished(session, entry)
         self._tick.mark(session)
+        return 0

@@ -18,9 +18,10 @@ from session.routing.router import Target
 from session.state.in_flight import FROM_MAILBOX
 from session.state.session import Session
 
-# Retained messages one session may read in one tick, and their bytes; one message more.
-READ_MAX: Final = 64
-SENT_BYTES_MAX: Final = 1 << 20
+# Retained messages that one session may read in one tick, and their bytes, of which one message
+# may be more. It bounds the work between two looks at the sockets.
+REPLAY_MAX: Final = 64
+REPLAY_BYTES_MAX: Final = 1 << 20
 # Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
 OVERTAKEN_MAX: Final = 10_000
 
@@ -45,10 +46,10 @@ class RetainedReplay:
         """
         replays = session.replays
         rows = EXAMINE_MAX
-        left = READ_MAX
+        left = REPLAY_MAX
         size = 0
         while (
-            replays and rows > 0 and left > 0 and session.send_quota > 0 and size < SENT_BYTES_MAX
+            replays and rows > 0 and left > 0 and session.send_quota > 0 and size < REPLAY_BYTES_MAX
         ):
             replay = next(iter(replays.values()))
             found, replay.start, examined = self._retained.read(
@@ -78,7 +79,9 @@ class RetainedReplay:
         identifiers = (identifier,) if identifier else ()
         qos = min(message.qos, granted)
         if qos == 0:
-            self._sender.send_qos0_in_order(connection, message, True, identifiers, True)
+            self._sender.send_qos0_in_order(
+                connection, message, True, identifiers, is_retained=True
+            )
             return
         reference = 0
         if session.is_stored:

@@ -10,7 +10,7 @@ from typing import Final
 from mqtt.encoder import PACKET_ID
 from mqtt.message import Message
 from session.delivery.context import DeliveryContext
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.live.connection import Connection
 from session.state.in_flight import FROM_LOG, SOURCE_MASK, UNSTORED_REFERENCE
 from session.state.session import Session
@@ -19,11 +19,11 @@ from session.state.session import Session
 class Sender:
     """Sends messages that waited or were read, and keeps each session's position."""
 
-    def __init__(self, context: DeliveryContext, fitting: Fitting) -> None:
+    def __init__(self, context: DeliveryContext, outgoing: Outgoing) -> None:
         self._tick: Final = context.tick
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
-        self._fitting: Final = fitting
+        self._outgoing: Final = outgoing
 
     def send_bound(
         self,
@@ -34,6 +34,7 @@ class Sender:
         identifiers: tuple[int, ...],
         reference: int,
         source: int,
+        *,
         hold: bool = False,
     ) -> int:
         """Bind a packet id and send when that is durable; returns the id, 0 if it was too large.
@@ -42,7 +43,9 @@ class Sender:
         """
         session = connection.session
         assert session is not None
-        parts = self._fitting.parts(connection, message, qos, retain, identifiers, {}, False)
+        parts = self._outgoing.encode(
+            connection, message, qos, retain, identifiers, {}, at_once=False
+        )
         if parts is None:
             if source == FROM_LOG:
                 self.pass_over(session, reference)
@@ -72,13 +75,16 @@ class Sender:
         message: Message,
         retain: bool,
         identifiers: tuple[int, ...],
+        *,
         is_retained: bool = False,
     ) -> None:
         """Send a stored message at QoS 0, behind what is held for this connection.
 
         One that `is_retained` answers a SUBSCRIBE.
         """
-        parts = self._fitting.parts(connection, message, 0, retain, identifiers, {}, False)
+        parts = self._outgoing.encode(
+            connection, message, 0, retain, identifiers, {}, at_once=False
+        )
         if parts is not None:
             self._counters.messages_sent[0] += 1
             self._counters.payload_bytes_sent += len(message.payload)

@@ -9,26 +9,32 @@ from collections.abc import Iterator
 from typing import Final
 
 from session.delivery.context import DeliveryContext
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.sender import Sender
 from session.live.connection import ACTIVE, Connection, Pending
+from session.state.in_flight import FROM_LOG
 
 
 class SendWindow:
     """Keeps what waits for room, and moves it on when there is some."""
 
     def __init__(
-        self, context: DeliveryContext, fitting: Fitting, sender: Sender, redelivery: Redelivery
+        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, redelivery: Redelivery
     ) -> None:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
         self._held_max: Final = context.held_max
-        self._fitting: Final = fitting
+        self._outgoing: Final = outgoing
         self._sender: Final = sender
         self._redelivery: Final = redelivery
 
     def queue(self, connection: Connection, item: Pending) -> None:
+        """Let a message wait for room.
+
+        If that is too much, a stored session reads from the store instead; for one in memory the
+        limit says which message is dropped.
+        """
         session = connection.session
         assert session is not None
         settings = self._settings
@@ -44,24 +50,24 @@ class SendWindow:
         elif session.is_stored:
             # All of them are in the log above its position: read them from there.
             connection.clear_queue()
-            self.lag(connection)
+            self._lag(connection)
         elif settings.on_limit == "drop_oldest" and limit:
-            self._fitting.drop(connection, connection.next_pending().message, "queue_full")
+            self._outgoing.drop(connection, connection.next_pending().message, "queue_full")
             while pending and connection.pending_bytes + size > bytes_max:
-                self._fitting.drop(connection, connection.next_pending().message, "queue_full")
+                self._outgoing.drop(connection, connection.next_pending().message, "queue_full")
             connection.queue(item)
         else:
-            self._fitting.drop(connection, item.message, "queue_full")
+            self._outgoing.drop(connection, item.message, "queue_full")
 
-    def lag(self, connection: Connection) -> None:
+    def _lag(self, connection: Connection) -> None:
         """From now on the session reads its streams from the store."""
         connection.is_lagging = True
         connection.cursor = None
         connection.passed_over = 0
-        self.want_room(connection)
+        self.send_waiting(connection)
 
-    def want_room(self, connection: Connection) -> None:
-        """Something waits for this connection: move it on if its window has room."""
+    def send_waiting(self, connection: Connection) -> None:
+        """Send what waits for this connection, as far as its window has room."""
         if not connection.has_room():
             if connection.resend and connection.writable and connection.state == ACTIVE:
                 self._redelivery.resend_waiting(connection)
@@ -75,7 +81,7 @@ class SendWindow:
             item = connection.next_pending()
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
-                self._fitting.expire(connection, session, message)
+                self._outgoing.expire(connection, session, message)
                 self._sender.pass_over(session, message.offset)
                 continue
             if item.qos == 0:
@@ -83,7 +89,13 @@ class SendWindow:
                 self._sender.pass_over(session, message.offset)
                 continue
             self._sender.send_bound(
-                connection, message, item.qos, item.retain, item.identifiers, message.offset, 0
+                connection,
+                message,
+                item.qos,
+                item.retain,
+                item.identifiers,
+                message.offset,
+                FROM_LOG,
             )
         if connection.passed_over and not pending:
             self._sender.pass_over(session, connection.passed_over)

@@ -282,7 +282,7 @@ class Sessions:
             group.stored_members += 1
             self._tick.dirty_groups[group] = None
         self._groups.join(group, connection, subscription)
-        self._shared.move(group)
+        self._shared.hand_out_waiting(group)
 
     def unsubscribe(self, connection: Connection, topic_filter: str) -> bool:
         """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
@@ -386,7 +386,7 @@ class Sessions:
             if subscription.share_name is not None:
                 group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
                 self._groups.join(group, connection, subscription)
-                self._shared.move(group)
+                self._shared.hand_out_waiting(group)
 
     def detach(self, connection: Connection) -> None:
         """A connection leaves routing; its session's state stays as it is."""

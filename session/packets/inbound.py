@@ -477,9 +477,9 @@ class Inbound:
         if session.is_stored:
             self._tick.mark_late(session)
         if connection.pending or connection.is_lagging or connection.resend or session.replays:
-            self._window.want_room(connection)
+            self._window.send_waiting(connection)
         if connection.group_keys:
-            self._shared.want_room(connection)
+            self._shared.send_waiting(connection)
 
     # SUBSCRIBE, UNSUBSCRIBE, PINGREQ
 

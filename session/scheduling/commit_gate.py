@@ -103,9 +103,9 @@ class Replies:
             or connection.resend
             or (session is not None and session.replays)
         ):
-            self._window.want_room(connection)  # it stops when too much is held
+            self._window.send_waiting(connection)  # it stops when too much is held
         if was_full and connection.group_keys:
-            self._shared.want_room(connection)
+            self._shared.send_waiting(connection)
         if connection.reading_paused and connection.held_bytes <= self._held_max // 2:
             connection.reading_paused = False
             self._read_on(connection)

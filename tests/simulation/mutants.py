@@ -13,11 +13,11 @@ import session.delivery.redelivery
 import session.lifetime.lifecycle
 import session.lifetime.repository
 import session.state.records
-from session.delivery.backlog_page import Wish
+from session.delivery.backlog_page import TopicOptions
 from session.delivery.delivery import Delivery
 from session.delivery.live import LiveDelivery
 from session.delivery.mailbox import Mailbox
-from session.delivery.outgoing import Fitting
+from session.delivery.outgoing import Outgoing
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
 from session.delivery.shared.distribution import Distribution
@@ -457,10 +457,8 @@ def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
 def dup_is_not_set(patcher: Patcher) -> None:
     """What is sent again does not say so."""
 
-    def around(
-        original: Any, version: int, message: Any, qos: int, retain: bool, dup: bool, *rest: Any
-    ) -> Any:
-        return original(version, message, qos, retain, False, *rest)
+    def around(original: Any, *arguments: Any, dup: bool) -> Any:
+        return original(*arguments)
 
     patcher.wrap(session.delivery.redelivery, "encode_delivery", around)
 
@@ -565,11 +563,11 @@ def page_leaves_before_its_commit(patcher: Patcher) -> None:
 def page_is_sent_without_a_look_at_the_subscriptions(patcher: Patcher) -> None:
     """A page holds messages from before a subscription that asks for more."""
 
-    def around(original: Any, self: Wish, *arguments: Any) -> None:
+    def around(original: Any, self: TopicOptions, *arguments: Any) -> None:
         original(self, *arguments)
         self.after = 0
 
-    patcher.wrap(Wish, "__init__", around)
+    patcher.wrap(TopicOptions, "__init__", around)
 
 
 @mutant(seeds=100)
@@ -742,11 +740,11 @@ def message_goes_to_every_member(patcher: Patcher) -> None:
 def qos_is_upgraded(patcher: Patcher) -> None:
     """Stored messages are delivered at the granted QoS, whatever they were published with."""
 
-    def around(original: Any, self: Fitting, owner: Session, message: Any) -> Any:
+    def around(original: Any, self: Outgoing, owner: Session, message: Any) -> Any:
         found = original(self, owner, message)
         return None if found is None else (2, *found[1:])
 
-    patcher.wrap(Fitting, "options", around)
+    patcher.wrap(Outgoing, "options", around)
 
 
 @mutant("retained")

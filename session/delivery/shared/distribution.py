@@ -138,11 +138,12 @@ class Distribution:
             self._send_qos0(group, connection, message)
             return
         identifier = subscription.identifier
+        retain = message.retain and session.keeps_retain(subscription)
         packet_id = self._sender.send_bound(
             connection,
             message,
             qos,
-            message.retain and session.keeps_retain(subscription),
+            retain,
             (identifier,) if identifier else (),
             message.offset,
             FROM_GROUP,
@@ -158,7 +159,7 @@ class Distribution:
                 message,
                 packet_id,
                 qos,
-                message.retain and session.keeps_retain(subscription),
+                retain,
                 self._tick.now,
                 group.share_name,
                 group.entry.filter_id,
@@ -198,13 +199,13 @@ class Distribution:
             del group.leased[offset]
             self._tick.dirty_groups[group] = None
 
-    def want_room(self, connection: Connection) -> None:
-        """A member may have room again."""
+    def send_waiting(self, connection: Connection) -> None:
+        """A member may have room again: hand out what waits in its groups."""
         for key in connection.group_keys:
-            self.move(self._groups[key])
+            self.hand_out_waiting(self._groups[key])
 
-    def move(self, group: Group) -> None:
-        """Something of the group may be waiting: hand it out if a member has room."""
+    def hand_out_waiting(self, group: Group) -> None:
+        """Hand out what waits in a group, as far as its members have room."""
         if group.pending:
             self._move_pending(group)
         if (group.owed or group.is_lagging) and group.members:
@@ -319,7 +320,7 @@ class Distribution:
                     group.owed.append(offset)
                     self._tell_moved(session, connection, offset, group)
                 self._tick.dirty_groups[group] = None
-            self.move(group)
+            self.hand_out_waiting(group)
         session.leases.clear()
 
     def _tell_moved(
