@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.history.outbox import Outbox
 from session.history.publish_events import Receipts
@@ -83,31 +83,11 @@ class Parts:
         self.routes: Final = Routes()
         self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
         self.quota: Final = Quota(store, self.log, settings)
-        self.delivery: Final = Delivery(
-            tick,
-            store,
-            self.log,
-            self.routes,
-            self.retained,
-            settings,
-            policy,
-            counters,
-            dispatches,
+        context = DeliveryContext(
+            tick, store, self.log, self.routes, settings, policy, counters, dispatches
         )
-        self.groups: Final = Groups(
-            tick,
-            store,
-            self.log,
-            self.routes,
-            self.delivery,
-            settings,
-            policy,
-            counters,
-            dispatches,
-        )
-        self.replies: Final = Replies(
-            tick, self.delivery, self.groups, settings, counters, hooks.read_on
-        )
+        self.delivery: Final = Delivery(context, self.retained)
+        self.replies: Final = Replies(tick, self.delivery, settings, counters, hooks.read_on)
         self.sessions: Final = Sessions(
             tick,
             store,
@@ -116,7 +96,6 @@ class Parts:
             totals,
             self.routes,
             self.delivery,
-            self.groups,
             counters,
             boot,
             self.chronicle,
@@ -128,7 +107,6 @@ class Parts:
             self.routes,
             self.retained,
             self.delivery,
-            self.groups,
             self.quota,
             settings,
             counters,
@@ -157,7 +135,6 @@ class Parts:
             self.routes,
             self.sessions,
             self.delivery,
-            self.groups,
             self.publishing,
             self.retained,
             settings,
@@ -181,7 +158,6 @@ class Parts:
             self.log,
             self.due,
             self.sessions,
-            self.groups,
             self.delivery,
             self.retained,
             self.lifecycle,

@@ -186,7 +186,7 @@ class Engine:
         self.outbox: Outbox = parts.outbox  # the history, for whoever exports it
         self._receipts = parts.receipts
         self._delivery = parts.delivery
-        self._groups = parts.groups
+        self._groups = parts.delivery.groups
         self._replies = parts.replies
         self._sessions = parts.sessions
         self._publishing = parts.publishing
@@ -511,8 +511,8 @@ class Engine:
         self._tick.now = now
         connection.writable = True
         if connection.state == ACTIVE:
-            self._delivery.want_room(connection)
-            self._groups.want_room(connection)
+            self._delivery.window.send_waiting(connection)
+            self._delivery.shared.send_waiting(connection)
 
     # Ticks
 
@@ -592,8 +592,8 @@ class Engine:
                 self._receipts.attach(self.written, self.durable, self._end_written, now)
                 self._replies.attach(self.written, self.durable)
                 # What is read now was written just before; what it changes is the next batch.
-                reading = self._delivery.read() if tick.readers else False
-                sharing = self._groups.read() if tick.group_readers else False
+                reading = self._delivery.backlog.read() if tick.readers else False
+                sharing = self._delivery.shared.read() if tick.group_readers else False
                 more = reading or sharing
         self._replies.flush()
         tick.work = 0
@@ -700,7 +700,7 @@ class Engine:
         route = self._routes.match(topic)
         live = Message(topic, payload, 0, False, b"", "", now, NEVER)
         if route.targets:
-            self._delivery.publish(live, route.targets)
+            self._delivery.live.publish(live, route.targets)
 
     def drain(self, now: int) -> None:
         """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
@@ -782,7 +782,7 @@ class Engine:
                 yield f"{client_id}: its connection has session {session}"
                 continue
             yield from session.invariants()
-            yield from self._delivery.invariants(connection)
+            yield from self._delivery.window.invariants(connection)
         yield from self._groups.invariants()
 
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from session.counters import Counters
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.live.connection import CLOSED, CLOSING, REPLY_COST, Connection, Waiting
 from session.live.tick import Tick
 from session.settings import Settings
@@ -24,19 +23,18 @@ class Replies:
         self,
         tick: Tick,
         delivery: Delivery,
-        groups: Groups,
         settings: Settings,
         counters: Counters,
         read_on: Callable[[Connection], None],
     ) -> None:
         """`read_on` lets a connection be read from again that held too much."""
         self._tick: Final = tick
-        self._delivery: Final = delivery
-        self._groups: Final = groups
+        self._window: Final = delivery.window
+        self._shared: Final = delivery.shared
         self._counters: Final = counters
         self._read_on: Final = read_on
         self._held_max: Final = settings.held_bytes_max
-        # Above it nobody adds messages, see `session.delivery.delivery`.
+        # Above it nobody adds messages, see `session.delivery.context`.
         self._messages_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._waiting: deque[Waiting] = deque()
 
@@ -105,9 +103,9 @@ class Replies:
             or connection.resend
             or (session is not None and session.replays)
         ):
-            self._delivery.want_room(connection)  # it stops when too much is held
+            self._window.send_waiting(connection)  # it stops when too much is held
         if was_full and connection.group_keys:
-            self._groups.want_room(connection)
+            self._shared.send_waiting(connection)
         if connection.reading_paused and connection.held_bytes <= self._held_max // 2:
             connection.reading_paused = False
             self._read_on(connection)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.broker.cli.commands import ROOT, Run
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),

@@ -4,7 +4,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.broker.cli.commands import Run
+
+pytestmark = pytest.mark.full  # starts processes
 
 
 def test_config_show_tells_value_and_origin(run: Run) -> None:

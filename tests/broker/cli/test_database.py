@@ -6,6 +6,8 @@ import pytest
 
 from tests.broker.cli.commands import Run
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 @pytest.mark.parametrize("command", [("history", "export", "--to"), ("db", "checkpoint")])
 def test_copies_are_for_the_owner_alone_wherever_they_are(

@@ -1,6 +1,10 @@
 """`holdfast health` names the address it asked in vain."""
 
+import pytest
+
 from tests.broker.cli.commands import Run, complaint
+
+pytestmark = pytest.mark.full  # starts processes
 
 
 def test_health_of_a_broker_that_is_not_there_fails_with_its_address(run: Run) -> None:

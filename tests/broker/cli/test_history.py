@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.broker.cli.commands import Run, complaint
+
+pytestmark = pytest.mark.full  # starts processes
 
 
 def test_segments_are_verified_with_a_line_for_each_problem(run: Run, history: Path) -> None:

@@ -10,6 +10,8 @@ from broker import build
 from broker.version import VERSION
 from tests.broker.cli.commands import ROOT, Run
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 def test_the_version_is_the_projects(run: Run) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

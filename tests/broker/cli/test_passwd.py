@@ -8,6 +8,8 @@ from broker.security import password_file, password_hashes
 from tests.broker.cli.commands import Run, complaint
 from tests.broker.security.stored import MOSQUITTO_7
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 def test_passwd_creates_changes_and_deletes_users(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "users"

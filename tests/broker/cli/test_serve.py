@@ -7,6 +7,8 @@ import pytest
 
 from tests.broker.cli.commands import Run, complaint
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 def test_test_config_says_so_when_all_is_good(run: Run, tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text("[listener]\nport = 0\n")

@@ -3,9 +3,13 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from tests.broker.cli.commands import Run, complaint
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
+
+pytestmark = pytest.mark.full  # starts processes
 
 
 def test_sessions_are_listed_while_the_broker_runs_and_after_it_was_killed(
