@@ -1,8 +1,8 @@
 """Which build of Holdfast this is: compiled, or pure Python, and why.
 
-Asks the import system which of the two it would load, so it cannot be wrong about that; the reason
-is in `build.txt` beside this file, which `hatch_build.py` puts into every wheel. Must not load what
-it asks about: the command line stays quick. Read next: `hatch_build.py`.
+Asks the import system which of the two it would load; the reason is in `build.txt` beside this
+file, which `hatch_build.py` puts into every wheel. Must not import the engine: the command line
+stays quick. Read next: `hatch_build.py`.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -25,7 +25,7 @@ class Build:
 
     def __init__(self, kind: str, why: str, *, fell_back: bool = False) -> None:
         self.kind: str = kind  # COMPILED or PURE
-        self.why: str = why  # by what it was compiled, or why it was not
+        self.why: str = why  # what compiled it, or why it is not compiled
         self.fell_back: bool = fell_back  # pure Python though nobody asked for it
 
     def __str__(self) -> str:

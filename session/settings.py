@@ -1,9 +1,9 @@
 """Every limit and default the engine obeys, in one flat plain class.
 
-Must never read a file, the environment or a clock: `broker.configuration.config` fills it, tests
+Must never read a file, the environment or a clock: `broker.configuration.load` fills it, tests
 build it with `Settings()` and assign what they care about. Units come last in a name (`_ms`, `_s`,
 `_bytes`), and 0 means "no limit" exactly where the comment says so. Read next:
-`broker.configuration.config` (where the values come from) and `session.engine` (what they do).
+`broker.configuration.load` (where the values come from) and `session.engine` (what they do).
 """
 
 from typing import Final, Literal, TypeAlias

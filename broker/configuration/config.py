@@ -1,44 +1,23 @@
-"""Where every setting comes from: flags over environment over file over defaults.
+"""The configuration in force: every value and where it came from.
 
-One table (`OPTIONS`) says which key fills which attribute and how it is written; everything else
-here walks it. Must never accept what it does not know: an unknown section or key, or a bad value,
-is a `ConfigError` that names the place, the key and the nearest known one. Read next:
-`broker.configuration.option_types` (how values are written) and `session.settings` (what the
-engine's share means).
+`broker.configuration.load` fills it by the table in `broker.configuration.options`. Read next:
+`broker.configuration.listener_options`.
 """
 
-import difflib
-import os
-import tomllib
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from broker.configuration import listener_options as endpoints
-from broker.configuration.listener_options import Endpoint
-from broker.configuration.option_types import (
-    Choice,
-    Detail,
-    Durability,
-    Duration,
-    FileMode,
-    Flag,
-    Integer,
-    Kind,
-    Name,
-    Origins,
-    Pairs,
-    Secret,
-    Setting,
-    Size,
-    Text,
+from broker.configuration.listener_options import (
+    NAME,
+    NAME_CHARACTERS_MAX,
+    UNIX,
+    Endpoint,
+    conflicts,
 )
+from broker.configuration.option_types import Secret, Setting
+from broker.configuration.options import OPTIONS, Option
 from session.settings import Settings
 
-ENV_PREFIX: Final = "HOLDFAST__"
-FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
-
-Owner: TypeAlias = Literal["settings", "shell", "listener"]
 
 
 class ConfigError(Exception):
@@ -46,24 +25,23 @@ class ConfigError(Exception):
 
 
 class Shell:
-    """What only the shells need to know."""
+    """Settings of the process around the engine; `session.settings` has the engine's."""
 
     def __init__(self) -> None:
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
-        # Free space below which new durable state is refused (None = what
-        # `storage.local.disk_space` finds right for the disk), and the file given up to survive a
-        # disk that ran full all the same: opening again takes the size of the write-ahead logs (64
-        # MiB) and a little.
+        # Free space below which new durable state is refused, None = the default of
+        # `storage.local.disk_space`. The ballast file is deleted on a full disk: to open the
+        # database again takes the size of the write-ahead logs (64 MiB) and a little.
         self.low_water_bytes: int | None = None
         self.ballast_bytes: int = 80 << 20
-        self.accept_data_loss: bool = False  # a flag only: nobody should leave it in a file
+        self.accept_data_loss: bool = False  # a flag only: it must not stay in a file
         self.metrics_enabled: bool = True
         self.metrics_host: str = "127.0.0.1"
         self.metrics_port: int = 18083
         self.password_file: str | None = None
         self.acl_file: str | None = None
-        # None = anonymous clients are let in exactly when there is no password file.
+        # None = anonymous clients are accepted if there is no password file.
         self.allow_anonymous: bool | None = None
         self.hash_threads: int = 2
         self.log_level: str = "info"
@@ -74,7 +52,7 @@ class Shell:
         self.history_dir: str | None = None
         self.history_node: str | None = None
         self.history_keep_days: int = 30
-        # Rows that wait for their export are part of the database; beyond this less is recorded.
+        # Rows that wait for their export are in the database; near this limit less is recorded.
         self.history_outbox_bytes_max: int = 256 << 20
         # A segment is sealed at whichever comes first. 500,000 rows are about 10 MB of Parquet.
         self.history_seal_events: int = 500_000
@@ -82,219 +60,8 @@ class Shell:
         self.history_drain_ms: int = 5000
 
 
-class Option:
-    """One key of the configuration: where it is written, what it fills and how it is read."""
-
-    __slots__ = ("attribute", "help", "key", "kind", "owner", "section")
-
-    def __init__(
-        self, section: str, key: str, owner: Owner, attribute: str, kind: Kind, help: str
-    ) -> None:
-        self.section: str = section
-        self.key: str = key
-        self.owner: Owner = owner
-        self.attribute: str = attribute
-        self.kind: Kind = kind
-        self.help: str = help
-
-    @property
-    def name(self) -> str:
-        """The key with its section, as error messages say it."""
-        return f"{self.section}.{self.key}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return f"{ENV_PREFIX}{self.section.upper()}__{self.key.upper()}"
-
-
-_MS: Final = 1
-_S: Final = 1000
-_NONE: Final = ", 0 = no limit"
-# A packet's remaining length is at most 268,435,455 and its fixed header 5 bytes.
-_PACKET_MAX: Final = 268_435_460
-
-OPTIONS: Final[tuple[Option, ...]] = (
-    Option("listener", "type", "listener", "type", Choice(*endpoints.TYPES), "transport of MQTT;"
-           " further listeners are tables [listener.NAME] with the same keys"),
-    Option("listener", "host", "listener", "host", Text(), "address to listen on"),
-    Option("listener", "port", "listener", "port", Integer(0, 65_535),
-           "TCP port, 0 = any free one"),
-    Option("listener", "backlog", "listener", "backlog", Integer(1, 65_535), "connections the"
-           " kernel may queue before the broker accepts them"),
-    Option("listener", "path", "listener", "path", Text(empty_is_none=True), "socket file of"
-           " a unix listener"),
-    Option("listener", "mode", "listener", "mode", FileMode(), "permissions of that file"),
-    Option("listener", "tls_certificate", "listener", "tls_certificate", Text(empty_is_none=True),
-           "file of the certificate and its chain (PEM); empty = no TLS"),
-    Option("listener", "tls_key", "listener", "tls_key", Text(empty_is_none=True),
-           "file of its private key; empty = in the certificate's file"),
-    Option("listener", "tls_client_ca", "listener", "tls_client_ca", Text(empty_is_none=True),
-           "file of the CA certificates for clients; if set, clients must show a certificate"),
-    Option("listener", "tls_identity", "listener", "tls_identity", Choice(*endpoints.IDENTITIES),
-           "user name from the client's certificate: cn = common name, san = first DNS, e-mail"
-           " or URI name, none = not from there"),
-    Option("listener", "proxy_protocol", "listener", "proxy_protocol", Flag(),
-           "require the PROXY protocol 1 or 2 of a load balancer, for the client's address"),
-    Option("listener", "origins", "listener", "origins", Origins(),
-           "web pages that may connect to a websocket listener from a browser; empty = all"),
-    Option("storage", "data_dir", "shell", "data_dir", Text(), "directory of the database"),
-    Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
-           " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"
-           " interval:MS = synced every MS milliseconds"),
-    Option("storage", "low_water", "shell", "low_water_bytes", Size(auto="auto"),
-           "free disk space below which new durable state is refused, 0 = never;"
-           " auto = 5 % of the disk, at least 128 MiB"),
-    Option("storage", "ballast", "shell", "ballast_bytes", Size(), "size of the file deleted"
-           " when the disk is full, 0 = none"),
-    Option("storage", "generation_size", "settings", "generation_size_bytes", Size(1 << 16),
-           "messages are deleted from disk in whole generations of this size"),
-    Option("storage", "generation_age", "settings", "generation_age_s", Duration(_S, low=1),
-           "a generation is closed at this age too"),
-    Option("storage", "layout", "settings", "layout", Choice("blocks", "filters", "timeline"),
-           "key layout of new generations"),
-    Option("storage", "store", "settings", "store", Choice("durable", "all"),
-           "durable = store what a durable subscription matches, all = store everything"),
-    Option("storage", "total_bytes", "settings", "total_bytes_max", Size(),
-           "bytes of all stored messages together, 0 = no limit"),
-    Option("session", "expiry_max", "settings", "session_expiry_max_s",
-           Duration(_S, never="never"), "ceiling for a session's expiry interval"),
-    Option("session", "max_inflight", "settings", "max_inflight", Integer(1, 65_535),
-           "un-acknowledged QoS 1/2 messages sent to one session"),
-    Option("session", "max_offline_messages", "settings", "max_offline_messages", Integer(0),
-           "messages that may wait for one offline session" + _NONE),
-    Option("session", "max_offline_bytes", "settings", "max_offline_bytes", Size(),
-           "bytes that may wait for one offline session" + _NONE),
-    Option("session", "max_age", "settings", "max_age_s", Duration(_S),
-           "age at which a waiting message is dropped" + _NONE),
-    Option("session", "on_limit", "settings", "on_limit",
-           Choice("drop_oldest", "drop_new", "reject"),
-           "what to drop at these limits; reject = drop nothing, answer 0x97 to the publisher"),
-    Option("session", "store_qos0", "settings", "store_qos0", Flag(),
-           "queue QoS 0 messages for offline sessions too"),
-    Option("session", "subscriptions_max", "settings", "subscriptions_per_session_max", Integer(1),
-           "topic filters one session may hold"),
-    Option("session", "subscriptions_bytes", "settings", "subscription_bytes_max", Size(1),
-           "bytes of all its topic filters together"),
-    Option("session", "pending_messages", "settings", "pending_messages_max", Integer(1),
-           "messages waiting in RAM before a live session reads from disk"),
-    Option("session", "clean_queue_messages", "settings", "clean_queue_messages_max", Integer(0),
-           "messages waiting in RAM for a clean session before on_limit applies"),
-    Option("session", "pending_bytes", "settings", "pending_bytes_max", Size(1),
-           "payload bytes waiting in RAM before a live session reads from disk"),
-    Option("session", "clean_queue_bytes", "settings", "clean_queue_bytes_max", Size(1),
-           "payload bytes waiting in RAM for a clean session before on_limit applies"),
-    Option("session", "progress_delay", "settings", "progress_delay_ms",
-           Duration(_MS, high=60_000), "how late a QoS 1 acknowledgement may reach the disk"),
-    Option("limits", "receive_maximum", "settings", "receive_maximum", Integer(1, 65_535),
-           "un-acknowledged QoS 1/2 messages accepted from one client"),
-    Option("limits", "maximum_packet_size", "settings", "maximum_packet_size",
-           Size(128, _PACKET_MAX), "largest packet accepted"),
-    Option("limits", "topic_alias_maximum", "settings", "topic_alias_maximum", Integer(0, 65_535),
-           "topic aliases a client may set"),
-    Option("limits", "outbound_topic_alias_maximum", "settings", "outbound_topic_alias_maximum",
-           Integer(0, 65_535), "topic aliases used towards a client"),
-    Option("limits", "maximum_qos", "settings", "maximum_qos", Integer(0, 2), "highest QoS served"),
-    Option("limits", "retain_available", "settings", "retain_available", Flag(),
-           "accept retained messages"),
-    Option("limits", "retained_messages", "settings", "retained_messages_max", Integer(0),
-           "retained messages kept" + _NONE),
-    Option("limits", "wildcard_subscriptions", "settings", "wildcard_subscriptions", Flag(),
-           "serve topic filters with wildcards"),
-    Option("limits", "shared_subscriptions", "settings", "shared_subscriptions", Flag(),
-           "serve $share subscriptions"),
-    Option("limits", "subscription_identifiers", "settings", "subscription_identifiers", Flag(),
-           "serve subscription identifiers"),
-    Option("limits", "keep_alive_max", "settings", "keep_alive_max_s",
-           Duration(_S, high=65_535), "ceiling for Keep Alive" + _NONE),
-    Option("limits", "connect_timeout", "settings", "connect_timeout_ms",
-           Duration(_MS, low=100), "time from accept to a complete CONNECT"),
-    Option("limits", "max_connections", "settings", "max_connections", Integer(0),
-           "open connections" + _NONE),
-    Option("limits", "connections_per_address", "settings", "connections_per_address", Integer(0),
-           "open connections of one network address" + _NONE),
-    Option("limits", "connection_rate", "settings", "connection_rate", Integer(0),
-           "new connections per second" + _NONE),
-    Option("limits", "connect_size", "settings", "connect_size_max", Size(128, _PACKET_MAX),
-           "largest CONNECT accepted"),
-    Option("limits", "publish_rate", "settings", "publish_rate", Integer(0),
-           "PUBLISH packets per second from one client" + _NONE),
-    Option("limits", "receive_rate", "settings", "receive_rate_bytes", Size(),
-           "bytes per second from one client" + _NONE),
-    Option("limits", "on_rate", "settings", "on_rate", Choice("throttle", "disconnect"),
-           "above these two: read more slowly, or close with 0x96"),
-    Option("limits", "client_id_bytes", "settings", "client_id_bytes_max", Integer(23, 65_535),
-           "longest client identifier"),
-    Option("limits", "topic_levels", "settings", "topic_levels_max", Integer(1, 32_768),
-           "levels of a topic name or filter"),
-    Option("limits", "out_buffer", "settings", "out_buffer_bytes_max", Size(1 << 10),
-           "bytes waiting for one slow client before it gets no new messages"),
-    Option("limits", "held_bytes", "settings", "held_bytes_max", Size(1 << 10),
-           "bytes of one client waiting for a commit before reading from it stops"),
-    Option("limits", "expiry_slice", "settings", "expiry_slice", Integer(1, 1_000_000),
-           "rows deleted per turn of the event loop when sessions or messages expire"),
-    Option("limits", "tick_work", "settings", "tick_work_max", Integer(1, 1_000_000),
-           "deliveries, or 128 bytes read each, per turn of the event loop; the rest waits"),
-    Option("limits", "heartbeat", "settings", "heartbeat_ms", Duration(_MS, low=100, high=60_000),
-           "period of the row that tells the time of a crash"),
-    Option("limits", "drain_timeout", "shell", "drain_timeout_ms", Duration(_MS, low=100),
-           "longest wait for clients and the disk at SIGTERM"),
-    Option("limits", "user_properties", "settings", "user_properties", Pairs(),
-           "user properties of every v5 CONNACK"),
-    Option("redirect", "server_reference", "settings", "server_reference", Text(empty_is_none=True),
-           "other brokers to send v5 clients to: host:port, separated by spaces"),
-    Option("redirect", "permanent", "settings", "server_moved", Flag(),
-           "true = server moved (0x9D), false = use another server (0x9C)"),
-    Option("redirect", "when", "settings", "redirect_when", Choice("drain", "always"),
-           "drain = when this broker ends, always = accept no clients"),
-    Option("metrics", "enabled", "shell", "metrics_enabled", Flag(),
-           "serve /metrics, /healthz and /readyz"),
-    Option("metrics", "host", "shell", "metrics_host", Text(), "address of the metrics server"),
-    Option("metrics", "port", "shell", "metrics_port", Integer(0, 65_535),
-           "port of the metrics server, 0 = any free one"),
-    Option("auth", "password_file", "shell", "password_file", Text(empty_is_none=True),
-           "file of `holdfast passwd` or mosquitto_passwd; empty = no passwords"),
-    Option("auth", "acl_file", "shell", "acl_file", Text(empty_is_none=True),
-           "who may publish and read what, as mosquitto's acl_file; empty = no rules"),
-    Option("auth", "allow_anonymous", "shell", "allow_anonymous", Flag(),
-           "allow clients without a user name (default: only without a password file)"),
-    Option("auth", "hash_threads", "shell", "hash_threads", Integer(1, 64),
-           "threads that verify passwords (19 MiB each)"),
-    Option("log", "level", "shell", "log_level", Choice("debug", "info", "warning", "error"),
-           "lowest level written"),
-    Option("log", "format", "shell", "log_format", Choice("auto", "logfmt", "json"),
-           "auto = logfmt on a terminal, json otherwise"),
-    Option("history", "detail", "settings", "history_detail", Detail(), "what is recorded: off,"
-           " sessions = no messages, books = also counters of messages per minute, sampled:1/N ="
-           " also every event of one message in N, full = every event of every message"),
-    Option("history", "dir", "shell", "history_dir", Text(empty_is_none=True),
-           "directory of the exported segments (Parquet); empty = history in the data directory"),
-    Option("history", "node", "shell", "history_node", Name(empty_is_none=True),
-           "name of this broker in it; empty = the host's when the data directory was new"),
-    Option("history", "outbox_bytes_max", "shell", "history_outbox_bytes_max", Size(1 << 20),
-           "bytes that may wait in the database for their export; near it less is recorded"),
-    Option("history", "seal_events", "shell", "history_seal_events", Integer(1000, 5_000_000),
-           "events of one segment at most"),
-    Option("history", "seal_seconds", "shell", "history_seal_s", Integer(1, 3600),
-           "seconds after which events are exported at the latest"),
-    Option("history", "drain_timeout", "shell", "history_drain_ms", Duration(_MS, high=600_000),
-           "longest wait at SIGTERM for the export of the rest, 0 = the next start exports it"),
-    Option("history", "keep_days", "shell", "history_keep_days", Integer(0, 36_500),
-           "days after which exported segments are removed, 0 = never"),
-    Option("history", "hash_names", "settings", "history_hash_names", Flag(),
-           "record keyed hashes in place of client ids, user names, topics and topic filters"),
-    Option("history", "hash_key", "settings", "history_hash_key", Secret(),
-           "key of these hashes, at least 16 characters; whoever has it can test guesses"),
-    Option("sys", "interval", "settings", "sys_interval_s", Duration(_S),
-           "period of the $SYS topics, 0 = off"),
-)  # fmt: skip
-
-BY_NAME: Final = {option.name: option for option in OPTIONS}
-SECTIONS: Final = tuple(dict.fromkeys(option.section for option in OPTIONS))
-
-
 class Config:
-    """Everything configured, and where each value came from."""
+    """Every value, and where it came from."""
 
     def __init__(self) -> None:
         self.settings: Settings = Settings()
@@ -315,14 +82,14 @@ class Config:
         return self.settings if option.owner == "settings" else self.shell
 
     def listener(self, name: str, origin: str) -> Endpoint:
-        """Return `[listener.name]`, which is new the first time it is asked for."""
+        """Return the options of `[listener.name]`; the first call makes them."""
         for listener in self.listeners[1:]:
             if listener.name == name:
                 return listener
-        if endpoints.NAME.fullmatch(name) is None or len(name) > endpoints.NAME_CHARACTERS_MAX:
+        if NAME.fullmatch(name) is None or len(name) > NAME_CHARACTERS_MAX:
             raise ConfigError(
-                f"{origin}: listener name {_shown(name)}: expected lower-case letters, digits and "
-                f"single underscores, at most {endpoints.NAME_CHARACTERS_MAX}"
+                f"{origin}: listener name {shown(name)}: expected lower-case letters, digits and "
+                f"single underscores, at most {NAME_CHARACTERS_MAX}"
             )
         self.listeners.append(Endpoint(name))
         return self.listeners[-1]
@@ -339,13 +106,13 @@ class Config:
         try:
             value = option.kind.parse(raw)
         except ValueError as problem:
-            shown = "..." if isinstance(option.kind, Secret) else _shown(raw)
-            raise ConfigError(f"{origin}: {name} = {shown}: expected {problem}") from None
+            given = "..." if isinstance(option.kind, Secret) else shown(raw)
+            raise ConfigError(f"{origin}: {name} = {given}: expected {problem}") from None
         setattr(self._holder(option, listener), option.attribute, value)
         self.origins[name] = origin
 
     def finish(self) -> None:
-        """Settle what depends on more than one key; raise `ConfigError` on a contradiction."""
+        """Derive and check what depends on several keys; raise `ConfigError` on a contradiction."""
         shell = self.shell
         if shell.allow_anonymous is not None:
             self.settings.allow_anonymous = shell.allow_anonymous
@@ -359,151 +126,19 @@ class Config:
         for listener in self.listeners:
             for problem in listener.problems():
                 raise ConfigError(problem)
-        for problem in endpoints.conflicts(self.listeners):
+        for problem in conflicts(self.listeners):
             raise ConfigError(problem)
 
     def _refuse_open_listeners(self) -> None:
-        """Fail closed: an open broker on a network must be somebody's decision."""
+        """Refuse to be open to a network unless the operator has said so."""
         for listener in self.listeners:
-            is_local = listener.type == endpoints.UNIX or is_loopback(listener.host)
+            is_local = listener.type == UNIX or is_loopback(listener.host)
             if not is_local and listener.tls_client_ca is None:
                 raise ConfigError(
-                    f"{listener.section}.host = {_shown(listener.host)} can be reached from other "
+                    f"{listener.section}.host = {shown(listener.host)} can be reached from other "
                     "machines: set auth.password_file, or auth.allow_anonymous = true to let "
                     "everybody in"
                 )
-
-
-def load(
-    path: str | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] | None = None,
-) -> Config:
-    """Return the configuration from `path`, `environment` (default: the process's) and `flags`.
-
-    `flags` maps option names ("listener.port") to values; None means "not given". Raises
-    `ConfigError`.
-    """
-    config = Config()
-    if path is not None:
-        _apply_file(config, path)
-    _apply_environment(config, os.environ if environment is None else environment)
-    for name, raw in (flags or {}).items():
-        if raw is not None:
-            option = BY_NAME[name]
-            config.set(option, raw, "flag --" + option.key.replace("_", "-"))
-    config.finish()
-    return config
-
-
-def _apply_file(config: Config, path: str) -> None:
-    origin = f"file {path}"
-    try:
-        with open(path, "rb") as stream:
-            text = stream.read(FILE_BYTES_MAX + 1)
-    except OSError as problem:
-        raise ConfigError(f"{origin}: cannot read it: {problem.strerror}") from None
-    if len(text) > FILE_BYTES_MAX:
-        raise ConfigError(f"{origin}: larger than {FILE_BYTES_MAX} bytes; is this the right file?")
-    try:
-        document = tomllib.loads(text.decode())
-    except UnicodeDecodeError:
-        raise ConfigError(f"{origin}: not UTF-8 text; is this the right file?") from None
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
-    for section, keys in document.items():
-        if section not in SECTIONS:
-            raise ConfigError(f"{origin}: {_unknown_section(section)}")
-        if not isinstance(keys, dict):
-            raise ConfigError(f"{origin}: {section} = {_shown(keys)}: expected a table [{section}]")
-        for key, raw in keys.items():
-            option = BY_NAME.get(f"{section}.{key}")
-            if option is not None:
-                config.set(option, raw, origin)
-            elif section == "listener" and isinstance(raw, dict):
-                _apply_listener(config, key, raw, origin)
-            else:
-                raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
-
-
-def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: str) -> None:
-    listener = config.listener(name, origin)
-    for key, raw in keys.items():
-        option = BY_NAME.get(f"listener.{key}")
-        if option is None:
-            complaint = _unknown_key("listener", key, _dotted, listener=name)
-            raise ConfigError(f"{origin}: {complaint}")
-        config.set(option, raw, origin, listener)
-
-
-def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
-    for variable in sorted(environment):
-        if not variable.upper().startswith(ENV_PREFIX):
-            continue
-        origin = f"environment {variable}"
-        section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
-        name, _, last = key.rpartition("__") if section == "listener" else ("", "", key)
-        option = BY_NAME.get(f"{section}.{last}")
-        if option is None or variable != _named_variable(option, name):
-            if section not in SECTIONS:
-                raise ConfigError(f"{origin}: {_unknown_section(section)}")
-            complaint = _unknown_key(section, last, _as_variable, listener=name)
-            raise ConfigError(f"{origin}: {complaint}")
-        listener = config.listener(name, origin) if name else None
-        config.set(option, environment[variable], origin, listener)
-
-
-def _named_variable(option: Option, listener: str) -> str:
-    """Return the variable that sets `option` of the named `listener`, "" = of `[listener]`."""
-    if not listener or option.section != "listener":
-        return option.variable
-    return f"{ENV_PREFIX}LISTENER__{listener.upper()}__{option.key.upper()}"
-
-
-def _dotted(option: Option, listener: str) -> str:
-    if not listener or option.section != "listener":
-        return option.name
-    return f"listener.{listener}.{option.key}"
-
-
-def _as_variable(option: Option, listener: str) -> str:
-    return _named_variable(option, listener)
-
-
-def _unknown_section(section: str) -> str:
-    nearest = difflib.get_close_matches(section, SECTIONS, 1, 0.0)[0]
-    return f"unknown section {_shown(section)}; did you mean [{nearest}]?"
-
-
-def _unknown_key(
-    section: str, key: str, spell: Callable[[Option, str], str], *, listener: str = ""
-) -> str:
-    """Return the complaint about `key`, naming the nearest key as `spell` writes it.
-
-    The same key in another section is nearest of all; then its own section, then any.
-    """
-    elsewhere = [option for option in OPTIONS if option.key == key]
-    here = {option.key: option for option in OPTIONS if option.section == section}
-    if elsewhere:
-        nearest = elsewhere[0]
-    elif close := difflib.get_close_matches(key, list(here), 1, 0.6):
-        nearest = here[close[0]]
-    else:
-        tails = {option.key: option for option in OPTIONS}
-        close = difflib.get_close_matches(key, list(tails), 1, 0.6)
-        nearest = (
-            tails[close[0]]
-            if close
-            else here[difflib.get_close_matches(key, list(here), 1, 0.0)[0]]
-        )
-    place = f"{section}.{listener}" if listener else section
-    return f"unknown key {_shown(f'{place}.{key}')}; did you mean {spell(nearest, listener)}?"
-
-
-def _shown(raw: object) -> str:
-    text = repr(raw)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def is_loopback(host: str) -> bool:
@@ -513,58 +148,6 @@ def is_loopback(host: str) -> bool:
     )
 
 
-def show(config: Config) -> str:
-    """Return the configuration in force as TOML, each line with its origin."""
-    lines: list[str] = []
-    for section in SECTIONS:
-        if section == "listener":
-            for listener in config.listeners:
-                lines += _show_listener(config, listener)
-            continue
-        options = [option for option in OPTIONS if option.section == section]
-        lines += _show_section(
-            section,
-            [
-                (
-                    f"{option.key} = {option.kind.render(config.value(option))}",
-                    config.origins[option.name],
-                )
-                for option in options
-            ],
-        )
-    return "\n".join(lines)
-
-
-def _show_listener(config: Config, listener: Endpoint) -> list[str]:
-    """Return the section of one listener, with the keys that mean something for its type."""
-    written = []
-    for option in OPTIONS:
-        if option.section == "listener" and option.key in listener.keys():
-            value: Setting = getattr(listener, option.attribute)
-            origin = config.origins.get(f"{listener.section}.{option.key}", "default")
-            written.append((f"{option.key} = {option.kind.render(value)}", origin))
-    return _show_section(listener.section, written)
-
-
-def _show_section(section: str, written: list[tuple[str, str]]) -> list[str]:
-    width = max(len(line) for line, _ in written)
-    lines = [f"{line:<{width}}  # {origin}" for line, origin in written]
-    return [f"[{section}]", *lines, ""]
-
-
-def template() -> str:
-    """Return a configuration file of all keys at their defaults, commented out and explained."""
-    config = Config()
-    lines = [
-        "# Holdfast configuration. Every line below is a default: uncomment what you change.",
-        f"# Sizes take KiB, MiB, GiB; durations ms, s, m, h, d. {ENV_PREFIX}SECTION__KEY wins.",
-        "",
-    ]
-    for section in SECTIONS:
-        lines.append(f"[{section}]")
-        for option in OPTIONS:
-            if option.section == section:
-                lines.append(f"# {option.help}")
-                lines.append(f"#{option.key} = {option.kind.render(config.value(option))}")
-        lines.append("")
-    return "\n".join(lines)
+def shown(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= 80 else text[:77] + "..."

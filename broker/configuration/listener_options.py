@@ -1,6 +1,6 @@
-"""One listener as it is configured: where it listens, what it speaks, what it wants to be shown.
+"""The options of one listener: its type, address, TLS and permissions.
 
-Holds values and judges whether they go together; must open nothing. `broker.configuration.config`
+Holds values and checks whether they go together; must open nothing. `broker.configuration.load`
 fills it from `[listener]` and `[listener.NAME]`. Read next: `broker.network.listeners`, which opens
 what this describes.
 """
@@ -19,7 +19,7 @@ IDENTITIES: Final = ("none", "cn", "san")
 # Names become metric labels and parts of environment variables, where "__" is a separator.
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 NAME_CHARACTERS_MAX: Final = 32
-ENDPOINTS_MAX: Final = 64  # each is a label value; nobody needs more
+ENDPOINTS_MAX: Final = 64  # each is a label value of the metrics
 # The kernel takes 107 bytes; the socket is made under a longer name first (see `UnixPath`).
 PATH_BYTES_MAX: Final = 103
 DEFAULT_PORT: Final = 1883
@@ -41,7 +41,7 @@ class Endpoint:
         self.section: str = f"listener.{name}" if name else "listener"
         self.name: str = name  # of the listener in logs and metrics; `[listener]`: its type
         self.type: str = TCP
-        self.host: str = "127.0.0.1"  # loopback until somebody decides otherwise
+        self.host: str = "127.0.0.1"  # loopback unless configured
         # 0 lets the kernel choose; None = not given, which only `[listener]` may leave out.
         self.port: int | None = None if name else DEFAULT_PORT
         self.backlog: int = 1024
@@ -100,7 +100,7 @@ class Endpoint:
         if self.tls_identity != "none" and self.tls_client_ca is None:
             yield f"{section}.tls_identity needs {section}.tls_client_ca: who would prove it?"
         elif self.tls_identity != "none" and self.type == WEBSOCKET and not self.origins:
-            # A browser shows its certificate for whatever page asks it to connect.
+            # A browser sends its certificate for every web page that connects.
             yield (
                 f"{section}.tls_identity on a websocket needs {section}.origins: any page in "
                 "a browser could act as the owner of its certificate ('*' to allow that)"
@@ -108,7 +108,7 @@ class Endpoint:
 
 
 def conflicts(endpoints: list[Endpoint]) -> Iterator[str]:
-    """Yield which of several listeners cannot be there together, each one line."""
+    """Yield conflicts between listeners, each one line."""
     if len(endpoints) > ENDPOINTS_MAX:
         yield f"{len(endpoints)} listeners: expected at most {ENDPOINTS_MAX}"
     names: dict[str, Endpoint] = {}

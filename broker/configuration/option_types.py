@@ -1,8 +1,8 @@
 """Values with units as people write them: "64MiB", "7d", "200ms", "interval:100".
 
-Must never guess: a duration without a unit is an error (200 what?), only 0 goes without. Every
-`parse` takes what TOML or the environment gave and raises ValueError with the expectation alone;
-`broker.configuration.config` adds which key it was and what stood there.
+Must never guess: a duration without a unit is an error, except 0. Every `parse` takes a value of
+TOML or of the environment and raises ValueError with what was expected;
+`broker.configuration.config` adds the key and the value.
 """
 
 import re

@@ -1,8 +1,8 @@
 """`holdfast history export`: the whole history in another directory, as segments.
 
-What is exported is linked or copied as it is, and what only the database has becomes segments
-beside it, the broker running or not. Must never write where a running broker writes: the same
-events would be there under two names. Read next: `broker.history.reader`,
+Segments that exist are linked or copied; rows that only the database has become new segments beside
+them. The broker may be running. Must never write into the directory of a running broker: the same
+events would then be there under two names. Read next: `broker.history.reader`,
 `broker.history.segment_process`.
 """
 
@@ -24,11 +24,11 @@ from storage.local.data_directory import is_in_use
 
 
 def export(config: Config, directory: str) -> str:
-    """Put all of the history into `directory` as segments: those there are, and what has none yet.
+    """Put the whole history into `directory` as segments, rows of the database included.
 
-    Returns what was done, in a line. Raises `HistoryError`.
+    Returns one line that says what was done. Raises `HistoryError`.
     """
-    from broker.history.segment_process import Segmenter  # with pyarrow behind it
+    from broker.history.segment_process import Segmenter  # needs pyarrow
 
     try:
         from broker.history.segment_files import SegmentError, SegmentWriter
@@ -65,12 +65,12 @@ def export(config: Config, directory: str) -> str:
 
 @contextlib.contextmanager
 def _alone(config: Config, place: Place, target: Path) -> Iterator[None]:
-    """Have nobody else export to `target` meanwhile, if that is where the broker does."""
+    """Lock `target` against the broker, if that is where it exports to."""
     if not _is_same(target, place.directory):
         yield
         return
     with open(place.lock, "ab") as lock:
-        try:  # a broker that starts now waits for us before it exports
+        try:  # a broker that starts now waits for this lock before it exports
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_busy = is_in_use(config.shell.data_dir)
         except BlockingIOError:
@@ -83,16 +83,16 @@ def _alone(config: Config, place: Place, target: Path) -> Iterator[None]:
 
 
 def _is_same(target: Path, directory: Path) -> bool:
-    """Tell whether two paths lead to one directory, by whatever links and dots."""
+    """Return whether two paths lead to the same directory."""
     return directory.exists() and target.samefile(directory)
 
 
 def _copy_segments(history: History, place: Place, target: Path) -> int:
     """Link (or copy) the segments of the node into `target`; return how many are new there.
 
-    What an earlier export made of rows that the broker has sealed otherwise since is removed, where
-    all of its events are in segments of the broker's, or in its database still. Where they are not,
-    it stays, and of the broker's segments those are left out whose events it has already.
+    An earlier export may have made segments of rows that the broker has put into segments of its
+    own since. Such a segment is removed if all its events are in the broker's segments or database.
+    Otherwise it stays, and segments of the broker that hold only events of it are left out.
     """
     copied = 0
     if _is_same(target, place.directory):
@@ -125,7 +125,7 @@ def _copy_segments(history: History, place: Place, target: Path) -> int:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Have the bytes of `source` at `target` as well, durable; or nothing there."""
+    """Link or copy `source` to `target`, durable on return; after a failure there is nothing."""
     try:
         os.link(source, target)
     except FileNotFoundError:
@@ -143,9 +143,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def _earlier(
     history: History, sealed: list[SegmentName], there: list[SegmentName]
 ) -> tuple[list[SegmentName], list[SegmentName]]:
-    """Return those of the segments `there` that the broker does not have: to keep, and superseded.
+    """Return the segments `there` that the broker does not have: those to keep, those superseded.
 
-    Superseded are those whose events are all in `sealed`, or in the database still.
+    Superseded are those whose events are all in `sealed` or in the database.
     """
     sealed_in: dict[int, list[SegmentName]] = {}
     for segment in sealed:
@@ -171,7 +171,7 @@ def _earlier(
 
 
 def _inside(sealed: list[SegmentName], kept: list[SegmentName]) -> set[Path]:
-    """Return the paths of those `sealed` segments that have no event but what one `kept` has."""
+    """Return the paths of those `sealed` segments whose events are all in one `kept` segment."""
     found = set()
     reach = (0, 0)  # boot and last event of what is kept
     both = [(each.boot, each.first_seq, False, each) for each in kept]

@@ -1,8 +1,8 @@
-"""The thread that reads the history out of the store and has it written into segments.
+"""The thread that reads the rows of the history from the store and has them written into segments.
 
-It takes rows from a frontier that it shares with whoever throws rows away: each row is taken by one
-of them. Everything that takes time happens here; what came of it is reported, and the exporter acts
-on it on the loop's thread. Read next: `broker.history.exporter`.
+Everything slow happens here; results are reported to the exporter, which acts on them on the loop's
+thread. The exporter also deletes the oldest rows at the limit: both take rows at one shared
+frontier, so that each row is taken by one of them. Read next: `broker.history.exporter`.
 """
 
 import threading
@@ -18,11 +18,11 @@ from storage.local import failpoint
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY
 
-# A row is up to a megabyte; so many are read at a time, with the store's lock held.
+# Rows read at a time with the store's lock held; one is up to a megabyte.
 READ_ROWS: Final = 32
-# Bytes handed over before they are sealed, whatever the number of events in them.
+# A segment is sealed at this many bytes, however few events it has.
 JOB_BYTES_MAX: Final = 64 << 20
-# A broker that exports all the time keeps its process; another one starts it once a minute.
+# How long an idle process is kept: a broker that exports all the time keeps it.
 IDLE_S: Final = 10.0
 JOIN_S: Final = 1.0
 
@@ -32,7 +32,7 @@ LAST_KEY: Final = b"\xff" * 13  # after every key
 
 
 class Link(Protocol):
-    """Whoever writes the segments: `SegmenterLink`."""
+    """Writes the segments; implemented by `SegmenterLink`."""
 
     def send(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Hand over rows: boot, first seq, packed row. Raises `SegmenterFailed`."""
@@ -43,7 +43,7 @@ class Link(Protocol):
         ...
 
     def end(self) -> None:
-        """Let it end and wait for that."""
+        """End it in order; return when it has ended."""
         ...
 
     def kill(self) -> None:
@@ -62,7 +62,7 @@ class Job:
         self.total: int = 0
 
     def add(self, key: Key, size: int) -> None:
-        """Take in one more row."""
+        """Add one row."""
         self.keys.append(key)
         self.sizes.append(size)
         self.total += size
@@ -100,13 +100,13 @@ Report: TypeAlias = Counted | Exported | Ended
 
 
 class Frontier:
-    """Between the rows that somebody took and those that nobody has yet."""
+    """The boundary between rows that were taken and rows that were not."""
 
     def __init__(self, store: RocksStore) -> None:
         self._store: Final = store
         self._lock: Final = threading.Lock()
         self._next: Key = FIRST
-        # What was thrown away: the deletion may not be written yet when rows are taken again.
+        # Discarded ranges: their deletion may not be written yet when rows are taken again.
         self._discarded: list[tuple[Key, Key]] = []
 
     def take(self, limit: Key) -> list[tuple[Key, bytes]]:
@@ -126,7 +126,7 @@ class Frontier:
     def take_away(self, count: int) -> list[tuple[Key, bytes]] | None:
         """Take the `count` oldest rows for good. For the store's owner; None = not now."""
         if not self._lock.acquire(blocking=False):
-            return None  # the other one may be waiting for the disk
+            return None  # the thread holds the lock and may be waiting for the disk
         try:
             start = self._next
             found = self._store.scan(HISTORY, history_key(*start), LAST_KEY, count=count)
@@ -139,12 +139,12 @@ class Frontier:
             self._lock.release()
 
     def put_back(self, key: Key) -> None:
-        """Let rows from `key` on be taken again: what was done with them has failed."""
+        """Let rows from `key` on be taken again, after a failure."""
         with self._lock:
             self._next = key
 
     def sealed(self, key: Key) -> None:
-        """Rows up to `key` are never taken again: forget what was thrown away before it."""
+        """Forget the discarded ranges up to `key`: rows before it are never taken again."""
         with self._lock:
             self._discarded = [each for each in self._discarded if each[1] > key]
 
@@ -180,7 +180,7 @@ class ExportThread:
         inherited_before: int,
         seal_events: int,
     ) -> None:
-        """`report` is called on the thread. First of all it counts the rows of earlier boots."""
+        """`report` is called on the thread. The first report counts the rows of earlier boots."""
         self.frontier: Final = Frontier(store)
         self._store: Final = store
         self._open_link: Final = open_link
@@ -245,7 +245,7 @@ class ExportThread:
                     failpoint.hook(failpoint.HISTORY_BEFORE_TRIM)
                 self.frontier.sealed(job.keys[-1])
                 self._report(Exported(job, sealed))
-        # Shell boundary: whatever goes wrong on this thread, the history must not stop for ever.
+        # Shell boundary: an error on this thread must not stop the export for ever.
         except Exception as problem:
             if job.keys:
                 self.frontier.put_back(job.keys[0])

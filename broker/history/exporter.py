@@ -1,13 +1,14 @@
-"""Brings the history from the database into segments, without the event loop waiting for any of it.
+"""Exports the history from the database into segments without blocking the event loop.
 
-The loop's thread looks once a second at what is durable, says when it is time to seal, and has rows
-deleted in small slices once their segment is durable. A thread hands the rows to a process that
-writes them (`broker.history.segment_process`): pyarrow would double the memory of this one. Every
-step may be cut off by a crash: a row is deleted after its segment is durable, and rows that a
-segment has already are recognised by its name and only deleted.
+The loop's thread checks once a second what is durable and when to seal, and deletes rows in small
+slices once their segment is durable. A thread hands the rows to a process that writes them
+(`broker.history.segment_process`): pyarrow would double the memory of this one. A crash may come at
+every step: rows are deleted after their segment is durable, and rows that a segment already has are
+recognised by its name and only deleted.
 
-Must never block MQTT. Behind by too much, it has less recorded; at the limit the oldest rows go,
-and the history says so. Read next: `broker.history.export_thread`, docs/history.md.
+Must never block MQTT. When the export is far behind, less is recorded; at the limit the oldest rows
+are deleted, and the history records that. Read next: `broker.history.export_thread`,
+docs/history.md.
 """
 
 import asyncio
@@ -41,24 +42,24 @@ from storage.local import failpoint
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, unseal
 
-# Rows deleted in one tick, and the pause after it: a segment of 60,000 rows is gone in 5 seconds.
+# Rows deleted in one tick, and the pause after it: 60,000 rows take 5 seconds.
 TRIM_ROWS: Final = 256
 TRIM_PAUSE_S: Final = 0.02
 DISCARD_ROWS: Final = 16  # read on the loop's thread, to be thrown away in one tick
-SEAL_BYTES: Final = 32 << 20  # so much is sealed at once, whatever its age
+SEAL_BYTES: Final = 32 << 20  # sealed at this size, whatever its age
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 MOMENTS_MAX: Final = 1000
-# Shares of the outbox: above the first two less is recorded, below the third everything is again.
+# Shares of the outbox: above the first two less is recorded, below the third all of it again.
 LOWER_AT: Final = 0.5
 LOWEST_AT: Final = 0.9
 RESTORE_AT: Final = 0.25
-DISCARD_TO: Final = 0.95  # what is thrown away at the limit makes a little room
+DISCARD_TO: Final = 0.95  # at the limit rows are discarded down to this share
 LOWERED_SAMPLE: Final = 100  # one message in so many is still recorded
 
 
 class Commits(Protocol):
-    """What the exporter asks of the engine about batches."""
+    """What the exporter needs of the engine."""
 
     written: int
     durable: int
@@ -113,7 +114,7 @@ class Exporter:
         self._finished: asyncio.Event | None = None
 
     def start(self) -> None:
-        """Begin: what an earlier boot has left is exported first."""
+        """Start; rows of earlier boots are exported first."""
         self._look(time.monotonic())
         if self._unavailable:
             self._log.warning("history_not_exported", self._unavailable)
@@ -126,9 +127,9 @@ class Exporter:
         )
 
     def beat(self) -> None:
-        """Look at what there is to do; about once a second, on the loop's thread."""
+        """Check what there is to do; called once a second on the loop's thread."""
         if self._finished is not None:
-            return  # the last event is told: nothing may follow it
+            return  # the last event is recorded: nothing may follow it
         now = time.monotonic()
         self._look(now)
         self._bound()
@@ -214,7 +215,7 @@ class Exporter:
         )
 
     def _order(self) -> None:
-        """Have everything exported that is durable."""
+        """Order the export of everything that is durable."""
         assert self._thread is not None
         if self._limit is None or self._limit <= self._exported:
             if self._finished is not None:
@@ -226,7 +227,7 @@ class Exporter:
     # What the thread reports.
 
     def _report(self, report: Report) -> None:
-        """Take a report on the thread, bring it to the loop."""
+        """Bring a report from the thread to the loop."""
         self._reports.put(report)
         self._driver.run_from_thread(self._take_reports)
 
@@ -317,7 +318,7 @@ class Exporter:
     # Bounds.
 
     def _bound(self) -> None:
-        """Have less recorded when the export is behind by too much; throw away at the limit."""
+        """Record less when the export is far behind; discard rows at the limit."""
         size = self.outbox_bytes() - self._trim_bytes
         share = size / self._outbox_bytes_max
         if share > LOWEST_AT:
@@ -349,7 +350,7 @@ class Exporter:
         )
 
     def _discard(self) -> None:
-        """Throw away the oldest rows that nobody has taken yet, and come back for more."""
+        """Discard the oldest rows that were not taken, and schedule the next round."""
         assert self._thread is not None
         size = self.outbox_bytes() - self._trim_bytes
         rows: list[tuple[Key, bytes]] | None = []
@@ -369,7 +370,7 @@ class Exporter:
             try:
                 events_of_row, told_by_row = count_missing(unseal(value, "history row"))
             except (CorruptRecord, ValueError):
-                events_of_row, told_by_row = 1, 0  # nobody knows any more
+                events_of_row, told_by_row = 1, 0  # unknown after a restart
             count += events_of_row
             told += told_by_row
         if boot != self._boot:

@@ -1,4 +1,4 @@
-"""Where the history of a data directory goes, and under which name.
+"""Where the history of a data directory is exported to, and under which node name.
 
 The name is part of every segment's file name, and what is exported is recognised by it: so the
 host's name is taken once, when the directory is new, and kept in the file `history.node` beside the
@@ -23,7 +23,7 @@ NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.]")
 
 
 class Place:
-    """A directory of segments, and the name of whoever writes there."""
+    """A directory of segments, and the node name of the broker that writes there."""
 
     __slots__ = ("directory", "lock", "node")
 
@@ -72,7 +72,7 @@ def check(shell: Shell) -> None:
 
 
 def settle(shell: Shell) -> Place:
-    """Return the place, made usable: its directory exists, its name is written down.
+    """Return the place after making its directory and storing its name.
 
     Raises `ConfigError` naming the key when the directory cannot be written to.
     """
@@ -88,7 +88,7 @@ def settle(shell: Shell) -> Place:
 
 
 def remember(shell: Shell, node: str) -> None:
-    """Write the name down beside the database, if it is not what stands there."""
+    """Store the name beside the database, unless it is there already."""
     file = Path(shell.data_dir) / NODE_FILE
     try:
         if not file.exists() or file.read_bytes().strip() != node.encode():

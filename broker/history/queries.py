@@ -1,8 +1,8 @@
 """`holdfast history tail|timeline|verify`: what happened, for people and for programs.
 
 Reads the data directory of a running or a stopped broker and changes nothing in it. Yields lines;
-`broker.cli.main` prints them. Expected failures are `HistoryError`, a line for the operator. Read
-next: `broker.history.reader`, `broker.history.text`, `broker.history.export_copy`.
+`broker.cli.history` prints them. Expected failures are `HistoryError`, a line for the operator.
+Read next: `broker.history.reader`, `broker.history.text`, `broker.history.export_copy`.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from storage.errors import StorageError
 from storage.history.packed_rows import shortened
 from storage.history.segment_names import SegmentName
 
-FOLLOW_S: Final = 2.0  # between two looks: each opens the database, which reads its log
-TRIES: Final = 5  # of opening a database whose broker deletes files meanwhile
+FOLLOW_S: Final = 2.0  # between two reads: each opens the database, which replays its log
+TRIES: Final = 5  # to open a database while its broker deletes files
 NAME_HASH_BYTES: Final = 16  # as `session.history.recorder` hashes names
 
 
 class HistoryError(Exception):
-    """What was asked for cannot be done; one line."""
+    """A query that cannot be answered; one line for the operator."""
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def _problems() -> Iterator[None]:
 
 
 class Reading:
-    """The history of the configured data directory, opened anew as often as it takes."""
+    """The history of the configured data directory; each query opens it anew."""
 
     def __init__(self, config: Config) -> None:
         """Raises `HistoryError` when there is no database."""
@@ -55,7 +55,7 @@ class Reading:
             raise HistoryError(f"data directory {config.shell.data_dir}: no database in it")
 
     def open(self) -> History:
-        """Open the database; a broker that tidies up at that very moment is asked again."""
+        """Open the database; try again when a running broker deletes files at that moment."""
         for _ in range(TRIES - 1):
             try:
                 return History(self._database, self.place)
@@ -141,9 +141,9 @@ def timeline(
 
 
 def verify(config: Config, directory: str | None, *, thorough: bool) -> tuple[list[str], str]:
-    """Look at every segment of `directory`, by default of the configured one, whosever they are.
+    """Check every segment of `directory` (default: the configured one), those of other nodes too.
 
-    Returns a line for each problem, and what was looked at. Raises `HistoryError`.
+    Returns a line for each problem, and a summary. Raises `HistoryError`.
     """
     try:
         from storage.history.segments import SegmentError, survey
@@ -298,7 +298,7 @@ def _complain(damaged: list[str]) -> None:
 
 
 def _warn(damaged: list[str], named: set[str]) -> None:
-    """Say it of those segments that are not `named` yet, and go on."""
+    """Name the damaged segments that are not `named` yet on standard error, and go on."""
     for problem in damaged:
         if problem not in named:
             named.add(problem)

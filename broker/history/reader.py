@@ -1,7 +1,7 @@
-"""The history of a data directory, read: what is exported, and what the database still has.
+"""Reads the history of a data directory: its segments, and the rows still in the database.
 
-Only reads, so the broker may be running; the database is seen as of the moment it was opened. That
-is done before the segments are listed: a row that is deleted meanwhile is in one of them. Without
+Only reads, so the broker may be running. The database is opened before the segments are listed: a
+row that is deleted in between is then in one of the segments. Without
 pyarrow the segments are left out, and `left_out` counts them. Read next: `broker.history.queries`.
 """
 
@@ -24,7 +24,7 @@ TIMES: Final = ("ts", "at", "bin")
 
 
 def can_read_segments() -> bool:
-    """Tell whether pyarrow is there."""
+    """Return whether pyarrow is installed."""
     try:
         return importlib.util.find_spec("pyarrow") is not None
     except ImportError:
@@ -32,7 +32,7 @@ def can_read_segments() -> bool:
 
 
 class History:
-    """Everything that is known of one node, as of the moment it was opened."""
+    """The history of one node, as it was when it was opened."""
 
     def __init__(self, database: Path, place: Place) -> None:
         """Open the database. Raises `StorageError`."""
@@ -92,8 +92,8 @@ class History:
     def events_of(self, segment: SegmentName, where: Any = None) -> list[Event]:
         """Return the events of a segment for which `where` (a filter of pyarrow's) holds.
 
-        Times are microseconds since 1970. One that cannot be read has none, and is in `damaged`:
-        the others have still something to tell. One that the retention has just removed has none.
+        Times are microseconds since 1970. A segment that cannot be read gives none and is added
+        to `damaged`. One that the retention has just removed gives none.
         """
         if not self._can_read:
             self.left_out += 1

@@ -1,4 +1,4 @@
-"""Writes rows of the history as Parquet, looks for what is there, and removes what is too old.
+"""Writes rows of the history as Parquet, finds the newest segment, and removes old ones.
 
 Imports pyarrow: only the process that writes the segments and commands may import it, never a
 broker. Read next: `broker.history.segment_process`, `storage.history.segments`.

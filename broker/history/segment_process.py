@@ -2,8 +2,8 @@
 
 Reads frames of packed rows on stdin, spreads them over the columns of the history, and writes
 Parquet. On a seal it answers with one line of JSON once everything is durable; then the broker
-deletes the rows. It lives at the lowest priority, beside a broker that must not have pyarrow in its
-memory, and ends when stdin does or when anything fails: what it was given is still in the database.
+deletes the rows. It runs at the lowest priority, as a process of its own to keep pyarrow out of the
+broker's memory. It ends when stdin ends or when anything fails: its rows are still in the database.
 
 One process at a time writes the segments of a data directory (a lock), and the first thing it does
 for a boot is to look for the newest segment of it: rows up to there were exported before a crash
@@ -54,7 +54,7 @@ class Segmenter:
         self._damaged: list[str] = []
 
     def add(self, boot: int, first_seq: int, value: bytes) -> None:
-        """Take in a row, unless a segment has it; write what is complete."""
+        """Add a row, unless a segment has it; write segments that are complete."""
         if boot not in self._exported:
             self._exported[boot] = self._newest(boot)
         if first_seq <= self._exported[boot]:
@@ -79,7 +79,7 @@ class Segmenter:
         self._events += row.events
 
     def seal(self) -> dict[str, object]:
-        """Write what there is; return the answer about everything since the last one."""
+        """Write what is left; return the answer for everything since the last one."""
         self._cut()
         answer: dict[str, object] = {
             "segments": self._segments,
@@ -108,7 +108,7 @@ def serve(
     *,
     tidy: Callable[[], str] = lambda: "",
 ) -> None:
-    """Do what the frames of `source` say until it ends, in the middle of one perhaps.
+    """Carry out the frames of `source` until it ends, perhaps in the middle of one.
 
     `tidy` is called after every seal; what it could not do goes into the answer.
     """
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     options = parser.parse_args(arguments)
     os.nice(19)
-    # They are for the broker, which then tells us by closing our stdin.
+    # Signals are for the broker; it ends this process by closing stdin.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{problem}; {HOW_TO_INSTALL}")
     try:
         with open(options.lock, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # waits for one that a crash has left at its last row
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the process of a crashed broker to end
             writer = SegmentWriter(options.directory, options.node, keep_days=options.keep_days)
             segmenter = Segmenter(writer.write, writer.newest, events_max=options.events)
             serve(segmenter, sys.stdin.buffer, sys.stdout, tidy=writer.drop_old)

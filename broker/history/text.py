@@ -1,7 +1,8 @@
-"""Events of the history in plain words: a line for people who ask what happened.
+"""Events of the history as text: one line for people.
 
 Pure: takes an event as `storage.history.packed_rows.expand` yields it, returns text. Names that
-clients chose are escaped, they must not disturb a terminal. Read next: `broker.history.queries`.
+clients chose are escaped, so that they cannot control a terminal. Read next:
+`broker.history.queries`.
 """
 
 from collections.abc import Callable
@@ -38,12 +39,12 @@ CODES: Final[dict[int, str]] = {
 
 
 def printable(text: str) -> str:
-    """Return `text` with what could disturb a terminal escaped: clients choose their names."""
+    """Return `text` with everything escaped that could control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def message_name(message: object) -> str:
-    """Return a message's id as people see it: stored ones are offsets, the others have a mark."""
+    """Return a message's id as text: a stored one is its offset, others have a mark."""
     number = _number(message)
     if number < STORED_MAX:
         return f"message {number}"
@@ -71,7 +72,7 @@ def describe(event: Event) -> str:
 
 
 class _Words(dict[str, str]):
-    """The words a template may ask for, worked out when it does."""
+    """The words of a template, computed when the template uses them."""
 
     def __init__(self, event: Event) -> None:
         super().__init__()

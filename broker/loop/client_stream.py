@@ -1,10 +1,9 @@
-"""One client's stream: bytes go to the engine as they come, and out as it says.
+"""The byte stream of one client: hands what is received to the engine and sends what it queues.
 
-Implements `session.ports.Transport` for the engine and `asyncio.Protocol` for the loop, in one
-object per connection. Under it is a socket, TLS, or `broker.network.websocket`, which is a
-transport of the loop to this one. Must decide nothing about MQTT. Holds the shell boundary of a
-connection: whatever unexpected leaves the engine here is logged, counted, and costs this connection
-only. Read next: `broker.loop.driver`.
+One object per connection: `asyncio.Protocol` for the loop, `session.ports.Transport` for the
+engine. Under it is a socket, TLS, or `broker.network.websocket`, which acts as the loop's transport
+here. Must decide nothing about MQTT. An unexpected exception of the engine is logged and counted
+here, and ends this connection only. Read next: `broker.loop.driver`.
 """
 
 import asyncio
@@ -15,19 +14,19 @@ from broker.loop.driver import Driver
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
 
-# After our last byte we wait this long for the peer to close. Closing at once, with bytes of the
-# peer unread, would make the kernel send a reset that can overtake and destroy our last packet
-# (the CONNACK or DISCONNECT that says why). A client that is gone costs a socket this long.
+# After our last byte we wait this long for the peer to close. If we close while bytes of the peer
+# are unread, the kernel sends a reset, and the peer may lose our last packet (the CONNACK or
+# DISCONNECT with the reason). The price is a socket that stays open this long.
 LINGER_S: Final = 2.0
-# The loop tells the engine to go on writing when the buffer has fallen to this share of its mark.
+# Writing goes on when the buffer has fallen to this share of its high-water mark.
 LOW_MARK_SHARE: Final = 4
 
 
 class ClientStream:
     """One accepted connection.
 
-    An `asyncio.Protocol` by its methods, which is all a loop asks for: a compiled class cannot
-    derive from an interpreted one.
+    Has the methods of `asyncio.Protocol` without deriving from it: a compiled class cannot derive
+    from an interpreted one, and a loop only calls the methods.
     """
 
     __slots__ = (
@@ -52,10 +51,10 @@ class ClientStream:
         identity: str | None = None,
         waited_ms: int = 0,
     ) -> None:
-        """`remote` is the client's address where the socket's is not ("" = it is).
+        """`remote` is the client's address, "" = that of the socket.
 
-        `identity` is who the client is, if a certificate has proved it, and `waited_ms` how long
-        ago it was accepted.
+        `identity` is the user name from a verified certificate; `waited_ms` is the time since the
+        connection was accepted.
         """
         self._driver: Driver = driver
         self._listener: str = listener
@@ -104,10 +103,10 @@ class ClientStream:
             self._boundary(error)
 
     def data_received(self, data: bytes) -> None:
-        """Hand `data` to the engine; everything that follows from it happens at the tick's end."""
+        """Hand `data` to the engine; commits and answers follow at the end of the tick."""
         connection = self._connection
         if connection is None or self._is_closing:
-            return  # lingering: read only so that the kernel sends no reset
+            return  # after our last byte: read only so that the kernel sends no reset
         driver = self._driver
         if not driver.is_due:
             driver.wake()
@@ -117,7 +116,7 @@ class ClientStream:
             self._boundary(error)
 
     def eof_received(self) -> bool:
-        """End the connection: MQTT knows no half-open ones."""
+        """End the connection: MQTT has no half-closed connections."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -140,12 +139,12 @@ class ClientStream:
             self._boundary(error)
 
     def pause_writing(self) -> None:
-        """Tell the engine that this client takes its bytes too slowly."""
+        """Tell the engine that the write buffer is above its high-water mark."""
         if self._connection is not None:
             self._driver.engine.pause_writing(self._connection)
 
     def resume_writing(self) -> None:
-        """Tell the engine that this client has taken its bytes."""
+        """Tell the engine that the write buffer has drained."""
         driver = self._driver
         if self._connection is None:
             return
@@ -164,7 +163,7 @@ class ClientStream:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close once everything written is out and the peer has had a chance to read it."""
+        """Close after everything is sent and the peer has had time to read it."""
         transport = self._transport
         if self._is_closing or transport is None:
             return
@@ -173,11 +172,11 @@ class ClientStream:
         try:
             transport.write_eof()
         except (OSError, NotImplementedError, RuntimeError):
-            transport.close()  # the peer is gone already, so nobody waits for the last packet
+            transport.close()  # the peer is gone already
         self._linger = self._driver.loop.call_later(LINGER_S, transport.abort)
 
     def abort(self) -> None:
-        """Drop the connection with whatever was still to be written."""
+        """Close at once; what is not sent yet is lost."""
         self._is_closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -197,7 +196,7 @@ class ClientStream:
             transport.resume_reading()
 
     def _boundary(self, error: Exception) -> None:
-        """Give up this connection after a bug of ours, the process after a failure of the store."""
+        """After a bug end this connection, after a failure of the store the process."""
         if isinstance(error, StorageError):
             self._driver.fail(error)  # memory may be ahead of the disk
             return

@@ -1,10 +1,10 @@
 """Runs the engine on an event loop: one tick per iteration, one timer, commits from their thread.
 
-The engine decides; this carries time in and batches out. Streams hand their bytes to the engine and
-`wake` the driver; at the end of the iteration `_tick` seals and writes what they changed, asks the
-committer to make it durable, and what waits for that is released when the committer has reported.
-Must never block on the disk. Any exception here that is not a refused write ends the process:
-memory may then be ahead of the disk, and only a restart puts that right.
+Streams hand their bytes to the engine and `wake` the driver. At the end of the iteration `_tick`
+has the engine write its batch and asks the committer to make it durable; what waits for the commit
+is sent once the committer has reported. Must never block on the disk. Any exception here that is
+not a refused write ends the process: memory may then be ahead of the disk, and only a restart
+recovers from that.
 Read next: `broker.loop.client_stream`.
 """
 
@@ -23,18 +23,18 @@ from storage.errors import Recoverable, StorageError, WriteStalled
 from storage.local.committer import FSYNC, Committer
 from storage.local.rocks import RocksStore
 
-# A fast publisher fills in a tenth of a second what a look per second would notice too late.
+# A fast publisher can fill the disk between two looks a second apart.
 SPACE_WATCH_BYTES: Final = 1 << 20
-# After a bug in a timer's work, how long until the next try: it must not eat the processor.
+# Pause before the next try after a bug in a timer's work, so that it does not use all of a CPU.
 TIMEOUT_BUG_PAUSE_S: Final = 1.0
-# A timer this late says that the process was stopped or suspended (a busy loop: by a few ms).
+# A timer this late means that the process was stopped or suspended; load delays it by a few ms.
 LATE_MS: Final = 250
-# How long the sockets are then read before time is told: what clients sent meanwhile is in them.
+# How long the sockets are then read before timeouts count: clients may have sent PINGREQ.
 CATCH_UP_S: Final = 0.05
 
 
 class Stream(Protocol):
-    """What the driver knows of an open client stream."""
+    """An open client stream, as the driver sees it."""
 
     def abort(self) -> None:
         """Drop the connection with whatever was still to be written."""
@@ -55,21 +55,21 @@ class Driver:
         fail: Callable[[BaseException], None],
         watch_space: Callable[[], None] = lambda: None,
     ) -> None:
-        """`clock` gives broker time; `fail` is told, once, what must end the process.
+        """`clock` gives broker time; `fail` is called once, with the error that ends the process.
 
-        `watch_space` looks at the disk; it is called whenever `SPACE_WATCH_BYTES` have come in and
-        when a write was refused, beside whatever calls it regularly.
+        `watch_space` looks at the disk; it is called after each `SPACE_WATCH_BYTES` of input and
+        when a write was refused; somebody else calls it regularly.
         """
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
         self.streams: set[Stream] = set()
-        self.connections: Counter[str] = Counter()  # how many of them each listener has
+        self.connections: Counter[str] = Counter()  # number of open streams by listener
         self.now: int = clock()  # broker time of the current tick
         self.is_due: bool = False  # is a tick scheduled?
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
-        self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of other shells
-        self.bugs_logged: int = 0  # of `Counters.internal_errors`; the rest the engine counted
+        self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
+        self.bugs_logged: int = 0  # part of `Counters.internal_errors` that was logged here
         self._store = store
         self._clock = clock
         self._log = log
@@ -85,10 +85,10 @@ class Driver:
         self._tick_began: float = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: int = 0  # broker time the timer is set for, 0 = no timer
-        self._is_catching_up: bool = False  # has the process slept, and not read its sockets yet?
+        self._is_catching_up: bool = False  # resumed after a stop, sockets not read yet?
         self._is_stopped: bool = False
         self._refusal: Recoverable | None = None  # why the last write was refused, if it was
-        self._alive_ms: int = 0  # broker time of the last sign of life beside the store
+        self._alive_ms: int = 0  # broker time last written to the heartbeat file
         self._is_low: bool = False  # is the disk below its low-water mark?
         self._drained: asyncio.Event | None = None
 
@@ -100,7 +100,7 @@ class Driver:
     # Ticks.
 
     def wake(self) -> None:
-        """Schedule a tick for the end of this iteration, at the time of now; not while `is_due`."""
+        """Schedule a tick for the end of this iteration and take the time; not while `is_due`."""
         self.is_due = True
         self.now = self._clock()
         self._tick_began = time.perf_counter()
@@ -138,7 +138,7 @@ class Driver:
             self._drained.set()
 
     def _note_refusal(self, refusal: Recoverable | None) -> None:
-        """Count a write that the store refused, and say when that begins and ends.
+        """Count a write that the store refused; log when refusals begin and end.
 
         The engine keeps the batch and tries it again.
         """
@@ -152,10 +152,10 @@ class Driver:
         self._refusal = refusal
 
     def _show_life(self, now: int) -> None:
-        """Keep what dates a crash up to date while the store refuses the heartbeat.
+        """Write the heartbeat file while the store refuses the heartbeat row.
 
-        Not before the first commit: until then the store still has the connections of the process
-        before, whose crash is not to be dated by our life.
+        Not before the first commit: until then the store still has the connections of the previous
+        process, and their crash time must not come from this one.
         """
         period_ms = self.engine.settings.heartbeat_ms
         if self._refusal is None or not self._durable or now - self._alive_ms < period_ms // 2:
@@ -165,7 +165,7 @@ class Driver:
         self._committer.alive(now)
 
     def durable(self, serial: int) -> None:
-        """Take the committer's report: on its thread in mode fsync, inside our tick otherwise."""
+        """Take the committer's report: on its thread in mode fsync, else inside a tick."""
         assert self._committer is not None
         if self._committer.mode == FSYNC:
             self.call_from_thread(self._committed, serial)
@@ -177,25 +177,25 @@ class Driver:
         self.call_from_thread(self._commit_failed, error)
 
     def call_from_thread(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call on the loop's thread; dropped when the loop has ended and nobody waits any more."""
+        """Call on the loop's thread; dropped when the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
             return
 
     def run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call something that uses the engine on its thread, at the time of then, and tick."""
+        """Like `run`, called from another thread."""
         self.call_from_thread(self.run, call, *arguments)
 
     def run(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call something that uses the engine, at the time of now, and tick."""
+        """Set the clock, call something that uses the engine, and tick."""
         if self._is_stopped:
             return
         if not self.is_due:
             self.wake()
         try:
             if not self._is_behind():
-                self.engine.handle_timeout(self.now)  # brings its clock up to now
+                self.engine.handle_timeout(self.now)  # sets its clock
             call(*arguments)
         except StorageError as error:
             self.fail(error)
@@ -226,7 +226,7 @@ class Driver:
         self.fail(error)
 
     def set_low(self, is_low: bool) -> None:
-        """Take in whether the disk is below its low-water mark."""
+        """Refuse or take new durable state, as the disk has room."""
         if is_low != self._is_low:
             self._is_low = is_low
             self.engine.refuse_writes(is_low)
@@ -237,14 +237,14 @@ class Driver:
         """Set the one timer to the engine's next deadline, unless it fires early enough anyway."""
         deadline = self.engine.next_deadline()
         if deadline is None or (self._timer_due and self._timer_due <= deadline):
-            return  # a timer that fires too early only looks again
+            return  # a timer that fires early does no harm
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = deadline
         self._timer = self.loop.call_later(max(0, deadline - now) / 1000, self._expire)
 
     def _is_behind(self) -> bool:
-        """Tell whether clients would be called silent because we did not listen."""
+        """Return whether the process was stopped, so that clients may only seem silent."""
         if self._is_catching_up:
             return True
         return self._timer_due > 1 and self._clock() - self._timer_due > LATE_MS
@@ -305,7 +305,7 @@ class Driver:
         return not self.streams and not self.is_due and self._durable >= self.engine.written
 
     def stop(self) -> None:
-        """Tick no more."""
+        """End ticking."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -338,7 +338,7 @@ class Driver:
         def read() -> None:
             try:
                 answer.set_result(self.snapshot())
-            except Exception as error:  # shell boundary: the scrape must not wait for nothing
+            except Exception as error:  # shell boundary: the scrape must get its answer
                 self.count_bug("snapshot", error)
                 answer.set_exception(error)
 
@@ -349,7 +349,7 @@ class Driver:
             return None
 
     def gauges(self) -> dict[str, int]:
-        """Return the engine's numbers of this moment."""
+        """Return the numbers of the engine and the exporter."""
         gauges = dict(self.engine.stats())
         gauges.update(self.more_gauges())
         gauges["connections"] = len(self.streams)
@@ -360,7 +360,7 @@ class Driver:
         return gauges
 
     def snapshot(self) -> Snapshot:
-        """Return the numbers of this moment, with the store's sizes. On the loop's thread."""
+        """Return the same numbers with the sizes of the store. On the loop's thread."""
         store = self._store
         return Snapshot(
             self.gauges(),

@@ -1,9 +1,9 @@
-"""Accepts connections that have something to settle before MQTT: a PROXY header, a TLS handshake.
+"""Accepts connections that begin with a PROXY header or a TLS handshake.
 
-Sockets of plain listeners are the loop's own business and never come here. The header is read with
-`MSG_PEEK`, so that not one byte of the handshake behind it is taken. Each connection is a task of
-its own until its stream is made, bounded by the connect timeout from accept on; the engine counts
-the rest of that time. Must never let strangers use up what clients need: see `PENDING_MAX`.
+The loop itself accepts those of plain listeners. The header is read with `MSG_PEEK`, so that no
+byte of the handshake behind it is taken. Until its stream is made, each connection is a task,
+bounded by the connect timeout; the engine counts the rest of that time. Connections without a
+finished handshake must never use up what clients need: see `PENDING_MAX`.
 Read next: `broker.network.proxy_protocol`, `broker.network.tls`.
 """
 
@@ -28,7 +28,7 @@ SHORTEST_TIMEOUT_S: Final = 0.001  # a timeout of 0 means something else to the 
 
 
 class MakeStream(Protocol):
-    """Makes the protocol that a settled connection goes on with."""
+    """Makes the protocol that takes over after the handshake."""
 
     def __call__(self, remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
         """Return the protocol of a client at `remote`, accepted `waited_ms` ago."""
@@ -50,10 +50,10 @@ class Acceptor:
         timeout_s: float,
         refused: Callable[[str, str], None],
     ) -> None:
-        """`context` is asked for every connection, so that new certificates count from then on.
+        """`context` is called for every connection, so that reloaded certificates take effect.
 
-        `name` is the remote of a client whose socket has no address; `refused` is told
-        (remote, why) of every connection that does not become a stream.
+        `name` is the remote of a client whose socket has no address; `refused` is
+        called with (remote, reason) for every connection that does not become a stream.
         """
         self._channel: Final = channel
         self._make_stream: Final = make_stream
@@ -70,7 +70,7 @@ class Acceptor:
         self._loop.add_reader(channel.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more, and drop what is in a handshake. The socket stays its owner's."""
+        """Accept no more, and drop connections in a handshake. The socket stays open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._channel.fileno())
@@ -98,10 +98,10 @@ class Acceptor:
     def _settled(self, task: asyncio.Task[None]) -> None:
         del self._pending[task]
         if not task.cancelled():
-            task.result()  # raises here what is a bug, for the loop to tell
+            task.result()  # raises a bug here, so that the loop reports it
 
     def _exhausted(self, problem: OSError) -> None:
-        """Stop accepting for a moment: the connection waits in the kernel, and we would spin."""
+        """Stop accepting for a moment: without a free descriptor the loop would spin."""
         self._refused("", f"cannot accept: {problem.strerror or problem}")
         self._loop.remove_reader(self._channel.fileno())
         self._pause = self._loop.call_later(EXHAUSTED_PAUSE_S, self._go_on)
@@ -123,7 +123,7 @@ class Acceptor:
             is_ours = False
             await self._hand_over(connection, remote, began)
         except (ConnectionResetError, BrokenPipeError):
-            return  # the peer has gone, as those that only look whether we are here do
+            return  # the peer has gone, as health checks of the port do
         except TimeoutError:
             self._refused(remote, "no PROXY header in time")
         except ProxyError as problem:
@@ -161,7 +161,7 @@ class Acceptor:
         return int((self._loop.time() - began) * 1000)
 
     def arrived(self, transport: asyncio.Transport, remote: str, began: float) -> None:
-        """Look at the certificate of a finished handshake, and make the stream."""
+        """Read the name in the certificate after the handshake, and make the stream."""
         who: str | None = None
         if self._identity_kind != "none":
             try:
@@ -186,7 +186,7 @@ class Arrival(asyncio.Protocol):
         self._began: float = began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note that the handshake is done."""
+        """Note that the handshake is done."""
         self._acceptor.arrived(cast(asyncio.Transport, transport), self._remote, self._began)
 
 

@@ -1,7 +1,7 @@
 """The listeners of a process: bound before recovery, opened when it is done, closed at the end.
 
-Binding comes first, so that an address in use, a bad certificate or a path that cannot be is known
-at once and is one line; nobody is served before `start`. A plain listener is a server of the
+Binding comes first, so that an address in use, a bad certificate or a bad path is known at once;
+clients are served after `start`. A plain listener is a server of the
 loop's; one with TLS or a PROXY header has `broker.network.acceptor` in front. Must decide nothing
 about MQTT. Read next: `broker.configuration.listener_options` (what is configured),
 `broker.loop.client_stream`, `broker.network.websocket`.
@@ -26,10 +26,10 @@ from broker.observe.structured_log import Log
 if TYPE_CHECKING:
     from broker.loop.driver import Driver
 
-# The socket of a unix listener is made under this name first and renamed when it listens: whoever
-# finds the path then finds somebody there, and with the right permissions.
+# The socket of a unix listener is made under this name first and renamed when it listens: at its
+# final path it always has the right permissions and somebody who accepts.
 NEW_SUFFIX: Final = ".new"
-HANDSHAKE: Final = "handshake"  # the word for connections that never became one, in the metrics
+HANDSHAKE: Final = "handshake"  # label in the metrics of connections that end before MQTT
 
 
 class ListenError(Exception):
@@ -44,12 +44,12 @@ class Listeners:
         self._listeners: Final = [Listener(endpoint, log) for endpoint in endpoints]
 
     def bind(self) -> None:
-        """Take every address and read every certificate; raises `ListenError`."""
+        """Bind every address and read every certificate; raises `ListenError`."""
         for listener in self._listeners:
             listener.bind()
 
     async def start(self, driver: "Driver") -> None:
-        """Serve; raises `ListenError` if somebody took an address after all."""
+        """Serve; raises `ListenError` if an address was taken in the meantime."""
         for listener in self._listeners:
             await listener.start(driver)
 
@@ -59,12 +59,12 @@ class Listeners:
             listener.stop()
 
     def close(self) -> None:
-        """Give every address back. Idempotent; works without `start` too."""
+        """Close every socket. Idempotent; works without `start` too."""
         for listener in self._listeners:
             listener.close()
 
     def reload(self) -> None:
-        """Read certificates again; where they are bad, say so and keep those in use."""
+        """Read certificates again; log bad ones and keep those in use."""
         for listener in self._listeners:
             if not listener.endpoint.has_tls:
                 continue
@@ -87,7 +87,7 @@ class Listeners:
         return self._listeners[0].port
 
     def __str__(self) -> str:
-        """Return what is open where: "tcp 127.0.0.1:1883, websocket+tls 0.0.0.0:8084"."""
+        """Return types and addresses: "tcp 127.0.0.1:1883, websocket+tls 0.0.0.0:8084"."""
         return ", ".join(str(listener) for listener in self._listeners)
 
 
@@ -110,7 +110,7 @@ class Listener:
         return f"{endpoint.kind} {endpoint.address.rpartition(':')[0]}:{self.port}"
 
     def bind(self) -> None:
-        """Take the address and read the certificate; raises `ListenError`."""
+        """Bind the address and read the certificate; raises `ListenError`."""
         endpoint = self.endpoint
         self._context = _prepared(endpoint)
         if endpoint.type == UNIX:
@@ -126,7 +126,7 @@ class Listener:
         """Serve; raises `ListenError`."""
         endpoint = self.endpoint
         make_stream = self._stream_maker(driver)
-        driver.connections[endpoint.name] += 0  # a listener without clients is a number too
+        driver.connections[endpoint.name] += 0  # so that a listener without clients has a metric
         try:
             for channel in self._sockets:
                 channel.listen(endpoint.backlog)
@@ -216,7 +216,7 @@ class Listener:
             server.close()
 
     def close(self) -> None:
-        """Give the address back. Idempotent."""
+        """Close the sockets. Idempotent."""
         sockets, self._sockets = self._sockets, []
         for channel in sockets:
             channel.close()
@@ -235,7 +235,7 @@ class UnixPath:
         self._identity: tuple[int, int] | None = None  # of our socket: device and inode
 
     def check(self) -> None:
-        """Raise `ListenError` if the path cannot be, or belongs to somebody who is alive."""
+        """Raise `ListenError` if the path cannot be used, or a live process listens there."""
         folder = os.path.dirname(self._path) or "."
         if not os.path.isdir(folder):
             raise ListenError(f"{self._name}: no directory {folder!r}")
@@ -252,7 +252,7 @@ class UnixPath:
             raise ListenError(f"{self._name}: in use by another process")
 
     def bind(self) -> socket.socket:
-        """Return a bound socket that nobody finds yet; raises `ListenError`."""
+        """Return a bound socket under a temporary name; raises `ListenError`."""
         self.check()
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -267,7 +267,7 @@ class UnixPath:
         return channel
 
     def publish(self) -> None:
-        """Put the socket, which listens by now, where clients look; raises `ListenError`."""
+        """Rename the listening socket to its final path; raises `ListenError`."""
         self.check()
         try:
             if _identity(self._new) != self._identity:
@@ -292,7 +292,7 @@ def _identity(path: str) -> tuple[int, int]:
 def check(endpoints: Sequence[Endpoint], *, is_running: bool) -> None:
     """Check what can be checked without serving; raises `ListenError`.
 
-    `is_running` says that this broker runs already: then its addresses are its own.
+    `is_running` says that this broker runs already: its addresses are then in use by itself.
     """
     for endpoint in endpoints:
         _prepared(endpoint)
@@ -365,7 +365,7 @@ def bind(section: str, host: str, port: int) -> list[socket.socket]:
 
 
 def bind_problem(section: str, host: str, port: int, problem: OSError) -> str:
-    """Return one line about an address that could not be had."""
+    """Return one line about an address that could not be bound."""
     if problem.errno == errno.EADDRINUSE:
         return f"{section}: port {port} on {host} is in use by another process"
     if problem.errno == errno.EACCES:

@@ -1,9 +1,8 @@
 """The PROXY protocol, versions 1 and 2: who the client behind a load balancer is.
 
-One `ProxyHeader` takes the first bytes of one connection until the header is complete, and says of
-each piece how much of it was header, so that a caller who peeks reads no byte of what follows. It
-must never trust more than the address: what a proxy tells of the client's certificate is its word,
-not proof. Facts: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
+One `ProxyHeader` takes the first bytes of one connection until the header is complete, and returns
+how many of them were header, so that a caller who peeks takes no byte of what follows. Must never
+trust more than the address: what a proxy says of the client's certificate is no proof. Facts: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 Read next: `broker.network.listeners`, which reads the header before TLS or MQTT begin.
 """
 
@@ -32,7 +31,7 @@ UNIX_PATH_BYTES: Final = 108
 
 
 class ProxyError(Exception):
-    """What came is no PROXY header that we accept; the connection has to be closed."""
+    """Not a PROXY header that we accept; the connection has to be closed."""
 
 
 class ProxyHeader:
@@ -73,7 +72,7 @@ class ProxyHeader:
         return FIXED_BYTES + int.from_bytes(buffer[14:16], "big") - len(buffer)
 
     def _look(self) -> None:
-        """Judge what is there, as early as it can be judged."""
+        """Check what is there as early as possible."""
         buffer = self._buffer
         if buffer[0] == LINE_START[0]:
             if buffer[:6] != LINE_START[: len(buffer)]:
@@ -134,7 +133,7 @@ def _port(text: str) -> int:
 
 
 def _check_fixed(command: int, family: int, size: int) -> None:
-    """Judge the fixed part of version 2: what it says, and room for the addresses it announces."""
+    """Check the fixed part of version 2, and that it leaves room for the addresses."""
     if command not in (LOCAL, PROXY):
         raise ProxyError(f"version and command {command:#04x}: expected 0x20 or 0x21")
     if command == LOCAL:

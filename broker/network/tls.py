@@ -1,8 +1,8 @@
 """TLS of a listener: the context made of its files, and the name in a client's certificate.
 
-Whatever is wrong with a file ends in one `TlsError` whose text an operator can act on. Must never
-take a name that a client could have chosen freely: only a verified certificate is looked at, and a
-name that no user may have is refused. Read next: `broker.network.listeners`.
+Every problem with a file is a `TlsError` whose text an operator can act on. Must never take a name
+that a client could have chosen: only verified certificates are read, and a name that no user may
+have is refused. Read next: `broker.network.listeners`.
 """
 
 import ssl
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.configuration.listener_options import WEBSOCKET, Endpoint
 
-# What ALPN calls what we speak; a client that offers only other names goes on without one.
+# Our protocol name in ALPN; a client that offers only other names goes on without one.
 ALPN_MQTT: Final = "mqtt"
 ALPN_HTTP: Final = "http/1.1"
 # A name is a user name, and that is an MQTT string.
@@ -27,7 +27,7 @@ class TlsError(Exception):
 
 
 class IdentityError(Exception):
-    """A verified certificate that names nobody; the message says why."""
+    """A verified certificate without a usable user name; the message says why."""
 
 
 def server_context(endpoint: Endpoint) -> ssl.SSLContext:

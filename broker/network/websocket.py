@@ -1,11 +1,11 @@
-"""MQTT over WebSocket: what stands between the loop and a `ClientStream` where a listener says so.
+"""MQTT over WebSocket: a layer between the loop and a `ClientStream`.
 
 To the loop this is the protocol of a connection, to the `ClientStream` its transport: HTTP and
-frames on one side, bytes of MQTT on the other. The rules of RFC 6455 are the Sans-I/O core's of the
-`websockets` library; this decides what that leaves open. Must decide nothing about MQTT, and must
-hold no more of a peer's bytes than one frame. permessage-deflate is never offered: a few bytes
-could then mean gigabytes. Imported only where a websocket listener is configured.
-Read next: `broker.loop.client_stream`.
+frames on one side, bytes of MQTT on the other. The Sans-I/O core of the `websockets` library
+implements RFC 6455; this module does the I/O and checks the upgrade. Must decide nothing about
+MQTT, and must hold no more of a peer's bytes than one frame. permessage-deflate is never offered: a
+few bytes could then mean gigabytes. Imported only where a websocket listener is configured. Read
+next: `broker.loop.client_stream`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ PONG_START: Final = 0x80 | Opcode.PONG
 
 
 def _silent() -> logging.Logger:
-    """Return the logger for the library, which is to say only what is a bug."""
+    """Return the logger for the library, which reports bugs only."""
     logger = logging.getLogger("holdfast.websocket")
     logger.setLevel(logging.ERROR)
     return logger
@@ -56,8 +56,8 @@ class Upgrade:
         packet_size_max: int,
         refused: Callable[[str, str], None],
     ) -> None:
-        """`origins` as configured; `refused` is told (remote, why) of each upgrade refused."""
-        # A client that is no browser sends no Origin, and may send what it likes: None stays in.
+        """`origins` as configured; `refused` is called with (remote, reason) at each refusal."""
+        # Clients that are no browsers send no Origin, so None is allowed.
         is_any = not origins or "*" in origins
         self.origins: list[Origin | None] | None = (
             None if is_any else [None, *(Origin(origin) for origin in origins)]
@@ -68,7 +68,7 @@ class Upgrade:
         self.logger: logging.Logger = _silent()
 
     def answer(self, header: bytes) -> tuple[ServerProtocol, Response, str]:
-        """Judge a complete request header; return what goes on, the answer, and why not."""
+        """Check a complete request header; return protocol, answer, and the reason of a refusal."""
         protocol = ServerProtocol(
             origins=self.origins,
             subprotocols=SUBPROTOCOLS,
@@ -120,7 +120,7 @@ class WebSocketStream(asyncio.Protocol):
         self._protocol: ServerProtocol | None = None  # from then on
         self._backlog: memoryview | None = None  # the rest of a read that is not taken apart yet
         self._next_slice: asyncio.Handle | None = None
-        self._pong: bytes = b""  # owed to a peer that pings and does not read
+        self._pong: bytes = b""  # the last pong, for a peer that pings and does not read
         self._is_paused: bool = False  # does the inner stream want no bytes?
         self._is_slow: bool = False  # does the peer take its bytes too slowly?
         self._is_over: bool = False  # nothing is read any more, nothing written
@@ -158,12 +158,12 @@ class WebSocketStream(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass on that the peer takes its bytes too slowly."""
+        """Pass on that the write buffer is above its high-water mark."""
         self._is_slow = True
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the peer has taken its bytes; it may have the last pong now."""
+        """Pass on that the write buffer has drained; send the last pong."""
         self._is_slow = False
         pong, self._pong = self._pong, b""
         if pong and self._transport is not None and not self._is_over:
@@ -223,7 +223,7 @@ class WebSocketStream(asyncio.Protocol):
             self._next_slice = self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Take the next slice apart, unless nobody wants it yet."""
+        """Parse the next slice, unless reading is paused."""
         self._next_slice = None
         if self._is_paused or self._is_over:
             return
@@ -234,7 +234,7 @@ class WebSocketStream(asyncio.Protocol):
             self._start_reading()
 
     def _parse(self, data: bytes) -> None:
-        """Hand on what complete frames hold, and answer those that want an answer."""
+        """Hand on the payload of complete frames, and answer pings and Close."""
         protocol = self._protocol
         assert protocol is not None
         if self._inner.is_accepted:
@@ -248,14 +248,14 @@ class WebSocketStream(asyncio.Protocol):
             elif event.opcode is Opcode.TEXT:  # [MQTT-6.0.0-1]
                 protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT wants binary frames")
                 break
-        # Frames are no boundaries of MQTT packets [MQTT-6.0.0-2]. An empty one is no sign of life.
+        # MQTT packets may span frames [MQTT-6.0.0-2]. An empty frame does not count as keep-alive.
         whole = held[0] if len(held) == 1 else b"".join(held)
         if whole:
             self._inner.data_received(whole)
         self._flush(protocol)
 
     def _flush(self, protocol: ServerProtocol) -> None:
-        """Send what the rules of WebSocket want sent: pongs, a Close, the end."""
+        """Send what the library has queued: pongs, a Close, the end of the stream."""
         transport = self._transport
         if transport is None:
             return
@@ -279,7 +279,7 @@ class WebSocketStream(asyncio.Protocol):
             self._finish()
 
     def _finish(self) -> None:
-        """End our side, and give the peer time to read what it was told and to end its own."""
+        """End our side, and give the peer time to read the rest and to end its own."""
         transport = self._transport
         if transport is None or self._is_over:
             return

@@ -1,8 +1,8 @@
 """Prometheus metrics and health over HTTP, on a port and in threads of their own.
 
-Must never cost the hot path anything: the broker counts in plain integers and one collector turns
-them into metrics when somebody asks. Must never touch the engine from these threads: a `Snapshot`
-is taken on the engine's thread. Labels are bounded words, never a client id or a topic.
+Must never cost the hot path anything: the broker counts in plain integers, and one collector turns
+them into metrics at each scrape. Must never touch the engine from these threads: a `Snapshot` is
+taken on the engine's thread. Label values come from small fixed sets, never from clients.
 Read next: `session.counters`.
 """
 
@@ -32,15 +32,15 @@ from storage.history.events import LEVELS
 PREFIX: Final = "holdfast_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# A snapshot younger than this is used again: two scrapers cost the loop no more than one.
+# A snapshot younger than this is used again, so that two scrapers cost the loop as much as one.
 SNAPSHOT_AGE_MAX_S: Final = 1.0
 # How long a scrape waits for the engine's thread before it answers with the last snapshot.
 SNAPSHOT_TIMEOUT_S: Final = 2.0
-# The loop turns at least once a second (housekeeping). Ten missed turns are a hang, not load.
+# Housekeeping runs on the loop once a second. Ten missed turns are a hang, not load.
 STALLED_S: Final = 10.0
 # A scraper that sends nothing must not keep a thread for ever.
 REQUEST_TIMEOUT_S: Final = 10.0
-CLOSE_POLL_S: Final = 0.25  # how often the accepting thread looks whether it should end
+CLOSE_POLL_S: Final = 0.25  # how often the accepting thread checks whether it should end
 
 # Index = control packet type. 0 is not a packet.
 PACKET_NAMES: Final = (
@@ -98,25 +98,25 @@ class Snapshot:
 
 
 class Status:
-    """Where the process is in its life; written by its main thread, read by the HTTP threads."""
+    """The state of the process; written by its main thread, read by the HTTP threads."""
 
     def __init__(self) -> None:
         self.phase: str = "starting"  # starting, recovering, ready, draining, failed
         self.recovered_sessions: int = 0
         self.recovery_seconds: float = 0.0
         self.durability: str = ""
-        self.beat: float = time.monotonic()  # last sign of life of the event loop
+        self.beat: float = time.monotonic()  # when the event loop last did its housekeeping
 
     def is_ready(self) -> bool:
         """Return whether clients are served."""
         return self.phase == "ready" and not self.is_stalled()
 
     def is_alive(self) -> bool:
-        """Return whether the process is worth keeping; recovery may take its time."""
+        """Return whether the process should be left running; a long recovery is no failure."""
         return self.phase != "failed" and not self.is_stalled()
 
     def is_stalled(self) -> bool:
-        """Return whether an event loop that should turn has stopped turning."""
+        """Return whether the event loop hangs."""
         return self.phase in ("ready", "draining") and time.monotonic() - self.beat > STALLED_S
 
 
@@ -291,7 +291,7 @@ def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
 
 
 def _history(gauges: Mapping[str, int]) -> Iterable[Metric]:
-    """Return what is said of the history and its export."""
+    """Return the metrics of the history and its export."""
     lag_s = gauges["history_lag_ms"] / 1000
     yield _gauge("history_lag_seconds", "Age of the oldest event that is not exported", lag_s)
     size = gauges["history_outbox_bytes"]
@@ -351,7 +351,7 @@ class MetricsServer:
         status: Status,
         take_snapshot: Callable[[float], Snapshot | None],
     ) -> None:
-        """Bind and start serving; raise OSError when the address cannot be had."""
+        """Bind and start serving; raise OSError when the address cannot be used."""
         registry = CollectorRegistry()
         registry.register(BrokerCollector(counters, status, take_snapshot))
         ProcessCollector(registry=registry)
@@ -359,7 +359,7 @@ class MetricsServer:
         handler = _handler(registry, status)
         try:
             self._server = _Server((host, port), handler)
-        except (UnicodeError, TypeError):  # the latter is what `bind` makes of the former
+        except (UnicodeError, TypeError):  # `bind` raises TypeError for some of these names
             raise OSError(errno.EINVAL, "not a host name") from None
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -375,7 +375,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # a scraper that hangs must not keep the process alive
+    daemon_threads = True  # a scraper that hangs must not delay the exit
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
@@ -386,7 +386,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a scraper that hung up is its own business."""
+        """Ignore it: the scraper has closed the connection."""
 
 
 def _handler(registry: CollectorRegistry, status: Status) -> type[BaseHTTPRequestHandler]:

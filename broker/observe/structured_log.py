@@ -1,8 +1,8 @@
 """Structured log lines: logfmt for a person at a terminal, one JSON object per line otherwise.
 
-Must never raise into its caller, never block on more than one write, and never let a peer flood the
-disk: every event name has its own budget, and what was suppressed is said in the next line of that
-event. Keys in use: ts level event message client_id remote reason.
+Must never raise into its caller, never block on more than one write, and never let a peer fill the
+disk: each event name has a budget of lines, and the next line of that event says how many were
+suppressed. Keys in use: ts level event message client_id remote reason.
 """
 
 import json
@@ -22,7 +22,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 # (a reconnect storm of 10,000 clients then writes 18,000 lines an hour, not a million).
 EVENT_LINES_MAX: Final = 50
 EVENT_WINDOW_S: Final = 10.0
-# Distinct event names are ours and few; the bound only guards against a mistake of ours.
+# Event names are few and fixed; the bound only guards against a bug.
 EVENTS_MAX: Final = 1000
 FIELD_CHARACTERS_MAX: Final = 2000  # longer values (a hostile client id) are cut
 
@@ -50,11 +50,11 @@ class Log:
         self._budgets: dict[str, list[float]] = {}
 
     def is_debug(self) -> bool:
-        """Return whether debug events are written, to spare the caller collecting their fields."""
+        """Return whether debug events are written: else their fields need not be collected."""
         return self._threshold <= LEVELS["debug"]
 
     def debug(self, event: str, message: str = "", **fields: Value) -> None:
-        """Write an event for whoever debugs; off by default."""
+        """Write an event for debugging; off by default."""
         self._write("debug", event, message, fields)
 
     def info(self, event: str, message: str = "", **fields: Value) -> None:
@@ -91,7 +91,7 @@ class Log:
             self._stream.write(text + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # Nowhere left to say it: the terminal is gone. The broker must go on without it.
+            # The terminal or pipe is gone: there is nowhere to report it. The broker goes on.
             return
 
     def _admit(self, event: str) -> int:
@@ -127,12 +127,12 @@ def _logfmt_value(value: Value) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if text and all(ch.isprintable() and ch not in ' "=\\' for ch in text):
         return text
-    # JSON's escapes keep it on one line, whatever bytes a client chose as its id.
+    # JSON's escapes keep the value on one line, whatever is in a client id.
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _cut(fields: dict[str, Value]) -> dict[str, Value]:
-    """Return `fields` with over-long strings cut and said so."""
+    """Return `fields` with long strings cut; the end then says how long they were."""
     for key, value in fields.items():
         if isinstance(value, str) and len(value) > FIELD_CHARACTERS_MAX:
             fields[key] = f"{value[:FIELD_CHARACTERS_MAX]}...({len(value)} characters)"
@@ -140,7 +140,7 @@ def _cut(fields: dict[str, Value]) -> dict[str, Value]:
 
 
 class Bridge(logging.Handler):
-    """Carries what libraries say through the standard `logging` into our one stream."""
+    """Sends what libraries log by the standard `logging` to our log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(level=logging.WARNING)

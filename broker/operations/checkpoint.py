@@ -1,12 +1,12 @@
 """`holdfast db checkpoint DIR`: a consistent copy of a data directory, its broker running or not.
 
-A running broker makes it itself, asked over its control socket, between two ticks: everything that
-was written is in it, acknowledged or not. A read-only open beside the broker would not do: what is
-only in the write-ahead log would silently be missing. Hard links make it a matter of milliseconds,
-so DIR must be on the file system of the data directory; copying it elsewhere is the next step.
+A running broker makes the copy itself, between two ticks, when asked over its control socket:
+everything that was written is in it, acknowledged or not. Another process could only open the
+database read-only and would miss what is only in the write-ahead log. The copy is made of hard
+links and takes milliseconds, so DIR must be on the file system of the data directory.
 
 DIR is a data directory itself: `holdfast session list --data-dir DIR` and `holdfast serve` work on
-it. Must never write into a directory that holds something.
+it. Must never write into a directory that is not empty.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
 
 DATABASE: Final = "db"
-UNFINISHED: Final = "db.tmp"  # what RocksDB makes, and renames
+UNFINISHED: Final = "db.tmp"  # what RocksDB writes first, and renames
 
 
 class CheckpointError(Exception):
@@ -33,7 +33,7 @@ class CheckpointError(Exception):
 
 
 def make(data_dir: str, directory: str) -> str:
-    """Copy the database of `data_dir` into the new or empty `directory`; return who did it.
+    """Copy the database of `data_dir` into the new or empty `directory`; return who made the copy.
 
     Raises `CheckpointError`.
     """
@@ -62,7 +62,7 @@ def make(data_dir: str, directory: str) -> str:
 
 
 def answer(store: RocksStore, request: Request) -> Request:
-    """Do what a running broker was asked for, on the thread that owns `store`.
+    """Answer a request to a running broker, on the thread that owns `store`.
 
     Raises `ControlError`.
     """
@@ -87,7 +87,7 @@ def copy(store: RocksStore, target: Path) -> None:
 
 @contextlib.contextmanager
 def _new_directory(target: Path, database: Path) -> Iterator[None]:
-    """Have `target` new or empty, and on the file system of `database`; tidy up after a failure."""
+    """Ensure that `target` is empty and on the file system of `database`; clean up on failure."""
     if not _is_utf8(target):
         raise CheckpointError(f"{str(target)!r}: the database takes no name that is not UTF-8")
     if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(database)):

@@ -1,10 +1,9 @@
-"""A running broker's ear for its own operator: a Unix socket `control` in the data directory.
+"""The control socket: a Unix socket in the data directory for commands to a running broker.
 
-One request per connection, a line of JSON each way. Who may connect is who may enter the data
-directory (mode 0700) and open the socket (0600): a web page or another user of the machine, who
-could reach an HTTP port on loopback, cannot. Must never touch the engine from its thread: requests
-are answered on the loop's. Read next: `broker.operations.checkpoint`, the only thing to ask for so
-far.
+One request per connection, one line of JSON each way. Only the owner of the data directory (mode
+0700) can open the socket (mode 0600); a port on loopback would be open to every user of the machine
+and to web pages in a browser. Must never touch the engine from its own thread: requests are
+answered on the loop's thread. Read next: `broker.operations.checkpoint`, the only request so far.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ from typing import Final, TypeAlias
 
 NAME: Final = "control"
 LINE_BYTES_MAX: Final = 16 << 10
-REQUEST_S: Final = 5.0  # for a request to come, and for its answer to be taken
-ANSWER_S: Final = 120.0  # for a request to be answered
+REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
+ANSWER_S: Final = 120.0  # to answer a request
 
 Request: TypeAlias = dict[str, str]
 
 
 class ControlError(Exception):
-    """A request that was not fulfilled; one line for the operator."""
+    """A request that failed; one line for the operator."""
 
 
 class ControlServer:
@@ -40,13 +39,13 @@ class ControlServer:
     ) -> None:
         """Bind and start; raises OSError where that cannot be done.
 
-        `answer` is called by `call_from_thread`, on the thread of the loop; a `ControlError` of it
-        is told to the client.
+        `call_from_thread` calls `answer` on the loop's thread. If `answer` raises a `ControlError`,
+        the client gets its text.
         """
         self._path: Final = Path(data_dir) / NAME
         self._answer: Final = answer
         self._call_from_thread: Final = call_from_thread
-        self._path.unlink(missing_ok=True)  # a crash has left it: the data directory is ours
+        self._path.unlink(missing_ok=True)  # left by a crash: we hold the lock of the directory
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _short(data_dir) as path:
             self._socket.bind(path)
@@ -58,7 +57,7 @@ class ControlServer:
     def close(self) -> None:
         """Stop answering and remove the socket. Idempotent."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the accept
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the accept
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
@@ -68,7 +67,7 @@ class ControlServer:
                 client, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            with client, contextlib.suppress(OSError):  # a client that went is its own business
+            with client, contextlib.suppress(OSError):  # the client has gone
                 client.settimeout(REQUEST_S)
                 client.sendall(json.dumps(self._serve(client)).encode() + b"\n")
 
@@ -121,7 +120,7 @@ def ask(data_dir: str | Path, request: Request) -> Request:
 
 
 def _line(peer: socket.socket) -> bytes:
-    """Return what comes up to the end of a line."""
+    """Return what the peer sends, up to the end of the line."""
     data = b""
     while not data.endswith(b"\n") and len(data) < LINE_BYTES_MAX:
         piece = peer.recv(4096)
@@ -133,7 +132,7 @@ def _line(peer: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def _short(data_dir: str | Path) -> Iterator[str]:
-    """Yield a path to the socket that fits into an address (108 bytes), however deep it lies."""
+    """Yield a path to the socket that fits into an address (108 bytes), however long its own is."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{NAME}"

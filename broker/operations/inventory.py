@@ -1,8 +1,8 @@
 """What a data directory holds, for people: sessions, their subscriptions, what waits for them.
 
-Reads a store and never changes it, so it may look at the directory of a running broker (as of the
-moment it was opened) as well as at that of a dead one. Times on disk are broker time; the last
-heartbeat says what the wall clock showed then. Read next: `storage.tables.tables`,
+Reads a store and never changes it, so the broker may be running; its directory is then seen as it
+was when it was opened. Times on disk are broker time; the last heartbeat tells the wall-clock time
+that belongs to it. Read next: `storage.tables.tables`,
 `session.state.records`.
 """
 
@@ -32,7 +32,7 @@ from storage.tables.tables import (
 )
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
-# Counting what waits for a session reads an index; a list of many sessions must not take for ever.
+# Counting the messages that wait for a session reads an index; this bounds a list of many sessions.
 WAITING_COUNT_MAX: Final = 1000
 
 
@@ -68,7 +68,7 @@ class Inventory:
         self._log: MessageLog | None = None
         self._heartbeat: Heartbeat | None = None
         if META not in self._families:
-            return  # a directory in which no broker has come to its first batch
+            return  # no broker has written its first batch here yet
         value = store.get(META, HEARTBEAT_KEY)
         self._heartbeat = None if value is None else Heartbeat.decode(value)
         generations = load_generations(store)
@@ -146,7 +146,7 @@ def _subscription(topic_filter: str, row: bytes) -> Subscription:
 
 
 class _Unchanged:
-    """A store whose writes go nowhere: opening a log tidies up, which is not ours to do."""
+    """A store that ignores writes: opening a log deletes leftovers, which is the broker's to do."""
 
     def __init__(self, store: Store) -> None:
         self.get = store.get

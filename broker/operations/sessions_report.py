@@ -1,4 +1,4 @@
-"""Sessions on disk as text: a table, one page, or JSON. `broker.cli.main` prints it."""
+"""Sessions on disk as text: a table, one page, or JSON. `broker.cli.sessions` prints it."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,6 @@
-"""Does what the configuration points at exist, and can it be used? Asked before a start.
+"""Checks the files and addresses that a configuration names, for `--test-config`.
 
-Opens and changes nothing. Read next: `broker.configuration.config`, which judges the values
-themselves.
+Changes nothing. Read next: `broker.configuration.config`, which checks the values themselves.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The $SYS tree, with mosquitto's topics and meanings, so that its dashboards just work.
+"""The $SYS tree, with mosquitto's topics and meanings, so that its dashboards work.
 
 Must never do I/O or read a clock: the shell hands in the numbers and the time, and a function that
 publishes. A value is published when it changed (and once at the start), as mosquitto does; every
@@ -17,7 +17,7 @@ LOAD_MINUTES: Final = (1, 5, 15)
 
 
 class SystemTopics:
-    """Works out what is new under $SYS each interval and publishes it."""
+    """Publishes the values under $SYS that have changed, once each interval."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SystemTopics:
             "heap/maximum": self._heap_maximum,
             "packet/out/count": stats.get("pending_messages", 0),
             "connections/socket/count": stats.get("connections", 0),
-            # Ours: what the tree of an in-memory broker has no word for.
+            # Not in mosquitto, which keeps its messages in memory.
             "sessions/durable": stats.get("sessions_stored", 0),
             "sessions/offline": offline,
             "recovery/last_ms": stats.get("recovery_ms", 0),
@@ -133,9 +133,9 @@ class _Load:
         self.averages: list[float] = [0.0] * len(LOAD_MINUTES)
 
     def add(self, total: int, elapsed_s: float) -> None:
-        """Take in the total after `elapsed_s` more seconds."""
+        """Update the averages with the total after `elapsed_s` more seconds."""
         if elapsed_s <= 0:
-            return  # nothing can be said about no time; the difference counts next time
+            return  # no time has passed; the difference counts next time
         rate = (total - self.total) * 60 / elapsed_s
         self.total = total
         for index, minutes in enumerate(LOAD_MINUTES):

@@ -1,6 +1,6 @@
-"""Tells systemd how far the broker is: the sd_notify protocol without a dependency.
+"""Tells systemd the state of the broker: the sd_notify protocol without a dependency.
 
-Must never fail the broker: without NOTIFY_SOCKET, or with a deaf one, every call does nothing.
+Must never fail the broker: without NOTIFY_SOCKET, or if nobody reads it, every call does nothing.
 """
 
 import os
@@ -12,7 +12,7 @@ WATCHDOG_SHARE: Final = 2
 
 
 def notify(**variables: str | int) -> bool:
-    """Send `READY=1`, `STATUS=...` and the like; return whether somebody was told."""
+    """Send `READY=1`, `STATUS=...` and the like; return whether it was sent."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False

@@ -1,8 +1,8 @@
-"""The files that say who may come in and do what: read together, checked, and only then in force.
+"""The password file and the ACL file: read together, checked, and only then put in force.
 
-Must never leave the broker more open than it was: a file that cannot be read or understood keeps it
-from starting, and at a reload everything stays as it was, in every file. A reload reads beside the
-event loop, for 100,000 users take most of a second. Read next: `broker.security.authenticators` and
+Must never leave the broker more open than it was: the broker does not start with a file that cannot
+be read or parsed, and a reload that finds one changes nothing. A reload reads in a thread: 100,000
+users take most of a second. Read next: `broker.security.authenticators` and
 `broker.security.acl` (who judge), `broker.security.password_file` (one of the files).
 """
 
@@ -88,7 +88,7 @@ class Loaded:
 
 
 class Access:
-    """The authenticator and the policy that a configuration asks for, and how they change."""
+    """The authenticator and the policy of a configuration, and their reload."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Access:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="access")  # one reload at a time
         self._password_file: PasswordFile | None = None
         self._acl_policy: AclPolicy | None = None
-        # Without passwords a name is what the client says; it counts where rules ask for it.
+        # Without passwords a name is only a claim; it counts where ACL rules use names.
         self.authenticator: Authenticator = AllowAll(names_count=self._acl_path is not None)
         self.policy: Policy = AllowAllPolicy()
         files = self._read()
@@ -140,10 +140,9 @@ class Access:
     def reload(self, done: Callable[[Loaded | AccessError], None]) -> None:
         """Read the files again in a thread, and put them in force on the engine's.
 
-        `done` is then called there, with what they hold or with what is wrong with one of them:
-        then nothing has changed. What is in force is seen by the next question: who connects,
-        publishes, subscribes or is delivered to from then on. Sending away who is connected by a
-        password that is not theirs any more is the caller's.
+        `done` is then called there, with the files or with an error, after which nothing has
+        changed. New rules hold for every later CONNECT, PUBLISH, SUBSCRIBE and delivery. The caller
+        ends the connections of users whose password has changed.
         """
         self._reader.submit(self._read_again, done)
 
@@ -162,7 +161,7 @@ class Access:
         try:
             self._call_soon_threadsafe(self._take, files, done)
         except RuntimeError:
-            return  # the loop has ended in the meantime, and with it whoever asked
+            return  # the loop has ended in the meantime
 
     def _take(
         self, files: Files | AccessError, done: Callable[[Loaded | AccessError], None]
@@ -190,7 +189,7 @@ class Access:
 
 
 def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., object]) -> Access:
-    """Return what a broker starts with, its data directory locked; raise `AccessError`."""
+    """Read the files for a broker that starts (data directory locked); raise `AccessError`."""
     key = b""
     if config.shell.password_file is not None:
         key, problem = secret_key(config.shell.data_dir)
@@ -203,7 +202,7 @@ def open_files(config: Config, log: Log, call_soon_threadsafe: Callable[..., obj
 
 
 def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]], None]) -> None:
-    """Do what SIGHUP asks for: all files of now, or one error in the log and those of before.
+    """Reload after SIGHUP: take all files, or log an error and keep the old ones.
 
     `send_away` ends the connections of users whose line is gone or another. There has to be a file:
     `Access.has_files`.
@@ -232,8 +231,8 @@ def check(config: Config) -> list[str]:
 def secret_key(data_dir: str | os.PathLike[str]) -> tuple[bytes, str | None]:
     """Return the key of a data directory, made at its first use, and what went wrong, if anything.
 
-    A key that cannot be kept (a full disk) is good until the next start: then a patient observer
-    sees the salts of names that do not exist change.
+    A key that cannot be stored (a full disk) is used until the next start. The salts of names that
+    do not exist change then, by which an observer could tell them from users.
     """
     path = os.path.join(data_dir, KEY_FILE)
     try:
@@ -277,7 +276,7 @@ def _read_acl(path: str) -> Rules:
 
 
 def _deeds(bits: int) -> str:
-    """Return what these bits of a mode let others do, in words."""
+    """Return in words what these mode bits let others do."""
     if bits & _READ and bits & _WRITE:
         return "read and write"
     return "write" if bits & _WRITE else "read"

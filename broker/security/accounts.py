@@ -1,10 +1,10 @@
-"""The users of one password file, and what is shown of users that do not exist.
+"""The users of one password file, and how names that do not exist are answered.
 
 Must never let a client find out which names exist. An unknown name is treated like some user of the
-file, always the same one for the same name: its password is compared with that user's hash, so that
-it takes as long, in a file of mixed hashes too; for SCRAM it gets a salt of its own and as many
-iterations. Which user and which salt follows from a secret key, so nobody outside can tell, and the
-answer is the same tomorrow. Immutable: a reload makes a new one. Read next:
+file, always the same one for the same name. Its password is compared with that user's hash, so that
+it takes as long, in a file of mixed hashes too; for SCRAM it gets a salt of its own and that user's
+iterations. A secret key chooses user and salt: nobody outside can compute them, and they stay the
+same after a restart. Immutable: a reload makes a new one. Read next:
 `broker.security.authenticators`.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from broker.security import password_hashes, scram
 from broker.security.password_hashes import StoredHash
 
-# Stand in where there is no user at all: what `holdfast passwd` would write.
+# Used where there is no user at all: what `holdfast passwd` would write.
 _LONE: Final = StoredHash(
     "",
     password_hashes.ARGON2ID,
@@ -28,12 +28,12 @@ _LONE_SCRAM: Final = StoredHash(
 
 
 class Accounts:
-    """Who may come in, and with what."""
+    """The users and their stored passwords."""
 
     __slots__ = ("_by_cost", "_key", "_scram", "_scram_by_cost", "_users")
 
     def __init__(self, users: dict[str, StoredHash], key: bytes) -> None:
-        """`users` as `passwords.load` gives them; `key` is secret, and the same at every start."""
+        """`users` as `password_file.load` returns them; `key` is secret and lasting."""
         self._users: dict[str, StoredHash] = users
         self._key: bytes = key
         self._scram: dict[str, str] = {
@@ -69,16 +69,16 @@ class Accounts:
         )
 
     def to_verify(self, username: str) -> StoredHash:
-        """Return the hash to spend the time on: the user's, or another's for an unknown name.
+        """Return the hash to verify: the user's, or another one for an unknown name.
 
-        Whoever is let in must be `stored`; this alone says nothing.
+        A match alone proves nothing: the user must also be `stored`.
         """
-        # Found for users too: the few microseconds would tell them from strangers.
+        # Computed for users too: else the time would tell them from unknown names.
         stand_in = self._pick(self._by_cost, self._digest(b"hash", username))
         return self._users.get(username, stand_in)
 
     def scram_account(self, name: str) -> scram.Account:
-        """Return the account of a prepared name, or one that nobody can prove to own.
+        """Return the account of a prepared name, or a made-up one that no proof fits.
 
         The latter also for a user whose password is kept in another form.
         """

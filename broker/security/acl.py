@@ -1,15 +1,14 @@
-"""Who may publish and receive what: mosquitto's `acl_file`, and the policy that follows from it.
+"""Access control: parses mosquitto's `acl_file` and is the policy made of it.
 
-The rules lie in trees, a level of the topic at a time, and `%c` and `%u` are branches of their own:
-one is taken when a level *is* the client identifier or user name, character for character. Nothing
-is ever built out of what a client calls itself, so no name can mean more than itself. Must never
-grant what no line grants: an empty file denies everything, a line that cannot be read is an
-`AclError`. Pure, and asked at every delivery: no cache, so there is none to go stale. Read next:
-`broker.security.access_files` (who reads the file, and when).
+The rules are trees with a node for each topic level. `%c` and `%u` are branches of their own, taken
+when a level equals the client identifier or user name. No rule is ever built from a client's name,
+so that no name can act as a wildcard. Must never grant what no line grants: an empty file denies
+everything, a line that cannot be read is an `AclError`. Pure, and asked at every delivery; there is
+no cache. Read next: `broker.security.access_files` (who reads the file, and when).
 
-The order of judgement is mosquitto's: first the `topic` lines of the client's user (of the nameless
-if it has none), then the `pattern` lines, which are everybody's; in each, `deny` before grants.
-What nobody mentions is denied.
+The order is mosquitto's: first the `topic` lines of the client's user (those for anonymous clients
+if it has none), then the `pattern` lines, which hold for all; in each, `deny` before grants. What
+no line mentions is denied.
 """
 
 from typing import Final
@@ -80,7 +79,7 @@ class Node:
 
 
 class Section:
-    """The rules of one user, of the nameless, or of everybody (`pattern`)."""
+    """The rules of one user, of anonymous clients, or of all (`pattern`)."""
 
     __slots__ = ("denies", "grants")
 
@@ -98,7 +97,7 @@ class Section:
 
 
 class Rules:
-    """One file, understood."""
+    """The rules of one file."""
 
     __slots__ = ("count", "nameless", "patterns", "users")
 

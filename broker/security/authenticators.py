@@ -1,9 +1,9 @@
-"""Who a client is and what it may do: the implementations behind `session.ports`.
+"""Authenticators: the implementations behind `session.ports`.
 
-Must never say more than yes or no to a client (an unknown user costs the same time as a wrong
-password), never hash on the event loop, and fail closed: too many checks at once are refused with
-"server busy", not let through. Read next: `broker.security.accounts`
-(the users), `broker.security.access_files` (which of these a configuration asks for).
+Must never tell a client more than yes or no (an unknown user takes as long as a wrong password),
+never hash on the event loop, and fail closed: too many checks at once are refused with "server
+busy", not let through. Read next: `broker.security.accounts` (the users),
+`broker.security.access_files` (which of these a configuration asks for).
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from broker.security.password_hashes import StoredHash
 from mqtt import reasons
 from session.ports import STEP_REFUSED, Authenticator, Exchange, Step, Verdict
 
-# Checks waiting for a thread. At ~25 ms each and two threads this is a wait of 13 s, about what
-# clients allow for a CONNACK; whoever comes later is better served by an honest refusal.
+# Checks that may wait for a thread. At 25 ms each and two threads the last one waits 13 s, about as
+# long as clients wait for a CONNACK; later ones are refused.
 WAITING_CHECKS_MAX: Final = 1024
 
 # Steps of niceness by which a thread that hashes steps back behind the event loop: what a storm of
@@ -36,13 +36,13 @@ CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
 
 
 class AllowAll:
-    """Lets everybody in; the identity is the user name as claimed, "" without one."""
+    """Accepts every client; the identity is the user name it claims, "" without one."""
 
     def __init__(self, *, names_count: bool = True) -> None:
-        """With `names_count` false everybody is nobody, whatever name they give.
+        """With `names_count` false every client is anonymous, whatever user name it gives.
 
-        A name that nobody has checked proves nothing: it must not keep its sessions from a device
-        that comes without it, or with another one.
+        A name that is not checked proves nothing: a device must get its session also without it, or
+        with another one.
         """
         self._names_count: bool = names_count
 
@@ -63,7 +63,7 @@ class AllowAll:
 
 
 class AllowNobody:
-    """Lets nobody in but those whom the transport has proved, about whom it is not asked."""
+    """Refuses every client; it is not asked about those with a verified certificate."""
 
     def authenticate(
         self,
@@ -94,7 +94,7 @@ class PasswordFile:
     ) -> None:
         """`call_soon_threadsafe` brings an answer back to the engine's thread.
 
-        `new_nonce` gives SCRAM something printable that nobody can foresee, without a comma.
+        `new_nonce` returns an unpredictable printable text without a comma, for SCRAM.
         """
         self.accounts: Accounts = accounts  # replaced as a whole at a reload
         self._verify: Callable[[StoredHash, bytes], bool] = password_hashes.verify
@@ -131,7 +131,7 @@ class PasswordFile:
         """Begin SCRAM-SHA-256, if any user has keys for it; know no other method."""
         if method != scram.METHOD or not self.accounts.offers_scram:
             return None
-        # Asked again at its end, so that it sees a reload in between.
+        # Looked up again at the end of the exchange, so that a reload in between counts.
         return scram.ScramExchange(
             lambda name: self.accounts.scram_account(name), self._new_nonce()
         )
@@ -154,7 +154,7 @@ class PasswordFile:
         self, is_right: bool, stored: StoredHash, username: str, done: Callable[[Verdict], None]
     ) -> None:
         self._waiting -= 1
-        # The file of now decides: a stand-in is in none, and a password may have been revoked.
+        # The current file decides: a made-up user is not in it, and a password may be revoked.
         current = self.accounts.stored(username)
         if is_right and current is not None and current.text == stored.text:
             done(Verdict(True, reasons.SUCCESS, username))
@@ -167,22 +167,22 @@ class PasswordFile:
 
 
 def _step_back() -> None:
-    """Let everything else of the process go first; only Linux has niceness by thread."""
+    """Lower the priority of this thread; only Linux has niceness by thread."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # forbidden here: then without
+        with contextlib.suppress(OSError):  # not permitted: go on without
             lower = os.getpriority(os.PRIO_PROCESS, thread) + HASHING_NICENESS
             os.setpriority(os.PRIO_PROCESS, thread, min(lower, 19))
 
 
 class PlainNames:
-    """Turns away names with control characters before anybody looks at them.
+    """Refuses user names with control characters before another authenticator sees them.
 
-    Such a name is only good for deceiving: in a log, in a file, in another system that is asked.
+    Such a name could only deceive: in a log, in a file, or in another system.
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
-        """`authenticator` judges all others."""
+        """`authenticator` checks all other names."""
         self._authenticator: Authenticator = authenticator
 
     def authenticate(

@@ -1,7 +1,7 @@
 """What a password file may hold for a user: argon2id, mosquitto's two, and SCRAM-SHA-256.
 
-Must never put a hash or a password into a message, and never accept a line it would not be able to
-verify: `parse` checks all of it, so that a damaged line is found when the file is read. Read next:
+Must never put a hash or a password into a message. `parse` checks a line completely, so that a
+damaged one is found when the file is read and not at a CONNECT. Read next:
 `broker.security.password_file` (the file) and `broker.security.authenticators` (who verifies, and
 where).
 """
@@ -43,7 +43,7 @@ EXPECTED: Final = (
 
 
 class StoredHash:
-    """One user's line, understood."""
+    """One user's line, parsed."""
 
     __slots__ = ("cost", "key", "salt", "scheme", "server_key", "text")
 
@@ -200,7 +200,7 @@ def _verify_argon2id(stored: StoredHash, password: bytes) -> bool:
             type=low_level.Type.ID,
         )
     except exceptions.HashingError:
-        return False  # no memory for it: whoever cannot be checked is not let in
+        return False  # no memory to check it: refused
     return hmac.compare_digest(key, stored.key)
 
 

@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side: a password proved without being sent.
 
-Must never tell an unknown user from a wrong password: a name that is not there gets a salt and an
-iteration count all the same, made by whoever owns the accounts, and fails at the proof. Must never
-do more than a few hashes: the costly derivation is the client's, what is stored here is its result,
-so an exchange runs on the event loop (about 30 us). Pure: nonces come in from outside. No channel
+Must never let a client tell an unknown user from a wrong password: an unknown name gets a made-up
+salt and iteration count from `broker.security.accounts`, and fails at the proof. The client does
+the costly derivation and only its result is stored here, so an exchange takes a few hashes (about
+30 us) and runs on the event loop. Pure: nonces come in from outside. No channel
 binding, as nothing here knows about TLS. Read next: `broker.security.authenticators` (whose
 accounts these are).
 
@@ -127,7 +127,7 @@ class ScramExchange:
         if not all(map(_is_extension, fields[2:])):
             raise _Refusal
         if authzid and authzid != "a=" + fields[0][2:]:
-            raise _Refusal  # nobody acts for somebody else here
+            raise _Refusal  # an authorization identity is not supported
         self._name = mapped(_unescaped(fields[0][2:]))
         client_nonce = fields[1][2:]
         if not client_nonce or not _NONCE.issuperset(client_nonce):
@@ -200,7 +200,7 @@ def derive(password: bytes, salt: bytes, iterations: int) -> tuple[bytes, bytes]
 
 
 class _Refusal(Exception):
-    """The client's message is not one that SCRAM allows, or proves nothing."""
+    """The client's message breaks the rules of SCRAM, or its proof is wrong."""
 
 
 def _proves(stored_key: bytes, about: bytes, proof: bytes) -> bool:

@@ -10,7 +10,10 @@ from typing import Final
 import pytest
 
 from broker.cli.main import build_parser
-from broker.configuration import config as configuration
+from broker.configuration.config import Shell
+from broker.configuration.load import load
+from broker.configuration.options import OPTIONS
+from broker.configuration.show import template
 from broker.observe.metrics import (
     GAUGES,
     HISTORY_COUNTERS,
@@ -46,18 +49,18 @@ def metric_names() -> set[str]:
 
 def test_the_example_configuration_is_every_key_with_its_default() -> None:
     written = (DEPLOY / "holdfast.toml").read_text()
-    assert written == configuration.template() + "\n", "holdfast config init > deploy/holdfast.toml"
+    assert written == template() + "\n", "holdfast config init > deploy/holdfast.toml"
     keys = re.findall(r"^#(\w+) = ", written, flags=re.M)
-    assert sorted(keys) == sorted(option.key for option in configuration.OPTIONS)
+    assert sorted(keys) == sorted(option.key for option in OPTIONS)
 
 
 def test_the_example_configuration_may_be_uncommented_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     text = (DEPLOY / "holdfast.toml").read_text()
     path.write_text(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.M))
-    default = configuration.load(environment={})
-    loaded = configuration.load(str(path), environment={})
-    for option in configuration.OPTIONS:
+    default = load(environment={})
+    loaded = load(str(path), environment={})
+    for option in OPTIONS:
         assert loaded.value(option) == default.value(option), option.name
 
 
@@ -71,9 +74,9 @@ def test_the_unit_starts_a_command_of_ours_and_waits_for_it() -> None:
     build_parser().parse_args(words[1:])
     assert service["Type"] == "notify"
     name, _, value = service["Environment"].partition("=")
-    assert name in {option.variable for option in configuration.OPTIONS}
+    assert name in {option.variable for option in OPTIONS}
     assert value == f"/var/lib/{service['StateDirectory']}"
-    drain_s = configuration.Shell().drain_timeout_ms / 1000
+    drain_s = Shell().drain_timeout_ms / 1000
     assert int(service["TimeoutStopSec"]) > drain_s
 
 

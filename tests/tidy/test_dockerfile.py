@@ -11,8 +11,10 @@ from typing import Final
 import pytest
 
 from broker.cli.main import build_parser
-from broker.configuration import config as configuration
 from broker.configuration import listener_options
+from broker.configuration.config import ConfigError, Shell
+from broker.configuration.load import load
+from broker.configuration.options import ENV_PREFIX, OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UID: Final = "1883"
@@ -163,22 +165,22 @@ def test_what_it_runs_is_a_command_of_ours(instruction: str) -> None:
 
 
 def test_its_environment_is_known_to_the_configuration() -> None:
-    known = {option.variable for option in configuration.OPTIONS}
-    ours = {name for name in environment() if name.startswith(configuration.ENV_PREFIX)}
+    known = {option.variable for option in OPTIONS}
+    ours = {name for name in environment() if name.startswith(ENV_PREFIX)}
     assert ours and ours <= known
 
 
 def test_it_refuses_to_be_open_by_accident_and_starts_when_told() -> None:
-    with pytest.raises(configuration.ConfigError, match="allow_anonymous"):
-        configuration.load(environment=environment())
+    with pytest.raises(ConfigError, match="allow_anonymous"):
+        load(environment=environment())
     told = {**environment(), "HOLDFAST__AUTH__ALLOW_ANONYMOUS": "true"}
-    loaded = configuration.load(environment=told)
+    loaded = load(environment=told)
     (listener,) = loaded.listeners
     assert (listener.host, loaded.shell.data_dir) == ("0.0.0.0", only("VOLUME"))
 
 
 def test_ports_and_health_address_are_the_defaults_of_the_configuration() -> None:
-    shell, port = configuration.Shell(), listener_options.DEFAULT_PORT
+    shell, port = Shell(), listener_options.DEFAULT_PORT
     assert only("EXPOSE").split() == [str(port), str(shell.metrics_port)]
     words = command(only("HEALTHCHECK").partition(" CMD ")[2])
     assert words[-1] == f"http://127.0.0.1:{shell.metrics_port}"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.configuration.config import Config, load
+from broker.configuration.config import Config
+from broker.configuration.load import load
 from broker.history import queries, reader
 from broker.history.queries import HistoryError, tail, timeline
 from broker.history.segment_files import SegmentWriter

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.configuration import config
+from broker.configuration.config import ConfigError
+from broker.configuration.load import load
 from broker.process.preflight import check_files
 
 
 def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: Path) -> None:
-    loaded = config.load(environment={"HOLDFAST__AUTH__PASSWORD_FILE": str(tmp_path / "absent")})
-    with pytest.raises(config.ConfigError, match="No such file"):
+    loaded = load(environment={"HOLDFAST__AUTH__PASSWORD_FILE": str(tmp_path / "absent")})
+    with pytest.raises(ConfigError, match="No such file"):
         check_files(loaded)
     file = tmp_path / "file"
     file.write_text("")
-    loaded = config.load(environment={"HOLDFAST__STORAGE__DATA_DIR": str(file)})
-    with pytest.raises(config.ConfigError, match="not a directory"):
+    loaded = load(environment={"HOLDFAST__STORAGE__DATA_DIR": str(file)})
+    with pytest.raises(ConfigError, match="not a directory"):
         check_files(loaded)

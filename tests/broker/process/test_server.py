@@ -1,7 +1,5 @@
 """The process from start to end: what it says, what it refuses, and how it leaves."""
 
-import contextlib
-import gc
 import json
 import os
 import re
@@ -9,123 +7,24 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker import build
-from broker.process.server import GC_FROZEN_AT, freeze_if_grown
 from broker.security import password_file, password_hashes
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
-from storage.local.rocks import RocksStore
-from storage.local.watermark import Watermark
-from storage.tables.tables import SESSIONS
 from tests.broker.network.certificates import Authority
+from tests.broker.process.starts import events, wait_for_event
 from tests.durability.process import ROOT, BrokerProcess, free_port, http_get
 from tests.durability.rawclient import Closed, RawClient
 
 Start = Callable[..., BrokerProcess]
 
 
-def refused(broker: BrokerProcess, **environment: str) -> str:
-    """Start a second process with this one's settings and return the one line it dies with."""
-    result = subprocess.run(
-        [sys.executable, "-m", "broker", "serve", "-p", str(broker.port)],
-        env={
-            **os.environ,
-            **broker.env,
-            "HOLDFAST__STORAGE__DATA_DIR": str(broker.data_dir),
-            **environment,
-        },
-        cwd=broker.directory,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert result.returncode == 1, result.stderr
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("holdfast: ")
-    return line
-
-
-def events(broker: BrokerProcess) -> dict[str, dict[str, object]]:
-    """Return the last log line of every event of the present start."""
-    lines = [json.loads(line) for line in broker.log().splitlines()]
-    return {line["event"]: line for line in lines}
-
-
-def wait_for_event(broker: BrokerProcess, name: str) -> None:
-    """Return once the broker has logged this event; each try is a connection of its own."""
-    for _ in range(500):
-        if name in events(broker):
-            return
-        client = RawClient(broker.port, "waits")
-        client.open()
-        client.drop()
-    raise AssertionError(f"{name} never came: {broker.tail()}")
-
-
 # Starting.
-
-
-def test_a_port_in_use_is_one_line(start: Start, tmp_path: Path) -> None:
-    broker = start()
-    other = str(tmp_path / "other")
-    line = refused(broker, HOLDFAST__STORAGE__DATA_DIR=other, HOLDFAST__METRICS__PORT="0")
-    assert f"port {broker.port} on 127.0.0.1 is in use by another process" in line
-    line = refused(
-        broker, HOLDFAST__STORAGE__DATA_DIR=other, HOLDFAST__LISTENER__PORT="0"
-    )  # the flag wins over the variable, so this is the same port still
-    assert f"port {broker.port}" in line
-
-
-def test_a_metrics_port_in_use_is_one_line(start: Start, prepare: Start) -> None:
-    broker, second = start(), prepare()
-    line = refused(second, HOLDFAST__METRICS__PORT=str(broker.metrics_port))
-    assert f"metrics: port {broker.metrics_port} on 127.0.0.1 is in use" in line
-
-
-def test_a_locked_data_directory_is_one_line_naming_its_holder(
-    start: Start, prepare: Start
-) -> None:
-    broker, second = start(), prepare()
-    line = refused(second, HOLDFAST__STORAGE__DATA_DIR=str(broker.data_dir))
-    assert str(broker.data_dir) in line
-    assert f"in use by process {broker.pid}" in line
-
-
-def test_a_data_directory_that_cannot_be_one_is_one_line(prepare: Start) -> None:
-    broker = prepare()
-    broker.data_dir.write_text("a file")
-    assert f"data directory {broker.data_dir}: not a directory" in refused(broker)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_data_directory_is_one_line(prepare: Start) -> None:
-    broker = prepare()
-    broker.data_dir.mkdir(mode=0o000)
-    assert "permission denied" in refused(broker)
-
-
-def test_a_damaged_password_file_is_one_line(prepare: Start, tmp_path: Path) -> None:
-    broker = prepare()
-    users = tmp_path / "users"
-    users.write_text("nonsense\n")
-    line = refused(broker, HOLDFAST__AUTH__PASSWORD_FILE=str(users))
-    assert f"password file {users} line 1" in line
-
-
-def test_an_address_of_another_machine_is_one_line(prepare: Start) -> None:
-    line = refused(
-        prepare(),
-        HOLDFAST__LISTENER__HOST="192.0.2.1",
-        HOLDFAST__AUTH__ALLOW_ANONYMOUS="true",
-    )
-    assert "cannot listen on 192.0.2.1" in line
 
 
 def test_ready_is_said_with_port_and_what_was_recovered(start: Start) -> None:
@@ -187,22 +86,6 @@ def test_systemd_hears_ready_only_after_recovery_and_stopping_at_the_end(
         while last == b"WATCHDOG=1":
             last = manager.recv(1000)
         assert last.startswith(b"STOPPING=1")
-
-
-def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: Start) -> None:
-    broker = start()
-    assert broker.stop() == 0
-    watermark = Watermark(broker.data_dir / "watermark")
-    watermark.advance(watermark.sequence + 1000)
-    watermark.close()
-    line = refused(broker)
-    assert "at least 1000 are lost" in line
-    assert "--accept-data-loss" in line
-    broker.arguments = ("--accept-data-loss",)
-    broker.start()
-    assert events(broker)["data_loss_accepted"]["batches"] == 1000
-    broker.arguments = ()
-    broker.restart()
 
 
 @pytest.mark.parametrize("mode", ["os", "interval:20"])
@@ -301,21 +184,6 @@ def test_a_scrape_shows_what_clients_did(start: Start) -> None:
     assert samples["holdfast_publish_ack_seconds_count"] == samples["holdfast_commits_total"]
     assert samples["holdfast_commit_batch_records_sum"] > 0
     assert samples['holdfast_storage_bytes{part="wal"}'] > 0
-
-
-def test_the_system_tree_is_there_for_whoever_subscribes(start: Start) -> None:
-    broker = start(HOLDFAST__SYS__INTERVAL="1s")
-    client = RawClient(broker.port, "c")
-    client.connect()
-    client.subscribe("$SYS/broker/clients/connected", qos=0)
-    values = [client.take(1)[0].payload]
-    while values[-1] != b"1":
-        values.append(client.take(1)[0].payload)
-    client.subscribe("$SYS/broker/version", qos=0)
-    while (publish := client.take(1)[0]).topic != "$SYS/broker/version":
-        pass
-    assert publish.retain
-    assert publish.payload.startswith(b"holdfast version ")
 
 
 def test_the_health_command_finds_a_running_broker(start: Start) -> None:
@@ -430,41 +298,3 @@ def test_more_connections_than_allowed_are_refused(start: Start) -> None:
         assert answer.reason_code in (reasons.SERVER_BUSY, reasons.QUOTA_EXCEEDED)
     except Closed:
         pytest.fail("closed without a reason")
-
-
-def test_a_damaged_session_record_refuses_its_client_and_is_logged(start: Start) -> None:
-    broker = start()
-    client, other = RawClient(broker.port, "boat"), RawClient(broker.port, "other")
-    client.durable()
-    client.disconnect()
-    assert broker.stop() == 0
-    with contextlib.closing(RocksStore(broker.data_dir / "db")) as store:
-        store.write([(SESSIONS, b"boat", b"damaged")])
-        store.sync()
-    broker.start()
-    client.connect(clean_start=False, reason=reasons.SERVER_UNAVAILABLE)
-    other.durable()
-    for _ in range(300):
-        if "record_damaged" in events(broker):
-            break
-        other.ping()
-        time.sleep(0.01)
-    assert events(broker)["record_damaged"]["count"] == 1
-    assert broker.metrics()["holdfast_internal_errors_total"] == 1
-
-
-def test_what_has_survived_is_frozen_only_when_it_is_much() -> None:
-    before = gc.get_threshold()
-    gc.collect()
-    frozen = gc.get_freeze_count()
-    try:
-        gc.set_threshold(1000, 1000, 1000)
-        freeze_if_grown()
-        assert gc.get_freeze_count() == frozen
-        grown = [[] for _ in range(1000 * (GC_FROZEN_AT + 1))]  # type: ignore[var-annotated]
-        freeze_if_grown()
-        assert gc.get_freeze_count() >= frozen + 1000 * GC_FROZEN_AT
-        del grown
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.configuration import config as configuration
+from broker.configuration.load import load
+from broker.configuration.options import ENV_PREFIX
 from broker.process.preflight import check_files
 from conformance.adapters.base import OPTIONS, Launch, Options, Place
 from conformance.adapters.holdfast import Holdfast
@@ -42,8 +43,8 @@ def test_it_knows_every_option_there_is() -> None:
 
 def test_every_option_is_one_the_configuration_accepts(tmp_path: Path) -> None:
     made = launch(tmp_path, ALL)
-    ours = {k: v for k, v in made.environment.items() if k.startswith(configuration.ENV_PREFIX)}
-    config = configuration.load(environment=ours)
+    ours = {k: v for k, v in made.environment.items() if k.startswith(ENV_PREFIX)}
+    config = load(environment=ours)
     check_files(config)
     settings = config.settings
     assert settings.maximum_qos == 1
@@ -59,7 +60,7 @@ def test_every_option_is_one_the_configuration_accepts(tmp_path: Path) -> None:
 
 def test_without_options_it_is_open_and_as_it_comes(tmp_path: Path) -> None:
     made = launch(tmp_path, {})
-    names = {name for name in made.environment if name.startswith(configuration.ENV_PREFIX)}
+    names = {name for name in made.environment if name.startswith(ENV_PREFIX)}
     assert not any("AUTH" in name or "LIMITS" in name for name in names)
     assert list(tmp_path.iterdir()) == []
     assert "--data-dir" in made.command

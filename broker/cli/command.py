@@ -1,0 +1,84 @@
+"""What commands share: exit statuses, expected failures, the configuration, output.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from broker.configuration.config import Config
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+PRIVATE: Final = 0o077  # umask: copies of a data directory are for its owner alone
+
+
+class CommandError(Exception):
+    """An expected failure of a command: one line for the operator and an exit status."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code: int = exit_code
+
+
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that `load_config` reads."""
+    parser.add_argument("-c", "--config", metavar="FILE", help="configuration file (TOML)")
+    parser.add_argument("--data-dir", metavar="DIR", help="directory of the database")
+
+
+def load_config(options: argparse.Namespace) -> "Config":
+    """Return the configuration that the flags of `add_config_flags` name."""
+    from broker.configuration.config import ConfigError
+    from broker.configuration.load import load
+
+    try:
+        return load(options.config, flags={"storage.data_dir": options.data_dir})
+    except ConfigError as problem:
+        raise CommandError(str(problem), EXIT_USAGE) from None
+
+
+def client_id(text: str) -> str:
+    """Return an argument that a client may be called by: UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected UTF-8") from None
+    return text
+
+
+def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:
+    """Print lines, the only way a command writes to stdout.
+
+    Raises `CommandError` where they cannot be written, `BrokenPipeError` where the reader has gone.
+    """
+    for line in lines:
+        with _write_errors():
+            print(line, flush=flush)
+    with _write_errors():
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _write_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        forget_output()
+        raise CommandError(f"cannot write the output: {problem.strerror}") from None
+
+
+def forget_output() -> None:
+    """Drop what is still buffered: at its exit Python would try to write it and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,144 @@
+"""Where every setting comes from: flags over environment over file over defaults.
+
+Must never accept what it does not know: an unknown section or key, or a bad value, is a
+`ConfigError` that names the place, the key and the nearest known one. Read next:
+`broker.configuration.options`, the table of keys.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.configuration.config import Config, ConfigError, shown
+from broker.configuration.options import BY_NAME, ENV_PREFIX, OPTIONS, SECTIONS, Option
+
+FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
+
+
+def load(
+    path: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """Return the configuration from `path`, `environment` (default: the process's) and `flags`.
+
+    `flags` maps option names ("listener.port") to values; None means "not given". Raises
+    `ConfigError`.
+    """
+    config = Config()
+    if path is not None:
+        _apply_file(config, path)
+    _apply_environment(config, os.environ if environment is None else environment)
+    for name, raw in (flags or {}).items():
+        if raw is not None:
+            option = BY_NAME[name]
+            config.set(option, raw, "flag --" + option.key.replace("_", "-"))
+    config.finish()
+    return config
+
+
+def _apply_file(config: Config, path: str) -> None:
+    origin = f"file {path}"
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as problem:
+        raise ConfigError(f"{origin}: cannot read it: {problem.strerror}") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{origin}: larger than {FILE_BYTES_MAX} bytes; is this the right file?")
+    try:
+        document = tomllib.loads(text.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{origin}: not UTF-8 text; is this the right file?") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
+    for section, keys in document.items():
+        if section not in SECTIONS:
+            raise ConfigError(f"{origin}: {_unknown_section(section)}")
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{origin}: {section} = {shown(keys)}: expected a table [{section}]")
+        for key, raw in keys.items():
+            option = BY_NAME.get(f"{section}.{key}")
+            if option is not None:
+                config.set(option, raw, origin)
+            elif section == "listener" and isinstance(raw, dict):
+                _apply_listener(config, key, raw, origin)
+            else:
+                raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
+
+
+def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: str) -> None:
+    listener = config.listener(name, origin)
+    for key, raw in keys.items():
+        option = BY_NAME.get(f"listener.{key}")
+        if option is None:
+            complaint = _unknown_key("listener", key, _dotted, listener=name)
+            raise ConfigError(f"{origin}: {complaint}")
+        config.set(option, raw, origin, listener)
+
+
+def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
+    for variable in sorted(environment):
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        origin = f"environment {variable}"
+        section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
+        name, _, last = key.rpartition("__") if section == "listener" else ("", "", key)
+        option = BY_NAME.get(f"{section}.{last}")
+        if option is None or variable != _named_variable(option, name):
+            if section not in SECTIONS:
+                raise ConfigError(f"{origin}: {_unknown_section(section)}")
+            complaint = _unknown_key(section, last, _as_variable, listener=name)
+            raise ConfigError(f"{origin}: {complaint}")
+        listener = config.listener(name, origin) if name else None
+        config.set(option, environment[variable], origin, listener)
+
+
+def _named_variable(option: Option, listener: str) -> str:
+    """Return the variable that sets `option` of the named `listener`, "" = of `[listener]`."""
+    if not listener or option.section != "listener":
+        return option.variable
+    return f"{ENV_PREFIX}LISTENER__{listener.upper()}__{option.key.upper()}"
+
+
+def _dotted(option: Option, listener: str) -> str:
+    if not listener or option.section != "listener":
+        return option.name
+    return f"listener.{listener}.{option.key}"
+
+
+def _as_variable(option: Option, listener: str) -> str:
+    return _named_variable(option, listener)
+
+
+def _unknown_section(section: str) -> str:
+    nearest = difflib.get_close_matches(section, SECTIONS, 1, 0.0)[0]
+    return f"unknown section {shown(section)}; did you mean [{nearest}]?"
+
+
+def _unknown_key(
+    section: str, key: str, spell: Callable[[Option, str], str], *, listener: str = ""
+) -> str:
+    """Return the complaint about `key`, naming the nearest key as `spell` writes it.
+
+    The same key in another section is nearest of all; then its own section, then any.
+    """
+    elsewhere = [option for option in OPTIONS if option.key == key]
+    here = {option.key: option for option in OPTIONS if option.section == section}
+    if elsewhere:
+        nearest = elsewhere[0]
+    elif close := difflib.get_close_matches(key, list(here), 1, 0.6):
+        nearest = here[close[0]]
+    else:
+        tails = {option.key: option for option in OPTIONS}
+        close = difflib.get_close_matches(key, list(tails), 1, 0.6)
+        nearest = (
+            tails[close[0]]
+            if close
+            else here[difflib.get_close_matches(key, list(here), 1, 0.0)[0]]
+        )
+    place = f"{section}.{listener}" if listener else section
+    return f"unknown key {shown(f'{place}.{key}')}; did you mean {spell(nearest, listener)}?"

@@ -1,0 +1,31 @@
+"""Broker time while the process runs: the boot-time clock and an offset that the start finds.
+
+Read next: `storage.time.broker_clock`, which says what broker time is.
+"""
+
+import time
+from typing import Final
+
+from storage.time import broker_clock, machine_clocks
+from storage.time.broker_clock import Heartbeat
+
+
+class RunningClock:
+    """The clock of one process; it goes on from the last heartbeat in the database."""
+
+    def __init__(self, last: Heartbeat | None, *, not_before_ms: int) -> None:
+        """`not_before_ms` is the time of the heartbeat file, which may be newer than `last`."""
+        self._boot_id: Final = machine_clocks.boot_id()
+        boottime_ms = machine_clocks.boottime_ms()
+        resumed_ms = broker_clock.resume(last, machine_clocks.wall_ms(), self._boot_id, boottime_ms)
+        self.started_ms: Final = max(resumed_ms, not_before_ms)
+        self._offset_ms: Final = self.started_ms - boottime_ms
+
+    def now(self) -> int:
+        """Return broker time now."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + self._offset_ms
+
+    def heartbeat(self, now: int) -> bytes:
+        """Return the heartbeat row for broker time `now`."""
+        boottime_ms = now - self._offset_ms
+        return Heartbeat(now, machine_clocks.wall_ms(), self._boot_id, boottime_ms).encode()

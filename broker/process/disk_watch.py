@@ -1,0 +1,60 @@
+"""Watches the disk: refuses new durable state on a nearly full one, goes on after a full one.
+
+Read next: `storage.local.disk_space`, which measures the disk and holds the ballast.
+"""
+
+from typing import Final
+
+from broker.process.open import OpenBroker
+from storage.errors import Recoverable, StorageError
+from storage.local.disk_space import is_full
+
+
+class DiskWatch:
+    """Looks at the disk of an open broker."""
+
+    def __init__(self, opened: OpenBroker) -> None:
+        self._opened: Final = opened
+        self._log: Final = opened.log
+        self._space: Final = opened.space
+        self._store: Final = opened.store
+        self._is_full = False  # did RocksDB run out of space, and is it not open again?
+
+    def look(self) -> None:
+        """Refuse new state below the low-water mark; open the store again after a full disk."""
+        driver = self._opened.driver
+        if driver is None:
+            return
+        try:
+            was_low = self._space.is_low
+            is_low = self._space.check()
+            if is_low != was_low:
+                self._log.warning(
+                    "disk_low" if is_low else "disk_recovered",
+                    "refusing new durable state" if is_low else "taking new durable state again",
+                    free_bytes=self._space.free_bytes(),
+                    low_water_bytes=self._space.low_water_bytes(),
+                )
+            driver.set_low(is_low)
+            refusal = self._opened.engine.refused_by
+            if self._store.needs_reopen:
+                self._reopen()
+            elif refusal is not None and is_full(refusal):
+                self._space.release_ballast()  # RocksDB goes on by itself where there is room
+        except StorageError as error:
+            driver.fail(error)
+        except OSError as problem:
+            self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
+
+    def _reopen(self) -> None:
+        """Delete the ballast and open the store again, if that makes enough room."""
+        if not self._is_full:
+            self._is_full = True
+            self._log.error("disk_full", "the database found no space; waiting for some")
+        self._space.release_ballast()
+        try:
+            self._store.reopen()
+        except Recoverable:
+            return  # what is there can still be read; the next look tries again
+        self._is_full = False
+        self._log.info("disk_full_ended", "the database is open for writing again")

@@ -1,0 +1,204 @@
+"""Opens what a broker needs, in the order that keeps data safe, and recovers the engine.
+
+Order: lock the data directory, bind the listeners (a port in use is known at once), read the files
+of users and rules, open the metrics server, the database and the watermark, recover the engine.
+Accepts no client: `broker.process.server` does that next.
+"""
+
+import contextlib
+import resource
+import secrets
+import string
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+from broker.configuration.config import Config, ConfigError
+from broker.history import location
+from broker.history.location import Place
+from broker.loop.driver import Driver
+from broker.network.listeners import ListenError, Listeners, bind_problem
+from broker.observe.metrics import MetricsServer, Snapshot, Status
+from broker.observe.structured_log import Log
+from broker.process.clock import RunningClock
+from broker.process.systemd import notify
+from broker.security import access_files
+from broker.security.access_files import Access, AccessError
+from session.counters import Counters
+from session.engine import Engine, Recovery
+from session.live.connection import Connection
+from storage.errors import Recoverable, StorageError
+from storage.history import events
+from storage.history.segment_names import newest_boot
+from storage.local.data_directory import DataDirectory
+from storage.local.disk_space import Space
+from storage.local.heartbeat_file import Pulse
+from storage.local.rocks import RocksStore
+from storage.local.watermark import Watermark
+from storage.tables.tables import FAMILIES, META
+from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
+
+ALPHANUMERIC: Final = string.digits + string.ascii_letters
+CLIENT_ID_DIGITS: Final = 22  # 62 ** 22 > 2 ** 128
+
+
+class StartError(Exception):
+    """The broker cannot start; one line for the operator."""
+
+
+class OpenBroker:
+    """A broker that is open and recovered, and does not serve yet."""
+
+    def __init__(self, config: Config, log: Log, stack: contextlib.ExitStack) -> None:
+        """Open everything in order; raise `StartError`. `stack` closes it in reverse order."""
+        _raise_file_limit()
+        began = time.monotonic()
+        shell = config.shell
+        self.config: Final = config
+        self.log: Final = log
+        self.stack: Final = stack
+        self.counters: Final = Counters()
+        self.status: Final = Status()
+        self.status.durability = shell.durability
+        self.driver: Driver | None = None  # set as soon as the event loop runs
+        try:
+            directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
+            self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
+            self.listeners.bind()
+            # Where the history goes; None = nothing is recorded.
+            self.history: Final[Place | None] = (
+                location.settle(shell) if config.settings.history_level > events.OFF else None
+            )
+            self.access: Final[Access] = stack.enter_context(
+                closing(access_files.open_files(config, log, self._run_from_thread))
+            )
+            self.metrics_port: Final[int] = self._open_metrics()
+            self.status.phase = "recovering"
+            notify(STATUS="recovering")
+            self.space: Final = Space(
+                directory.ballast,
+                ballast_bytes=shell.ballast_bytes,
+                low_water_bytes=shell.low_water_bytes,
+            )
+            self.space.check()
+            self.store: Final[RocksStore] = stack.enter_context(
+                closing(self._open_store(directory))
+            )
+            self.watermark: Final = stack.enter_context(closing(Watermark(directory.watermark)))
+            self._check_watermark()
+            self.pulse: Final = stack.enter_context(closing(Pulse(directory.pulse)))
+            self.clock: Final = self._resume_clock()
+            self.engine: Final = self._make_engine()
+            self.recovery: Final[Recovery] = self._recover()
+        except (StorageError, ListenError, ConfigError, AccessError) as problem:
+            raise StartError(str(problem)) from None
+        self.status.recovery_seconds = time.monotonic() - began
+
+    def _open_metrics(self) -> int:
+        """Open the metrics server and return its port, 0 = there is none."""
+        shell = self.config.shell
+        if not shell.metrics_enabled:
+            return 0
+        try:
+            metrics = MetricsServer(
+                shell.metrics_host,
+                shell.metrics_port,
+                counters=self.counters,
+                status=self.status,
+                take_snapshot=self._take_snapshot,
+            )
+        except OSError as problem:
+            raise StartError(
+                bind_problem("metrics", shell.metrics_host, shell.metrics_port, problem)
+            ) from None
+        self.stack.callback(metrics.close)
+        return metrics.port
+
+    def _open_store(self, directory: DataDirectory) -> RocksStore:
+        """Open the database; delete the ballast if the disk has no room for that."""
+        try:
+            return self._try_store(directory)
+        except Recoverable:
+            if not self.space.release_ballast():
+                raise
+            return self._try_store(directory)
+
+    def _try_store(self, directory: DataDirectory) -> RocksStore:
+        return RocksStore(
+            directory.database,
+            families=FAMILIES,
+            accept_data_loss=self.config.shell.accept_data_loss,
+        )
+
+    def _check_watermark(self) -> None:
+        """Refuse a database that lacks acknowledged writes, unless the operator accepts that."""
+        lost = self.watermark.check(
+            self.store.sequence(), accept_data_loss=self.config.shell.accept_data_loss
+        )
+        if lost:
+            self.log.error("data_loss_accepted", "starting without it as told", batches=lost)
+
+    def _resume_clock(self) -> RunningClock:
+        """Return the clock, which goes back behind neither heartbeat: database nor file."""
+        value = self.store.get(META, HEARTBEAT_KEY)
+        heartbeat = None if value is None else Heartbeat.decode(value)
+        return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
+
+    def _make_engine(self) -> Engine:
+        return Engine(
+            self.store,
+            self.config.settings,
+            authenticator=self.access.authenticator,
+            policy=self.access.policy,
+            new_client_id=_new_client_id,
+            counters=self.counters,
+            heartbeat=self.clock.heartbeat,
+            observe=self._observe,
+        )
+
+    def _recover(self) -> Recovery:
+        """Recover the engine from the rows of the database."""
+        told_of = 0
+        if self.history is not None:
+            told_of = newest_boot(self.history.directory, self.history.node)
+        recovery = self.engine.start(
+            self.clock.started_ms, alive_ms=self.pulse.broker_ms, told_of=told_of
+        )
+        self.status.recovered_sessions = recovery.sessions
+        return recovery
+
+    def _run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
+        """Bring the verdict of a password thread to the engine."""
+        if self.driver is not None:
+            self.driver.run_from_thread(call, *arguments)
+
+    def _take_snapshot(self, timeout_s: float) -> Snapshot | None:
+        return None if self.driver is None else self.driver.take_snapshot(timeout_s)
+
+    def _observe(self, event: str, connection: Connection, detail: str) -> None:
+        """Log what happens to a client; the log limits how many lines it writes of one event."""
+        self.log.info(
+            f"client_{event}", detail, client_id=connection.client_id, remote=connection.remote
+        )
+
+
+def _new_client_id() -> str:
+    """Return 128 random bits as letters and digits, so that nobody can guess the session's name.
+
+    [MQTT-3.1.3-5]: every server has to accept an id of up to 23 of these characters.
+    """
+    number = secrets.randbits(128)
+    digits = ""
+    for _ in range(CLIENT_ID_DIGITS):
+        number, digit = divmod(number, len(ALPHANUMERIC))
+        digits += ALPHANUMERIC[digit]
+    return digits
+
+
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one: a connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

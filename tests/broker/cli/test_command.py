@@ -1,0 +1,56 @@
+"""What holds for every command: names as clients have them, and an output that fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.broker.cli.commands import ROOT, Run
+
+pytestmark = pytest.mark.full  # starts processes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("history", "timeline", "\udcff"), "argument CLIENT_ID: '\\udcff': expected UTF-8"),
+        (("session", "show", "\udcff"), "argument CLIENT_ID: '\\udcff': expected UTF-8"),
+        (("history", "timeline", "--message", f"{1 << 63}"), "the id of a message, below 2 ** 63"),
+    ],
+)
+def test_what_no_client_and_no_message_is_called_is_a_usage_error(
+    run: Run, arguments: tuple[str, ...], expected: str
+) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert expected in result.stderr.splitlines()[-1]
+
+
+def test_a_terminal_that_knows_no_accents_is_served(run: Run, history: Path) -> None:
+    result = run(
+        "history", "tail", "-n", "1", "--data-dir", str(history),
+        HOLDFAST__HISTORY__NODE="edge", PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("m\\xe8tre: session expired\n")
+
+
+@pytest.mark.parametrize("asked", ["history tail", "session list", "config show"])
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ("> /dev/full", "holdfast: cannot write the output: No space left on device\n"),
+        ("| true", ""),
+    ],
+)
+def test_an_output_that_is_not_taken_is_one_line_or_none(
+    history: Path, asked: str, into: str, said: str
+) -> None:
+    command = f"{sys.executable} -m broker {asked} --data-dir '{history}' {into}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOLDFAST__HISTORY__NODE": "edge"}
+    result = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert result.stderr == said
