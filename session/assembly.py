@@ -24,50 +24,62 @@ from session.packets.inbound import Inbound
 from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota, generation_size
+from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Routes
+from session.scheduling.admission import Admission
 from session.scheduling.commit_gate import Replies
+from session.scheduling.keep_alive import Silence
+from session.scheduling.read_pauses import ReadPauses
+from session.scheduling.work_budget import Turns
 from session.settings import Settings
+from session.tick_writer import TickWriter
 from storage.api import Store
 from storage.log.message_log import MessageLog
 from storage.tables.tables import Totals
 from storage.tables.timers import Due
 
 
-class Hooks:
-    """What the parts may ask of the engine."""
+class Ports:
+    """The engine's surroundings, as far as its parts ask them."""
 
     def __init__(
         self,
-        settle: Callable[[], bool],
-        settle_for: Callable[[str], bool],
-        watch: Callable[[Connection], None],
+        authenticator: Authenticator,
+        policy: Policy,
+        new_client_id: Callable[[], str],
         observe: Observe,
-        read_on: Callable[[Connection], None],
     ) -> None:
-        self.settle: Final = settle
-        self.settle_for: Final = settle_for
-        self.watch: Final = watch
+        self.authenticator: Final = authenticator
+        self.policy: Final = policy
+        self.new_client_id: Final = new_client_id
         self.observe: Final = observe
-        self.read_on: Final = read_on
 
 
-class Parts:
-    """One of each."""
+class Assembly:
+    """One of each part."""
 
     def __init__(
         self,
         tick: Tick,
         store: Store,
         settings: Settings,
-        policy: Policy,
         counters: Counters,
         totals: Totals,
         boot: int,
-        authenticator: Authenticator,
-        new_client_id: Callable[[], str],
-        hooks: Hooks,
+        ports: Ports,
     ) -> None:
+        self.store: Final = store
+        self.counters: Final = counters
+        self.totals: Final = totals
+        self.boot: Final = boot
+        self.connections: Final[dict[Connection, None]] = {}
+        live: dict[str, Connection] = {}
+        self.turns: Final = Turns(tick, settings.tick_work_max)
+        self.pauses: Final = ReadPauses(self.turns)
+        self.admission: Final = Admission(settings, self.pauses)
+        self.silence: Final = Silence(settings, self.connections)
+        self.health: Final = StoreHealth()
         self.log: Final = MessageLog(
             store,
             layout=settings.layout,
@@ -78,7 +90,7 @@ class Parts:
         self.outbox: Final = Outbox(tick, self.ledger, self.log, settings)
         self.receipts: Final = Receipts(self.ledger)
         dispatches = Dispatches(self.ledger)
-        self.chronicle: Final = Chronicle(self.ledger, tick, self.log)
+        self.chronicle: Final = Chronicle(self.ledger, tick, self.log, live)
         self.due: Final = Due(store)
         self.routes: Final = Routes()
         self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
@@ -90,7 +102,7 @@ class Parts:
             self.routes,
             self.retained,
             settings,
-            policy,
+            ports.policy,
             counters,
             dispatches,
         )
@@ -101,12 +113,12 @@ class Parts:
             self.routes,
             self.delivery,
             settings,
-            policy,
+            ports.policy,
             counters,
             dispatches,
         )
         self.replies: Final = Replies(
-            tick, self.delivery, self.groups, settings, counters, hooks.read_on
+            tick, self.delivery, self.groups, settings, counters, self.pauses.resume
         )
         self.sessions: Final = Sessions(
             tick,
@@ -120,8 +132,20 @@ class Parts:
             counters,
             boot,
             self.chronicle,
+            live,
         )
-        self.chronicle.live = self.sessions.live
+        self.writer: Final = TickWriter(
+            tick,
+            store,
+            self.log,
+            self.ledger,
+            self.due,
+            self.retained,
+            self.sessions,
+            counters,
+            self.health,
+            self.pauses,
+        )
         self.publishing: Final = Publishing(
             tick,
             self.log,
@@ -134,6 +158,7 @@ class Parts:
             counters,
             self.receipts,
             self.chronicle,
+            self.health,
         )
         self.lifecycle: Final = Lifecycle(
             tick,
@@ -142,14 +167,14 @@ class Parts:
             self.delivery,
             self.publishing,
             settings,
-            authenticator,
-            policy,
+            ports.authenticator,
+            ports.policy,
             counters,
-            new_client_id,
-            hooks.settle,
-            hooks.settle_for,
-            hooks.watch,
-            hooks.observe,
+            ports.new_client_id,
+            self.writer.settle,
+            self.writer.settle_for,
+            self.silence.watch,
+            ports.observe,
             self.chronicle,
         )
         self.inbound: Final = Inbound(
@@ -161,7 +186,7 @@ class Parts:
             self.publishing,
             self.retained,
             settings,
-            policy,
+            ports.policy,
             counters,
             self.receipts,
             dispatches,
@@ -171,7 +196,7 @@ class Parts:
             store,
             self.sessions,
             totals,
-            hooks.settle,
+            self.writer.settle,
             self.chronicle,
             boot,
         )
@@ -188,8 +213,9 @@ class Parts:
             self.quota,
             settings,
             counters,
-            hooks.settle,
+            self.writer.settle,
             self.chronicle,
             self.census,
+            self.writer.next_serial,
         )
         self.sessions.parted = self.housekeeping.parted

@@ -77,6 +77,7 @@ class Housekeeping:
         settle: Callable[[], bool],
         chronicle: Chronicle,
         census: Census,
+        next_serial: Callable[[], int],
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -93,11 +94,12 @@ class Housekeeping:
         self._settle: Final = settle
         self._chronicle: Final = chronicle
         self._census: Final = census
+        self._next_serial: Final = next_serial  # of the batch that is being gathered
         self._sweep: _Sweep | None = None
         self._next_sweep_ms = 1
         self._pin: bytes | None = None  # key of the session that was found pinning last
         # Serial of the batch with which dropped generations are really gone; 0 = none waits.
-        self.reclaim_serial = 0
+        self._reclaim_serial = 0
 
     def open(self) -> None:
         """Learn the sizes of the generations that are there, and begin to look at all sessions."""
@@ -192,19 +194,19 @@ class Housekeeping:
 
     def reclaim(self, serial: int) -> None:
         """Give back the space of dropped generations once batch `serial` made that durable."""
-        if not 0 < self.reclaim_serial <= serial:
+        if not 0 < self._reclaim_serial <= serial:
             return
         try:
             self._log.reclaim()
         except Recoverable:
             return  # a full disk: tried again with the next commit
-        self.reclaim_serial = 0
+        self._reclaim_serial = 0
 
     def _drop(self, generation: Generation) -> None:
         self._log.drop_generation(self._tick.batch, generation.number)
         self._quota.closed_bytes.pop(generation.number, None)
         self._counters.generations_dropped += 1
-        self.reclaim_serial = -1  # set when the batch with the deletion gets its serial
+        self._reclaim_serial = self._next_serial()
 
     def _sweep_on(self, now: int) -> None:
         """Look at the next slice of sessions; drop the generation when all were looked at."""

@@ -74,6 +74,7 @@ class Sessions:
         counters: Counters,
         boot: int,
         chronicle: Chronicle,
+        live: dict[str, Connection],
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
@@ -86,7 +87,7 @@ class Sessions:
         self._counters: Final = counters
         self._chronicle: Final = chronicle
         self._last_incarnation = boot << INCARNATION_SHIFT
-        self.live: dict[str, Connection] = {}  # client_id -> its connection
+        self.live: Final = live  # client_id -> its connection
         # Told of every session that has lost its connection; set while the parts are put together.
         self.parted: Callable[[Session], None] | None = None
 

@@ -8,7 +8,7 @@ PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.delivery`, `sessio
 from typing import Final
 
 from mqtt import reasons
-from mqtt.message import Message
+from mqtt.message import NEVER, Message
 from session.counters import Counters
 from session.delivery.delivery import Delivery
 from session.delivery.shared import Groups
@@ -16,6 +16,7 @@ from session.history.publish_events import NO_FILTERS, Receipts
 from session.history.session_events import Chronicle
 from session.live.tick import RETAIN_WORK, Tick
 from session.publish.storage_quota import Quota
+from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Route, Routes
 from session.settings import Settings
@@ -60,6 +61,7 @@ class Publishing:
         counters: Counters,
         receipts: Receipts,
         chronicle: Chronicle,
+        health: StoreHealth,
     ) -> None:
         self._tick: Final = tick
         self._log: Final = log
@@ -79,7 +81,12 @@ class Publishing:
             or settings.on_limit == "reject"
         )
         self._store_all: Final = settings.store == "all"
-        self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
+        self._health: Final = health
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Is new durable state refused? The disk is nearly full, or the store says no."""
+        return self._health.refuses_new
 
     @property
     def is_pending(self) -> bool:
@@ -101,7 +108,9 @@ class Publishing:
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = kept = False
         if to_store or message.retain:
-            if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
+            if self._health.refuses_new or (
+                self._is_limited and self._is_over_limit(message, route)
+            ):
                 self._counters.drop("storage_refused")
                 if self.receipts.is_on:
                     size = len(message.payload)
@@ -153,7 +162,7 @@ class Publishing:
         self._tick.work += len(payloads)
         first = 0
         if to_store:
-            if self.refuses_writes or (
+            if self._health.refuses_new or (
                 self._is_limited and not self._has_room(message, payloads, route)
             ):
                 return None
@@ -171,6 +180,15 @@ class Publishing:
         if first or self._tick.ended or self._tick.ending:
             return CHANGED
         return UNCHANGED
+
+    def publish_system(self, topic: str, payload: bytes) -> None:
+        """Publish a `$SYS` message: live, and retained in memory only."""
+        now = self._tick.now
+        self._retained.set_system(Message(topic, payload, 0, True, b"", "", now, NEVER))
+        route = self._routes.match(topic)
+        live = Message(topic, payload, 0, False, b"", "", now, NEVER)
+        if route.targets:
+            self._delivery.publish(live, route.targets)
 
     def route(self, topic: str) -> Route:
         """Return who gets a topic now."""

@@ -16,7 +16,7 @@ from mqtt.packets import (
     Subscribe,
     Subscription,
 )
-from session.engine import DEPARTURES_MAX
+from session.maintenance import DEPARTURES_MAX
 from session.ports import Verdict
 from tests.session.harness import NEVER, Broker, Client, SlowAuthenticator, connect_packet, will
 
