@@ -6,8 +6,8 @@ Read next: `session.engine`, which runs them.
 from collections.abc import Callable
 from typing import Final
 
-from session.counters import Counters
 from session.delivery.delivery import Delivery
+from session.delivery.distribution import Distribution
 from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.history.outbox import Outbox
@@ -15,15 +15,17 @@ from session.history.publish_events import Receipts
 from session.history.recorder import Ledger
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
-from session.lifetime.collection import Housekeeping
+from session.lifetime.collection import Collection
+from session.lifetime.housekeeping import Housekeeping
 from session.lifetime.lifecycle import Lifecycle, Observe
 from session.lifetime.repository import Sessions
+from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
-from session.live.tick import Tick
+from session.live.core import Core, Database
 from session.packets.inbound import Inbound
 from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
-from session.publish.storage_quota import Quota, generation_size
+from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Routes
@@ -32,12 +34,7 @@ from session.scheduling.commit_gate import Replies
 from session.scheduling.keep_alive import Silence
 from session.scheduling.read_pauses import ReadPauses
 from session.scheduling.work_budget import Turns
-from session.settings import Settings
 from session.tick_writer import TickWriter
-from storage.api import Store
-from storage.log.message_log import MessageLog
-from storage.tables.tables import Totals
-from storage.tables.timers import Due
 
 
 class Ports:
@@ -61,18 +58,14 @@ class Assembly:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        settings: Settings,
-        counters: Counters,
-        totals: Totals,
-        boot: int,
+        core: Core,
+        database: Database,
         ports: Ports,
     ) -> None:
-        self.store: Final = store
-        self.counters: Final = counters
-        self.totals: Final = totals
-        self.boot: Final = boot
+        tick, settings, counters = core.tick, core.settings, core.counters
+        store, log, due = database.store, database.log, database.due
+        self.core: Final = core
+        self.database: Final = database
         self.connections: Final[dict[Connection, None]] = {}
         live: dict[str, Connection] = {}
         self.turns: Final = Turns(tick, settings.tick_work_max)
@@ -80,25 +73,18 @@ class Assembly:
         self.admission: Final = Admission(settings, self.pauses)
         self.silence: Final = Silence(settings, self.connections)
         self.health: Final = StoreHealth()
-        self.log: Final = MessageLog(
-            store,
-            layout=settings.layout,
-            generation_size_bytes=generation_size(settings),
-            generation_age_ms=settings.generation_age_s * 1000,
-        )
         self.ledger: Final = Ledger(settings)
-        self.outbox: Final = Outbox(tick, self.ledger, self.log, settings)
+        self.outbox: Final = Outbox(tick, self.ledger, log, settings)
         self.receipts: Final = Receipts(self.ledger)
         dispatches = Dispatches(self.ledger)
-        self.chronicle: Final = Chronicle(self.ledger, tick, self.log, live)
-        self.due: Final = Due(store)
+        self.chronicle: Final = Chronicle(self.ledger, tick, log, live)
         self.routes: Final = Routes()
-        self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
-        self.quota: Final = Quota(store, self.log, settings)
+        self.retained: Final = Retained(tick, store, due, database.totals, settings, self.chronicle)
+        self.quota: Final = Quota(store, log, settings)
         self.delivery: Final = Delivery(
             tick,
             store,
-            self.log,
+            log,
             self.routes,
             self.retained,
             settings,
@@ -109,7 +95,7 @@ class Assembly:
         self.groups: Final = Groups(
             tick,
             store,
-            self.log,
+            log,
             self.routes,
             self.delivery,
             settings,
@@ -117,52 +103,29 @@ class Assembly:
             counters,
             dispatches,
         )
+        distribution = Distribution(self.routes, self.retained, self.delivery, self.groups)
         self.replies: Final = Replies(
             tick, self.delivery, self.groups, settings, counters, self.pauses.resume
         )
+        sweep = Sweep()
         self.sessions: Final = Sessions(
-            tick,
-            store,
-            self.log,
-            self.due,
-            totals,
-            self.routes,
-            self.delivery,
-            self.groups,
-            counters,
-            boot,
-            self.chronicle,
-            live,
+            core, database, distribution, self.quota, sweep, self.chronicle, live
         )
         self.writer: Final = TickWriter(
-            tick,
-            store,
-            self.log,
-            self.ledger,
-            self.due,
-            self.retained,
-            self.sessions,
-            counters,
-            self.health,
-            self.pauses,
+            core, database, distribution, self.sessions, self.ledger, self.health, self.pauses
         )
         self.publishing: Final = Publishing(
-            tick,
-            self.log,
-            self.routes,
-            self.retained,
-            self.delivery,
-            self.groups,
+            core,
+            database,
+            distribution,
             self.quota,
-            settings,
-            counters,
+            self.health,
             self.receipts,
             self.chronicle,
-            self.health,
         )
         self.lifecycle: Final = Lifecycle(
             tick,
-            self.due,
+            due,
             self.sessions,
             self.delivery,
             self.publishing,
@@ -191,31 +154,24 @@ class Assembly:
             self.receipts,
             dispatches,
         )
-        self.census: Final = Census(
-            tick,
-            store,
+        self.collection: Final = Collection(
+            core,
+            database,
+            distribution,
             self.sessions,
-            totals,
-            self.writer.settle,
-            self.chronicle,
-            boot,
-        )
-        self.housekeeping: Final = Housekeeping(
-            tick,
-            store,
-            self.log,
-            self.due,
-            self.sessions,
-            self.groups,
-            self.delivery,
-            self.retained,
-            self.lifecycle,
             self.quota,
-            settings,
-            counters,
+            sweep,
             self.writer.settle,
-            self.chronicle,
-            self.census,
             self.writer.next_serial,
         )
-        self.sessions.parted = self.housekeeping.parted
+        census = Census(core, database, self.sessions, self.writer.settle, self.chronicle)
+        self.housekeeping: Final = Housekeeping(
+            core,
+            database,
+            distribution,
+            self.lifecycle,
+            self.collection,
+            census,
+            self.writer.settle,
+            self.chronicle,
+        )

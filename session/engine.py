@@ -42,14 +42,15 @@ from session.live.connection import (
     CLOSING,
     Connection,
 )
+from session.live.core import Core
 from session.live.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
-from session.recovery import Recovery, begin_boot, recover
+from session.recovery import Recovery, open_database, recover
 from session.settings import Settings
 from storage.api import Store
 from storage.errors import Recoverable
-from storage.tables.tables import META, load_totals
+from storage.tables.tables import META
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 # Bytes sent behind a CONNECT that one connection may have waiting until it is judged: what one read
@@ -98,6 +99,7 @@ class Engine:
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
+        self._core: Final = Core(self._tick, settings, counters)
         self._next_number = 1
         self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
 
@@ -113,16 +115,8 @@ class Engine:
         Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
         """
         self._tick.now = now
-        boot = begin_boot(self._store, self._tick.batch, told_of)
-        assembly = Assembly(
-            self._tick,
-            self._store,
-            self.settings,
-            self.counters,
-            load_totals(self._store),
-            boot,
-            self._ports,
-        )
+        database = open_database(self._store, self._core, told_of)
+        assembly = Assembly(self._core, database, self._ports)
         self._take(assembly)
         recovery = recover(assembly, now, alive_ms)
         self._beat(now)
@@ -132,7 +126,7 @@ class Engine:
     def _take(self, assembly: Assembly) -> None:
         """Take those parts that events go to."""
         self._connections = assembly.connections
-        self._log = assembly.log
+        self._log = assembly.database.log
         self._routes = assembly.routes
         self._retained = assembly.retained
         self._ledger = assembly.ledger
@@ -146,6 +140,7 @@ class Engine:
         self._lifecycle = assembly.lifecycle
         self._inbound = assembly.inbound
         self._housekeeping = assembly.housekeeping
+        self._collection = assembly.collection
         self._health = assembly.health
         self._writer = assembly.writer
         self._turns = assembly.turns
@@ -450,7 +445,7 @@ class Engine:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
         self._receipts.release(serial, now)
         self._replies.release(serial)
-        self._housekeeping.reclaim(serial)
+        self._collection.reclaim(serial)
 
     # Time
 
@@ -544,7 +539,7 @@ class Engine:
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is named."""
         self._tick.now = now
-        self._housekeeping.rotate(now, layout)
+        self._collection.rotate(now, layout)
 
     def drain(self, now: int) -> None:
         """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""

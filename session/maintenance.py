@@ -62,7 +62,7 @@ class Maintenance:
         for _ in range(min(len(departures), DEPARTURES_MAX)):
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
-                self._parts.counters.disconnects[word] += 1
+                self._parts.core.counters.disconnects[word] += 1
                 self._parts.lifecycle.end(connection, reason_code)
         return True
 
@@ -70,7 +70,7 @@ class Maintenance:
         """Return what metrics and `$SYS` report beside the counters; `durable` is a serial."""
         parts = self._parts
         online = count_live(parts.sessions.live)
-        totals = parts.totals
+        totals = parts.database.totals
         return {
             **online,
             "connections": len(parts.connections),
@@ -80,9 +80,9 @@ class Maintenance:
             "filters": len(parts.routes),
             "shared_groups": len(parts.groups.all()),
             "retained_messages": totals.retained,
-            "log_end": parts.log.end,
+            "log_end": parts.database.log.end,
             "log_bytes": parts.quota.total_bytes(),
-            "generations": len(parts.log.list_generations()),
+            "generations": len(parts.database.log.list_generations()),
             "waiting_replies": len(parts.replies),
             "batches_unsynced": parts.writer.written - durable,
         }

@@ -8,7 +8,10 @@ filters. Read next: `session.lifetime.lifecycle` (`recover`), `session.lifetime.
 from typing import Final
 
 from session.assembly import Assembly
-from storage.api import Batch, Store
+from session.live.core import Core, Database
+from session.publish.storage_quota import generation_size
+from storage.api import Store
+from storage.log.message_log import MessageLog
 from storage.tables.tables import (
     BOOT_KEY,
     CONNECTIONS,
@@ -17,8 +20,10 @@ from storage.tables.tables import (
     check_format,
     encode_boot,
     load_boot,
+    load_totals,
     scan_all,
 )
+from storage.tables.timers import Due
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
@@ -36,8 +41,8 @@ class Recovery:
         self.were_connected = were_connected  # clients that a crash had disconnected
 
 
-def begin_boot(store: Store, batch: Batch, told_of: int) -> int:
-    """Create the tables that are missing and check their format; return the number of this boot.
+def open_database(store: Store, core: Core, told_of: int) -> Database:
+    """Create the tables that are missing, check their format, and begin a new boot.
 
     `told_of` is the newest boot that somebody has the history of. Raises `StorageError`.
     """
@@ -45,10 +50,17 @@ def begin_boot(store: Store, batch: Batch, told_of: int) -> int:
     for family in FAMILIES:
         if family not in existing:
             store.create_family(family)
+    batch = core.tick.batch
     check_format(store, batch)
     boot = max(load_boot(store)[0], told_of) + 1
     batch.append((META, BOOT_KEY, encode_boot(boot, 0)))
-    return boot
+    log = MessageLog(
+        store,
+        layout=core.settings.layout,
+        generation_size_bytes=generation_size(core.settings),
+        generation_age_ms=core.settings.generation_age_s * 1000,
+    )
+    return Database(store, log, Due(store), load_totals(store), boot)
 
 
 def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
@@ -57,12 +69,13 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     `alive_ms` is a sign of life that may be later than the last heartbeat. Raises `CorruptRecord`
     for rows that everything depends on. The last batch is not written yet on return.
     """
-    store = assembly.store
-    assembly.ledger.begin(assembly.boot, now, store)
-    assembly.log.open(now)
-    assembly.receipts.begin(assembly.log.end)
+    database = assembly.database
+    store = database.store
+    assembly.ledger.begin(database.boot, now, store)
+    database.log.open(now)
+    assembly.receipts.begin(database.log.end)
     assembly.chronicle.booted(store)
-    assembly.due.open()
+    database.due.open()
     assembly.sessions.open()
     assembly.groups.open()
     _drop_deserted_groups(assembly)
@@ -71,7 +84,7 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
         alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
     were_connected = _settle_connections(assembly, alive_ms)
     assembly.housekeeping.open()
-    totals = assembly.totals
+    totals = database.totals
     return Recovery(totals.sessions, len(assembly.routes), totals.retained, were_connected)
 
 
@@ -84,7 +97,7 @@ def _drop_deserted_groups(assembly: Assembly) -> None:
 def _settle_connections(assembly: Assembly, alive_ms: int) -> int:
     """End the connections that the store still has, in several batches; return how many."""
     were_connected = 0
-    for key, value in scan_all(assembly.store, CONNECTIONS, b"", None):
+    for key, value in scan_all(assembly.database.store, CONNECTIONS, b"", None):
         assembly.lifecycle.recover(key.decode(), value, alive_ms)
         were_connected += 1
         if were_connected % RECOVER_SLICE == 0:

@@ -7,17 +7,13 @@ always holds the broker as it was at some tick boundary. Must never drop a refus
 
 from typing import Final
 
-from session.counters import Counters
+from session.delivery.distribution import Distribution
 from session.history.recorder import Ledger
 from session.lifetime.repository import Sessions
-from session.live.tick import Tick
+from session.live.core import Core, Database
 from session.publish.store_health import StoreHealth
-from session.routing.retained import Retained
 from session.scheduling.read_pauses import ReadPauses
-from storage.api import Store
 from storage.errors import Recoverable
-from storage.log.message_log import MessageLog
-from storage.tables.timers import Due
 
 # Changes an unwritten batch may have before whoever adds to it is not read from any more.
 STALLED_CHANGES_MAX: Final = 4096
@@ -29,25 +25,22 @@ class TickWriter:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        log: MessageLog,
-        ledger: Ledger,
-        due: Due,
-        retained: Retained,
+        core: Core,
+        database: Database,
+        distribution: Distribution,
         sessions: Sessions,
-        counters: Counters,
+        ledger: Ledger,
         health: StoreHealth,
         pauses: ReadPauses,
     ) -> None:
-        self._tick: Final = tick
-        self._store: Final = store
-        self._log: Final = log
-        self._ledger: Final = ledger
-        self._due: Final = due
-        self._retained: Final = retained
+        self._tick: Final = core.tick
+        self._counters: Final = core.counters
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._due: Final = database.due
+        self._retained: Final = distribution.retained
         self._sessions: Final = sessions
-        self._counters: Final = counters
+        self._ledger: Final = ledger
         self._health: Final = health
         self._pauses: Final = pauses
         self.written: int = 0  # serial of the last written batch

@@ -6,25 +6,21 @@ engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of p
 `session.lifetime.lifecycle`.
 """
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 from mqtt.topics import split_shared
-from session.counters import Counters
-from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
+from session.delivery.distribution import Distribution
 from session.history.session_events import Chronicle
+from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
+from session.live.core import Core, Database
 from session.live.subscribers import Entry, Group
-from session.live.tick import Tick
-from session.routing.router import Routes
+from session.publish.storage_quota import Quota
 from session.state.records import decode_session, encode_session
 from session.state.session import Session
 from session.state.subscription import Subscription, decode_subscription
-from storage.api import Store
 from storage.errors import CorruptRecord
-from storage.log.message_log import MessageLog
 from storage.tables.tables import (
     FILTERS,
     HOLDERS,
@@ -33,7 +29,6 @@ from storage.tables.tables import (
     SESSIONS,
     SUBSCRIPTIONS,
     TOTALS_KEY,
-    Totals,
     client_prefix,
     decode_filter,
     encode_filter,
@@ -48,7 +43,7 @@ from storage.tables.tables import (
     subscription_key,
     unseal,
 )
-from storage.tables.timers import SESSION, Due
+from storage.tables.timers import SESSION
 
 # Records of late progress in one batch, 8 microseconds each: all sessions may have some.
 LATE_MAX: Final = 1024
@@ -63,33 +58,28 @@ class Sessions:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        log: MessageLog,
-        due: Due,
-        totals: Totals,
-        routes: Routes,
-        delivery: Delivery,
-        groups: Groups,
-        counters: Counters,
-        boot: int,
+        core: Core,
+        database: Database,
+        distribution: Distribution,
+        quota: Quota,
+        sweep: Sweep,
         chronicle: Chronicle,
         live: dict[str, Connection],
     ) -> None:
-        self._tick: Final = tick
-        self._store: Final = store
-        self._log: Final = log
-        self._due: Final = due
-        self._totals: Final = totals
-        self._routes: Final = routes
-        self._delivery: Final = delivery
-        self._groups: Final = groups
-        self._counters: Final = counters
+        """`live` is empty; the history looks into it, too."""
+        self._tick: Final = core.tick
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._due: Final = database.due
+        self._totals: Final = database.totals
+        self._routes: Final = distribution.routes
+        self._delivery: Final = distribution.delivery
+        self._groups: Final = distribution.groups
+        self._quota: Final = quota
+        self._sweep: Final = sweep
         self._chronicle: Final = chronicle
-        self._last_incarnation = boot << INCARNATION_SHIFT
+        self._last_incarnation = database.boot << INCARNATION_SHIFT
         self.live: Final = live  # client_id -> its connection
-        # Told of every session that has lost its connection; set while the parts are put together.
-        self.parted: Callable[[Session], None] | None = None
 
     def open(self) -> None:
         """Load the durable filters: all that offline sessions cost in memory."""
@@ -412,8 +402,9 @@ class Sessions:
         connection.resend.clear()
         connection.cursor = None
         self._tick.readers.pop(connection, None)
-        if self.parted is not None:
-            self.parted(session)
+        if session.is_stored:
+            self._quota.parted(session)
+            self._sweep.parted(session)
 
     def end(
         self,

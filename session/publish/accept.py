@@ -9,18 +9,14 @@ from typing import Final
 
 from mqtt import reasons
 from mqtt.message import NEVER, Message
-from session.counters import Counters
-from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
+from session.delivery.distribution import Distribution
 from session.history.publish_events import NO_FILTERS, Receipts
 from session.history.session_events import Chronicle
-from session.live.tick import RETAIN_WORK, Tick
+from session.live.core import Core, Database
+from session.live.tick import RETAIN_WORK
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
-from session.routing.retained import Retained
-from session.routing.router import Route, Routes
-from session.settings import Settings
-from storage.log.message_log import MessageLog
+from session.routing.router import Route
 
 # Bytes of a stored message beside its strings and its payload, and of an index row; at the most.
 RECORD_BYTES_MAX: Final = 64
@@ -50,28 +46,25 @@ class Publishing:
 
     def __init__(
         self,
-        tick: Tick,
-        log: MessageLog,
-        routes: Routes,
-        retained: Retained,
-        delivery: Delivery,
-        groups: Groups,
+        core: Core,
+        database: Database,
+        distribution: Distribution,
         quota: Quota,
-        settings: Settings,
-        counters: Counters,
+        health: StoreHealth,
         receipts: Receipts,
         chronicle: Chronicle,
-        health: StoreHealth,
     ) -> None:
-        self._tick: Final = tick
-        self._log: Final = log
-        self._routes: Final = routes
-        self._retained: Final = retained
-        self._delivery: Final = delivery
-        self._groups: Final = groups
-        self._quota: Final = quota
+        settings = core.settings
+        self._tick: Final = core.tick
         self._settings: Final = settings
-        self._counters: Final = counters
+        self._counters: Final = core.counters
+        self._log: Final = database.log
+        self._routes: Final = distribution.routes
+        self._retained: Final = distribution.retained
+        self._delivery: Final = distribution.delivery
+        self._groups: Final = distribution.groups
+        self._quota: Final = quota
+        self._health: Final = health
         self.receipts: Final = receipts
         self._chronicle: Final = chronicle
         self._store_qos0: Final = settings.store_qos0
@@ -81,7 +74,6 @@ class Publishing:
             or settings.on_limit == "reject"
         )
         self._store_all: Final = settings.store == "all"
-        self._health: Final = health
 
     @property
     def refuses_writes(self) -> bool:

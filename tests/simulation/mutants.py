@@ -18,7 +18,7 @@ from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Fitting
 from session.delivery.shared import Groups
 from session.engine import Engine
-from session.lifetime.collection import Housekeeping
+from session.lifetime.collection import Collection
 from session.lifetime.lifecycle import Lifecycle
 from session.lifetime.repository import Sessions
 from session.live.connection import CLOSED, CLOSING, Connection
@@ -617,7 +617,7 @@ def since_offset_is_ignored(patcher: Patcher) -> None:
 @mutant("backlog", seeds=100)
 def generation_is_dropped_too_early(patcher: Patcher) -> None:
     """A generation goes although offline sessions are owed messages in it."""
-    patcher.set(Housekeeping, "_pins", lambda self, *arguments: False)
+    patcher.set(Collection, "_pins", lambda self, *arguments: False)
 
 
 # Expiry
