@@ -519,9 +519,9 @@ class Engine:
         """
         return self._health.refused_by
 
-    def refuse_writes(self, refused: bool) -> None:
-        """The disk is below its low-water mark (or above it again): refuse new durable state."""
-        self._health.note_disk_space(is_low=refused)
+    def note_disk_space(self, *, is_low: bool) -> None:
+        """The disk is below its low-water mark, or above it again; below, refuse new state."""
+        self._health.note_disk_space(is_low=is_low)
 
     def publish_system(self, topic: str, payload: bytes, now: int) -> None:
         """Publish a `$SYS` message: live, and retained in memory only."""
