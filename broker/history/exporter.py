@@ -60,8 +60,15 @@ LOWERED_SAMPLE: Final = 100  # one message in so many is still recorded
 class Commits(Protocol):
     """What the exporter asks of the engine about batches."""
 
-    written: int
-    durable: int
+    @property
+    def written(self) -> int:
+        """The serial of the last written batch."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """The serial up to which batches are durable."""
+        ...
 
 
 class Exporter:

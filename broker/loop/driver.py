@@ -229,7 +229,7 @@ class Driver:
         """Take in whether the disk is below its low-water mark."""
         if is_low != self._is_low:
             self._is_low = is_low
-            self.engine.refuse_writes(is_low)
+            self.engine.note_disk_space(is_low=is_low)
 
     # Timers.
 

@@ -23,7 +23,7 @@ from session.delivery.sender import Sender
 from session.delivery.shared.distribution import Distribution
 from session.delivery.window import SendWindow
 from session.engine import Engine
-from session.lifetime.collection import Housekeeping
+from session.lifetime.collection import Collection
 from session.lifetime.lifecycle import Lifecycle
 from session.lifetime.repository import Sessions
 from session.live.connection import CLOSED, CLOSING, Connection, Pending
@@ -35,6 +35,7 @@ from session.routing.retained import Retained
 from session.routing.router import Routes
 from session.state.in_flight import QOS_MASK, RELEASED, STORED_MASK
 from session.state.session import Session
+from session.tick_writer import TickWriter
 from storage.errors import Recoverable
 from storage.tables.tables import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
 from storage.tables.timers import SESSION, WILL, Due
@@ -338,7 +339,7 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
 
 
 def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> None:
-    def around(original: Any, self: Engine) -> bool:
+    def around(original: Any, self: TickWriter) -> bool:
         done: bool = original(self)
         if done and postponed:
             actions = list(postponed)
@@ -347,7 +348,7 @@ def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> N
                 action()
         return done
 
-    patcher.wrap(Engine, "_write", around)
+    patcher.wrap(TickWriter, "write", around)
 
     def start(original: Any, *arguments: Any, **named: Any) -> Any:
         postponed.clear()
@@ -550,7 +551,7 @@ def position_is_not_stored(patcher: Patcher) -> None:
 @mutant("sessions", seeds=200)
 def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
     """A session is loaded although the batch that changed it is not written yet."""
-    patcher.wrap(Engine, "settle_for", lambda original, self, client_id: True)
+    patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)
 
 
 @mutant("backlog", seeds=60)
@@ -620,7 +621,7 @@ def since_offset_is_ignored(patcher: Patcher) -> None:
 @mutant("backlog", seeds=100)
 def generation_is_dropped_too_early(patcher: Patcher) -> None:
     """A generation goes although offline sessions are owed messages in it."""
-    patcher.set(Housekeeping, "_pins", lambda self, *arguments: False)
+    patcher.set(Collection, "_pins", lambda self, *arguments: False)
 
 
 # Expiry

@@ -16,7 +16,7 @@ from mqtt.packets import (
     Subscribe,
     Subscription,
 )
-from session.engine import DEPARTURES_MAX
+from session.maintenance import DEPARTURES_MAX
 from session.ports import Verdict
 from tests.session.harness import NEVER, Broker, Client, SlowAuthenticator, connect_packet, will
 
@@ -743,13 +743,13 @@ def test_connecting_does_not_wait_for_a_store_that_it_does_not_need() -> None:
 def test_a_durable_session_is_not_begun_below_the_low_water_mark() -> None:
     broker = Broker()
     broker.durable("there").drop()
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     assert broker.refused("new", expiry=10) == reasons.QUOTA_EXCEEDED
     assert broker.refused("new", version=4, durable=True) == 3
     assert broker.refused("will", will=will("w")) == reasons.QUOTA_EXCEEDED
     broker.connect("clean").ping()
     assert present(broker.durable("there"))
-    broker.engine.refuse_writes(False)
+    broker.engine.note_disk_space(is_low=False)
     broker.durable("new").ping()
 
 
