@@ -16,11 +16,16 @@ from session.history.recorder import Ledger
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
 from session.lifetime.collection import Housekeeping
-from session.lifetime.lifecycle import Lifecycle, Observe
+from session.lifetime.connect import ConnectHandler
+from session.lifetime.disconnect import DisconnectHandler, Observe
 from session.lifetime.repository import Sessions
+from session.lifetime.wills import Wills
 from session.live.connection import Connection
 from session.live.tick import Tick
-from session.packets.inbound import Inbound
+from session.packets.acknowledge import AcknowledgeHandler
+from session.packets.dispatch import Dispatcher
+from session.packets.publish import PublishHandler
+from session.packets.subscribe import SubscribeHandler
 from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota, generation_size
@@ -135,36 +140,63 @@ class Parts:
             self.receipts,
             self.chronicle,
         )
-        self.lifecycle: Final = Lifecycle(
+        wills = Wills(tick, self.due, self.publishing, policy, counters, self.chronicle)
+        self.disconnects: Final = DisconnectHandler(
+            tick,
+            self.due,
+            self.sessions,
+            self.publishing,
+            wills,
+            settings,
+            counters,
+            hooks.settle,
+            hooks.observe,
+            self.chronicle,
+        )
+        self.connects: Final = ConnectHandler(
             tick,
             self.due,
             self.sessions,
             self.delivery,
             self.publishing,
+            wills,
+            self.disconnects,
             settings,
             authenticator,
-            policy,
             counters,
             new_client_id,
-            hooks.settle,
             hooks.settle_for,
             hooks.watch,
             hooks.observe,
             self.chronicle,
         )
-        self.inbound: Final = Inbound(
+        self.dispatcher: Final = Dispatcher(
             tick,
-            self.routes,
-            self.sessions,
-            self.delivery,
-            self.groups,
-            self.publishing,
-            self.retained,
-            settings,
-            policy,
             counters,
-            self.receipts,
-            dispatches,
+            PublishHandler(
+                tick,
+                self.routes,
+                self.sessions,
+                self.publishing,
+                self.retained,
+                settings,
+                policy,
+                counters,
+                self.receipts,
+            ),
+            AcknowledgeHandler(tick, self.delivery, self.groups, counters, dispatches),
+            SubscribeHandler(
+                tick,
+                self.sessions,
+                self.delivery,
+                self.publishing,
+                self.retained,
+                settings,
+                policy,
+                counters,
+            ),
+            self.connects.authentication,
+            self.disconnects,
         )
         self.census: Final = Census(
             tick,
@@ -184,7 +216,8 @@ class Parts:
             self.groups,
             self.delivery,
             self.retained,
-            self.lifecycle,
+            self.disconnects,
+            wills,
             self.quota,
             settings,
             counters,

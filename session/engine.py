@@ -4,7 +4,7 @@ Shells feed it: `open`, `receive`, `transport_lost`, `handle_timeout`, then once
 `end_tick`, which writes everything that changed as one un-synced batch and hands the out-buffers to
 the transports. Replies that promise something wait for `committed(serial)`. No I/O but the store
 and the transports it is given, no clock, no randomness: the simulation runs this very class. Read
-next: `session.packets.inbound` (packets), `session.lifetime.lifecycle` (connections),
+next: `session.packets.dispatch` (packets), `session.lifetime.connect` (connections),
 `session.delivery.delivery` (messages).
 """
 
@@ -23,19 +23,12 @@ from mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
-    Pingreq,
-    Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
-    Pubrel,
-    Subscribe,
-    Unsubscribe,
 )
 from session.assembly import Hooks, Parts
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.lifecycle import Observe
+from session.lifetime.disconnect import Observe
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -190,8 +183,9 @@ class Engine:
         self._replies = parts.replies
         self._sessions = parts.sessions
         self._publishing = parts.publishing
-        self._lifecycle = parts.lifecycle
-        self._inbound = parts.inbound
+        self._connects = parts.connects
+        self._disconnects = parts.disconnects
+        self._dispatcher = parts.dispatcher
         self._housekeeping = parts.housekeeping
         self._chronicle = parts.chronicle
 
@@ -230,7 +224,7 @@ class Engine:
             alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
         were_connected = 0
         for key, value in scan_all(store, CONNECTIONS, b"", None):
-            self._lifecycle.recover(key.decode(), value, alive_ms)
+            self._disconnects.recover(key.decode(), value, alive_ms)
             were_connected += 1
             if were_connected % RECOVER_SLICE == 0:
                 self._write()
@@ -300,7 +294,8 @@ class Engine:
     def _handle(self, connection: Connection, packets: list[Received], size: int, now: int) -> None:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
-        inbound = self._inbound
+        publishes = self._dispatcher.publishes
+        acknowledgements = self._dispatcher.acknowledgements
         tick = self._tick
         work_max = self._turns.work_max
         spared = self._turns.spared
@@ -323,16 +318,16 @@ class Engine:
                         self._begin(connection, packet)
                     elif type(packet) is Publish:
                         received[PUBLISH] += 1
-                        inbound.publish(connection, packet)
+                        publishes.publish(connection, packet)
                     elif type(packet) is PublishRun:
-                        if inbound.publish_run(connection, packet):
+                        if publishes.publish_run(connection, packet):
                             received[PUBLISH] += len(packet.payloads)
                         else:
                             self._publish_each(connection, packet)
                     elif type(packet) is PubackRun:
                         received[PUBACK] += len(packet.packet_ids)
-                        inbound.puback_run(connection, packet)
-                    elif not self._dispatch(connection, packet):
+                        acknowledgements.puback_run(connection, packet)
+                    elif not self._dispatcher.dispatch(connection, packet):
                         self._turns.postpone(connection, packets[handled:])  # it is under way
                         break
                     if connection.state >= CLOSING:
@@ -385,7 +380,7 @@ class Engine:
     def _publish_each(self, connection: Connection, run: PublishRun) -> None:
         for packet in run.packets():
             self.counters.packets_received[PUBLISH] += 1
-            self._inbound.publish(connection, packet)
+            self._dispatcher.publishes.publish(connection, packet)
             if connection.state >= CLOSING:
                 return
 
@@ -407,7 +402,7 @@ class Engine:
             self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
-            self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
+            self._connects.connect(connection, packet, lambda: self._handle_early(connection))
             if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
         elif connection.handshake is not None:
@@ -417,7 +412,7 @@ class Engine:
         """Handle a packet that came before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
+            self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
             connection.state = CLOSING
             self._tick.close(connection)
@@ -430,44 +425,13 @@ class Engine:
             connection.transport.resume_reading()
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
-    def _dispatch(self, connection: Connection, packet: Received) -> bool:
-        """Handle a packet; False if it is a long one, of which more is to be done."""
-        inbound = self._inbound
-        if connection not in inbound.under_way:
-            self.counters.packets_received[packet.kind] += 1
-        if isinstance(packet, Publish):
-            inbound.publish(connection, packet)
-        elif isinstance(packet, Puback):
-            inbound.puback(connection, packet)
-        elif isinstance(packet, Pubrec):
-            inbound.pubrec(connection, packet)
-        elif isinstance(packet, Pubrel):
-            inbound.pubrel(connection, packet)
-        elif isinstance(packet, Pubcomp):
-            inbound.pubcomp(connection, packet)
-        elif isinstance(packet, Pingreq):
-            inbound.ping(connection)
-        elif isinstance(packet, Subscribe):
-            return inbound.subscribe(connection, packet)
-        elif isinstance(packet, Unsubscribe):
-            return inbound.unsubscribe(connection, packet)
-        elif isinstance(packet, Disconnect):
-            mistake = self._lifecycle.disconnect(connection, packet)
-            if mistake:
-                raise ProtocolError("session expiry interval raised from 0", mistake)
-        elif isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
-        else:
-            raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
-        return True
-
     def _fail(self, connection: Connection, error: MqttError) -> None:
         """A client broke the protocol: say why where the version can, and close."""
         if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
             self._refuse(connection, error)
             return
         self.counters.disconnects[_DISCONNECTS.get(error.reason_code, "protocol_error")] += 1
-        self._lifecycle.end(connection, error.reason_code)
+        self._disconnects.end(connection, error.reason_code)
 
     def _refuse(self, connection: Connection, error: MqttError) -> None:
         """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
@@ -479,7 +443,7 @@ class Engine:
             connection.version = 5 if is_five else 4
         elif connection.version < 5:
             connection.version = 0  # malformed: no CONNACK at all [MQTT-3.1.4-1]
-        self._lifecycle.refuse(connection, error.reason_code)
+        self._connects.refuse(connection, error.reason_code)
 
     def transport_lost(self, connection: Connection, now: int) -> None:
         """The transport is closed, by whomever. Idempotent."""
@@ -495,8 +459,8 @@ class Engine:
             if connection.state >= CLOSING:
                 break
             self._handle(connection, packets, 0, now)
-        self._inbound.under_way.pop(connection, None)
-        self._lifecycle.lost(connection)
+        self._dispatcher.subscriptions.under_way.pop(connection, None)
+        self._disconnects.lost(connection)
         self._connections.pop(connection, None)
         self._turns.waiting.pop(connection, None)
         self._stalled.pop(connection, None)
@@ -682,7 +646,7 @@ class Engine:
             self._tick.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
-            self._lifecycle.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
+            self._disconnects.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
 
     # Operation
 
@@ -733,7 +697,7 @@ class Engine:
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
                 self.counters.disconnects[word] += 1
-                self._lifecycle.end(connection, reason_code)
+                self._disconnects.end(connection, reason_code)
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password is not what it was.

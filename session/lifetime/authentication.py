@@ -3,7 +3,7 @@
 Must never touch a session: a client that is not known yet changes nothing. What it decides goes to
 the two ports it was given, `accept` per CONNECT and `refuse` or `end`. One exchange at a time
 belongs to a connection, in `Connection.handshake`. Read next: `session.ports`,
-`session.lifetime.lifecycle`.
+`session.lifetime.connect`.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 All of it in bounded slices between other work. A generation is dropped when nobody is owed anything
 in it: a sweep looks at one slice of sessions after another and stops at the first that pins it,
 which is remembered and looked at first the next time. Its column families go when the batch with
-its deletion is durable. Read next: `session.lifetime.lifecycle`, `storage.log.message_log`.
+its deletion is durable. Read next: `session.lifetime.disconnect`, `storage.log.message_log`.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from session.delivery.delivery import SCAN_MAX, Delivery
 from session.delivery.shared import Groups
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
-from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
+from session.lifetime.wills import Wills
 from session.live.subscribers import Group
 from session.live.tick import Tick
 from session.publish.storage_quota import Quota
@@ -70,7 +71,8 @@ class Housekeeping:
         groups: Groups,
         delivery: Delivery,
         retained: Retained,
-        lifecycle: Lifecycle,
+        disconnects: DisconnectHandler,
+        wills: Wills,
         quota: Quota,
         settings: Settings,
         counters: Counters,
@@ -86,7 +88,8 @@ class Housekeeping:
         self._groups: Final = groups
         self._delivery: Final = delivery
         self._retained: Final = retained
-        self._lifecycle: Final = lifecycle
+        self._disconnects: Final = disconnects
+        self._wills: Final = wills
         self._quota: Final = quota
         self._settings: Final = settings
         self._counters: Final = counters
@@ -147,9 +150,9 @@ class Housekeeping:
                 continue
             self._due.remove(batch, entry.at_ms, entry.kind, entry.name)
             if entry.kind == WILL:
-                self._lifecycle.will_is_due(entry.name, entry.value, entry.at_ms)
+                self._wills.will_is_due(entry.name, entry.value, entry.at_ms)
             elif entry.kind == SESSION:
-                self._lifecycle.expire(entry.name.decode(), entry.at_ms)
+                self._disconnects.expire(entry.name.decode(), entry.at_ms)
             elif entry.kind == RETAINED and self._retained.expire(entry.name, now):
                 self._counters.expired_messages += 1
 
