@@ -37,6 +37,15 @@ from session.live.connection import (
     CLOSING,
     Connection,
 )
+from session.live.connection_states import (
+    CONNECT_TIMEOUT,
+    DISCONNECT_RECEIVED,
+    KEEP_ALIVE_TIMEOUT,
+    PROTOCOL_ERROR,
+    SENT_AWAY,
+    TURNED_AWAY,
+    move,
+)
 from session.live.gauges import count_live
 from session.live.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.ports import Authenticator, Policy, Transport
@@ -271,7 +280,7 @@ class Engine:
         self._silence.watch(connection)
         is_welcome = self._admission.enter(connection, len(self._connections), now)
         if self._is_draining or not is_welcome:
-            connection.state = CLOSING
+            move(connection, TURNED_AWAY)
             self._tick.close(connection)
         return connection
 
@@ -414,7 +423,7 @@ class Engine:
         if isinstance(packet, Auth):
             self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
-            connection.state = CLOSING
+            move(connection, DISCONNECT_RECEIVED)
             self._tick.close(connection)
         else:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
@@ -431,7 +440,7 @@ class Engine:
             self._refuse(connection, error)
             return
         self.counters.disconnects[_DISCONNECTS.get(error.reason_code, "protocol_error")] += 1
-        self._disconnects.end(connection, error.reason_code)
+        self._disconnects.end(connection, PROTOCOL_ERROR, error.reason_code)
 
     def _refuse(self, connection: Connection, error: MqttError) -> None:
         """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
@@ -642,11 +651,11 @@ class Engine:
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
-            connection.state = CLOSING
+            move(connection, CONNECT_TIMEOUT)
             self._tick.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
-            self._disconnects.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
+            self._disconnects.end(connection, KEEP_ALIVE_TIMEOUT, reasons.KEEP_ALIVE_TIMEOUT)
 
     # Operation
 
@@ -697,7 +706,7 @@ class Engine:
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
                 self.counters.disconnects[word] += 1
-                self._disconnects.end(connection, reason_code)
+                self._disconnects.end(connection, SENT_AWAY, reason_code)
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password is not what it was.

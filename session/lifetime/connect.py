@@ -28,7 +28,13 @@ from session.lifetime.authentication import Authentication
 from session.lifetime.disconnect import DisconnectHandler, Observe, server_reference
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
-from session.live.connection import ACTIVE, CLOSING, Connection
+from session.live.connection import Connection
+from session.live.connection_states import (
+    CONNECT_ACCEPTED,
+    CONNECT_REFUSED,
+    TAKEN_OVER,
+    move,
+)
 from session.live.tick import Tick
 from session.ports import Authenticator
 from session.publish.accept import Publishing
@@ -157,7 +163,7 @@ class ConnectHandler:
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
                 self._tick.send(connection, data)
-        connection.state = CLOSING
+        move(connection, CONNECT_REFUSED)
         self._tick.close(connection)
 
     def _accept(
@@ -310,6 +316,7 @@ class ConnectHandler:
             self._chronicle.taken_over(old, session, reasons.SESSION_TAKEN_OVER)
             self._disconnects.end(
                 old,
+                TAKEN_OVER,
                 reasons.SESSION_TAKEN_OVER,
                 publish_will=ends or not waits,
                 ends_session=ends,
@@ -416,7 +423,7 @@ class ConnectHandler:
     ) -> None:
         """Send CONNACK 0, behind the commit if it has anything to commit."""
         data = encode(connack, connection.version)
-        connection.state = ACTIVE
+        move(connection, CONNECT_ACCEPTED)
         self._counters.connects["accepted"] += 1
         how = "session resumed" if connack.session_present else "new session"
         self._observe("connected", connection, how if session.is_stored else "clean session")

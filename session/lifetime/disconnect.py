@@ -25,6 +25,7 @@ from session.history.session_events import (
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.connection import ACTIVE, CLOSED, CLOSING, Connection
+from session.live.connection_states import DISCONNECT_RECEIVED, TRANSPORT_LOST, move
 from session.live.tick import Tick
 from session.publish.accept import Publishing
 from session.settings import Settings
@@ -102,7 +103,7 @@ class DisconnectHandler:
             ending=NO_EXPIRY_LEFT if had_expiry else ENDED_WITH_CONNECTION,
             by_client=True,
         )
-        connection.state = CLOSING
+        move(connection, DISCONNECT_RECEIVED)
         # The end must be durable before the client sees it: the will is gone, the expiry set.
         tick = self._tick
         is_changed = bool(tick.batch or tick.dirty or self._publishing.is_pending)
@@ -115,6 +116,7 @@ class DisconnectHandler:
     def end(
         self,
         connection: Connection,
+        event: str,
         reason_code: int,
         *,
         publish_will: bool = True,
@@ -123,7 +125,8 @@ class DisconnectHandler:
     ) -> None:
         """End a connection from our side, with DISCONNECT to a v5 client behind its CONNACK.
 
-        `ending` is what the history says of its session, if that ends too.
+        `event` is what ended it (`session.live.connection_states`). `ending` is what the history
+        says of its session, if that ends too.
         """
         if connection.state in (CLOSING, CLOSED):
             return
@@ -143,7 +146,7 @@ class DisconnectHandler:
             )
         if was_active and connection.version >= 5:
             self._say_why(connection, reason_code)
-        connection.state = CLOSING
+        move(connection, event)
         if was_active and connection.gated:
             # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: that waits for its commit,
             # and the end behind it.
@@ -177,7 +180,7 @@ class DisconnectHandler:
             self._leave(
                 connection, CONNECTION_LOST, publish_will=True, ends_session=False, by_client=True
             )
-        connection.state = CLOSED
+        move(connection, TRANSPORT_LOST)
         connection.out.clear()
         connection.held.clear()
 

@@ -800,7 +800,7 @@ def takeover_forgets_the_old_connection(patcher: Patcher) -> None:
     def around(
         original: Any, self: DisconnectHandler, connection: Connection, *rest: Any, **named: Any
     ) -> None:
-        if rest and rest[0] == 0x8E:
+        if rest and rest[1] == 0x8E:
             connection.state = CLOSED
             return
         original(self, connection, *rest, **named)
