@@ -17,7 +17,18 @@ from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.live.connection import Connection
 from session.live.tick import Tick
-from session.state.in_flight import FROM_GROUP, QOS_MASK, RELEASED, SOURCE_MASK
+from session.state.in_flight import (
+    AWAITING_PUBACK,
+    AWAITING_PUBCOMP,
+    AWAITING_PUBREC,
+    FREE,
+    FROM_GROUP,
+    PHASE_MASK,
+    QOS_MASK,
+    RELEASED,
+    SOURCE_MASK,
+)
+from session.state.qos2_phases import EXPECTED, PUBACK, PUBCOMP, PUBREC, SENDER
 from session.state.session import Session
 
 
@@ -42,9 +53,9 @@ class AcknowledgeHandler:
         """The client has the QoS 1 message, or refused it for good [MQTT-4.4.0-2]."""
         session = connection.session
         assert session is not None
-        entry = session.complete(packet.packet_id, 1, False)
+        entry = session.complete(packet.packet_id, AWAITING_PUBACK)
         if entry < 0:
-            self._check_wrong_ack(session, packet.packet_id, "PUBACK", "PUBREC")
+            self._check_phase(session, packet.packet_id, PUBACK)
             return
         self._tell_acked(connection, session, packet.packet_id, entry, packet.reason_code)
         self._finish(connection, session, packet.packet_id, entry)
@@ -59,9 +70,9 @@ class AcknowledgeHandler:
         is_told = self._dispatches.is_on
         try:
             for packet_id in run.packet_ids:
-                entry = session.complete(packet_id, 1, False)
+                entry = session.complete(packet_id, AWAITING_PUBACK)
                 if entry < 0:
-                    self._check_wrong_ack(session, packet_id, "PUBACK", "PUBREC")
+                    self._check_phase(session, packet_id, PUBACK)
                     continue
                 done = True
                 if is_told:
@@ -82,7 +93,7 @@ class AcknowledgeHandler:
         assert session is not None
         packet_id = packet.packet_id
         if packet.reason_code >= 0x80:
-            entry = session.complete(packet_id, 2, False)
+            entry = session.complete(packet_id, AWAITING_PUBREC)
             if entry >= 0:
                 self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
                 self._finish(connection, session, packet_id, entry)
@@ -91,8 +102,8 @@ class AcknowledgeHandler:
         known = session.release(packet_id)
         if known and not entry & RELEASED:
             self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
-        if not known and packet_id in session.in_flight:
-            self._check_wrong_ack(session, packet_id, "PUBREC", "PUBACK")
+        if not known:
+            self._check_phase(session, packet_id, PUBREC)
         self._counters.packets_sent[PUBREL] += 1
         if known:
             self._tick.mark(session)
@@ -110,9 +121,9 @@ class AcknowledgeHandler:
         """The QoS 2 exchange is over; the packet id is free."""
         session = connection.session
         assert session is not None
-        entry = session.complete(packet.packet_id, 2, True)
+        entry = session.complete(packet.packet_id, AWAITING_PUBCOMP)
         if entry < 0:
-            self._check_wrong_ack(session, packet.packet_id, "PUBCOMP", "another answer")
+            self._check_phase(session, packet.packet_id, PUBCOMP)
             return
         if self._dispatches.is_on:
             now = self._tick.now
@@ -131,14 +142,14 @@ class AcknowledgeHandler:
             now = self._tick.now
             self._dispatches.acked(connection, session, packet_id, entry, reason_code, now)
 
-    def _check_wrong_ack(self, session: Session, packet_id: int, got: str, expected: str) -> None:
-        """An unknown id is nobody's fault; the wrong answer to a known one is."""
-        entry = session.in_flight.get(packet_id)
-        if entry is not None:
-            phase = "PUBCOMP" if entry & RELEASED else expected
+    def _check_phase(self, session: Session, packet_id: int, answer: str) -> None:
+        """Fail if a message in flight may not be answered so. An unknown id is nobody's fault."""
+        entry = session.in_flight.get(packet_id, FREE)
+        phase = entry & PHASE_MASK
+        if (phase, answer) not in SENDER:
             raise ProtocolError(
-                f"{got} for packet id {packet_id} in flight at QoS {entry & QOS_MASK},"
-                f" expected {phase}"
+                f"{answer} for packet id {packet_id} in flight at QoS {entry & QOS_MASK},"
+                f" expected {EXPECTED[phase]}"
             )
 
     def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
