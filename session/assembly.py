@@ -17,7 +17,8 @@ from session.history.session_events import Chronicle
 from session.lifetime.census import Census
 from session.lifetime.collection import Housekeeping
 from session.lifetime.connect import ConnectHandler
-from session.lifetime.disconnect import DisconnectHandler, Observe
+from session.lifetime.context import ClientContext, Observe
+from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.connection import Connection
@@ -140,61 +141,37 @@ class Parts:
             self.receipts,
             self.chronicle,
         )
-        wills = Wills(tick, self.due, self.publishing, policy, counters, self.chronicle)
-        self.disconnects: Final = DisconnectHandler(
+        context = ClientContext(
             tick,
             self.due,
-            self.sessions,
-            self.publishing,
-            wills,
             settings,
+            policy,
             counters,
+            self.chronicle,
             hooks.settle,
             hooks.observe,
-            self.chronicle,
         )
+        wills = Wills(context, self.publishing)
+        self.disconnects: Final = DisconnectHandler(context, self.sessions, self.publishing, wills)
         self.connects: Final = ConnectHandler(
-            tick,
-            self.due,
+            context,
             self.sessions,
             self.delivery,
             self.publishing,
             wills,
             self.disconnects,
-            settings,
             authenticator,
-            counters,
             new_client_id,
             hooks.settle_for,
             hooks.watch,
-            hooks.observe,
-            self.chronicle,
         )
         self.dispatcher: Final = Dispatcher(
-            tick,
-            counters,
+            context,
             PublishHandler(
-                tick,
-                self.routes,
-                self.sessions,
-                self.publishing,
-                self.retained,
-                settings,
-                policy,
-                counters,
-                self.receipts,
+                context, self.routes, self.sessions, self.publishing, self.retained, self.receipts
             ),
-            AcknowledgeHandler(tick, self.delivery, self.groups, counters, dispatches),
-            SubscribeHandler(
-                tick,
-                self.sessions,
-                self.delivery,
-                self.publishing,
-                self.retained,
-                settings,
-                policy,
-                counters,
-            ),
+            AcknowledgeHandler(context, self.delivery, self.groups, dispatches),
+            SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
             self.connects.authentication,
             self.disconnects,
         )

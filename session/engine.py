@@ -28,7 +28,7 @@ from mqtt.packets import (
 from session.assembly import Hooks, Parts
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.disconnect import Observe
+from session.lifetime.context import Observe
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,

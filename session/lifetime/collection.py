@@ -150,7 +150,7 @@ class Housekeeping:
                 continue
             self._due.remove(batch, entry.at_ms, entry.kind, entry.name)
             if entry.kind == WILL:
-                self._wills.will_is_due(entry.name, entry.value, entry.at_ms)
+                self._wills.come_due(entry.name, entry.value, entry.at_ms)
             elif entry.kind == SESSION:
                 self._disconnects.expire(entry.name.decode(), entry.at_ms)
             elif entry.kind == RETAINED and self._retained.expire(entry.name, now):

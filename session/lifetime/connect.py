@@ -15,17 +15,15 @@ from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import CONNACK, V3, Connack, Connect
 from mqtt.topics import levels_count, topic_problem
-from session.counters import Counters
 from session.delivery.delivery import Delivery
 from session.history.session_events import (
     CLEAN_START,
     ENDED_WITH_CONNECTION,
     EXPIRED,
-    WILL_RESUMED,
-    Chronicle,
 )
 from session.lifetime.authentication import Authentication
-from session.lifetime.disconnect import DisconnectHandler, Observe, server_reference
+from session.lifetime.context import ClientContext
+from session.lifetime.disconnect import DisconnectHandler, server_reference
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.connection import Connection
@@ -35,15 +33,13 @@ from session.live.connection_states import (
     TAKEN_OVER,
     move,
 )
-from session.live.tick import Tick
 from session.ports import Authenticator
 from session.publish.accept import Publishing
-from session.settings import Settings
 from session.state.session import EXPIRY_NEVER, Session
-from session.state.will_record import ConnectionRecord, decode_connection, encode_connection
+from session.state.will_record import ConnectionRecord, encode_connection
 from storage.errors import CorruptRecord
 from storage.tables.tables import CONNECTIONS, seal
-from storage.tables.timers import SESSION, WILL, Due
+from storage.tables.timers import SESSION
 
 CONNECT_RESULTS: Final = {
     reasons.MALFORMED_PACKET: "malformed",
@@ -65,38 +61,33 @@ class ConnectHandler:
 
     def __init__(
         self,
-        tick: Tick,
-        due: Due,
+        context: ClientContext,
         sessions: Sessions,
         delivery: Delivery,
         publishing: Publishing,
         wills: Wills,
         disconnects: DisconnectHandler,
-        settings: Settings,
         authenticator: Authenticator,
-        counters: Counters,
         new_client_id: Callable[[], str],
         settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
-        observe: Observe,
-        chronicle: Chronicle,
     ) -> None:
-        self._tick: Final = tick
-        self._due: Final = due
+        self._tick: Final = context.tick
+        self._due: Final = context.due
         self._sessions: Final = sessions
         self._delivery: Final = delivery
         self._publishing: Final = publishing
         self._wills: Final = wills
         self._disconnects: Final = disconnects
-        self._settings: Final = settings
-        self._counters: Final = counters
+        self._settings: Final = context.settings
+        self._counters: Final = context.counters
         self._new_client_id: Final = new_client_id
         self._settle_for: Final = settle_for
         self._watch: Final = watch
-        self._observe: Final = observe
-        self._chronicle: Final = chronicle
+        self._observe: Final = context.observe
+        self._chronicle: Final = context.chronicle
         self.authentication: Final = Authentication(
-            tick, authenticator, counters, self.refuse, disconnects.end
+            context.tick, authenticator, context.counters, self.refuse, disconnects.end
         )
 
     def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
@@ -224,14 +215,14 @@ class ConnectHandler:
         session.expiry_interval_s = expiry_interval_s
         if expiry_interval_s and not session.is_stored:
             self._sessions.create(session)
-        self._begin(connection, session, packet, session_present)
+        self._begin(connection, session, packet, session_present=session_present)
         connack.session_present = session_present
         is_changed = (
             session.is_stored
             or len(self._tick.batch) + self._publishing.end > changes
             or client_id in self._tick.ended
         )
-        self._answer(connection, session, connack, is_changed)
+        self._answer(connection, session, connack, is_changed=is_changed)
         self._sessions.attach(connection)
         if session_present:
             self._delivery.resume(connection)
@@ -341,43 +332,15 @@ class ConnectHandler:
         """The session is connected again: it does not expire, a will not due yet is cancelled."""
         if not session.incarnation:
             session.incarnation = self._sessions.next_incarnation()  # a record of version 1
-        name = session.client_id.encode()
-        batch = self._tick.batch
         if session.expiry_due_ms:
-            self._due.remove(batch, session.expiry_due_ms, SESSION, name)
+            name = session.client_id.encode()
+            self._due.remove(self._tick.batch, session.expiry_due_ms, SESSION, name)
             session.expiry_due_ms = 0
-        if session.will_due_ms:
-            waiting = self._due.get(session.will_due_ms, WILL, name)
-            self._due.remove(batch, session.will_due_ms, WILL, name)
-            if waiting is not None and session.will_due_ms <= self._tick.now:
-                # It was due before the client came back, perhaps while the broker was down: only
-                # nobody had got round to it [MQTT-3.1.3-9].
-                record = decode_connection(waiting)
-                assert record.will is not None
-                self._wills.fire(
-                    session.client_id,
-                    record.identity,
-                    record.will,
-                    session.incarnation,
-                    session.will_due_ms,
-                )
-            elif waiting is not None:
-                self._counters.wills["cancelled"] += 1
-                record = decode_connection(waiting)
-                assert record.will is not None
-                self._chronicle.will_cancelled(
-                    session.client_id,
-                    record.identity,
-                    session.incarnation,
-                    record.will,
-                    WILL_RESUMED,
-                    session.will_due_ms,
-                )
-            session.will_due_ms = 0
+        self._wills.resumed(session)
         session.disconnected_at_ms = 0
 
     def _begin(
-        self, connection: Connection, session: Session, packet: Connect, session_present: bool
+        self, connection: Connection, session: Session, packet: Connect, *, session_present: bool
     ) -> None:
         """Bind the connection to its session."""
         settings = self._settings
@@ -419,7 +382,7 @@ class ConnectHandler:
             self._chronicle.will_armed(connection, session, packet.will)
 
     def _answer(
-        self, connection: Connection, session: Session, connack: Connack, is_changed: bool
+        self, connection: Connection, session: Session, connack: Connack, *, is_changed: bool
     ) -> None:
         """Send CONNACK 0, behind the commit if it has anything to commit."""
         data = encode(connack, connection.version)

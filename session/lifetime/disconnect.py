@@ -6,38 +6,30 @@ stored session ends, `settle` writes the open batch, so that its rows are all in
 next: `session.lifetime.wills`, `session.lifetime.repository`.
 """
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import DISCONNECT, Disconnect
-from session.counters import Counters
 from session.history.session_events import (
     CONNECTION_LOST,
     ENDED_WITH_CONNECTION,
     EXPIRED,
     NO_EXPIRY_LEFT,
-    WILL_DISCONNECTED,
-    WILL_RESUMED,
-    Chronicle,
 )
+from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.connection import ACTIVE, CLOSED, CLOSING, Connection
 from session.live.connection_states import DISCONNECT_RECEIVED, TRANSPORT_LOST, move
-from session.live.tick import Tick
 from session.publish.accept import Publishing
 from session.settings import Settings
 from session.state.session import Session
-from session.state.will_record import decode_connection, encode_connection
+from session.state.will_record import decode_connection
 from storage.errors import CorruptRecord
 from storage.tables.tables import CONNECTIONS, unseal
-from storage.tables.timers import SESSION, WILL, Due
+from storage.tables.timers import SESSION
 from storage.time.broker_clock import crash_time
-
-# Told of what happens to a connection: event, connection, detail in words. Must not call back.
-Observe: TypeAlias = Callable[[str, Connection, str], None]
 
 
 def server_reference(settings: Settings, reason_code: int) -> str | None:
@@ -52,27 +44,21 @@ class DisconnectHandler:
 
     def __init__(
         self,
-        tick: Tick,
-        due: Due,
+        context: ClientContext,
         sessions: Sessions,
         publishing: Publishing,
         wills: Wills,
-        settings: Settings,
-        counters: Counters,
-        settle: Callable[[], bool],
-        observe: Observe,
-        chronicle: Chronicle,
     ) -> None:
-        self._tick: Final = tick
-        self._due: Final = due
+        self._tick: Final = context.tick
+        self._due: Final = context.due
         self._sessions: Final = sessions
         self._publishing: Final = publishing
         self._wills: Final = wills
-        self._settings: Final = settings
-        self._counters: Final = counters
-        self._settle: Final = settle
-        self._observe: Final = observe
-        self._chronicle: Final = chronicle
+        self._settings: Final = context.settings
+        self._counters: Final = context.counters
+        self._settle: Final = context.settle
+        self._observe: Final = context.observe
+        self._chronicle: Final = context.chronicle
 
     def disconnect(self, connection: Connection, packet: Disconnect) -> int:
         """The client says goodbye; returns 0, or the reason code of its mistake."""
@@ -219,39 +205,20 @@ class DisconnectHandler:
                 self._due.add(tick.batch, session.expiry_due_ms, SESSION, name)
             tick.mark(session)
         connection.session = None
-        if will is None:
-            return
-        if not publish_will:
-            self._counters.wills["cancelled"] += 1
-            why = WILL_DISCONNECTED if by_client else WILL_RESUMED
-            self._chronicle.will_cancelled(
-                session.client_id, session.identity, session.incarnation, will, why
+        if will is not None:
+            self._wills.leave(
+                session, will, is_published=publish_will, at_once=ends, by_client=by_client
             )
-        elif ends or will.delay_interval == 0:
-            self._wills.fire(session.client_id, session.identity, will, session.incarnation)
-        else:
-            self._wills.arm(session, will, now)
 
     # Sessions without a connection
 
     def end_stored(self, session: Session, ending: int, *, is_found: bool = False) -> None:
         """End a disconnected session: its waiting will fires, its rows go. The caller settled."""
-        name = session.client_id.encode()
-        waiting = None
-        if session.will_due_ms:
-            waiting = self._due.get(session.will_due_ms, WILL, name)
-            self._due.remove(self._tick.batch, session.will_due_ms, WILL, name)
+        will_due_ms = session.will_due_ms
+        waiting = self._wills.take(session)
         self._sessions.end(session, None, ending, is_found=is_found)
         if waiting is not None:
-            record = decode_connection(waiting)
-            assert record.will is not None
-            self._wills.fire(
-                session.client_id,
-                record.identity,
-                record.will,
-                session.incarnation,
-                session.will_due_ms,
-            )
+            self._wills.fire_waiting(session, waiting, will_due_ms)
 
     def expire(self, client_id: str, due_ms: int) -> None:
         """End a session if it is still disconnected and this is still its time."""
@@ -301,8 +268,4 @@ class DisconnectHandler:
                 self._wills.arm(session, record.will, closed_at_ms)
             self._sessions.write(session)
         elif record.will is not None:
-            name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
-            self._due.add(tick.batch, closed_at_ms, WILL, name, encode_connection(record))
-            self._chronicle.will_delayed(
-                client_id, record.identity, record.incarnation, record.will, closed_at_ms
-            )
+            self._wills.arm_without_session(client_id, record, closed_at_ms)

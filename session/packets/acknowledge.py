@@ -11,12 +11,11 @@ from mqtt.encoder import encode, pubrel
 from mqtt.errors import ProtocolError
 from mqtt.packet_runs import PubackRun
 from mqtt.packets import PUBREL, Puback, Pubcomp, Pubrec, Pubrel
-from session.counters import Counters
 from session.delivery.delivery import Delivery
 from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
+from session.lifetime.context import ClientContext
 from session.live.connection import Connection
-from session.live.tick import Tick
 from session.state.in_flight import (
     AWAITING_PUBACK,
     AWAITING_PUBCOMP,
@@ -37,16 +36,15 @@ class AcknowledgeHandler:
 
     def __init__(
         self,
-        tick: Tick,
+        context: ClientContext,
         delivery: Delivery,
         groups: Groups,
-        counters: Counters,
         dispatches: Dispatches,
     ) -> None:
-        self._tick: Final = tick
+        self._tick: Final = context.tick
         self._delivery: Final = delivery
         self._groups: Final = groups
-        self._counters: Final = counters
+        self._counters: Final = context.counters
         self._dispatches: Final = dispatches
 
     def puback(self, connection: Connection, packet: Puback) -> None:
@@ -79,7 +77,7 @@ class AcknowledgeHandler:
                     packet_ids.append(packet_id)
                     entries.append(entry)
                 if entry & SOURCE_MASK:
-                    self._settle(connection, session, packet_id, entry)
+                    self._release_source(connection, session, packet_id, entry)
         finally:
             if packet_ids:
                 now = self._tick.now
@@ -154,10 +152,12 @@ class AcknowledgeHandler:
 
     def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
         if entry & SOURCE_MASK:
-            self._settle(connection, session, packet_id, entry)
+            self._release_source(connection, session, packet_id, entry)
         self._go_on(connection, session)
 
-    def _settle(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+    def _release_source(
+        self, connection: Connection, session: Session, packet_id: int, entry: int
+    ) -> None:
         """The exchange of a message from elsewhere than the session's streams is over."""
         if entry & SOURCE_MASK == FROM_GROUP:
             self._groups.acknowledged(connection, packet_id, entry)

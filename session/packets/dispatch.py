@@ -23,11 +23,10 @@ from mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from session.counters import Counters
 from session.lifetime.authentication import Authentication
+from session.lifetime.context import ClientContext
 from session.lifetime.disconnect import DisconnectHandler
 from session.live.connection import Connection
-from session.live.tick import Tick
 from session.packets.acknowledge import AcknowledgeHandler
 from session.packets.publish import PublishHandler
 from session.packets.subscribe import SubscribeHandler
@@ -38,8 +37,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        tick: Tick,
-        counters: Counters,
+        context: ClientContext,
         publishes: PublishHandler,
         acknowledgements: AcknowledgeHandler,
         subscriptions: SubscribeHandler,
@@ -49,8 +47,8 @@ class Dispatcher:
         self.publishes: Final = publishes
         self.acknowledgements: Final = acknowledgements
         self.subscriptions: Final = subscriptions
-        self._tick: Final = tick
-        self._counters: Final = counters
+        self._tick: Final = context.tick
+        self._counters: Final = context.counters
         self._authentication: Final = authentication
         self._disconnects: Final = disconnects
 

@@ -13,16 +13,14 @@ from mqtt.errors import ProtocolError
 from mqtt.message import NEVER, Message
 from mqtt.packet_runs import PublishRun
 from mqtt.packets import PUBACK, PUBCOMP, PUBREC, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from session.counters import Counters
 from session.history.publish_events import Receipts
+from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.live.connection import Connection
-from session.live.tick import UNIT_SHIFT, Tick
-from session.ports import Policy
+from session.live.tick import UNIT_SHIFT
 from session.publish.accept import Publishing
 from session.routing.retained import Retained
 from session.routing.router import Route, Routes
-from session.settings import Settings
 from session.state.session import Session
 
 
@@ -31,25 +29,22 @@ class PublishHandler:
 
     def __init__(
         self,
-        tick: Tick,
+        context: ClientContext,
         routes: Routes,
         sessions: Sessions,
         publishing: Publishing,
         retained: Retained,
-        settings: Settings,
-        policy: Policy,
-        counters: Counters,
         receipts: Receipts,
     ) -> None:
-        self._tick: Final = tick
+        self._tick: Final = context.tick
         self._routes: Final = routes
         self._sessions: Final = sessions
         self._publishing: Final = publishing
         self._retained: Final = retained
-        self._settings: Final = settings
-        self._policy: Final = policy
-        self._is_open: Final = policy.is_open
-        self._counters: Final = counters
+        self._settings: Final = context.settings
+        self._policy: Final = context.policy
+        self._is_open: Final = context.policy.is_open
+        self._counters: Final = context.counters
         self._receipts: Final = receipts
 
     def publish(self, connection: Connection, packet: Publish) -> None:
@@ -76,7 +71,7 @@ class PublishHandler:
                 # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
                 if receipts.is_on:
                     receipts.received_again(self._tick.now)
-                self._acknowledge(connection, session, packet, reasons.SUCCESS, True)
+                self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
                 return
             connection.inbound_open += 1
             if connection.inbound_open > self._settings.receive_maximum and connection.version >= 5:
@@ -120,7 +115,8 @@ class PublishHandler:
         elif qos:
             if qos == 2:
                 self._sessions.receive_begun(session, packet.packet_id)
-            self._acknowledge(connection, session, packet, reason_code, accepted.is_changed)
+            is_changed = accepted.is_changed
+            self._acknowledge(connection, session, packet, reason_code, is_changed=is_changed)
 
     def publish_run(self, connection: Connection, run: PublishRun) -> bool:
         """Accept messages of one topic together; False if they must come one by one.
@@ -221,7 +217,7 @@ class PublishHandler:
             self._counters.drop("not_authorized")
         if connection.version >= 5:
             if packet.qos:
-                self._acknowledge(connection, session, packet, reason_code, False)
+                self._acknowledge(connection, session, packet, reason_code, is_changed=False)
                 if packet.qos == 2:
                     connection.inbound_open -= 1  # PUBREC >= 0x80 ends the exchange
             elif reason_code == reasons.TOPIC_NAME_INVALID:
@@ -234,7 +230,7 @@ class PublishHandler:
         if packet.qos == 2:
             self._sessions.receive_begun(session, packet.packet_id)
         if packet.qos:
-            self._acknowledge(connection, session, packet, reasons.SUCCESS, True)
+            self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
 
     def _acknowledge(
         self,
@@ -242,6 +238,7 @@ class PublishHandler:
         session: Session,
         packet: Publish,
         reason_code: int,
+        *,
         is_changed: bool,
     ) -> None:
         """Answer PUBACK or PUBREC: after the commit if there is one, never before older acks."""

@@ -12,15 +12,13 @@ from mqtt.errors import ProtocolError
 from mqtt.packets import SUBACK, UNSUBACK, V4, Suback, Subscribe, Unsuback, Unsubscribe
 from mqtt.packets import Subscription as Request
 from mqtt.topics import filter_problem, levels_count, split_shared
-from session.counters import Counters
 from session.delivery.delivery import Delivery
+from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.live.connection import Connection
-from session.live.tick import FILTER_WORK, Tick
-from session.ports import Policy
+from session.live.tick import FILTER_WORK
 from session.publish.accept import Publishing
 from session.routing.retained import Retained
-from session.settings import Settings
 from session.state.session import Replay, Session
 from session.state.subscription import Subscription
 
@@ -45,23 +43,20 @@ class SubscribeHandler:
 
     def __init__(
         self,
-        tick: Tick,
+        context: ClientContext,
         sessions: Sessions,
         delivery: Delivery,
         publishing: Publishing,
         retained: Retained,
-        settings: Settings,
-        policy: Policy,
-        counters: Counters,
     ) -> None:
-        self._tick: Final = tick
+        self._tick: Final = context.tick
         self._sessions: Final = sessions
         self._delivery: Final = delivery
         self._publishing: Final = publishing
         self._retained: Final = retained
-        self._settings: Final = settings
-        self._policy: Final = policy
-        self._counters: Final = counters
+        self._settings: Final = context.settings
+        self._policy: Final = context.policy
+        self._counters: Final = context.counters
         # The reason codes so far of a long SUBSCRIBE or UNSUBSCRIBE that is not answered yet.
         self.under_way: Final[dict[Connection, list[int]]] = {}
 
@@ -101,7 +96,7 @@ class SubscribeHandler:
         else:
             self.under_way[connection] = codes
         for subscription, is_new in granted:
-            self._owe_retained(connection, session, subscription, is_new)
+            self._owe_retained(connection, session, subscription, is_new=is_new)
         return is_done
 
     def _check_features(self, connection: Connection, packet: Subscribe) -> None:
@@ -177,6 +172,7 @@ class SubscribeHandler:
         connection: Connection,
         session: Session,
         subscription: Subscription,
+        *,
         is_new: bool,
     ) -> None:
         """Queue the retained messages that this SUBSCRIBE asks for [MQTT-3.3.1-9..11]."""

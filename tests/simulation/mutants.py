@@ -151,8 +151,9 @@ def _answer_at_once(patcher: Patcher, present: bool) -> None:
         owner: Any,
         connack: Any,
         *rest: Any,
+        **named: Any,
     ) -> None:
-        original(self, connection, owner, connack, *rest)
+        original(self, connection, owner, connack, *rest, **named)
         if connack.session_present is present and connection.gated:
             connection.gated = False
             held, connection.held = connection.held, []
@@ -321,12 +322,12 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
         return result
 
     def begin(
-        original: Any, self: ConnectHandler, connection: Any, new: Session, *rest: Any
+        original: Any, self: ConnectHandler, connection: Any, new: Session, *rest: Any, **named: Any
     ) -> Any:
         kept = left.pop(new.client_id, None)
         if kept and not new.in_flight:
             new.in_flight.update(kept)
-        return original(self, connection, new, *rest)
+        return original(self, connection, new, *rest, **named)
 
     def attach(original: Any, self: Sessions, connection: Connection) -> None:
         original(self, connection)
@@ -404,7 +405,7 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
     def around(original: Any, self: Wills, *entry: Any) -> None:
         postponed.append(lambda: original(self, *entry))
 
-    patcher.wrap(Wills, "will_is_due", around)
+    patcher.wrap(Wills, "come_due", around)
 
 
 @mutant("sessions")
@@ -448,7 +449,7 @@ def will_delay_is_ignored(patcher: Patcher) -> None:
     """A delayed will fires at once."""
 
     def around(original: Any, self: Wills, owner: Session, will: Any, closed_at: int) -> None:
-        self.fire(owner.client_id, owner.identity, will, owner.incarnation)
+        self._fire(owner.client_id, owner.identity, will, owner.incarnation)
 
     patcher.wrap(Wills, "arm", around)
 
