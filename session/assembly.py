@@ -15,13 +15,19 @@ from session.history.recorder import Ledger
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
+from session.lifetime.connect import ConnectHandler
+from session.lifetime.context import ClientContext, Observe
+from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.housekeeping import Housekeeping
-from session.lifetime.lifecycle import Lifecycle, Observe
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep
+from session.lifetime.wills import Wills
 from session.live.connection import Connection
 from session.live.core import Core, Database
-from session.packets.inbound import Inbound
+from session.packets.acknowledge import AcknowledgeHandler
+from session.packets.dispatch import Dispatcher
+from session.packets.publish import PublishHandler
+from session.packets.subscribe import SubscribeHandler
 from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota
@@ -102,35 +108,37 @@ class Assembly:
             self.receipts,
             self.chronicle,
         )
-        self.lifecycle: Final = Lifecycle(
-            tick,
-            due,
+        context = ClientContext(
+            core,
+            database,
+            ports.policy,
+            self.chronicle,
+            self.writer.settle,
+            ports.observe,
+        )
+        wills = Wills(context, self.publishing)
+        self.disconnects: Final = DisconnectHandler(context, self.sessions, self.publishing, wills)
+        self.connects: Final = ConnectHandler(
+            context,
             self.sessions,
             self.delivery,
             self.publishing,
-            settings,
+            wills,
+            self.disconnects,
             ports.authenticator,
-            ports.policy,
-            counters,
             ports.new_client_id,
-            self.writer.settle,
             self.writer.settle_for,
             self.silence.watch,
-            ports.observe,
-            self.chronicle,
         )
-        self.inbound: Final = Inbound(
-            tick,
-            self.routes,
-            self.sessions,
-            self.delivery,
-            self.publishing,
-            self.retained,
-            settings,
-            ports.policy,
-            counters,
-            self.receipts,
-            dispatches,
+        self.dispatcher: Final = Dispatcher(
+            context,
+            PublishHandler(
+                context, self.routes, self.sessions, self.publishing, self.retained, self.receipts
+            ),
+            AcknowledgeHandler(context, self.delivery, dispatches),
+            SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
+            self.connects.authentication,
+            self.disconnects,
         )
         self.collection: Final = Collection(
             core,
@@ -147,7 +155,8 @@ class Assembly:
             core,
             database,
             self.retained,
-            self.lifecycle,
+            self.disconnects,
+            wills,
             self.collection,
             census,
             self.writer.settle,

@@ -4,7 +4,7 @@ Shells feed it: `open`, `receive`, `transport_lost`, `handle_timeout`, then once
 `end_tick`, which writes everything that changed as one un-synced batch and hands the out-buffers to
 the transports. Replies that promise something wait for `committed(serial)`. No I/O but the store
 and the transports it is given, no clock, no randomness: the simulation runs this very class. Read
-next: `session.packets.inbound` (packets), `session.lifetime.lifecycle` (connections),
+next: `session.packets.dispatch` (packets), `session.lifetime.connect` (connections),
 `session.delivery.delivery` (messages).
 """
 
@@ -21,19 +21,12 @@ from mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
-    Pingreq,
-    Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
-    Pubrel,
-    Subscribe,
-    Unsubscribe,
 )
 from session.assembly import Assembly, Ports
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.lifecycle import Observe
+from session.lifetime.context import Observe
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -41,6 +34,14 @@ from session.live.connection import (
     CLOSED,
     CLOSING,
     Connection,
+)
+from session.live.connection_states import (
+    CONNECT_TIMEOUT,
+    DISCONNECT_RECEIVED,
+    KEEP_ALIVE_TIMEOUT,
+    PROTOCOL_ERROR,
+    TURNED_AWAY,
+    move,
 )
 from session.live.core import Core
 from session.live.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
@@ -137,8 +138,9 @@ class Engine:
         self._replies = assembly.replies
         self._sessions = assembly.sessions
         self._publishing = assembly.publishing
-        self._lifecycle = assembly.lifecycle
-        self._inbound = assembly.inbound
+        self._connects = assembly.connects
+        self._disconnects = assembly.disconnects
+        self._dispatcher = assembly.dispatcher
         self._housekeeping = assembly.housekeeping
         self._collection = assembly.collection
         self._health = assembly.health
@@ -180,7 +182,7 @@ class Engine:
         self._silence.watch(connection)
         is_welcome = self._admission.enter(connection, len(self._connections), now)
         if self._maintenance.is_draining or not is_welcome:
-            connection.state = CLOSING
+            move(connection, TURNED_AWAY)
             self._tick.close(connection)
         return connection
 
@@ -203,7 +205,8 @@ class Engine:
     def _handle(self, connection: Connection, packets: list[Received], size: int, now: int) -> None:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
-        inbound = self._inbound
+        publishes = self._dispatcher.publishes
+        acknowledgements = self._dispatcher.acknowledgements
         tick = self._tick
         work_max = self._turns.work_max
         spared = self._turns.spared
@@ -226,16 +229,16 @@ class Engine:
                         self._begin(connection, packet)
                     elif type(packet) is Publish:
                         received[PUBLISH] += 1
-                        inbound.publish(connection, packet)
+                        publishes.publish(connection, packet)
                     elif type(packet) is PublishRun:
-                        if inbound.publish_run(connection, packet):
+                        if publishes.publish_run(connection, packet):
                             received[PUBLISH] += len(packet.payloads)
                         else:
                             self._publish_each(connection, packet)
                     elif type(packet) is PubackRun:
                         received[PUBACK] += len(packet.packet_ids)
-                        inbound.puback_run(connection, packet)
-                    elif not self._dispatch(connection, packet):
+                        acknowledgements.puback_run(connection, packet)
+                    elif not self._dispatcher.dispatch(connection, packet):
                         self._turns.postpone(connection, packets[handled:])  # it is under way
                         break
                     if connection.state >= CLOSING:
@@ -274,7 +277,7 @@ class Engine:
     def _publish_each(self, connection: Connection, run: PublishRun) -> None:
         for packet in run.packets():
             self.counters.packets_received[PUBLISH] += 1
-            self._inbound.publish(connection, packet)
+            self._dispatcher.publishes.publish(connection, packet)
             if connection.state >= CLOSING:
                 return
 
@@ -285,7 +288,7 @@ class Engine:
             self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
-            self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
+            self._connects.connect(connection, packet, lambda: self._handle_early(connection))
             if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
         elif connection.handshake is not None:
@@ -295,9 +298,9 @@ class Engine:
         """Handle a packet that came before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
+            self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
-            connection.state = CLOSING
+            move(connection, DISCONNECT_RECEIVED)
             self._tick.close(connection)
         else:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
@@ -308,44 +311,13 @@ class Engine:
             connection.transport.resume_reading()
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
-    def _dispatch(self, connection: Connection, packet: Received) -> bool:
-        """Handle a packet; False if it is a long one, of which more is to be done."""
-        inbound = self._inbound
-        if connection not in inbound.under_way:
-            self.counters.packets_received[packet.kind] += 1
-        if isinstance(packet, Publish):
-            inbound.publish(connection, packet)
-        elif isinstance(packet, Puback):
-            inbound.puback(connection, packet)
-        elif isinstance(packet, Pubrec):
-            inbound.pubrec(connection, packet)
-        elif isinstance(packet, Pubrel):
-            inbound.pubrel(connection, packet)
-        elif isinstance(packet, Pubcomp):
-            inbound.pubcomp(connection, packet)
-        elif isinstance(packet, Pingreq):
-            inbound.ping(connection)
-        elif isinstance(packet, Subscribe):
-            return inbound.subscribe(connection, packet)
-        elif isinstance(packet, Unsubscribe):
-            return inbound.unsubscribe(connection, packet)
-        elif isinstance(packet, Disconnect):
-            mistake = self._lifecycle.disconnect(connection, packet)
-            if mistake:
-                raise ProtocolError("session expiry interval raised from 0", mistake)
-        elif isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
-        else:
-            raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
-        return True
-
     def _fail(self, connection: Connection, error: MqttError) -> None:
         """A client broke the protocol: say why where the version can, and close."""
         if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
             self._refuse(connection, error)
             return
         self.counters.disconnects[_DISCONNECTS.get(error.reason_code, "protocol_error")] += 1
-        self._lifecycle.end(connection, error.reason_code)
+        self._disconnects.end(connection, PROTOCOL_ERROR, error.reason_code)
 
     def _refuse(self, connection: Connection, error: MqttError) -> None:
         """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
@@ -357,7 +329,7 @@ class Engine:
             connection.version = 5 if is_five else 4
         elif connection.version < 5:
             connection.version = 0  # malformed: no CONNACK at all [MQTT-3.1.4-1]
-        self._lifecycle.refuse(connection, error.reason_code)
+        self._connects.refuse(connection, error.reason_code)
 
     def transport_lost(self, connection: Connection, now: int) -> None:
         """The transport is closed, by whomever. Idempotent."""
@@ -373,8 +345,8 @@ class Engine:
             if connection.state >= CLOSING:
                 break
             self._handle(connection, packets, 0, now)
-        self._inbound.under_way.pop(connection, None)
-        self._lifecycle.lost(connection)
+        self._dispatcher.subscriptions.under_way.pop(connection, None)
+        self._disconnects.lost(connection)
         self._connections.pop(connection, None)
         self._turns.forget(connection)
         self._pauses.forget(connection)
@@ -497,11 +469,11 @@ class Engine:
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
-            connection.state = CLOSING
+            move(connection, CONNECT_TIMEOUT)
             self._tick.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
-            self._lifecycle.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
+            self._disconnects.end(connection, KEEP_ALIVE_TIMEOUT, reasons.KEEP_ALIVE_TIMEOUT)
 
     # Operation
 

@@ -1,7 +1,7 @@
 """What an operator or the process asks of a running engine: send clients away, say what is there.
 
 Connections end in slices, so that a drain of a hundred thousand does not stop the loop. Must never
-set the clock: `session.engine` does that before it calls. Read next: `session.lifetime.lifecycle`,
+set the clock: `session.engine` does that before it calls. Read next: `session.lifetime.disconnect`,
 which ends connections.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 from mqtt import reasons
 from session.assembly import Assembly
 from session.live.connection import CLOSING, Connection
+from session.live.connection_states import SENT_AWAY
 from session.live.gauges import count_live
 
 # Connections that one tick ends when all have to go; 50 microseconds each.
@@ -63,7 +64,7 @@ class Maintenance:
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
                 self._parts.core.counters.disconnects[word] += 1
-                self._parts.lifecycle.end(connection, reason_code)
+                self._parts.disconnects.end(connection, SENT_AWAY, reason_code)
         return True
 
     def stats(self, durable: int) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 Clients that were connected when the broker died count as disconnected from the time of its last
 sign of life on. Runs once, before anything else; a million sessions cost no more than their
-filters. Read next: `session.lifetime.lifecycle` (`recover`), `session.lifetime.repository`.
+filters. Read next: `session.lifetime.disconnect` (`recover`), `session.lifetime.repository`.
 """
 
 from typing import Final
@@ -98,7 +98,7 @@ def _settle_connections(assembly: Assembly, alive_ms: int) -> int:
     """End the connections that the store still has, in several batches; return how many."""
     were_connected = 0
     for key, value in scan_all(assembly.database.store, CONNECTIONS, b"", None):
-        assembly.lifecycle.recover(key.decode(), value, alive_ms)
+        assembly.disconnects.recover(key.decode(), value, alive_ms)
         were_connected += 1
         if were_connected % RECOVER_SLICE == 0:
             assembly.writer.write()

@@ -1,7 +1,7 @@
 """What time makes due: wills, expiries, old generations, the census; one bounded slice at a time.
 
 Must never do so much at once that clients wait. Read next: `session.lifetime.collection`
-(generations), `session.lifetime.lifecycle` (what a due will or expiry means).
+(generations), `session.lifetime.wills`, `session.lifetime.disconnect` (a due will, a due expiry).
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from typing import Final
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
-from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.disconnect import DisconnectHandler
+from session.lifetime.wills import Wills
 from session.live.core import Core, Database
 from session.routing.retained import Retained
 from storage.tables.timers import RETAINED, SESSION, WILL
@@ -27,7 +28,8 @@ class Housekeeping:
         core: Core,
         database: Database,
         retained: Retained,
-        lifecycle: Lifecycle,
+        disconnects: DisconnectHandler,
+        wills: Wills,
         collection: Collection,
         census: Census,
         settle: Callable[[], bool],
@@ -38,7 +40,8 @@ class Housekeeping:
         self._counters: Final = core.counters
         self._due: Final = database.due
         self._retained: Final = retained
-        self._lifecycle: Final = lifecycle
+        self._disconnects: Final = disconnects
+        self._wills: Final = wills
         self._collection: Final = collection
         self._census: Final = census
         self._settle: Final = settle
@@ -84,8 +87,8 @@ class Housekeeping:
                 continue
             self._due.remove(batch, entry.at_ms, entry.kind, entry.name)
             if entry.kind == WILL:
-                self._lifecycle.will_is_due(entry.name, entry.value, entry.at_ms)
+                self._wills.come_due(entry.name, entry.value, entry.at_ms)
             elif entry.kind == SESSION:
-                self._lifecycle.expire(entry.name.decode(), entry.at_ms)
+                self._disconnects.expire(entry.name.decode(), entry.at_ms)
             elif entry.kind == RETAINED and self._retained.expire(entry.name, now):
                 self._counters.expired_messages += 1

@@ -2,8 +2,8 @@
 
 Offline sessions cost no memory but their filters: a session is loaded when its client connects and
 forgotten when it leaves. All writes go into the tick's batch; all loads see the store, so the
-engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of packets. Read next:
-`session.lifetime.lifecycle`.
+engine writes its batch before it loads (`TickWriter.settle`). Knows nothing of packets. Read next:
+`session.lifetime.connect`.
 """
 
 from itertools import islice
