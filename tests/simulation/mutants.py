@@ -655,18 +655,19 @@ def expiry_clock_restarts_with_the_broker(patcher: Patcher) -> None:
 
     def around(original: Any, self: Engine, now: int, **named: Any) -> Any:
         result = original(self, now, **named)
-        for entry in self._due.come(now + (1 << 40), 10_000):
-            if entry.kind != SESSION or self._due.is_removed(entry.key):
+        due = self._housekeeping._due
+        for entry in due.come(now + (1 << 40), 10_000):
+            if entry.kind != SESSION or due.is_removed(entry.key):
                 continue
             loaded = self._sessions.load(entry.name.decode())
             if loaded is None:
                 continue
-            self._due.remove(self._tick.batch, entry.at_ms, SESSION, entry.name)
+            due.remove(self._tick.batch, entry.at_ms, SESSION, entry.name)
             loaded.expiry_due_ms = loaded.expires_at(now)
-            self._due.add(self._tick.batch, loaded.expiry_due_ms, SESSION, entry.name)
+            due.add(self._tick.batch, loaded.expiry_due_ms, SESSION, entry.name)
             self._sessions.write(loaded)
-        self._write()
-        self._due.open()
+        self._writer.write()
+        due.open()
         return result
 
     patcher.wrap(Engine, "start", around)
