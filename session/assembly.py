@@ -6,7 +6,6 @@ Read next: `session.engine`, which runs them.
 from collections.abc import Callable
 from typing import Final
 
-from session.counters import Counters
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
 from session.history.delivery_events import Dispatches
@@ -15,157 +14,151 @@ from session.history.publish_events import Receipts
 from session.history.recorder import Ledger
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
-from session.lifetime.collection import Housekeeping
-from session.lifetime.lifecycle import Lifecycle, Observe
+from session.lifetime.collection import Collection
+from session.lifetime.connect import ConnectHandler
+from session.lifetime.context import ClientContext, Observe
+from session.lifetime.disconnect import DisconnectHandler
+from session.lifetime.housekeeping import Housekeeping
 from session.lifetime.repository import Sessions
+from session.lifetime.sweep import Sweep
+from session.lifetime.wills import Wills
 from session.live.connection import Connection
-from session.live.tick import Tick
-from session.packets.inbound import Inbound
+from session.live.core import Core, Database
+from session.packets.acknowledge import AcknowledgeHandler
+from session.packets.dispatch import Dispatcher
+from session.packets.publish import PublishHandler
+from session.packets.subscribe import SubscribeHandler
 from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
-from session.publish.storage_quota import Quota, generation_size
+from session.publish.storage_quota import Quota
+from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Routes
+from session.scheduling.admission import Admission
 from session.scheduling.commit_gate import Replies
-from session.settings import Settings
-from storage.api import Store
-from storage.log.message_log import MessageLog
-from storage.tables.tables import Totals
-from storage.tables.timers import Due
+from session.scheduling.keep_alive import Silence
+from session.scheduling.read_pauses import ReadPauses
+from session.scheduling.work_budget import Turns
+from session.tick_writer import TickWriter
 
 
-class Hooks:
-    """What the parts may ask of the engine."""
-
-    def __init__(
-        self,
-        settle: Callable[[], bool],
-        settle_for: Callable[[str], bool],
-        watch: Callable[[Connection], None],
-        observe: Observe,
-        read_on: Callable[[Connection], None],
-    ) -> None:
-        self.settle: Final = settle
-        self.settle_for: Final = settle_for
-        self.watch: Final = watch
-        self.observe: Final = observe
-        self.read_on: Final = read_on
-
-
-class Parts:
-    """One of each."""
+class Ports:
+    """The engine's surroundings, as far as its parts ask them."""
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        settings: Settings,
-        policy: Policy,
-        counters: Counters,
-        totals: Totals,
-        boot: int,
         authenticator: Authenticator,
+        policy: Policy,
         new_client_id: Callable[[], str],
-        hooks: Hooks,
+        observe: Observe,
     ) -> None:
-        self.log: Final = MessageLog(
-            store,
-            layout=settings.layout,
-            generation_size_bytes=generation_size(settings),
-            generation_age_ms=settings.generation_age_s * 1000,
-        )
+        self.authenticator: Final = authenticator
+        self.policy: Final = policy
+        self.new_client_id: Final = new_client_id
+        self.observe: Final = observe
+
+
+class Assembly:
+    """One of each part."""
+
+    def __init__(
+        self,
+        core: Core,
+        database: Database,
+        ports: Ports,
+    ) -> None:
+        tick, settings, counters = core.tick, core.settings, core.counters
+        store, log, due = database.store, database.log, database.due
+        self.core: Final = core
+        self.database: Final = database
+        self.connections: Final[dict[Connection, None]] = {}
+        live: dict[str, Connection] = {}
+        self.turns: Final = Turns(tick, settings.tick_work_max)
+        self.pauses: Final = ReadPauses(self.turns)
+        self.admission: Final = Admission(settings, self.pauses)
+        self.silence: Final = Silence(settings, self.connections)
+        self.health: Final = StoreHealth()
         self.ledger: Final = Ledger(settings)
-        self.outbox: Final = Outbox(tick, self.ledger, self.log, settings)
+        self.outbox: Final = Outbox(tick, self.ledger, log, settings)
         self.receipts: Final = Receipts(self.ledger)
         dispatches = Dispatches(self.ledger)
-        self.chronicle: Final = Chronicle(self.ledger, tick, self.log)
-        self.due: Final = Due(store)
+        self.chronicle: Final = Chronicle(self.ledger, tick, log, live)
         self.routes: Final = Routes()
-        self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
-        self.quota: Final = Quota(store, self.log, settings)
-        context = DeliveryContext(
-            tick, store, self.log, self.routes, settings, policy, counters, dispatches
+        self.retained: Final = Retained(tick, store, due, database.totals, settings, self.chronicle)
+        self.quota: Final = Quota(store, log, settings)
+        self.delivery: Final = Delivery(
+            DeliveryContext(core, database, self.routes, ports.policy, dispatches), self.retained
         )
-        self.delivery: Final = Delivery(context, self.retained)
-        self.replies: Final = Replies(tick, self.delivery, settings, counters, hooks.read_on)
+        self.replies: Final = Replies(tick, self.delivery, settings, counters, self.pauses.resume)
+        sweep = Sweep()
         self.sessions: Final = Sessions(
-            tick,
-            store,
-            self.log,
-            self.due,
-            totals,
-            self.routes,
-            self.delivery,
-            counters,
-            boot,
-            self.chronicle,
+            core, database, self.routes, self.delivery, self.quota, sweep, self.chronicle, live
         )
-        self.chronicle.live = self.sessions.live
+        self.writer: Final = TickWriter(
+            core, database, self.retained, self.sessions, self.ledger, self.health, self.pauses
+        )
         self.publishing: Final = Publishing(
-            tick,
-            self.log,
+            core,
+            database,
             self.routes,
             self.retained,
             self.delivery,
             self.quota,
-            settings,
-            counters,
+            self.health,
             self.receipts,
             self.chronicle,
         )
-        self.lifecycle: Final = Lifecycle(
-            tick,
-            self.due,
+        context = ClientContext(
+            core,
+            database,
+            ports.policy,
+            self.chronicle,
+            self.writer.settle,
+            ports.observe,
+        )
+        wills = Wills(context, self.publishing)
+        self.disconnects: Final = DisconnectHandler(context, self.sessions, self.publishing, wills)
+        self.connects: Final = ConnectHandler(
+            context,
             self.sessions,
             self.delivery,
             self.publishing,
-            settings,
-            authenticator,
-            policy,
-            counters,
-            new_client_id,
-            hooks.settle,
-            hooks.settle_for,
-            hooks.watch,
-            hooks.observe,
-            self.chronicle,
+            wills,
+            self.disconnects,
+            ports.authenticator,
+            ports.new_client_id,
+            self.writer.settle_for,
+            self.silence.watch,
         )
-        self.inbound: Final = Inbound(
-            tick,
-            self.routes,
-            self.sessions,
+        self.dispatcher: Final = Dispatcher(
+            context,
+            PublishHandler(
+                context, self.routes, self.sessions, self.publishing, self.retained, self.receipts
+            ),
+            AcknowledgeHandler(context, self.delivery, dispatches),
+            SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
+            self.connects.authentication,
+            self.disconnects,
+        )
+        self.collection: Final = Collection(
+            core,
+            database,
             self.delivery,
-            self.publishing,
-            self.retained,
-            settings,
-            policy,
-            counters,
-            self.receipts,
-            dispatches,
-        )
-        self.census: Final = Census(
-            tick,
-            store,
             self.sessions,
-            totals,
-            hooks.settle,
-            self.chronicle,
-            boot,
+            self.quota,
+            sweep,
+            self.writer.settle,
+            self.writer.next_serial,
         )
+        census = Census(core, database, self.sessions, self.writer.settle, self.chronicle)
         self.housekeeping: Final = Housekeeping(
-            tick,
-            store,
-            self.log,
-            self.due,
-            self.sessions,
-            self.delivery,
+            core,
+            database,
             self.retained,
-            self.lifecycle,
-            self.quota,
-            settings,
-            counters,
-            hooks.settle,
+            self.disconnects,
+            wills,
+            self.collection,
+            census,
+            self.writer.settle,
             self.chronicle,
-            self.census,
         )
-        self.sessions.parted = self.housekeeping.parted

@@ -4,18 +4,16 @@ Shells feed it: `open`, `receive`, `transport_lost`, `handle_timeout`, then once
 `end_tick`, which writes everything that changed as one un-synced batch and hands the out-buffers to
 the transports. Replies that promise something wait for `committed(serial)`. No I/O but the store
 and the transports it is given, no clock, no randomness: the simulation runs this very class. Read
-next: `session.packets.inbound` (packets), `session.lifetime.lifecycle` (connections),
+next: `session.packets.dispatch` (packets), `session.lifetime.connect` (connections),
 `session.delivery.delivery` (messages).
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from mqtt import reasons
 from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
-from mqtt.message import NEVER, Message
 from mqtt.packet_runs import PubackRun, PublishRun, Received
 from mqtt.packets import (
     PUBACK,
@@ -23,19 +21,12 @@ from mqtt.packets import (
     Auth,
     Connect,
     Disconnect,
-    Pingreq,
-    Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
-    Pubrel,
-    Subscribe,
-    Unsubscribe,
 )
-from session.assembly import Hooks, Parts
+from session.assembly import Assembly, Ports
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.lifecycle import Observe
+from session.lifetime.context import Observe
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -44,41 +35,29 @@ from session.live.connection import (
     CLOSING,
     Connection,
 )
-from session.live.gauges import count_live
+from session.live.connection_states import (
+    CONNECT_TIMEOUT,
+    DISCONNECT_RECEIVED,
+    KEEP_ALIVE_TIMEOUT,
+    PROTOCOL_ERROR,
+    TURNED_AWAY,
+    move,
+)
+from session.live.core import Core
 from session.live.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
+from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
-from session.scheduling.admission import Admission
-from session.scheduling.keep_alive import Silence
-from session.scheduling.work_budget import Turns
+from session.recovery import Recovery, open_database, recover
 from session.settings import Settings
 from storage.api import Store
-from storage.errors import Recoverable, WriteStalled
-from storage.tables.tables import (
-    BOOT_KEY,
-    CONNECTIONS,
-    FAMILIES,
-    META,
-    Totals,
-    check_format,
-    encode_boot,
-    load_boot,
-    load_totals,
-    scan_all,
-)
+from storage.errors import Recoverable
+from storage.tables.tables import META
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 # Bytes sent behind a CONNECT that one connection may have waiting until it is judged: what one read
 # of a socket may bring.
 EARLY_BYTES_MAX: Final = 256 << 10
 SLOW_PACKET_BYTES: Final = 1024  # a packet of which so much is there may take its time
-RETRY_MS: Final = 100  # how long after a refused write the same batch is tried again
-STALL_RETRY_MS: Final = 10
-# Changes an unwritten batch may have before whoever adds to it is not read from any more.
-STALLED_CHANGES_MAX: Final = 4096
-STALLED_BYTES_MAX: Final = 8 << 20  # the same, received since the store refused a batch first
-# Connections that one tick ends when all have to go; 50 microseconds each.
-DEPARTURES_MAX: Final = 256
-RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
 
 _DISCONNECTS: Final = {
     reasons.MALFORMED_PACKET: "malformed_packet",
@@ -89,18 +68,6 @@ _DISCONNECTS: Final = {
     reasons.MESSAGE_RATE_TOO_HIGH: "rate_exceeded",
     reasons.UNSPECIFIED_ERROR: "server_error",
 }
-
-
-class Recovery:
-    """What a start found."""
-
-    __slots__ = ("filters", "retained", "sessions", "were_connected")
-
-    def __init__(self, sessions: int, filters: int, retained: int, were_connected: int) -> None:
-        self.sessions = sessions
-        self.filters = filters
-        self.retained = retained
-        self.were_connected = were_connected  # clients that a crash had disconnected
 
 
 class Engine:
@@ -125,75 +92,17 @@ class Engine:
         taken for all clocks. `observe` is told when a client connects, is refused or goes; it must
         not call back.
         """
-        self._observe: Final = observe or _unobserved
-        self._heartbeat: Final = heartbeat or _plain_heartbeat
         self.settings: Final = settings
         self.counters: Final = counters
-        self.written: int = 0  # serial of the last written batch
         self.durable: int = 0  # serial up to which the shell reported commits
         self._store: Final = store
-        self._authenticator: Final = authenticator
-        self._policy: Final = policy
-        self._new_client_id: Final = new_client_id
-        self._tick: Final = Tick(settings.progress_delay_ms)
-        self._connections: dict[Connection, None] = {}
-        self._next_number = 1
-        self._silence: Final = Silence(settings, self._connections)
-        self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
-        # Who has to go, and why: the reason code, and the word it is counted under.
-        self._departures: deque[tuple[Connection, int, str]] = deque()
+        self._ports: Final = Ports(authenticator, policy, new_client_id, observe or _unobserved)
+        self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
-        self._retry_ms: int | None = None  # a batch was refused; when to try it again
-        # What the store said to the last batch, None if it took it. Until then nothing is lost and
-        # nothing is acknowledged; a shell may free space or reopen the store meanwhile.
-        self.refused_by: Recoverable | None = None
-        self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
-        self._is_low = False
-        self._is_draining = False
-        self._end_written: int = 0  # end of the log when a batch was written last
-        self._refused_at: int = 0  # bytes received when the store refused a batch
-        self._admission: Final = Admission(settings, self._resume_reading)
-        self._turns: Final = Turns(self._tick, settings.tick_work_max, self._handle_later)
-        self._totals: Totals = Totals()
-        self._boot = 0  # starts of the broker on this store, this one included
-
-    def _build(self) -> None:
-        """Put the parts together around the opened store."""
-        parts = Parts(
-            self._tick,
-            self._store,
-            self.settings,
-            self._policy,
-            self.counters,
-            self._totals,
-            self._boot,
-            self._authenticator,
-            self._new_client_id,
-            Hooks(
-                self.settle,
-                self.settle_for,
-                self._silence.watch,
-                self._observe,
-                self._resume_reading,
-            ),
-        )
-        self._log = parts.log
-        self._due = parts.due
-        self._routes = parts.routes
-        self._retained = parts.retained
-        self._quota = parts.quota
-        self._ledger = parts.ledger
-        self.outbox: Outbox = parts.outbox  # the history, for whoever exports it
-        self._receipts = parts.receipts
-        self._delivery = parts.delivery
-        self._groups = parts.delivery.groups
-        self._replies = parts.replies
-        self._sessions = parts.sessions
-        self._publishing = parts.publishing
-        self._lifecycle = parts.lifecycle
-        self._inbound = parts.inbound
-        self._housekeeping = parts.housekeeping
-        self._chronicle = parts.chronicle
+        self._tick: Final = Tick(settings.progress_delay_ms)
+        self._core: Final = Core(self._tick, settings, counters)
+        self._next_number = 1
+        self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
 
     # Start
 
@@ -206,45 +115,41 @@ class Engine:
         its numbers again. On return everything is written; it is durable with the next commit.
         Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
         """
-        store = self._store
-        existing = set(store.families())
-        for family in FAMILIES:
-            if family not in existing:
-                store.create_family(family)
         self._tick.now = now
-        check_format(store, self._tick.batch)
-        self._totals = load_totals(store)
-        self._boot = max(load_boot(store)[0], told_of) + 1
-        self._tick.batch.append((META, BOOT_KEY, encode_boot(self._boot, 0)))
-        self._build()
-        self._ledger.begin(self._boot, now, store)
-        self._log.open(now)
-        self._receipts.begin(self._log.end)
-        self._chronicle.booted(store)
-        self._due.open()
-        self._sessions.open()
-        self._groups.open()
-        self._drop_deserted_groups()
-        heartbeat = store.get(META, HEARTBEAT_KEY)
-        if heartbeat is not None:
-            alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
-        were_connected = 0
-        for key, value in scan_all(store, CONNECTIONS, b"", None):
-            self._lifecycle.recover(key.decode(), value, alive_ms)
-            were_connected += 1
-            if were_connected % RECOVER_SLICE == 0:
-                self._write()
-        self._housekeeping.open()
+        database = open_database(self._store, self._core, told_of)
+        assembly = Assembly(self._core, database, self._ports)
+        self._take(assembly)
+        recovery = recover(assembly, now, alive_ms)
         self._beat(now)
-        self._write()
-        return Recovery(
-            self._totals.sessions, len(self._routes), self._totals.retained, were_connected
-        )
+        self._writer.write()
+        return recovery
 
-    def _drop_deserted_groups(self) -> None:
-        for group in self._groups.all():
-            if not group.stored_members:
-                self._sessions.end_if_deserted(group)
+    def _take(self, assembly: Assembly) -> None:
+        """Take those parts that events go to."""
+        self._connections = assembly.connections
+        self._log = assembly.database.log
+        self._routes = assembly.routes
+        self._retained = assembly.retained
+        self._ledger = assembly.ledger
+        self.outbox: Outbox = assembly.outbox  # the history, for whoever exports it
+        self._receipts = assembly.receipts
+        self._delivery = assembly.delivery
+        self._groups = assembly.delivery.groups
+        self._replies = assembly.replies
+        self._sessions = assembly.sessions
+        self._publishing = assembly.publishing
+        self._connects = assembly.connects
+        self._disconnects = assembly.disconnects
+        self._dispatcher = assembly.dispatcher
+        self._housekeeping = assembly.housekeeping
+        self._collection = assembly.collection
+        self._health = assembly.health
+        self._writer = assembly.writer
+        self._turns = assembly.turns
+        self._pauses = assembly.pauses
+        self._admission = assembly.admission
+        self._silence = assembly.silence
+        self._maintenance = Maintenance(assembly)
 
     # Connections
 
@@ -276,8 +181,8 @@ class Engine:
         self.counters.connections_accepted += 1
         self._silence.watch(connection)
         is_welcome = self._admission.enter(connection, len(self._connections), now)
-        if self._is_draining or not is_welcome:
-            connection.state = CLOSING
+        if self._maintenance.is_draining or not is_welcome:
+            move(connection, TURNED_AWAY)
             self._tick.close(connection)
         return connection
 
@@ -290,7 +195,7 @@ class Engine:
         decoder = connection.decoder
         waiting = self._turns.waiting
         if waiting and connection in waiting:
-            waiting[connection] += decoder.receive_runs(data)  # what a transport still had
+            self._turns.add(connection, decoder.receive_runs(data))  # what a transport still had
             return
         self._handle(connection, decoder.receive_runs(data), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
@@ -300,7 +205,8 @@ class Engine:
     def _handle(self, connection: Connection, packets: list[Received], size: int, now: int) -> None:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
-        inbound = self._inbound
+        publishes = self._dispatcher.publishes
+        acknowledgements = self._dispatcher.acknowledgements
         tick = self._tick
         work_max = self._turns.work_max
         spared = self._turns.spared
@@ -323,16 +229,16 @@ class Engine:
                         self._begin(connection, packet)
                     elif type(packet) is Publish:
                         received[PUBLISH] += 1
-                        inbound.publish(connection, packet)
+                        publishes.publish(connection, packet)
                     elif type(packet) is PublishRun:
-                        if inbound.publish_run(connection, packet):
+                        if publishes.publish_run(connection, packet):
                             received[PUBLISH] += len(packet.payloads)
                         else:
                             self._publish_each(connection, packet)
                     elif type(packet) is PubackRun:
                         received[PUBACK] += len(packet.packet_ids)
-                        inbound.puback_run(connection, packet)
-                    elif not self._dispatch(connection, packet):
+                        acknowledgements.puback_run(connection, packet)
+                    elif not self._dispatcher.dispatch(connection, packet):
                         self._turns.postpone(connection, packets[handled:])  # it is under way
                         break
                     if connection.state >= CLOSING:
@@ -354,9 +260,8 @@ class Engine:
         if decoder.error is not None:
             if connection not in self._turns.waiting:
                 self._fail(connection, decoder.error)
-        elif self._retry_ms is not None and self._is_stuffed():
-            self._stalled[connection] = None
-            connection.transport.pause_reading()
+        elif self._health.retry_ms is not None and self._writer.is_overfull():
+            self._pauses.stall(connection)
         else:
             self._turns.read_enough(connection, size)
         if connection.meters is not None and connection.state < CLOSING:
@@ -366,39 +271,15 @@ class Engine:
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
 
-    def _read_after_turn(self, connection: Connection) -> None:
-        """Read on from a client that had to wait for its turn."""
-        if connection.state == AUTHENTICATING and connection.handshake is not None:
-            connection.transport.resume_reading()
-        self._resume_reading(connection)
-
     def _handle_later(self, connection: Connection, packets: list[Received]) -> None:
         self._handle(connection, packets, 0, self._tick.now)
-
-    def _is_stuffed(self) -> bool:
-        """Is there enough already that the store does not take?"""
-        accepted = self._log.end - self._end_written
-        if len(self._tick.batch) + accepted > STALLED_CHANGES_MAX:
-            return True
-        return self.counters.bytes_received - self._refused_at > STALLED_BYTES_MAX
 
     def _publish_each(self, connection: Connection, run: PublishRun) -> None:
         for packet in run.packets():
             self.counters.packets_received[PUBLISH] += 1
-            self._inbound.publish(connection, packet)
+            self._dispatcher.publishes.publish(connection, packet)
             if connection.state >= CLOSING:
                 return
-
-    @staticmethod
-    def _is_stall(refusal: Recoverable) -> bool:
-        return isinstance(refusal, WriteStalled)
-
-    def _resume_reading(self, connection: Connection) -> None:
-        """Read on, unless something else holds the connection back."""
-        if connection.state == ACTIVE and not connection.reading_paused:
-            if connection not in self._stalled and not connection.throttled_until_ms:
-                if connection not in self._turns.waiting:
-                    connection.transport.resume_reading()
 
     def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that was not accepted yet."""
@@ -407,7 +288,7 @@ class Engine:
             self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
-            self._lifecycle.connect(connection, packet, lambda: self._handle_early(connection))
+            self._connects.connect(connection, packet, lambda: self._handle_early(connection))
             if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
         elif connection.handshake is not None:
@@ -417,9 +298,9 @@ class Engine:
         """Handle a packet that came before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
+            self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
-            connection.state = CLOSING
+            move(connection, DISCONNECT_RECEIVED)
             self._tick.close(connection)
         else:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
@@ -430,44 +311,13 @@ class Engine:
             connection.transport.resume_reading()
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
-    def _dispatch(self, connection: Connection, packet: Received) -> bool:
-        """Handle a packet; False if it is a long one, of which more is to be done."""
-        inbound = self._inbound
-        if connection not in inbound.under_way:
-            self.counters.packets_received[packet.kind] += 1
-        if isinstance(packet, Publish):
-            inbound.publish(connection, packet)
-        elif isinstance(packet, Puback):
-            inbound.puback(connection, packet)
-        elif isinstance(packet, Pubrec):
-            inbound.pubrec(connection, packet)
-        elif isinstance(packet, Pubrel):
-            inbound.pubrel(connection, packet)
-        elif isinstance(packet, Pubcomp):
-            inbound.pubcomp(connection, packet)
-        elif isinstance(packet, Pingreq):
-            inbound.ping(connection)
-        elif isinstance(packet, Subscribe):
-            return inbound.subscribe(connection, packet)
-        elif isinstance(packet, Unsubscribe):
-            return inbound.unsubscribe(connection, packet)
-        elif isinstance(packet, Disconnect):
-            mistake = self._lifecycle.disconnect(connection, packet)
-            if mistake:
-                raise ProtocolError("session expiry interval raised from 0", mistake)
-        elif isinstance(packet, Auth):
-            self._lifecycle.authentication.receive(connection, packet)
-        else:
-            raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
-        return True
-
     def _fail(self, connection: Connection, error: MqttError) -> None:
         """A client broke the protocol: say why where the version can, and close."""
         if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
             self._refuse(connection, error)
             return
         self.counters.disconnects[_DISCONNECTS.get(error.reason_code, "protocol_error")] += 1
-        self._lifecycle.end(connection, error.reason_code)
+        self._disconnects.end(connection, PROTOCOL_ERROR, error.reason_code)
 
     def _refuse(self, connection: Connection, error: MqttError) -> None:
         """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
@@ -479,7 +329,7 @@ class Engine:
             connection.version = 5 if is_five else 4
         elif connection.version < 5:
             connection.version = 0  # malformed: no CONNACK at all [MQTT-3.1.4-1]
-        self._lifecycle.refuse(connection, error.reason_code)
+        self._connects.refuse(connection, error.reason_code)
 
     def transport_lost(self, connection: Connection, now: int) -> None:
         """The transport is closed, by whomever. Idempotent."""
@@ -491,16 +341,24 @@ class Engine:
             return
         self._tick.work += LOSS_WORK
         # What it sent before, perhaps a DISCONNECT, has arrived: it only waited for its turn.
-        while packets := self._turns.waiting.pop(connection, None):
+        while packets := self._turns.take(connection):
             if connection.state >= CLOSING:
                 break
             self._handle(connection, packets, 0, now)
-        self._inbound.under_way.pop(connection, None)
-        self._lifecycle.lost(connection)
+        self._dispatcher.subscriptions.under_way.pop(connection, None)
+        self._disconnects.lost(connection)
         self._connections.pop(connection, None)
-        self._turns.waiting.pop(connection, None)
-        self._stalled.pop(connection, None)
+        self._turns.forget(connection)
+        self._pauses.forget(connection)
         self._admission.leave(connection)
+
+    def _part(self) -> None:
+        """Part from lost connections, as far as the budget of this tick goes."""
+        lost = self._lost
+        while lost and not self._turns.is_full():
+            connection = next(iter(lost))
+            del lost[connection]
+            self.transport_lost(connection, self._tick.now)
 
     def pause_writing(self, connection: Connection) -> None:
         """The client takes less than we have for it: send nothing more for now."""
@@ -516,68 +374,6 @@ class Engine:
 
     # Ticks
 
-    def settle(self) -> bool:
-        """Write the open batch now, so that loads see it; False if the store refused it."""
-        if self._retry_ms is not None and self._tick.now < self._retry_ms:
-            return False  # a CONNECT must not try the whole batch again
-        tick = self._tick
-        if tick.batch or tick.dirty or tick.dirty_groups or self._log.is_pending:
-            return self._write()
-        return self._retry_ms is None
-
-    def settle_for(self, client_id: str) -> bool:
-        """Settle if the store may not have the newest of this client; False as for `settle`.
-
-        A thousand clients that come in one tick are then one batch and not a thousand.
-        """
-        if self._retry_ms is None and client_id not in self._tick.parted:
-            if client_id not in self._sessions.live:
-                return True
-        return self.settle()
-
-    def _write(self) -> bool:
-        tick = self._tick
-        self._sessions.write_dirty(tick.now)
-        batch = tick.batch
-        self._log.seal(batch)
-        if not batch and not self._ledger.is_due(tick.now):
-            return True
-        if self._ledger.is_on:
-            self._ledger.seal(batch, tick.now)
-        if not batch:
-            return True
-        try:
-            self._store.write(batch)
-        except Recoverable as refusal:
-            # Nothing was applied; the batch stays and grows. A full disk: refuse what needs it.
-            # A stall: stop reading from those whose messages make the batch grow.
-            self._retry_ms = tick.now + (STALL_RETRY_MS if self._is_stall(refusal) else RETRY_MS)
-            if self.refused_by is None:
-                self._refused_at = self.counters.bytes_received
-            self.refused_by = refusal
-            self._publishing.refuses_writes = self._is_low or not self._is_stall(refusal)
-            return False
-        tick.batch = []
-        self._end_written = self._log.end
-        self.written += 1
-        self.counters.batch_records.add(len(batch))
-        tick.parted.clear()
-        if tick.ending:
-            tick.ended.update(dict.fromkeys(tick.ending, self.written))
-            tick.ending.clear()
-        if self._retry_ms is not None:
-            self._retry_ms = None
-            self.refused_by = None
-            self._publishing.refuses_writes = self._is_low
-            stalled, self._stalled = self._stalled, {}
-            for connection in stalled:
-                self._resume_reading(connection)
-        self._due.written()
-        self._retained.written()
-        if self._housekeeping.reclaim_serial < 0:
-            self._housekeeping.reclaim_serial = self.written
-        return True
-
     def end_tick(self, now: int) -> bool:
         """Write the tick's batch and hand every connection its output; True = call again soon.
 
@@ -587,10 +383,12 @@ class Engine:
         tick = self._tick
         tick.now = now
         more = False
-        if self._retry_ms is None or self._retry_ms <= now:
-            if self._write():
-                self._receipts.attach(self.written, self.durable, self._end_written, now)
-                self._replies.attach(self.written, self.durable)
+        health = self._health
+        writer = self._writer
+        if health.retry_ms is None or health.retry_ms <= now:
+            if writer.write():
+                self._receipts.attach(writer.written, self.durable, writer.end_written, now)
+                self._replies.attach(writer.written, self.durable)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.backlog.read() if tick.readers else False
                 sharing = self._delivery.shared.read() if tick.group_readers else False
@@ -600,14 +398,13 @@ class Engine:
         if self._lost:
             self._part()
             more = True
-        if self._turns.waiting and not (self._retry_ms is not None and self._is_stuffed()):
-            self._turns.go_on(self._read_after_turn)
+        if self._turns.waiting and not (health.retry_ms is not None and writer.is_overfull()):
+            self._turns.go_on(self._handle_later, self._pauses.resume_after_turn)
             more = True
-        if self._departures:
-            self._depart()
+        if self._maintenance.end_departures():
             more = True
         is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
-        return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
+        return more or ((is_changed or self._log.is_pending) and health.retry_ms is None)
 
     def committed(self, serial: int, now: int) -> None:
         """Everything up to batch `serial` is durable: release what waited for it."""
@@ -620,7 +417,7 @@ class Engine:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
         self._receipts.release(serial, now)
         self._replies.release(serial)
-        self._housekeeping.reclaim(serial)
+        self._collection.reclaim(serial)
 
     # Time
 
@@ -633,8 +430,8 @@ class Engine:
         throttled_until = self._admission.next_deadline()
         if throttled_until is not None:
             times.append(throttled_until)
-        if self._retry_ms is not None:
-            times.append(self._retry_ms)  # all else waits until the store takes writes again
+        if self._health.retry_ms is not None:
+            times.append(self._health.retry_ms)  # all else waits until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
         told_by = self._ledger.next_deadline()
@@ -666,74 +463,42 @@ class Engine:
             return
         if deadline > now:
             self._silence.watch_until(connection, deadline)
-        elif (
-            connection.reading_paused
-            or connection.throttled_until_ms
-            or connection.gated
-            or connection in self._stalled
-            or connection in self._turns.waiting
-        ):
+        elif connection.gated or self._pauses.is_paused(connection):
             # It is us who do not listen, or owe the CONNACK: the client's silence says nothing.
             connection.last_received_ms = now
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
-            connection.state = CLOSING
+            move(connection, CONNECT_TIMEOUT)
             self._tick.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
-            self._lifecycle.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
+            self._disconnects.end(connection, KEEP_ALIVE_TIMEOUT, reasons.KEEP_ALIVE_TIMEOUT)
 
     # Operation
 
-    def refuse_writes(self, refused: bool) -> None:
-        """The disk is below its low-water mark (or above it again): refuse new durable state."""
-        self._is_low = refused
-        full = self.refused_by is not None and not self._is_stall(self.refused_by)
-        self._publishing.refuses_writes = refused or full  # a stall only delays
+    @property
+    def written(self) -> int:
+        """The serial of the last written batch."""
+        return self._writer.written
+
+    @property
+    def refused_by(self) -> Recoverable | None:
+        """What the store said to the last batch, None if it took it.
+
+        Until then nothing is lost and nothing is acknowledged; a shell may free space or reopen
+        the store meanwhile.
+        """
+        return self._health.refused_by
+
+    def note_disk_space(self, *, is_low: bool) -> None:
+        """The disk is below its low-water mark, or above it again; below, refuse new state."""
+        self._health.note_disk_space(is_low=is_low)
 
     def publish_system(self, topic: str, payload: bytes, now: int) -> None:
         """Publish a `$SYS` message: live, and retained in memory only."""
         self._tick.now = now
-        message = Message(topic, payload, 0, True, b"", "", now, NEVER)
-        self._retained.set_system(message)
-        route = self._routes.match(topic)
-        live = Message(topic, payload, 0, False, b"", "", now, NEVER)
-        if route.targets:
-            self._delivery.live.publish(live, route.targets)
-
-    def drain(self, now: int) -> None:
-        """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
-        self._tick.now = now
-        self._is_draining = True
-        self._housekeeping.stop()
-        farewell = self._admission.farewell()
-        for connection in self._connections:
-            self._departures.append((connection, farewell, "shutting_down"))
-        self._depart()
-
-    def finish(self, now: int) -> None:
-        """Everybody is gone and everything durable: say so in the history, and commit that."""
-        self._tick.now = now
-        self._chronicle.shut_down()
-        self._ledger.hurry()
-
-    def _part(self) -> None:
-        """Part from lost connections, as far as the budget of this tick goes."""
-        lost = self._lost
-        while lost and not self._turns.is_full():
-            connection = next(iter(lost))
-            del lost[connection]
-            self.transport_lost(connection, self._tick.now)
-
-    def _depart(self) -> None:
-        """End the next slice of connections that have to go."""
-        departures = self._departures
-        for _ in range(min(len(departures), DEPARTURES_MAX)):
-            connection, reason_code, word = departures.popleft()
-            if connection.state < CLOSING:
-                self.counters.disconnects[word] += 1
-                self._lifecycle.end(connection, reason_code)
+        self._publishing.publish_system(topic, payload)
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password is not what it was.
@@ -741,49 +506,30 @@ class Engine:
         Not those a transport has proved. Sessions stay, wills do what they do; the shell ticks.
         """
         self._tick.now = now
-        for connection in self._connections:
-            session = connection.session
-            if session is None or connection.identity is not None or connection.state >= CLOSING:
-                continue
-            if session.identity in identities:
-                self._departures.append((connection, reasons.NOT_AUTHORIZED, "not_authorized"))
-        self._depart()
+        self._maintenance.send_away(identities)
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is named."""
         self._tick.now = now
-        self._housekeeping.rotate(now, layout)
+        self._collection.rotate(now, layout)
+
+    def drain(self, now: int) -> None:
+        """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
+        self._tick.now = now
+        self._maintenance.drain()
+
+    def finish(self, now: int) -> None:
+        """Everybody is gone and everything durable: say so in the history, and commit that."""
+        self._tick.now = now
+        self._maintenance.finish()
 
     def stats(self) -> dict[str, int]:
         """Return what metrics and `$SYS` report beside the counters. Cheap; loop thread only."""
-        online = count_live(self._sessions.live)
-        totals = self._totals
-        return {
-            **online,
-            "connections": len(self._connections),
-            "sessions_offline": totals.sessions - online["sessions_stored_online"],
-            "sessions_stored": totals.sessions,
-            "subscriptions_stored": totals.subscriptions,
-            "filters": len(self._routes),
-            "shared_groups": len(self._groups.all()),
-            "retained_messages": totals.retained,
-            "log_end": self._log.end,
-            "log_bytes": self._quota.total_bytes(),
-            "generations": len(self._log.list_generations()),
-            "waiting_replies": len(self._replies),
-            "batches_unsynced": self.written - self.durable,
-        }
+        return self._maintenance.stats(self.durable)
 
     def invariants(self) -> Iterator[str]:
-        """Yield what must hold between two events and does not; for tests and the simulation."""
-        for client_id, connection in self._sessions.live.items():
-            session = connection.session
-            if session is None or session.client_id != client_id:
-                yield f"{client_id}: its connection has session {session}"
-                continue
-            yield from session.invariants()
-            yield from self._delivery.window.invariants(connection)
-        yield from self._groups.invariants()
+        """Return what must hold between two events and does not; for tests and the simulation."""
+        return self._maintenance.invariants()
 
 
 def _plain_heartbeat(now: int) -> bytes:

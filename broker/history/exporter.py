@@ -61,8 +61,15 @@ LOWERED_SAMPLE: Final = 100  # one message in so many is still recorded
 class Commits(Protocol):
     """What the exporter needs of the engine."""
 
-    written: int
-    durable: int
+    @property
+    def written(self) -> int:
+        """The serial of the last written batch."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """The serial up to which batches are durable."""
+        ...
 
 
 class Exporter:

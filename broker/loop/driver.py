@@ -229,7 +229,7 @@ class Driver:
         """Refuse or take new durable state, as the disk has room."""
         if is_low != self._is_low:
             self._is_low = is_low
-            self.engine.refuse_writes(is_low)
+            self.engine.note_disk_space(is_low=is_low)
 
     # Timers.
 

@@ -26,8 +26,9 @@ from broker.process.systemd import notify
 from broker.security import access_files
 from broker.security.access_files import Access, AccessError
 from session.counters import Counters
-from session.engine import Engine, Recovery
+from session.engine import Engine
 from session.live.connection import Connection
+from session.recovery import Recovery
 from storage.errors import Recoverable, StorageError
 from storage.history import events
 from storage.history.segment_names import newest_boot

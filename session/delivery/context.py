@@ -5,14 +5,10 @@ Decides nothing. Read next: `session.delivery.delivery`, which makes the parts.
 
 from typing import Final
 
-from session.counters import Counters
 from session.history.delivery_events import Dispatches
-from session.live.tick import Tick
+from session.live.core import Core, Database
 from session.ports import Policy
 from session.routing.router import Routes
-from session.settings import Settings
-from storage.api import Store
-from storage.log.message_log import MessageLog
 
 
 class DeliveryContext:
@@ -20,23 +16,21 @@ class DeliveryContext:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        log: MessageLog,
+        core: Core,
+        database: Database,
         routes: Routes,
-        settings: Settings,
         policy: Policy,
-        counters: Counters,
         dispatches: Dispatches,
     ) -> None:
-        self.tick: Final = tick
-        self.store: Final = store
-        self.log: Final = log
+        settings = core.settings
+        self.tick: Final = core.tick
+        self.store: Final = database.store
+        self.log: Final = database.log
         self.routes: Final = routes
         self.settings: Final = settings
         self.policy: Final = policy
         self.is_open: Final = policy.is_open  # it permits everything and need not be asked
-        self.counters: Final = counters
+        self.counters: Final = core.counters
         self.dispatches: Final = dispatches
         # Bytes held for a commit above which a connection is sent nothing new. What is held waits
         # for the client right after its commit, so the limit of the out-buffer holds, too.

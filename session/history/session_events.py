@@ -85,14 +85,16 @@ _GC_RUN: Final = events.GC_RUN | HAS_COUNT | _GC
 class Chronicle:
     """Tells the history of everything but messages."""
 
-    def __init__(self, ledger: Ledger, tick: Tick, log: MessageLog) -> None:
+    def __init__(
+        self, ledger: Ledger, tick: Tick, log: MessageLog, live: dict[str, Connection]
+    ) -> None:
+        """`live` is the connected sessions by client id, as `Sessions` keeps them."""
         self._ledger: Final = ledger
         self._tick: Final = tick
         self._log: Final = log
         # Whose will is being published: a retained one is not of the client's present session.
         self._will_of: tuple[int, str] | None = None
-        # The connected sessions; set while the parts are put together.
-        self.live: dict[str, Connection] = {}
+        self._live: Final = live
 
     @property
     def is_on(self) -> bool:
@@ -379,7 +381,7 @@ class Chronicle:
     def _publisher_of(self, message: Message) -> tuple[int, str]:
         if self._will_of is not None:
             return self._will_of
-        connection = self.live.get(message.publisher)
+        connection = self._live.get(message.publisher)
         session = None if connection is None else connection.session
         if session is None:
             return 0, f"{message.publisher}\0"

@@ -3,7 +3,7 @@
 Must never touch a session: a client that is not known yet changes nothing. What it decides goes to
 the two ports it was given, `accept` per CONNECT and `refuse` or `end`. One exchange at a time
 belongs to a connection, in `Connection.handshake`. Read next: `session.ports`,
-`session.lifetime.lifecycle`.
+`session.lifetime.connect`.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,12 @@ from mqtt.errors import ProtocolError
 from mqtt.packets import AUTH, Auth, Connect
 from session.counters import Counters
 from session.live.connection import ACTIVE, AUTHENTICATING, Connection, Handshake
+from session.live.connection_states import (
+    AUTH_RECEIVED,
+    AUTHENTICATION_FAILED,
+    CONNECT_RECEIVED,
+    move,
+)
 from session.live.tick import Tick
 from session.ports import STEP_CONTINUE, STEP_SUCCESS, Authenticator, Step, Verdict
 
@@ -28,9 +34,9 @@ class Authentication:
         authenticator: Authenticator,
         counters: Counters,
         refuse: Callable[[Connection, int], None],
-        end: Callable[[Connection, int], None],
+        end: Callable[[Connection, str, int], None],
     ) -> None:
-        """`refuse` answers a CONNECT, `end` closes an accepted connection, with a reason code."""
+        """`refuse` answers a CONNECT, `end` an accepted connection, each with a reason code."""
         self._tick: Final = tick
         self._authenticator: Final = authenticator
         self._counters: Final = counters
@@ -50,7 +56,7 @@ class Authentication:
 
         `decided` is called too if a password was judged later than this returns.
         """
-        connection.state = AUTHENTICATING
+        move(connection, CONNECT_RECEIVED)
         method = packet.authentication_method
         if method is not None:
             exchange = self._authenticator.exchange(method, packet.client_id)
@@ -110,11 +116,12 @@ class Authentication:
                 raise ProtocolError("AUTH 0x19 while an authentication is under way")
             exchange = self._authenticator.exchange(method, connection.client_id)
             if exchange is None:  # the method was there at CONNECT
-                self._end(connection, reasons.BAD_AUTHENTICATION_METHOD)
+                self._end(connection, AUTHENTICATION_FAILED, reasons.BAD_AUTHENTICATION_METHOD)
                 return
             connection.handshake = Handshake(exchange, None)
         else:
             raise ProtocolError(f"AUTH {packet.reason_code:#04x}, expected 0x18 or 0x19")
+        move(connection, AUTH_RECEIVED)
         self._step(connection, packet.authentication_data)
 
     def _step(self, connection: Connection, data: bytes | None) -> None:
@@ -144,7 +151,7 @@ class Authentication:
         session = connection.session
         assert session is not None
         if step.outcome != STEP_SUCCESS or step.identity != session.identity:
-            self._end(connection, reasons.NOT_AUTHORIZED)  # [MQTT-4.12.1-2]
+            self._end(connection, AUTHENTICATION_FAILED, reasons.NOT_AUTHORIZED)  # [MQTT-4.12.1-2]
         else:
             self._send(connection, reasons.SUCCESS, step.data)
 
@@ -160,7 +167,7 @@ class Authentication:
             if connection.state == AUTHENTICATING:
                 self._refuse(connection, reasons.PACKET_TOO_LARGE)
             else:
-                self._end(connection, reasons.PACKET_TOO_LARGE)
+                self._end(connection, AUTHENTICATION_FAILED, reasons.PACKET_TOO_LARGE)
             return
         self._counters.packets_sent[AUTH] += 1
         self._tick.send(connection, raw)

@@ -12,10 +12,9 @@ from typing import Final
 
 from session.history.session_events import Chronicle
 from session.lifetime.repository import INCARNATION_SHIFT, Sessions
-from session.live.tick import Tick
-from storage.api import Store
+from session.live.core import Core, Database
 from storage.errors import CorruptRecord
-from storage.tables.tables import SESSIONS, Totals
+from storage.tables.tables import SESSIONS
 
 CENSUS_SLICE: Final = 64
 CENSUS_PERIOD_MS: Final = 10  # so that it takes a tenth of the loop, a fifth at the most
@@ -26,21 +25,19 @@ class Census:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
+        core: Core,
+        database: Database,
         sessions: Sessions,
-        totals: Totals,
         settle: Callable[[], bool],
         chronicle: Chronicle,
-        boot: int,
     ) -> None:
-        self._tick: Final = tick
-        self._store: Final = store
+        self._tick: Final = core.tick
+        self._store: Final = database.store
+        self._totals: Final = database.totals
+        self._boot: Final = database.boot
         self._sessions: Final = sessions
-        self._totals: Final = totals
         self._settle: Final = settle
         self._chronicle: Final = chronicle
-        self._boot: Final = boot
         self._after = b""
         self._found = 0  # sessions that the start found
         self._restored = 0

@@ -2,28 +2,26 @@
 
 Offline sessions cost no memory but their filters: a session is loaded when its client connects and
 forgotten when it leaves. All writes go into the tick's batch; all loads see the store, so the
-engine writes its batch before it loads (`Lifecycle.settle`). Knows nothing of packets. Read next:
-`session.lifetime.lifecycle`.
+engine writes its batch before it loads (`TickWriter.settle`). Knows nothing of packets. Read next:
+`session.lifetime.connect`.
 """
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 from mqtt.topics import split_shared
-from session.counters import Counters
 from session.delivery.delivery import Delivery
 from session.history.session_events import Chronicle
+from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
+from session.live.core import Core, Database
 from session.live.subscribers import Entry, Group
-from session.live.tick import Tick
+from session.publish.storage_quota import Quota
 from session.routing.router import Routes
 from session.state.records import decode_session, encode_session
 from session.state.session import Session
 from session.state.subscription import Subscription, decode_subscription
-from storage.api import Store
 from storage.errors import CorruptRecord
-from storage.log.message_log import MessageLog
 from storage.tables.tables import (
     FILTERS,
     HOLDERS,
@@ -32,7 +30,6 @@ from storage.tables.tables import (
     SESSIONS,
     SUBSCRIPTIONS,
     TOTALS_KEY,
-    Totals,
     client_prefix,
     decode_filter,
     encode_filter,
@@ -47,7 +44,7 @@ from storage.tables.tables import (
     subscription_key,
     unseal,
 )
-from storage.tables.timers import SESSION, Due
+from storage.tables.timers import SESSION
 
 # Records of late progress in one batch, 8 microseconds each: all sessions may have some.
 LATE_MAX: Final = 1024
@@ -62,32 +59,30 @@ class Sessions:
 
     def __init__(
         self,
-        tick: Tick,
-        store: Store,
-        log: MessageLog,
-        due: Due,
-        totals: Totals,
+        core: Core,
+        database: Database,
         routes: Routes,
         delivery: Delivery,
-        counters: Counters,
-        boot: int,
+        quota: Quota,
+        sweep: Sweep,
         chronicle: Chronicle,
+        live: dict[str, Connection],
     ) -> None:
-        self._tick: Final = tick
-        self._store: Final = store
-        self._log: Final = log
-        self._due: Final = due
-        self._totals: Final = totals
+        """`live` is empty; the history looks into it, too."""
+        self._tick: Final = core.tick
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._due: Final = database.due
+        self._totals: Final = database.totals
         self._routes: Final = routes
         self._mailbox: Final = delivery.mailbox
         self._groups: Final = delivery.groups
         self._shared: Final = delivery.shared
-        self._counters: Final = counters
+        self._quota: Final = quota
+        self._sweep: Final = sweep
         self._chronicle: Final = chronicle
-        self._last_incarnation = boot << INCARNATION_SHIFT
-        self.live: dict[str, Connection] = {}  # client_id -> its connection
-        # Told of every session that has lost its connection; set while the parts are put together.
-        self.parted: Callable[[Session], None] | None = None
+        self._last_incarnation = database.boot << INCARNATION_SHIFT
+        self.live: Final = live  # client_id -> its connection
 
     def open(self) -> None:
         """Load the durable filters: all that offline sessions cost in memory."""
@@ -412,8 +407,9 @@ class Sessions:
         connection.resend.clear()
         connection.cursor = None
         self._tick.readers.pop(connection, None)
-        if self.parted is not None:
-            self.parted(session)
+        if session.is_stored:
+            self._quota.parted(session)
+            self._sweep.parted(session)
 
     def end(
         self,

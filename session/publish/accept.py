@@ -8,17 +8,16 @@ PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.live`.
 from typing import Final
 
 from mqtt import reasons
-from mqtt.message import Message
-from session.counters import Counters
+from mqtt.message import NEVER, Message
 from session.delivery.delivery import Delivery
 from session.history.publish_events import NO_FILTERS, Receipts
 from session.history.session_events import Chronicle
-from session.live.tick import RETAIN_WORK, Tick
+from session.live.core import Core, Database
+from session.live.tick import RETAIN_WORK
 from session.publish.storage_quota import Quota
+from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Route, Routes
-from session.settings import Settings
-from storage.log.message_log import MessageLog
 
 # Bytes of a stored message beside its strings and its payload, and of an index row; at the most.
 RECORD_BYTES_MAX: Final = 64
@@ -48,27 +47,28 @@ class Publishing:
 
     def __init__(
         self,
-        tick: Tick,
-        log: MessageLog,
+        core: Core,
+        database: Database,
         routes: Routes,
         retained: Retained,
         delivery: Delivery,
         quota: Quota,
-        settings: Settings,
-        counters: Counters,
+        health: StoreHealth,
         receipts: Receipts,
         chronicle: Chronicle,
     ) -> None:
-        self._tick: Final = tick
-        self._log: Final = log
+        settings = core.settings
+        self._tick: Final = core.tick
+        self._settings: Final = settings
+        self._counters: Final = core.counters
+        self._log: Final = database.log
         self._routes: Final = routes
         self._retained: Final = retained
         self._live: Final = delivery.live
         self._shared: Final = delivery.shared
         self._retained_replay: Final = delivery.retained_replay
         self._quota: Final = quota
-        self._settings: Final = settings
-        self._counters: Final = counters
+        self._health: Final = health
         self.receipts: Final = receipts
         self._chronicle: Final = chronicle
         self._store_qos0: Final = settings.store_qos0
@@ -78,7 +78,11 @@ class Publishing:
             or settings.on_limit == "reject"
         )
         self._store_all: Final = settings.store == "all"
-        self.refuses_writes: bool = False  # the disk is nearly full, or the store says no
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Is new durable state refused? The disk is nearly full, or the store says no."""
+        return self._health.refuses_new
 
     @property
     def is_pending(self) -> bool:
@@ -100,7 +104,9 @@ class Publishing:
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = kept = False
         if to_store or message.retain:
-            if self.refuses_writes or (self._is_limited and self._is_over_limit(message, route)):
+            if self._health.refuses_new or (
+                self._is_limited and self._is_over_limit(message, route)
+            ):
                 self._counters.drop("storage_refused")
                 if self.receipts.is_on:
                     size = len(message.payload)
@@ -152,7 +158,7 @@ class Publishing:
         self._tick.work += len(payloads)
         first = 0
         if to_store:
-            if self.refuses_writes or (
+            if self._health.refuses_new or (
                 self._is_limited and not self._has_room(message, payloads, route)
             ):
                 return None
@@ -170,6 +176,15 @@ class Publishing:
         if first or self._tick.ended or self._tick.ending:
             return CHANGED
         return UNCHANGED
+
+    def publish_system(self, topic: str, payload: bytes) -> None:
+        """Publish a `$SYS` message: live, and retained in memory only."""
+        now = self._tick.now
+        self._retained.set_system(Message(topic, payload, 0, True, b"", "", now, NEVER))
+        route = self._routes.match(topic)
+        live = Message(topic, payload, 0, False, b"", "", now, NEVER)
+        if route.targets:
+            self._live.publish(live, route.targets)
 
     def route(self, topic: str) -> Route:
         """Return who gets a topic now."""

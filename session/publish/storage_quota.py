@@ -66,7 +66,7 @@ class Quota:
         self._log: Final = log
         self._settings: Final = settings
         self._budgets: dict[int, _Budget] = {}
-        self.closed_bytes: dict[int, int] = {}  # generation -> bytes of its messages
+        self._closed_bytes: dict[int, int] = {}  # generation -> bytes of its messages
 
     def rejects(self, route: Route, message: Message, now: int) -> bool:
         """Is a session's backlog full that would be owed this message? Only for `reject`.
@@ -94,6 +94,14 @@ class Quota:
         if self._budgets and session.position < self._log.end:
             self._budgets.clear()
 
+    def generation_closed(self, number: int, size_bytes: int) -> None:
+        """A generation takes no more messages; those it has are of this size."""
+        self._closed_bytes[number] = size_bytes
+
+    def generation_dropped(self, number: int) -> None:
+        """A generation is gone with its messages."""
+        self._closed_bytes.pop(number, None)
+
     def is_total_full(self) -> bool:
         """Do the stored messages fill what all of them may use together?"""
         limit = self._settings.total_bytes_max
@@ -101,7 +109,7 @@ class Quota:
 
     def total_bytes(self) -> int:
         """Return the bytes of all stored messages, before compression; closed ones estimated."""
-        return self._log.newest_size_bytes + sum(self.closed_bytes.values())
+        return self._log.newest_size_bytes + sum(self._closed_bytes.values())
 
     def _budget(self, entry: Entry, now: int) -> _Budget:
         budget = self._budgets.get(entry.filter_id)

@@ -6,12 +6,12 @@ counted, never kept longer than a connection of theirs. Read next: `session.live
 """
 
 import heapq
-from collections.abc import Callable
 from typing import Final
 
 from mqtt import reasons
 from session.live.connection import Connection, Meters
 from session.live.rate_meter import Meter
+from session.scheduling.read_pauses import ReadPauses
 from session.settings import Settings
 
 # Connections that may wait with their CONNECT beyond `max_connections`: each may be a takeover.
@@ -21,10 +21,9 @@ STRANGERS_MAX: Final = 1024
 class Admission:
     """Counts connections and what they send."""
 
-    def __init__(self, settings: Settings, read_on: Callable[[Connection], None]) -> None:
-        """`read_on` is told when a client that was throttled may send again."""
+    def __init__(self, settings: Settings, pauses: ReadPauses) -> None:
         self._settings: Final = settings
-        self._read_on: Final = read_on
+        self._pauses: Final = pauses
         self._addresses: Final[dict[str, int]] = {}  # how many connections each has, if limited
         self._meter: Final = Meter(settings.connection_rate) if settings.connection_rate else None
         self._throttled: Final[list[tuple[int, int, Connection]]] = []  # (until, number, who)
@@ -77,7 +76,7 @@ class Admission:
     def measure(self, connection: Connection, messages: int, size: int, now: int) -> bool:
         """Count what a client has sent; False if it sends faster than it may.
 
-        With `on_rate = throttle` it is not read from meanwhile and `read_on` follows in time.
+        With `on_rate = throttle` it is not read from meanwhile; `run` ends that in time.
         """
         assert connection.meters is not None
         pause_ms = connection.meters.take(messages, size, now)
@@ -101,4 +100,4 @@ class Admission:
             if connection.throttled_until_ms == until:  # not made longer since
                 connection.throttled_until_ms = 0
                 connection.last_received_ms = now
-                self._read_on(connection)
+                self._pauses.resume(connection)

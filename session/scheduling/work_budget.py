@@ -25,11 +25,8 @@ LARGE_READ: Final = 65_536
 class Turns:
     """Clients that wait for the next tick, with what they have sent already."""
 
-    def __init__(
-        self, tick: Tick, work_max: int, handle: Callable[[Connection, list[Received]], None]
-    ) -> None:
+    def __init__(self, tick: Tick, work_max: int) -> None:
         self._tick: Final = tick
-        self._handle: Final = handle
         self.work_max: Final = work_max
         self.spared: Final = min(SPARED_MAX, work_max)
         # Packets decoded and not handled. Not read from as long as it is in here.
@@ -39,6 +36,18 @@ class Turns:
         """Let `packets`, and what is not read yet, wait until the next tick."""
         self.waiting[connection] = packets
         connection.transport.pause_reading()
+
+    def add(self, connection: Connection, packets: list[Received]) -> None:
+        """Let more packets wait behind those of a connection that waits already."""
+        self.waiting[connection] += packets
+
+    def take(self, connection: Connection) -> list[Received] | None:
+        """Take what a connection waits with, to handle it now; None if it does not wait."""
+        return self.waiting.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self.waiting.pop(connection, None)
 
     def is_full(self) -> bool:
         """Is the budget of this tick used up?"""
@@ -51,7 +60,11 @@ class Turns:
         if connection.state == ACTIVE and connection not in self.waiting:
             self.postpone(connection, [])
 
-    def go_on(self, read_on: Callable[[Connection], None]) -> None:
+    def go_on(
+        self,
+        handle: Callable[[Connection, list[Received]], None],
+        read_on: Callable[[Connection], None],
+    ) -> None:
         """Handle what waited, as far as the budget of this tick goes, and read on from those."""
         waiting = self.waiting
         for connection in list(waiting):
@@ -59,6 +72,6 @@ class Turns:
                 break
             packets = waiting.pop(connection)
             if packets and connection.state < CLOSING:
-                self._handle(connection, packets)
+                handle(connection, packets)
             if connection not in waiting:
                 read_on(connection)

@@ -6,6 +6,7 @@
 `released` is the second half of QoS 2: PUBREC came, PUBREL is owed until PUBCOMP [MQTT-4.3.3-4].
 `quota` and `sent` belong to one connection and are never stored: `quota` says that this id took one
 from the Receive Maximum of the present connection [MQTT-4.9.0-2], `sent` that it went out on it.
+`released` and QoS together are the phase of the exchange (`session.state.qos2_phases`).
 `unstored` says that the number is no offset: what the history calls a message that is in no log.
 Values of one session are unique packet ids in the order of first sending, which is the order of
 re-sending [MQTT-4.6.0-1]. Read next: `session.state.session`.
@@ -23,3 +24,9 @@ TOOK_QUOTA: Final = 0x20
 UNSTORED_REFERENCE: Final = 0x80
 STORED_MASK: Final = QOS_MASK | RELEASED | SOURCE_MASK
 REFERENCE_SHIFT: Final = 8
+# The phase of an exchange: what the client is to answer next.
+PHASE_MASK: Final = QOS_MASK | RELEASED
+FREE: Final = 0  # no exchange: the packet id is not in flight
+AWAITING_PUBACK: Final = 1
+AWAITING_PUBREC: Final = 2
+AWAITING_PUBCOMP: Final = 2 | RELEASED

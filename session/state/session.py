@@ -13,6 +13,7 @@ from session.state.in_flight import (
     FROM_GROUP,
     FROM_LOG,
     FROM_MAILBOX,
+    PHASE_MASK,
     QOS_MASK,
     REFERENCE_SHIFT,
     RELEASED,
@@ -221,16 +222,14 @@ class Session:
         self.in_flight[packet_id] = entry | RELEASED
         return True
 
-    def complete(self, packet_id: int, expected_qos: int, released: bool) -> int:
-        """The exchange of `packet_id` ended; returns its entry, or -1 if there is no such exchange.
+    def complete(self, packet_id: int, phase: int) -> int:
+        """End the exchange of `packet_id`; returns its entry, or -1 if it is not in this phase.
 
-        A PUBACK ends only a QoS 1 exchange, a PUBCOMP only a released QoS 2 one: an ack of the
-        wrong type changes nothing [MQTT-4.3.3-4].
+        PUBACK ends AWAITING_PUBACK, PUBREC with an error AWAITING_PUBREC, and PUBCOMP
+        AWAITING_PUBCOMP: an answer of the wrong type changes nothing [MQTT-4.3.3-4].
         """
         entry = self.in_flight.get(packet_id, -1)
-        if entry < 0 or entry & QOS_MASK != expected_qos:
-            return -1
-        if bool(entry & RELEASED) is not released:
+        if entry < 0 or entry & PHASE_MASK != phase:
             return -1
         del self.in_flight[packet_id]
         if entry & TOOK_QUOTA:

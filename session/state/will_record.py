@@ -2,7 +2,7 @@
 
 A connection with a will or a stored session has one row while it is up. A clean end deletes the
 row; after a crash the rows left are the clients that were connected then. A will that waits for its
-delay lives in its `due` entry in the same form. Read next: `session.lifetime.lifecycle`, which arms
+delay lives in its `due` entry in the same form. Read next: `session.lifetime.wills`, which arms
 and fires them.
 """
 

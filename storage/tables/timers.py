@@ -3,7 +3,7 @@
 There is no timer per session: the rows of the family `due` are sorted by time, and the broker asks
 for the ones that have come. A removal is known at once, although the row is only gone from the
 store when the batch is written. Never decides what an entry means. Read next:
-`session.lifetime.collection`.
+`session.lifetime.housekeeping`.
 """
 
 import struct
@@ -90,6 +90,10 @@ class Due:
     def written(self) -> None:
         """Take note that the batch with all changes so far was written to the store."""
         self._removed.clear()
+
+    def come_again(self, now: int) -> None:
+        """Let `come` be called again at once: the caller has left some of its entries."""
+        self.next_ms = now
 
     def come(self, now: int, count: int) -> list[Entry]:
         """Return at most `count` written entries whose time has come, earliest first.

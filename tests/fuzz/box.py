@@ -280,9 +280,9 @@ class Box:
     def _fill_disk(self) -> None:
         if self.store.full:
             self.store.full = False
-            self.engine.refuse_writes(False)
+            self.engine.note_disk_space(is_low=False)
         else:
-            self.engine.refuse_writes(self.random.random() < 0.5)
+            self.engine.note_disk_space(is_low=self.random.random() < 0.5)
             self.store.full = self.random.random() < 0.7
 
     def _stall(self) -> None:
@@ -306,7 +306,7 @@ class Box:
         """Let everything that can be done be done; then nothing that was asked for is missing."""
         self.store.full = False
         self.store.fail_writes = None
-        self.engine.refuse_writes(False)
+        self.engine.note_disk_space(is_low=False)
         self._take_again()
         for _ in range(TICKS_MAX):
             self.now += 100  # a refused batch is tried again

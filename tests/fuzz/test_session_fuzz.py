@@ -3,7 +3,7 @@
 import pytest
 
 import session.engine
-from session.engine import Engine
+from session.packets.dispatch import Dispatcher
 from tests.fuzz.box import Box
 from tests.fuzz.command import PACKETS_PER_HISTORY, run_history, run_many
 from tests.fuzz.watcher import Fault, View
@@ -69,10 +69,10 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 @pytest.mark.skipif(is_compiled, reason="compiled code cannot be patched")
 def test_an_exception_of_the_engine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Engine, connection: object, packet: object) -> None:
+    def broken(self: Dispatcher, connection: object, packet: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(Engine, "_dispatch", broken)
+    monkeypatch.setattr(Dispatcher, "dispatch", broken)
     _, _, problem = run_history(0)
     assert problem is not None
     assert "KeyError: 'a bug'" in problem

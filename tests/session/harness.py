@@ -34,9 +34,10 @@ from mqtt.packets import (
     Will,
 )
 from session.counters import Counters
-from session.engine import Engine, Recovery
+from session.engine import Engine
 from session.live.connection import CLOSED, Connection
 from session.ports import Authenticator, Exchange, Policy, Verdict
+from session.recovery import Recovery
 from session.settings import Settings
 from storage.local.memory import MemoryStore
 from tests.session.store_audit import audit
@@ -522,6 +523,15 @@ class Broker:
     def rows(self, family: str) -> list[tuple[bytes, bytes]]:
         """Return all rows of one family of the store."""
         return self.store.scan(family, b"", count=1_000_000)
+
+
+def with_reader(qos: int = 1, **settings: object) -> tuple[Broker, Client]:
+    """Return a broker with an offline durable reader of `t`, and a publisher; commits are held."""
+    broker = Broker(**settings)
+    broker.durable("reader", "t", qos=qos).drop()
+    publisher = broker.connect("p")
+    broker.hold_commits()
+    return broker, publisher
 
 
 def connect_packet(client_id: str, version: int, **fields: Any) -> Connect:

@@ -3,8 +3,6 @@
 The table is that of docs/design.md; each of its rows has a test here that holds commits back.
 """
 
-from collections.abc import Callable
-
 import pytest
 
 from mqtt import reasons
@@ -24,20 +22,14 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from session.live.connection import REPLY_COST
-from storage.errors import Unrecoverable, WriteStalled
-from tests.session.harness import Broker, Client, SlowAuthenticator, connect_packet, will
-from tests.session.store_audit import audit
-
-
-def with_reader(qos: int = 1, **settings: object) -> tuple[Broker, Client]:
-    """Return a broker with an offline durable reader of `t`, and a publisher; commits are held."""
-    broker = Broker(**settings)
-    broker.durable("reader", "t", qos=qos).drop()
-    publisher = broker.connect("p")
-    broker.hold_commits()
-    return broker, publisher
-
+from tests.session.harness import (
+    Broker,
+    Client,
+    SlowAuthenticator,
+    connect_packet,
+    will,
+    with_reader,
+)
 
 # Replies that promise something
 
@@ -491,243 +483,7 @@ def test_a_commit_releases_exactly_what_it_covers() -> None:
     publisher.expect(Puback(2))
 
 
-def test_one_batch_and_one_write_per_connection_and_tick() -> None:
-    broker = Broker()
-    session = broker.durable("c", "t")
-    publishers = [broker.connect(f"p{number}") for number in range(5)]
-    written, writes = broker.engine.written, session.stream.writes
-    broker.hold_commits()
-    with broker.one_tick():
-        for publisher in publishers:
-            publisher.send(*[Publish("t", b"x", 1, packet_id=n) for n in range(1, 11)])
-    assert broker.engine.written == written + 1
-    assert session.stream.writes == writes + 1
-    assert len(session.messages()) == 50
-
-
-def test_an_idle_tick_writes_nothing() -> None:
-    broker = Broker()
-    client = broker.durable("c", "t")
-    written = broker.engine.written
-    client.ping()
-    client.send(Publish("nobody", b"", 0))
-    broker.settle()
-    assert broker.engine.written == written
-
-
-def test_books_of_messages_at_qos_0_are_written_once_a_second() -> None:
-    broker = Broker(history_detail="books")
-    client = broker.connect("c")
-    broker.advance(ms=5000)
-    written = broker.engine.written
-    for _ in range(1000):
-        client.send(Publish("t", b"", 0))
-        broker.advance(ms=1)
-    assert broker.engine.written - written <= 3  # a heartbeat, too
-
-
-def test_rows_that_go_where_no_history_is_recorded_are_written_once() -> None:
-    broker = Broker(history_detail="off")
-    broker.advance(ms=1000)
-    written = broker.engine.written
-    broker.engine.outbox.discard(0, [1, 2], 100, count=5, told=0)
-    for _ in range(5):
-        broker.advance(ms=300)
-    assert broker.engine.written - written <= 3  # heartbeats, too
-
-
-def test_progress_at_qos_1_reaches_the_disk_a_little_later() -> None:
-    broker = Broker(progress_delay_ms=200, history_detail="off")
-    session = broker.durable("c", "t")
-    broker.publish("t", b"1")
-    broker.advance(ms=1)  # the heartbeat is written
-    session.acknowledge(session.message())
-    written = broker.engine.written
-    broker.advance(ms=199)
-    assert broker.engine.written == written
-    broker.advance(ms=1)
-    assert broker.engine.written == written + 1
-    broker.restart()
-    broker.durable("c").expect_nothing()
-
-
-# Crashes at any moment
-
-
-def conversation(broker: Broker) -> None:
-    """Do a bit of everything; commits may be held."""
-    one = broker.request("one", expiry=100, will=will("w/one", delay=10))
-    one.send(Subscribe(1, [Subscription("a/#", 2), Subscription("$share/g/b", 1)], 7))
-    two = broker.request("two", version=4, durable=True)
-    two.send(Subscribe(1, [Subscription("a/+", 1), Subscription("$share/g/b", 2)]))
-    publisher = broker.request("p", expiry=50)
-    for number in range(1, 7):
-        topic = ("a/1", "b", "c")[number % 3]
-        publisher.send(Publish(topic, b"%d" % number, number % 3, number > 4, packet_id=number % 3))
-    one.send(*[Puback(number) for number in range(1, 4)])
-    one.send(*[Pubrec(number) for number in range(1, 4)])
-    publisher.send(Pubrel(2))
-    if not one.stream.is_lost:
-        one.drop()
-    broker.request("one", expiry=100, clean_start=False).send(Unsubscribe(2, ["a/#"]))
-    two.send(Disconnect())
-    broker.request("two", version=4)
-    broker.advance(s=12)
-
-
-@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
-def test_every_prefix_of_the_batches_is_a_sound_broker(layout: str) -> None:
-    probe = Broker(layout=layout)
-    probe.hold_commits()
-    conversation(probe)
-    unsynced = probe.store.unsynced
-    assert unsynced > 10
-    for keep in range(unsynced + 1):
-        broker = Broker(layout=layout)
-        broker.hold_commits()
-        conversation(broker)
-        broker.crash(keep)
-        assert [p for p in audit(broker.store, all_connected(broker))] == []
-        broker.start()
-        for name in ("one", "two", "p"):
-            broker.durable(name).receive_all()
-        broker.advance(s=200)
-
-
-def all_connected(broker: Broker) -> set[str]:
-    """Return the clients that were connected when the store was written."""
-    return {key.decode() for key, _ in broker.rows("connections")}
-
-
-def test_a_restart_reports_what_it_found() -> None:
-    broker = Broker()
-    broker.durable("on", "t", "u")
-    broker.durable("off", "t").drop()
-    broker.connect("will", will=will("w"))
-    broker.publish("t", b"R", retain=True)
-    broker.crash()
-    recovery = broker.start()
-    assert (recovery.sessions, recovery.filters) == (2, 2)
-    assert (recovery.retained, recovery.were_connected) == (1, 2)
-
-
-def test_restarting_again_and_again_changes_nothing() -> None:
-    broker = Broker(history_detail="off")
-    broker.durable("c", "t", "$share/g/u", qos=2).drop()
-    broker.publish("t", b"1", 2)
-    broker.publish("u", b"2", 2)
-    for _ in range(3):
-        before = {family: broker.rows(family) for family in broker.store.families()}
-        broker.restart()
-        after = {family: broker.rows(family) for family in broker.store.families()}
-        assert {f: r for f, r in before.items() if f != "meta"} == {
-            f: r for f, r in after.items() if f != "meta"
-        }
-    assert sorted(broker.durable("c").receive_all()) == [b"1", b"2"]
-
-
-# Disks that fail
-
-
-def test_an_unrecoverable_write_ends_the_process_and_acknowledges_nothing() -> None:
-    broker, publisher = with_reader()
-    broker.store.fail_writes = Unrecoverable("input/output error")
-    with pytest.raises(Unrecoverable):
-        publisher.send(Publish("t", b"1", 1, packet_id=1))
-    assert publisher.stream.data == b""
-
-
-def test_a_stalled_store_refuses_nothing_and_catches_up() -> None:
-    broker, publisher = with_reader()
-    broker.store.fail_writes = WriteStalled("write stall")
-    publisher.send(Publish("t", b"1", 1, packet_id=1))
-    publisher.send(Publish("t", b"2", 1, packet_id=2))
-    publisher.expect_nothing()
-    broker.store.fail_writes = None
-    broker.advance(ms=100)
-    broker.commit()
-    publisher.expect(Puback(1), Puback(2))
-
-
-def test_a_publisher_that_fills_an_unwritten_batch_with_bytes_is_not_read_from() -> None:
-    broker, _ = with_reader()
-    publisher = broker.connect("q", version=4)
-    publisher.take()
-    broker.store.fail_writes = WriteStalled("write stall")
-    payload = bytes(1 << 20)
-    number = 0
-    while publisher.stream.is_read:
-        number += 1
-        assert number <= 9
-        publisher.send(Publish("t", payload, 1, packet_id=number))
-    assert number == 9
-    broker.store.fail_writes = None
-    broker.advance(ms=100)
-    assert publisher.stream.is_read
-
-
-def test_acknowledgements_held_for_a_slow_disk_count_by_what_they_cost() -> None:
-    """v3.1.1 knows no Receive Maximum: nothing else ends what a publisher may have open."""
-    broker, _ = with_reader(held_bytes_max=100_000)
-    publisher = broker.connect("q", version=4)
-    publisher.take()
-    broker.hold_commits()
-    number = 0
-    while publisher.stream.is_read:
-        number += 1
-        publisher.send(Publish("t", b"x", 1, packet_id=number % 65535 + 1))
-        assert number <= 100_000 // (REPLY_COST + 4) + 1
-    broker.commit()
-    assert publisher.stream.is_read
-    assert len(publisher.take()) == number
-
-
-def test_a_publisher_that_fills_an_unwritten_batch_is_not_read_from() -> None:
-    broker, _ = with_reader()
-    publisher = broker.connect("q", version=4)
-    publisher.take()
-    broker.store.fail_writes = WriteStalled("write stall")
-    number = 0
-    while publisher.stream.is_read:
-        number += 1
-        assert number < 10_000
-        publisher.send(Publish("t", b"x", 1, packet_id=number))
-    broker.store.fail_writes = None
-    broker.advance(ms=100)
-    broker.commit()
-    assert publisher.stream.is_read
-    assert len(publisher.take()) == number
-
-
-def test_a_connection_with_too_much_waiting_for_commits_is_not_read_from() -> None:
-    broker, publisher = with_reader(held_bytes_max=100)
-    for number in range(1, 40):
-        publisher.send(Publish("t", b"x", 1, packet_id=number))
-    assert not publisher.stream.is_read
-    broker.commit()
-    assert publisher.stream.is_read
-    assert len(publisher.take()) == 39
-
-
 # Bookkeeping
-
-
-def test_statistics_say_what_is_there() -> None:
-    broker = Broker(max_inflight=1, pending_messages_max=1)
-    broker.durable("behind", "t")
-    broker.durable("off", "t", "$share/g/u").drop()
-    broker.clean("clean", "v")
-    for payload in (b"1", b"2", b"3"):
-        broker.publish("t", payload)
-    broker.publish("r", b"R", retain=True)
-    stats = broker.engine.stats()
-    assert stats["connections"] == stats["sessions_online"] == 2
-    assert stats["sessions_stored_online"] == stats["sessions_offline"] == 1
-    assert stats["sessions_stored"] == 2 and stats["sessions_lagging"] == 1
-    assert stats["subscriptions_stored"] == 3 and stats["filters"] == 3
-    assert stats["inflight_messages"] == 1 and stats["shared_groups"] == 1
-    assert stats["retained_messages"] == 1 and stats["log_end"] == 3
-    assert stats["generations"] == 1 and stats["waiting_replies"] == 0
 
 
 def test_bytes_and_packets_are_counted() -> None:
@@ -755,46 +511,7 @@ def test_payload_bytes_are_counted_for_every_way_out(qos: int) -> None:
     assert broker.counters.payload_bytes_sent == (40 if qos else 30)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda c: setattr(c.session, "send_quota", 99),
-        lambda c: setattr(c.session, "client_id", "other"),
-        lambda c: c.session.in_flight.update({5: 99 << 8 | 1}),
-    ],
-)
-def test_invariants_notice_what_cannot_be(spoil: Callable[[object], None]) -> None:
-    broker = Broker()
-    client = broker.durable("c", "t")
-    assert list(broker.engine.invariants()) == []
-    spoil(client.connection)
-    assert list(broker.engine.invariants()) != []
-
-
 # Corners
-
-
-def test_a_crash_with_very_many_connections_is_settled_in_several_batches() -> None:
-    broker = Broker()
-    broker.is_audited = False
-    with broker.one_tick():
-        for number in range(2100):
-            broker.request(f"c{number}", expiry=100)
-    broker.crash()
-    recovery = broker.start()
-    assert recovery.were_connected == recovery.sessions == 2100
-    assert broker.engine.written >= 3
-    assert broker.rows("connections") == []
-
-
-def test_a_group_that_lived_on_a_session_in_memory_is_gone_after_a_crash() -> None:
-    broker = Broker()
-    stored = broker.durable("stored", "$share/g/t")
-    broker.clean("passing", "$share/g/t", qos=1)
-    stored.unsubscribe("$share/g/t")
-    assert len(broker.rows("groups")) == 1
-    broker.restart()
-    assert broker.rows("groups") == broker.rows("holders") == broker.rows("filters") == []
 
 
 def test_what_comes_after_the_end_is_not_handled() -> None:

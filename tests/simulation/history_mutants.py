@@ -10,7 +10,7 @@ from session.history.delivery_events import Dispatches
 from session.history.recorder import Ledger
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
-from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.connect import ConnectHandler
 from session.lifetime.repository import Sessions
 from session.live.connection import Connection
 from session.state.session import Session
@@ -94,24 +94,24 @@ def subscription_is_recorded_with_another_offset(patcher: Patcher) -> None:
 def incarnation_is_used_again(patcher: Patcher) -> None:
     """A client's next session has the number of the one before."""
 
-    def around(original: Any, self: Lifecycle, session: Any, old: Any, packet: Any) -> Any:
+    def around(original: Any, self: ConnectHandler, session: Any, old: Any, packet: Any) -> Any:
         inherited = original(self, session, old, packet)
         if session is not None and inherited is None:
             self._sessions._last_incarnation = session.incarnation - 1
         return inherited
 
-    patcher.wrap(Lifecycle, "_inherit", around)
+    patcher.wrap(ConnectHandler, "_inherit", around)
 
 
 @mutant("sessions", seeds=100, in_history=True)
 def incarnation_changes_when_a_session_is_resumed(patcher: Patcher) -> None:
     """A resumed session gets a number of its own: its history is that of two."""
 
-    def around(original: Any, self: Lifecycle, session: Session) -> None:
+    def around(original: Any, self: ConnectHandler, session: Session) -> None:
         session.incarnation = self._sessions.next_incarnation()
         original(self, session)
 
-    patcher.wrap(Lifecycle, "_revive", around)
+    patcher.wrap(ConnectHandler, "_revive", around)
 
 
 @mutant("mixed", seeds=60, in_history=True)

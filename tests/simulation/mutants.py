@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import session.delivery.redelivery
-import session.lifetime.lifecycle
+import session.lifetime.connect
+import session.lifetime.disconnect
 import session.lifetime.repository
 import session.state.records
 from session.delivery.backlog_page import TopicOptions
@@ -23,18 +24,23 @@ from session.delivery.sender import Sender
 from session.delivery.shared.distribution import Distribution
 from session.delivery.window import SendWindow
 from session.engine import Engine
-from session.lifetime.collection import Housekeeping
-from session.lifetime.lifecycle import Lifecycle
+from session.lifetime.collection import Collection
+from session.lifetime.connect import ConnectHandler
+from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
+from session.lifetime.wills import Wills
 from session.live.connection import CLOSED, CLOSING, Connection, Pending
 from session.live.subscribers import Entry, Group
 from session.live.tick import Tick
-from session.packets.inbound import Inbound
+from session.packets.acknowledge import AcknowledgeHandler
+from session.packets.publish import PublishHandler
+from session.packets.subscribe import SubscribeHandler
 from session.publish.accept import CHANGED, Publishing
 from session.routing.retained import Retained
 from session.routing.router import Routes
 from session.state.in_flight import QOS_MASK, RELEASED, STORED_MASK
 from session.state.session import Session
+from session.tick_writer import TickWriter
 from storage.errors import Recoverable
 from storage.tables.tables import INCOMING, MAILBOX, RETAINED, SESSIONS, SUBSCRIPTIONS
 from storage.tables.timers import SESSION, WILL, Due
@@ -82,13 +88,13 @@ def _always(*arguments: Any) -> bool:
 @mutant("gates", seeds=200)
 def puback_before_sync(patcher: Patcher) -> None:
     """PUBACK leaves before the message is durable."""
-    _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 1)
+    _leaking(patcher, PublishHandler, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 1)
 
 
 @mutant("bursts", seeds=300)
 def pubacks_of_a_run_before_sync(patcher: Patcher) -> None:
     """The PUBACKs of messages that came together leave before these are durable."""
-    _leaking(patcher, Inbound, "publish_run", _always)
+    _leaking(patcher, PublishHandler, "publish_run", _always)
 
 
 @mutant("bursts", seeds=1000)
@@ -109,19 +115,19 @@ def run_overtakes_a_backlog(patcher: Patcher) -> None:
 @mutant("gates", seeds=200)
 def pubrec_before_sync(patcher: Patcher) -> None:
     """PUBREC leaves before the message and its packet id are durable."""
-    _leaking(patcher, Inbound, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 2)
+    _leaking(patcher, PublishHandler, "_acknowledge", lambda _, c, s, packet, *a: packet.qos == 2)
 
 
 @mutant("gates", seeds=200)
 def pubrel_before_released_is_durable(patcher: Patcher) -> None:
     """PUBREL leaves before the phase is durable: after a crash the PUBLISH is sent again."""
-    _leaking(patcher, Inbound, "pubrec", _always)
+    _leaking(patcher, AcknowledgeHandler, "pubrec", _always)
 
 
 @mutant("gates", seeds=300)
 def pubcomp_before_deletion_is_durable(patcher: Patcher) -> None:
     """PUBCOMP leaves before the id is forgotten: the next message with it is swallowed."""
-    _leaking(patcher, Inbound, "pubrel", _always)
+    _leaking(patcher, PublishHandler, "pubrel", _always)
 
 
 @mutant("gates", seeds=200)
@@ -134,27 +140,33 @@ def publish_before_binding_is_durable(patcher: Patcher) -> None:
 @mutant("gates", seeds=200)
 def suback_before_durable(patcher: Patcher) -> None:
     """SUBACK leaves before the subscription is durable."""
-    _leaking(patcher, Inbound, "subscribe", _always)
+    _leaking(patcher, SubscribeHandler, "subscribe", _always)
 
 
 @mutant("gates", seeds=400)
 def unsuback_before_durable(patcher: Patcher) -> None:
     """UNSUBACK leaves before the subscription is gone for good."""
-    _leaking(patcher, Inbound, "unsubscribe", _always)
+    _leaking(patcher, SubscribeHandler, "unsubscribe", _always)
 
 
 def _answer_at_once(patcher: Patcher, present: bool) -> None:
     def around(
-        original: Any, self: Lifecycle, connection: Connection, owner: Any, connack: Any, *rest: Any
+        original: Any,
+        self: ConnectHandler,
+        connection: Connection,
+        owner: Any,
+        connack: Any,
+        *rest: Any,
+        **named: Any,
     ) -> None:
-        original(self, connection, owner, connack, *rest)
+        original(self, connection, owner, connack, *rest, **named)
         if connack.session_present is present and connection.gated:
             connection.gated = False
             held, connection.held = connection.held, []
             for data in held:
                 _leak(self._tick, connection, data)
 
-    patcher.wrap(Lifecycle, "_answer", around)
+    patcher.wrap(ConnectHandler, "_answer", around)
 
 
 @mutant("gates", seeds=200)
@@ -182,13 +194,13 @@ def resume_from_unsynced_memory(patcher: Patcher) -> None:
 def close_before_disconnect_is_durable(patcher: Patcher) -> None:
     """The client sees its DISCONNECT answered before the will is gone for good."""
 
-    def around(original: Any, self: Lifecycle, connection: Connection, packet: Any) -> Any:
+    def around(original: Any, self: DisconnectHandler, connection: Connection, packet: Any) -> Any:
         result = original(self, connection, packet)
         if connection.state == CLOSING:
             self._tick.close(connection)
         return result
 
-    patcher.wrap(Lifecycle, "disconnect", around)
+    patcher.wrap(DisconnectHandler, "disconnect", around)
 
 
 # Changes that miss the batch
@@ -308,18 +320,20 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
     """Clean Start begins with what the old session had in flight."""
     left: dict[str, dict[int, int]] = {}
 
-    def inherit(original: Any, self: Lifecycle, old: Session | None, *rest: Any) -> Any:
+    def inherit(original: Any, self: ConnectHandler, old: Session | None, *rest: Any) -> Any:
         in_flight = dict(old.in_flight) if old is not None else {}
         result = original(self, old, *rest)
         if result is None and old is not None and not old.leases:
             left[old.client_id] = in_flight
         return result
 
-    def begin(original: Any, self: Lifecycle, connection: Any, new: Session, *rest: Any) -> Any:
+    def begin(
+        original: Any, self: ConnectHandler, connection: Any, new: Session, *rest: Any, **named: Any
+    ) -> Any:
         kept = left.pop(new.client_id, None)
         if kept and not new.in_flight:
             new.in_flight.update(kept)
-        return original(self, connection, new, *rest)
+        return original(self, connection, new, *rest, **named)
 
     def attach(original: Any, self: Sessions, connection: Connection) -> None:
         original(self, connection)
@@ -329,8 +343,8 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
                 if not entry & RELEASED:
                     connection.send_later(packet_id)
 
-    patcher.wrap(Lifecycle, "_inherit", inherit)
-    patcher.wrap(Lifecycle, "_begin", begin)
+    patcher.wrap(ConnectHandler, "_inherit", inherit)
+    patcher.wrap(ConnectHandler, "_begin", begin)
     patcher.wrap(Sessions, "attach", attach)
 
 
@@ -338,7 +352,7 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
 
 
 def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> None:
-    def around(original: Any, self: Engine) -> bool:
+    def around(original: Any, self: TickWriter) -> bool:
         done: bool = original(self)
         if done and postponed:
             actions = list(postponed)
@@ -347,7 +361,7 @@ def _after_the_write(patcher: Patcher, postponed: list[Callable[[], None]]) -> N
                 action()
         return done
 
-    patcher.wrap(Engine, "_write", around)
+    patcher.wrap(TickWriter, "write", around)
 
     def start(original: Any, *arguments: Any, **named: Any) -> Any:
         postponed.clear()
@@ -394,10 +408,10 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
     postponed: list[Callable[[], None]] = []
     _after_the_write(patcher, postponed)
 
-    def around(original: Any, self: Lifecycle, *entry: Any) -> None:
+    def around(original: Any, self: Wills, *entry: Any) -> None:
         postponed.append(lambda: original(self, *entry))
 
-    patcher.wrap(Lifecycle, "will_is_due", around)
+    patcher.wrap(Wills, "come_due", around)
 
 
 @mutant("sessions")
@@ -409,45 +423,47 @@ def will_is_not_stored_at_connect(patcher: Patcher) -> None:
     ) -> Any:
         return original(identity, stored, at, expiry, None if at else will, number)
 
-    patcher.wrap(session.lifetime.lifecycle, "ConnectionRecord", around)
+    patcher.wrap(session.lifetime.connect, "ConnectionRecord", around)
 
 
 @mutant("sessions")
 def disconnect_does_not_cancel_the_will(patcher: Patcher) -> None:
     """DISCONNECT publishes the will."""
 
-    def around(original: Any, self: Lifecycle, connection: Any, reason: int, **named: Any) -> None:
+    def around(
+        original: Any, self: DisconnectHandler, connection: Any, reason: int, **named: Any
+    ) -> None:
         named["publish_will"] = True
         original(self, connection, reason, **named)
 
-    patcher.wrap(Lifecycle, "_leave", around)
+    patcher.wrap(DisconnectHandler, "_leave", around)
 
 
 @mutant("sessions", seeds=100)
 def resume_does_not_cancel_the_will(patcher: Patcher) -> None:
     """A delayed will fires although its session was resumed."""
 
-    def around(original: Any, self: Lifecycle, revived: Session) -> None:
+    def around(original: Any, self: ConnectHandler, revived: Session) -> None:
         revived.will_due_ms = 0
         original(self, revived)
 
-    patcher.wrap(Lifecycle, "_revive", around)
+    patcher.wrap(ConnectHandler, "_revive", around)
 
 
 @mutant("sessions")
 def will_delay_is_ignored(patcher: Patcher) -> None:
     """A delayed will fires at once."""
 
-    def around(original: Any, self: Lifecycle, owner: Session, will: Any, closed_at: int) -> None:
-        self.fire(owner.client_id, owner.identity, will, owner.incarnation)
+    def around(original: Any, self: Wills, owner: Session, will: Any, closed_at: int) -> None:
+        self._fire(owner.client_id, owner.identity, will, owner.incarnation)
 
-    patcher.wrap(Lifecycle, "_arm", around)
+    patcher.wrap(Wills, "arm", around)
 
 
 @mutant("sessions")
 def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
     """Nobody notices that a crash ended connections: no wills, no expiry."""
-    patcher.set(Lifecycle, "recover", lambda self, *arguments: None)
+    patcher.set(DisconnectHandler, "recover", lambda self, *arguments: None)
 
 
 # Sending again
@@ -550,7 +566,7 @@ def position_is_not_stored(patcher: Patcher) -> None:
 @mutant("sessions", seeds=200)
 def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
     """A session is loaded although the batch that changed it is not written yet."""
-    patcher.wrap(Engine, "settle_for", lambda original, self, client_id: True)
+    patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)
 
 
 @mutant("backlog", seeds=60)
@@ -620,7 +636,7 @@ def since_offset_is_ignored(patcher: Patcher) -> None:
 @mutant("backlog", seeds=100)
 def generation_is_dropped_too_early(patcher: Patcher) -> None:
     """A generation goes although offline sessions are owed messages in it."""
-    patcher.set(Housekeeping, "_pins", lambda self, *arguments: False)
+    patcher.set(Collection, "_pins", lambda self, *arguments: False)
 
 
 # Expiry
@@ -630,7 +646,7 @@ def generation_is_dropped_too_early(patcher: Patcher) -> None:
 def expired_session_is_resumed(patcher: Patcher) -> None:
     """A session past its time is resumed if nobody has collected it yet."""
     patcher.set(Session, "is_expired", lambda self, now: False)
-    patcher.set(Lifecycle, "expire", lambda self, client_id, due_ms: None)
+    patcher.set(DisconnectHandler, "expire", lambda self, client_id, due_ms: None)
 
 
 @mutant("sessions", seeds=200)
@@ -639,18 +655,19 @@ def expiry_clock_restarts_with_the_broker(patcher: Patcher) -> None:
 
     def around(original: Any, self: Engine, now: int, **named: Any) -> Any:
         result = original(self, now, **named)
-        for entry in self._due.come(now + (1 << 40), 10_000):
-            if entry.kind != SESSION or self._due.is_removed(entry.key):
+        due = self._housekeeping._due
+        for entry in due.come(now + (1 << 40), 10_000):
+            if entry.kind != SESSION or due.is_removed(entry.key):
                 continue
             loaded = self._sessions.load(entry.name.decode())
             if loaded is None:
                 continue
-            self._due.remove(self._tick.batch, entry.at_ms, SESSION, entry.name)
+            due.remove(self._tick.batch, entry.at_ms, SESSION, entry.name)
             loaded.expiry_due_ms = loaded.expires_at(now)
-            self._due.add(self._tick.batch, loaded.expiry_due_ms, SESSION, entry.name)
+            due.add(self._tick.batch, loaded.expiry_due_ms, SESSION, entry.name)
             self._sessions.write(loaded)
-        self._write()
-        self._due.open()
+        self._writer.write()
+        due.open()
         return result
 
     patcher.wrap(Engine, "start", around)
@@ -675,7 +692,7 @@ def heart_does_not_beat(patcher: Patcher) -> None:
 @mutant("sessions", seeds=200)
 def crash_is_dated_by_the_heartbeat(patcher: Patcher) -> None:
     """A crash counts as having happened at the last heartbeat, up to a period too early."""
-    patcher.set(session.lifetime.lifecycle, "crash_time", lambda alive_ms, period_ms: alive_ms)
+    patcher.set(session.lifetime.disconnect, "crash_time", lambda alive_ms, period_ms: alive_ms)
 
 
 @mutant("disk", seeds=2500, slow=True)
@@ -790,11 +807,11 @@ def takeover_forgets_the_old_connection(patcher: Patcher) -> None:
     """The old connection of a client stays in the routes after a takeover."""
 
     def around(
-        original: Any, self: Lifecycle, connection: Connection, *rest: Any, **named: Any
+        original: Any, self: DisconnectHandler, connection: Connection, *rest: Any, **named: Any
     ) -> None:
-        if rest and rest[0] == 0x8E:
+        if rest and rest[1] == 0x8E:
             connection.state = CLOSED
             return
         original(self, connection, *rest, **named)
 
-    patcher.wrap(Lifecycle, "end", around)
+    patcher.wrap(DisconnectHandler, "end", around)

@@ -532,7 +532,7 @@ class World:
         if any(client.sender.flights for client in self.clients):
             sometimes("disk_full_with_publish_in_flight")
         if self.chance(0.5):
-            process.engine.refuse_writes(True)  # the low-water mark saw it coming
+            process.engine.note_disk_space(is_low=True)  # the low-water mark saw it coming
             process.schedule_tick()
         else:
             process.store.full = True
@@ -552,5 +552,5 @@ class World:
             return
         self.note("space returned")
         process.store.full = False
-        process.engine.refuse_writes(False)
+        process.engine.note_disk_space(is_low=False)
         process.schedule_tick()

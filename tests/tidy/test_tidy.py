@@ -176,6 +176,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "audit.checks.sending_checks": "half of a judgement; test_judge_session.py tries it",
     "broker.__main__": "three lines; tests/broker/cli/test_main.py runs them",
     "session.assembly": "wiring; every test of the engine runs it",
+    "session.live.core": "two groups of parts; every test of the engine uses them",
     "session.ports": "protocols",
     "broker.process.disk_watch": "tests/durability/test_failing_disk.py fills its disk",
     "broker.version": "a constant; tests/broker/cli/test_main.py prints it",

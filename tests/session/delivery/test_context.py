@@ -7,26 +7,25 @@ from session.counters import Counters
 from session.delivery.context import DeliveryContext
 from session.history.delivery_events import Dispatches
 from session.history.recorder import Ledger
+from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.ports import Policy
 from session.routing.router import Routes
 from session.settings import Settings
 from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
-from storage.tables.tables import FAMILIES
+from storage.tables.tables import FAMILIES, Totals
+from storage.tables.timers import Due
 from tests.session.harness import Rules
 
 
 def context(policy: Policy, settings: Settings) -> DeliveryContext:
     store = MemoryStore(FAMILIES)
     return DeliveryContext(
-        Tick(200),
-        store,
-        MessageLog(store),
+        Core(Tick(200), settings, Counters()),
+        Database(store, MessageLog(store), Due(store), Totals(), 1),
         Routes(),
-        settings,
         policy,
-        Counters(),
         Dispatches(Ledger(settings)),
     )
 

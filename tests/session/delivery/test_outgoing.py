@@ -10,6 +10,7 @@ from session.delivery.publish_bytes import EncodedPublish
 from session.history.delivery_events import Dispatches
 from session.history.recorder import Ledger
 from session.live.connection import Connection
+from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.routing.router import Routes
 from session.settings import Settings
@@ -17,7 +18,8 @@ from session.state.session import Session
 from session.state.subscription import Subscription
 from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
-from storage.tables.tables import FAMILIES
+from storage.tables.tables import FAMILIES, Totals
+from storage.tables.timers import Due
 from tests.session.harness import Rules, Stream
 
 
@@ -29,13 +31,10 @@ class Desk:
         self.routes = Routes()
         settings, store = Settings(), MemoryStore(FAMILIES)
         context = DeliveryContext(
-            Tick(200),
-            store,
-            MessageLog(store),
+            Core(Tick(200), settings, self.counters),
+            Database(store, MessageLog(store), Due(store), Totals(), 1),
             self.routes,
-            settings,
             rules or AllowAllPolicy(),
-            self.counters,
             Dispatches(Ledger(settings)),
         )
         self.outgoing = Outgoing(context)

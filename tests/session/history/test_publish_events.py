@@ -106,7 +106,7 @@ def test_qos_2_is_told_to_its_end_and_a_repetition_as_one() -> None:
 
 def test_what_is_refused_is_told_with_its_reason() -> None:
     broker = pair()
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     broker.connect("pub", version=5).send(*publishes(1, 1))
     broker.advance(s=1)
     (dropped,) = told(broker, "msg_dropped")

@@ -1,59 +1,11 @@
-"""What time makes due: generations that come and go, expiry, wills, in bounded slices."""
+"""Generations begin when it is time, and go when nobody is owed anything in them."""
 
 import pytest
 
 from mqtt.packets import Publish
 from session.delivery.backlog import SCAN_MAX
-from session.lifetime.collection import SWEEP_PERIOD_MS, SWEEP_SLICE
-from tests.session.harness import Broker, Client, will
-
-
-def crowd(broker: Broker, *, with_backlog: str) -> Client:
-    """Fill more than one slice of a sweep; the last session by name is offline with a backlog."""
-    for number in range(SWEEP_SLICE + 10):
-        broker.durable(f"c{number:03}", "elsewhere")
-    broker.durable("z", with_backlog).drop()
-    broker.publish(with_backlog, b"1")
-    broker.publish(with_backlog, b"2")
-    broker.engine.rotate(broker.now)
-    broker.settle()
-    broker.publish(with_backlog, b"3")
-    return broker.clients[0]
-
-
-def one_slice(broker: Broker) -> None:
-    """Let the sweep look at its next slice and no further."""
-    broker.engine.handle_timeout(broker.now)
-    broker.settle()
-
-
-def test_a_session_that_resumes_during_a_sweep_keeps_its_generation() -> None:
-    broker = Broker()
-    crowd(broker, with_backlog="t")
-    broker.now += SWEEP_PERIOD_MS
-    one_slice(broker)
-    late = broker.durable("z", receive_maximum=1)
-    broker.advance(s=10)
-    assert late.receive_all() == [b"1", b"2", b"3"]
-
-
-def test_a_session_that_comes_and_goes_during_a_sweep_keeps_its_generation() -> None:
-    broker = Broker(linger=True)
-    crowd(broker, with_backlog="t")
-    broker.now += SWEEP_PERIOD_MS
-    one_slice(broker)
-    broker.durable("z", receive_maximum=1).disconnect()  # its socket is still open
-    broker.advance(s=10)
-    assert broker.durable("z").receive_all() == [b"1", b"2", b"3"]
-
-
-def test_a_generation_goes_when_nothing_of_it_is_owed() -> None:
-    broker = Broker()
-    crowd(broker, with_backlog="t")
-    assert broker.durable("z").receive_all() == [b"1", b"2", b"3"]
-    broker.advance(s=10)
-    assert [g.number for g in broker.engine._log.list_generations()] == [2]
-    assert sorted(f for f in broker.store.families() if f.startswith("msg.")) == ["msg.2"]
+from session.lifetime.collection import SWEEP_PERIOD_MS
+from tests.session.harness import Broker, will
 
 
 def rotate(broker: Broker, layout: str | None = None) -> None:
@@ -363,16 +315,6 @@ def damage(broker: Broker, client_id: str) -> None:
     broker.is_audited = False
 
 
-def test_a_damaged_session_does_not_stop_the_broker_when_it_expires() -> None:
-    broker = Broker()
-    for name in ("bad", "good"):
-        broker.durable(name, "t", expiry=10).drop()
-    damage(broker, "bad")
-    broker.advance(s=11)
-    assert [key for key, _ in broker.rows("sessions")] == [b"bad"]
-    assert broker.counters.internal_errors == 1
-
-
 def test_a_damaged_session_does_not_stop_the_broker_at_start_and_its_will_is_published() -> None:
     broker = Broker()
     broker.durable("watcher", "w")
@@ -406,31 +348,6 @@ def test_a_damaged_session_is_no_reason_to_reject_messages() -> None:
 # Expiry in slices
 
 
-def test_many_sessions_expire_in_slices() -> None:
-    broker = Broker(expiry_slice=10)
-    for number in range(35):
-        broker.durable(f"c{number}", "t", expiry=10).drop()
-    broker.now += 10_000
-    left = []
-    while broker.rows("sessions"):
-        broker.engine.handle_timeout(broker.now)
-        broker.settle()
-        left.append(len(broker.rows("sessions")))
-    assert left == [25, 15, 5, 0]
-    assert broker.rows("due") == [] and broker.rows("filters") == []
-
-
-def test_a_will_and_the_end_of_its_session_may_be_due_in_one_slice() -> None:
-    broker = Broker()
-    watcher = broker.clean("watcher", "w", qos=1)
-    broker.durable("c", expiry=10, will=will("w", delay=60)).drop()
-    broker.durable("d", expiry=10, will=will("w", delay=5)).drop()
-    broker.now += 20_000
-    broker.advance()
-    assert watcher.receive_all() == [b"will", b"will"]
-    assert broker.rows("due") == broker.rows("sessions") == []
-
-
 @pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 def test_a_slow_consumer_that_is_behind_keeps_its_generation(layout: str) -> None:
     broker = Broker(layout=layout, pending_messages_max=1)
@@ -446,31 +363,11 @@ def test_a_slow_consumer_that_is_behind_keeps_its_generation(layout: str) -> Non
     assert sweep(broker) == [2]
 
 
-def test_a_group_that_ends_during_a_sweep_keeps_nothing() -> None:
+def test_a_damaged_session_does_not_stop_the_broker_when_it_expires() -> None:
     broker = Broker()
-    crowd(broker, with_backlog="t")
-    assert broker.durable("z").receive_all() == [b"1", b"2", b"3"]
-    broker.durable("g", "$share/g/u").drop()
-    broker.publish("u", b"owed")
-    rotate(broker)
-    broker.now += SWEEP_PERIOD_MS
-    one_slice(broker)
-    broker.connect("g", clean_start=True)
-    assert sweep(broker) == [3]
-
-
-def test_sessions_with_many_rows_expire_in_slices() -> None:
-    broker = Broker()
-    for number in range(4):
-        client = broker.connect(f"c{number}", expiry=10)
-        client.subscribe(*(f"t/{number}/{index}" for index in range(400)), qos=1)
-        client.drop()
-    broker.now += 11_000
-    left = []
-    while broker.engine.stats()["sessions_stored"]:
-        broker.engine.handle_timeout(broker.now)
-        broker.settle()
-        left.append(broker.engine.stats()["sessions_stored"])
-        assert len(left) < 10
-    assert left == [3, 2, 1, 0]
-    assert broker.rows("subscriptions") == []
+    for name in ("bad", "good"):
+        broker.durable(name, "t", expiry=10).drop()
+    damage(broker, "bad")
+    broker.advance(s=11)
+    assert [key for key, _ in broker.rows("sessions")] == [b"bad"]
+    assert broker.counters.internal_errors == 1

@@ -336,12 +336,12 @@ def test_a_will_that_cannot_be_stored_is_published_later() -> None:
     broker = Broker()
     watcher = watch(broker)
     client = leave_will(broker)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     client.drop()
     watcher.expect_nothing()
     broker.advance(s=3)
     watcher.expect_nothing()
-    broker.engine.refuse_writes(False)
+    broker.engine.note_disk_space(is_low=False)
     broker.advance(s=1)
     assert watcher.receive_all() == [b"will"]
 
@@ -351,9 +351,9 @@ def test_every_will_that_cannot_be_stored_is_published_later() -> None:
     watcher = watch(broker)
     for payload in (b"1", b"2", b"3"):
         client = broker.connect("c", will=will("will/c", payload))
-        broker.engine.refuse_writes(True)
+        broker.engine.note_disk_space(is_low=True)
         client.drop()
-        broker.engine.refuse_writes(False)
+        broker.engine.note_disk_space(is_low=False)
     broker.advance(s=1)
     assert sorted(watcher.receive_all()) == [b"1", b"2", b"3"]
 
@@ -362,7 +362,7 @@ def test_a_will_that_could_not_be_stored_survives_a_crash() -> None:
     broker = Broker()
     watch(broker)
     client = leave_will(broker)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     client.drop()
     broker.restart(after_ms=2000)
     broker.advance()

@@ -80,13 +80,13 @@ def test_a_v4_publisher_gets_a_plain_answer_whoever_subscribes() -> None:
 def test_below_the_low_water_mark_what_needs_the_disk_is_refused(qos: int) -> None:
     broker = Broker()
     broker.durable("c", "t", qos=2)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     publisher = broker.connect("p")
     answer = publisher.start_publish("t", b"1", qos, packet_id=3)
     assert answer == (Puback if qos == 1 else Pubrec)(3, reasons.QUOTA_EXCEEDED)
     answer = publisher.start_publish("other", b"1", qos, packet_id=3, retain=True)
     assert answer == (Puback if qos == 1 else Pubrec)(3, reasons.QUOTA_EXCEEDED)
-    broker.engine.refuse_writes(False)
+    broker.engine.note_disk_space(is_low=False)
     assert publisher.start_publish("t", b"1", qos, packet_id=3) == (Puback if qos == 1 else Pubrec)(
         3
     )
@@ -97,7 +97,7 @@ def test_below_the_low_water_mark_what_needs_the_disk_is_refused(qos: int) -> No
 def test_below_the_low_water_mark_a_v4_publisher_is_closed_without_an_answer(qos: int) -> None:
     broker = Broker()
     session = broker.durable("c", "t", qos=2)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     publisher = broker.connect("p", version=4)
     publisher.start_publish("t", b"1", qos)
     publisher.expect_closed()
@@ -108,7 +108,7 @@ def test_below_the_low_water_mark_what_needs_no_disk_goes_on() -> None:
     broker = Broker()
     durable = broker.durable("durable", "t")
     clean = broker.clean("clean", "u", qos=2)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     publisher = broker.connect("p")
     publisher.publish("u", b"1", 2)
     assert clean.receive_all() == [b"1"]
@@ -121,7 +121,7 @@ def test_below_the_low_water_mark_what_is_stored_is_still_delivered() -> None:
     broker = Broker()
     broker.durable("c", "t", qos=2).drop()
     broker.publish("t", b"1", 2)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     assert broker.durable("c").receive_all() == [b"1"]
 
 
@@ -129,7 +129,7 @@ def test_subscriptions_are_not_added_below_the_low_water_mark_but_replaced() -> 
     broker = Broker()
     durable = broker.durable("durable", "t")
     four = broker.durable("four", version=4)
-    broker.engine.refuse_writes(True)
+    broker.engine.note_disk_space(is_low=True)
     assert durable.subscribe("t", "u", qos=0) == [0, reasons.QUOTA_EXCEEDED]
     assert four.subscribe("u") == [0x80]
     assert broker.connect("clean").subscribe("u", qos=2) == [2]

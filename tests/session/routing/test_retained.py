@@ -257,7 +257,7 @@ def full_store(topics: list[str]) -> Retained:
     store = MemoryStore(FAMILIES)
     tick = Tick(200)
     log = MessageLog(store)
-    chronicle = Chronicle(Ledger(Settings()), tick, log)
+    chronicle = Chronicle(Ledger(Settings()), tick, log, {})
     retained = Retained(tick, store, Due(store), Totals(), Settings(), chronicle)
     for topic in topics:
         retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))

@@ -27,3 +27,14 @@ def test_the_sources_differ_and_lie_within_their_mask() -> None:
 def test_what_belongs_to_a_connection_is_not_stored() -> None:
     assert in_flight.STORED_MASK & in_flight.TOOK_QUOTA == 0
     assert in_flight.STORED_MASK == PARTS["qos"] | PARTS["released"] | PARTS["source"]
+
+
+def test_every_phase_has_bits_of_its_own() -> None:
+    phases = {
+        in_flight.FREE,
+        in_flight.AWAITING_PUBACK,
+        in_flight.AWAITING_PUBREC,
+        in_flight.AWAITING_PUBCOMP,
+    }
+    assert len(phases) == 4
+    assert all(phase & ~in_flight.PHASE_MASK == 0 for phase in phases)

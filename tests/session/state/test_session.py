@@ -3,6 +3,9 @@
 import pytest
 
 from session.state.in_flight import (
+    AWAITING_PUBACK,
+    AWAITING_PUBCOMP,
+    AWAITING_PUBREC,
     FROM_GROUP,
     FROM_LOG,
     FROM_MAILBOX,
@@ -38,7 +41,7 @@ def test_a_packet_id_in_flight_is_passed_over() -> None:
 def test_a_packet_id_is_not_used_again_at_once() -> None:
     session = connected()
     assert session.bind(5, 1) == 1
-    session.complete(1, 1, False)
+    session.complete(1, AWAITING_PUBACK)
     assert session.bind(6, 1) == 2
 
 
@@ -46,11 +49,11 @@ def test_binding_takes_quota_and_completing_gives_it_back() -> None:
     session = connected(2)
     first, second = session.bind(5, 1), session.bind(6, 2)
     assert session.send_quota == 0
-    assert session.complete(first, 1, False) == 5 << REFERENCE_SHIFT | TOOK_QUOTA | 1
+    assert session.complete(first, AWAITING_PUBACK) == 5 << REFERENCE_SHIFT | TOOK_QUOTA | 1
     assert session.send_quota == 1
     assert session.release(second)
     assert session.send_quota == 1
-    assert session.complete(second, 2, True) >= 0
+    assert session.complete(second, AWAITING_PUBCOMP) >= 0
     assert session.send_quota == 2
     assert session.in_flight == {}
 
@@ -75,32 +78,22 @@ def test_binding_without_quota_is_a_mistake() -> None:
         session.bind(6, 1)
 
 
-@pytest.mark.parametrize(
-    ("qos", "released", "answer_qos", "answer_released"),
-    [
-        (1, False, 2, True),  # PUBCOMP for QoS 1
-        (1, False, 2, False),  # PUBREC with an error for QoS 1
-        (2, False, 1, False),  # PUBACK for QoS 2
-        (2, False, 2, True),  # PUBCOMP before PUBREC
-        (2, True, 1, False),  # PUBACK for a released one
-        (2, True, 2, False),  # an error after PUBREC
-    ],
-)
-def test_an_answer_of_the_wrong_kind_changes_nothing(
-    qos: int, released: bool, answer_qos: int, answer_released: bool
-) -> None:
+@pytest.mark.parametrize("phase", [AWAITING_PUBACK, AWAITING_PUBREC, AWAITING_PUBCOMP])
+def test_an_answer_to_another_phase_changes_nothing(phase: int) -> None:
     session = connected()
-    packet_id = session.bind(5, qos)
-    if released:
+    packet_id = session.bind(5, 1 if phase == AWAITING_PUBACK else 2)
+    if phase == AWAITING_PUBCOMP:
         session.release(packet_id)
     before = dict(session.in_flight), session.send_quota
-    assert session.complete(packet_id, answer_qos, answer_released) == -1
+    for answered in {AWAITING_PUBACK, AWAITING_PUBREC, AWAITING_PUBCOMP} - {phase}:
+        assert session.complete(packet_id, answered) == -1
     assert (session.in_flight, session.send_quota) == before
+    assert session.complete(packet_id, phase) >= 0
 
 
 def test_an_answer_to_an_unknown_packet_id_changes_nothing() -> None:
     session = connected()
-    assert session.complete(9, 1, False) == -1
+    assert session.complete(9, AWAITING_PUBACK) == -1
     assert not session.release(9)
 
 
@@ -117,11 +110,11 @@ def test_the_quota_belongs_to_a_connection() -> None:
     first, second = session.bind(5, 1), session.bind(6, 1)
     session.begin_connection(3)
     assert session.send_quota == 3
-    session.complete(first, 1, False)  # answered before it was sent again
+    session.complete(first, AWAITING_PUBACK)  # answered before it was sent again
     assert session.send_quota == 3
     session.take_quota_again(second)
     assert session.send_quota == 2
-    session.complete(second, 1, False)
+    session.complete(second, AWAITING_PUBACK)
     assert session.send_quota == 3
 
 
@@ -147,10 +140,10 @@ def test_releases_owed_to_earlier_connections_count_towards_our_own_limit() -> N
     session.begin_connection(10, 4)
     assert session.send_quota == 1
     session.bind(8, 1)
-    session.complete(ids[0], 2, True)
+    session.complete(ids[0], AWAITING_PUBCOMP)
     assert session.send_quota == 1
-    session.complete(ids[1], 2, True)
-    session.complete(ids[2], 2, True)
+    session.complete(ids[1], AWAITING_PUBCOMP)
+    session.complete(ids[2], AWAITING_PUBCOMP)
     assert session.send_quota == 3
     assert list(session.invariants()) == []
 
@@ -161,7 +154,7 @@ def test_completing_old_releases_never_widens_the_clients_window() -> None:
     session.release(packet_id)
     session.begin_connection(2)
     assert session.send_quota == 2
-    session.complete(packet_id, 2, True)
+    session.complete(packet_id, AWAITING_PUBCOMP)
     assert session.send_quota == 2
 
 
@@ -171,7 +164,7 @@ def test_an_early_pubrec_for_an_earlier_connection_is_counted() -> None:
     session.begin_connection(5, 2)
     assert session.send_quota == 2
     session.release(packet_id)
-    session.complete(packet_id, 2, True)
+    session.complete(packet_id, AWAITING_PUBCOMP)
     assert session.send_quota == 2
     assert list(session.invariants()) == []
 
@@ -182,9 +175,9 @@ def test_a_client_that_owes_everything_has_no_window() -> None:
         session.release(session.bind(offset, 2))
     session.begin_connection(5, 1)  # the limit was lowered meanwhile
     assert session.send_quota == 0
-    session.complete(1, 2, True)
+    session.complete(1, AWAITING_PUBCOMP)
     assert session.send_quota == 0
-    session.complete(2, 2, True)
+    session.complete(2, AWAITING_PUBCOMP)
     assert session.send_quota == 1
 
 

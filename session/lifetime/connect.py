@@ -1,0 +1,398 @@
+"""CONNECT: who may have which session, and what the CONNACK says and waits for.
+
+The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. A
+refused CONNECT changes nothing. The CONNACK of a stored session, or of one with a will, waits for
+its commit, and everything behind it waits with it: nothing is re-sent from memory that a crash
+could take back. Whatever loads from the store is preceded by `settle_for`, which writes the open
+batch, unless nothing of this client is in it; it runs only at the start of an event, so the store
+never holds half of one. Read next: `session.lifetime.disconnect`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from mqtt import reasons
+from mqtt.encoder import encode
+from mqtt.packets import CONNACK, V3, Connack, Connect
+from mqtt.topics import levels_count, topic_problem
+from session.delivery.delivery import Delivery
+from session.history.session_events import (
+    CLEAN_START,
+    ENDED_WITH_CONNECTION,
+    EXPIRED,
+)
+from session.lifetime.authentication import Authentication
+from session.lifetime.context import ClientContext
+from session.lifetime.disconnect import DisconnectHandler, server_reference
+from session.lifetime.repository import Sessions
+from session.lifetime.wills import Wills
+from session.live.connection import Connection
+from session.live.connection_states import (
+    CONNECT_ACCEPTED,
+    CONNECT_REFUSED,
+    TAKEN_OVER,
+    move,
+)
+from session.ports import Authenticator
+from session.publish.accept import Publishing
+from session.state.session import EXPIRY_NEVER, Session
+from session.state.will_record import ConnectionRecord, encode_connection
+from storage.errors import CorruptRecord
+from storage.tables.tables import CONNECTIONS, seal
+from storage.tables.timers import SESSION
+
+CONNECT_RESULTS: Final = {
+    reasons.MALFORMED_PACKET: "malformed",
+    reasons.PROTOCOL_ERROR: "malformed",
+    reasons.UNSUPPORTED_PROTOCOL_VERSION: "unsupported_version",
+    reasons.CLIENT_IDENTIFIER_NOT_VALID: "client_id_not_valid",
+    reasons.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
+    reasons.NOT_AUTHORIZED: "not_authorized",
+    reasons.QUOTA_EXCEEDED: "quota_exceeded",
+    reasons.SERVER_UNAVAILABLE: "server_unavailable",
+    reasons.CONNECTION_RATE_EXCEEDED: "rate_exceeded",
+    reasons.USE_ANOTHER_SERVER: "redirected",
+    reasons.SERVER_MOVED: "redirected",
+}
+
+
+class ConnectHandler:
+    """Accepts or refuses clients, and gives each the session it is to go on with."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        sessions: Sessions,
+        delivery: Delivery,
+        publishing: Publishing,
+        wills: Wills,
+        disconnects: DisconnectHandler,
+        authenticator: Authenticator,
+        new_client_id: Callable[[], str],
+        settle_for: Callable[[str], bool],
+        watch: Callable[[Connection], None],
+    ) -> None:
+        self._tick: Final = context.tick
+        self._due: Final = context.due
+        self._sessions: Final = sessions
+        self._delivery: Final = delivery
+        self._publishing: Final = publishing
+        self._wills: Final = wills
+        self._disconnects: Final = disconnects
+        self._settings: Final = context.settings
+        self._counters: Final = context.counters
+        self._new_client_id: Final = new_client_id
+        self._settle_for: Final = settle_for
+        self._watch: Final = watch
+        self._observe: Final = context.observe
+        self._chronicle: Final = context.chronicle
+        self.authentication: Final = Authentication(
+            context.tick, authenticator, context.counters, self.refuse, disconnects.end
+        )
+
+    def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
+        """Judge a CONNECT; `decided` is called if the verdict comes later than this returns."""
+        connection.version = packet.protocol_version
+        connection.maximum_packet_size = packet.maximum_packet_size
+        connection.client_id = packet.client_id
+        refusal = connection.refusal
+        if refusal == reasons.QUOTA_EXCEEDED and packet.client_id in self._sessions.live:
+            refusal = 0  # one more of its address, but it takes over one of those, most likely
+        refusal = refusal or self._refusal(packet)
+        if refusal:
+            self.refuse(connection, refusal)
+            return
+        if not packet.client_id:
+            packet.client_id = connection.client_id = self._new_client_id()
+            assigned = packet.client_id
+        else:
+            assigned = None
+
+        def accept(identity: str, data: bytes | None) -> None:
+            self._accept(connection, packet, identity, assigned, data)
+
+        self.authentication.begin(connection, packet, accept, decided)
+
+    def _refusal(self, packet: Connect) -> int:
+        """Return the reason to refuse a CONNECT for what it says, or 0."""
+        settings = self._settings
+        if len(packet.client_id.encode()) > settings.client_id_bytes_max:
+            return reasons.CLIENT_IDENTIFIER_NOT_VALID
+        if not packet.client_id and packet.protocol_version < 5:
+            if packet.protocol_version == V3 or not packet.clean_start:
+                return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
+        most = settings.keep_alive_max_s
+        if most and packet.protocol_version < 5 and not 0 < packet.keep_alive <= most:
+            # It cannot be told a smaller one. There is no code for it either; mosquitto's is 2.
+            return reasons.CLIENT_IDENTIFIER_NOT_VALID
+        if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
+            if packet.client_id not in self._sessions.live:
+                return reasons.SERVER_BUSY
+        will = packet.will
+        if will is not None:
+            if topic_problem(will.topic) or levels_count(will.topic) > settings.topic_levels_max:
+                return reasons.TOPIC_NAME_INVALID
+            if will.qos > settings.maximum_qos:
+                return reasons.QOS_NOT_SUPPORTED
+            if will.retain and not settings.retain_available:
+                return reasons.RETAIN_NOT_SUPPORTED
+        return 0
+
+    def refuse(self, connection: Connection, reason_code: int) -> None:
+        """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
+        result = CONNECT_RESULTS.get(reason_code, "other")
+        self._counters.connects[result] += 1
+        self._observe("refused", connection, reasons.name(reason_code))
+        version = connection.version
+        # v3.1.1 has no code for some reasons: then a close says it [MQTT-3.2.2-6].
+        if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
+            reference = server_reference(self._settings, reason_code)
+            data = encode(Connack(False, reason_code, server_reference=reference), version)
+            limit = connection.maximum_packet_size
+            if limit and len(data) > limit:
+                data = encode(Connack(False, reason_code), version)
+            if not limit or len(data) <= limit:
+                self._counters.packets_sent[CONNACK] += 1
+                self._tick.send(connection, data)
+        move(connection, CONNECT_REFUSED)
+        self._tick.close(connection)
+
+    def _accept(
+        self,
+        connection: Connection,
+        packet: Connect,
+        identity: str,
+        assigned: str | None,
+        authentication_data: bytes | None,
+    ) -> None:
+        """The client is who it says: find, take over or make its session, and answer."""
+        if not self._settle_for(packet.client_id) and not self._needs_no_store(packet):
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
+        changes = len(self._tick.batch) + self._publishing.end
+        client_id = packet.client_id
+        old = self._sessions.live.get(client_id)
+        if old is not None and old.number > connection.number:
+            # Its password took longer than that of a later connection, which has the session now.
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
+        try:
+            session = old.session if old is not None else self._sessions.load(client_id)
+            if session is not None and session.identity != identity and session.identity:
+                if old is not None or not session.is_expired(self._tick.now):
+                    self.refuse(connection, reasons.NOT_AUTHORIZED)
+                    return
+                # Past its time: it is gone, only nobody has cleaned up yet.
+            if session is not None and old is None:
+                self._sessions.load_rest(session)
+        except CorruptRecord:
+            self._counters.internal_errors += 1
+            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            return
+        expiry_interval_s = self._expiry_of(packet)
+        starts_new = (
+            session is None
+            or packet.clean_start
+            or not session.expiry_interval_s
+            or (old is None and session.is_expired(self._tick.now))
+        )
+        if self._publishing.refuses_writes and (expiry_interval_s or packet.will) and starts_new:
+            self.refuse(connection, reasons.QUOTA_EXCEEDED)
+            return
+        connack = self._connack(packet, expiry_interval_s, assigned, authentication_data)
+        if connack is None:
+            self.refuse(connection, reasons.PACKET_TOO_LARGE)
+            return
+        session = self._inherit(session, old, packet)
+        session_present = session is not None
+        if session is None:
+            session = Session(client_id, identity, self._tick.now)
+            session.incarnation = self._sessions.next_incarnation()
+            self._counters.sessions_created += 1
+        else:
+            self._counters.sessions_resumed += 1
+        session.identity = identity  # a session that was nobody's is theirs now
+        session.expiry_interval_s = expiry_interval_s
+        if expiry_interval_s and not session.is_stored:
+            self._sessions.create(session)
+        self._begin(connection, session, packet, session_present=session_present)
+        connack.session_present = session_present
+        is_changed = (
+            session.is_stored
+            or len(self._tick.batch) + self._publishing.end > changes
+            or client_id in self._tick.ended
+        )
+        self._answer(connection, session, connack, is_changed=is_changed)
+        self._sessions.attach(connection)
+        if session_present:
+            self._delivery.resume(connection)
+        self._sessions.join_groups(connection)
+
+    def _needs_no_store(self, packet: Connect) -> bool:
+        """Can this client be served while the store takes no writes?
+
+        It asks for nothing durable, and has no session there that would have to end.
+        """
+        if self._expiry_of(packet) or packet.will is not None:
+            return False
+        return self._sessions.is_unknown(packet.client_id)
+
+    def _expiry_of(self, packet: Connect) -> int:
+        """Return the Session Expiry Interval in force, seconds."""
+        if packet.protocol_version < 5:
+            asked = 0 if packet.clean_start else EXPIRY_NEVER
+        else:
+            asked = packet.session_expiry_interval
+        most = self._settings.session_expiry_max_s
+        return asked if most is None else min(asked, most)
+
+    def _connack(
+        self,
+        packet: Connect,
+        expiry_interval_s: int,
+        assigned: str | None,
+        authentication_data: bytes | None,
+    ) -> Connack | None:
+        """Return what accepts a CONNECT, None if it is larger than the client takes."""
+        connack = Connack(False)
+        if packet.protocol_version < 5:
+            return connack
+        settings = self._settings
+        if expiry_interval_s != packet.session_expiry_interval:
+            connack.session_expiry_interval = expiry_interval_s
+        connack.receive_maximum = settings.receive_maximum
+        connack.maximum_qos = settings.maximum_qos
+        connack.retain_available = settings.retain_available
+        connack.maximum_packet_size = settings.maximum_packet_size
+        connack.topic_alias_maximum = settings.topic_alias_maximum
+        connack.wildcard_subscription_available = settings.wildcard_subscriptions
+        connack.shared_subscription_available = settings.shared_subscriptions
+        connack.subscription_identifier_available = settings.subscription_identifiers
+        connack.assigned_client_id = assigned
+        connack.authentication_method = packet.authentication_method  # [MQTT-4.12.0-5]
+        connack.authentication_data = authentication_data
+        keep_alive = self._keep_alive_of(packet)
+        if keep_alive != packet.keep_alive:
+            connack.server_keep_alive = keep_alive
+        limit = packet.maximum_packet_size
+        if not limit:
+            connack.user_properties = settings.user_properties
+            return connack
+        if len(encode(connack, 5)) > limit:  # [MQTT-3.1.2-24]
+            return None
+        connack.user_properties = settings.user_properties
+        if len(encode(connack, 5)) > limit:  # [MQTT-3.2.2-20]
+            connack.user_properties = ()
+        return connack
+
+    def _keep_alive_of(self, packet: Connect) -> int:
+        """Return the Keep Alive in force, seconds."""
+        most = self._settings.keep_alive_max_s
+        if not most or 0 < packet.keep_alive <= most:
+            return packet.keep_alive
+        return most
+
+    def _inherit(
+        self, session: Session | None, old: Connection | None, packet: Connect
+    ) -> Session | None:
+        """Return the session that the client goes on with; ends the one it does not."""
+        now = self._tick.now
+        if session is None:
+            return None
+        if old is not None:
+            self._counters.sessions_taken_over += 1
+            ends = packet.clean_start or not session.expiry_interval_s
+            will = old.will
+            waits = will is not None and will.delay_interval > 0
+            self._chronicle.taken_over(old, session, reasons.SESSION_TAKEN_OVER)
+            self._disconnects.end(
+                old,
+                TAKEN_OVER,
+                reasons.SESSION_TAKEN_OVER,
+                publish_will=ends or not waits,
+                ends_session=ends,
+                ending=CLEAN_START if packet.clean_start else ENDED_WITH_CONNECTION,
+            )
+            if ends:
+                return None
+            self._revive(session)
+            return session
+        if packet.clean_start or session.is_expired(now):
+            if session.is_expired(now):
+                self._counters.sessions_expired += 1
+                self._disconnects.end_stored(session, EXPIRED, is_found=True)
+            else:
+                self._counters.sessions_terminated += 1
+                self._disconnects.end_stored(session, CLEAN_START)
+            return None
+        self._revive(session)
+        return session
+
+    def _revive(self, session: Session) -> None:
+        """The session is connected again: it does not expire, a will not due yet is cancelled."""
+        if not session.incarnation:
+            session.incarnation = self._sessions.next_incarnation()  # a record of version 1
+        if session.expiry_due_ms:
+            name = session.client_id.encode()
+            self._due.remove(self._tick.batch, session.expiry_due_ms, SESSION, name)
+            session.expiry_due_ms = 0
+        self._wills.resumed(session)
+        session.disconnected_at_ms = 0
+
+    def _begin(
+        self, connection: Connection, session: Session, packet: Connect, *, session_present: bool
+    ) -> None:
+        """Bind the connection to its session."""
+        settings = self._settings
+        session.connected_at_ms = self._tick.now
+        session.protocol_version = packet.protocol_version
+        session.begin_connection(packet.receive_maximum, settings.max_inflight)
+        connection.session = session
+        connection.username = session.identity or packet.username or ""
+        connection.receive_maximum = packet.receive_maximum
+        connection.problem_information = packet.request_problem_information
+        connection.alias_out_max = min(
+            packet.topic_alias_maximum, settings.outbound_topic_alias_maximum
+        )
+        connection.will = packet.will
+        connection.expiry_interval_s = packet.session_expiry_interval
+        # [MQTT-3.1.2-22]: one and a half times
+        connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
+        self._watch(connection)
+        self._tick.mark(session)
+        self._chronicle.begun(
+            connection,
+            session,
+            session_present=session_present,
+            clean_start=packet.clean_start,
+        )
+        if session.is_stored or packet.will is not None:
+            record = ConnectionRecord(
+                session.identity,
+                session.is_stored,
+                session.connected_at_ms,
+                session.expiry_interval_s,
+                packet.will,
+                session.incarnation,
+            )
+            value = seal(encode_connection(record))
+            self._tick.batch.append((CONNECTIONS, session.client_id.encode(), value))
+        if packet.will is not None:
+            self._counters.wills["armed"] += 1
+            self._chronicle.will_armed(connection, session, packet.will)
+
+    def _answer(
+        self, connection: Connection, session: Session, connack: Connack, *, is_changed: bool
+    ) -> None:
+        """Send CONNACK 0, behind the commit if it has anything to commit."""
+        data = encode(connack, connection.version)
+        move(connection, CONNECT_ACCEPTED)
+        self._counters.connects["accepted"] += 1
+        how = "session resumed" if connack.session_present else "new session"
+        self._observe("connected", connection, how if session.is_stored else "clean session")
+        self._counters.packets_sent[CONNACK] += 1
+        if is_changed:
+            connection.gated = True
+            self._tick.hold(connection, data)
+        else:
+            self._tick.send(connection, data)

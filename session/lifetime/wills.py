@@ -1,0 +1,172 @@
+"""Wills: left at CONNECT, published when a connection ends without DISCONNECT.
+
+A will waits for its delay in a row of the timers, and leaves that row in the batch that publishes
+it: it fires once, whatever crashes. Read next: `session.publish.accept`.
+"""
+
+import struct
+from typing import Final
+
+from mqtt.message import NEVER, Message
+from mqtt.packets import Will
+from session.history.session_events import WILL_DISCONNECTED, WILL_REFUSED, WILL_RESUMED
+from session.lifetime.context import ClientContext
+from session.publish.accept import Publishing
+from session.state.session import Session
+from session.state.will_record import ConnectionRecord, decode_connection, encode_connection
+from storage.tables.timers import WILL
+
+WILL_RETRY_MS: Final = 1000  # a will that cannot be stored now is tried again this much later
+
+
+class Wills:
+    """Publishes wills when their time has come."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        publishing: Publishing,
+    ) -> None:
+        self._tick: Final = context.tick
+        self._due: Final = context.due
+        self._publishing: Final = publishing
+        self._policy: Final = context.policy
+        self._counters: Final = context.counters
+        self._chronicle: Final = context.chronicle
+        self._postponed = 0  # wills that could not be stored when they were due
+
+    def leave(
+        self, session: Session, will: Will, *, is_published: bool, at_once: bool, by_client: bool
+    ) -> None:
+        """A connection ended that had a will: drop it, publish it, or let it wait."""
+        if not is_published:
+            self._counters.wills["cancelled"] += 1
+            why = WILL_DISCONNECTED if by_client else WILL_RESUMED
+            self._chronicle.will_cancelled(
+                session.client_id, session.identity, session.incarnation, will, why
+            )
+        elif at_once or will.delay_interval == 0:
+            self._fire(session.client_id, session.identity, will, session.incarnation)
+        else:
+            self.arm(session, will, self._tick.now)
+
+    def arm(self, session: Session, will: Will, closed_at_ms: int) -> None:
+        """Let a will wait for its delay or the session's end, whichever comes first."""
+        at_ms = closed_at_ms + will.delay_interval * 1000  # [MQTT-3.1.3-9]
+        if session.expiry_due_ms:
+            at_ms = min(at_ms, session.expiry_due_ms)
+        session.will_due_ms = at_ms
+        record = ConnectionRecord(session.identity, True, 0, 0, will, session.incarnation)
+        name = session.client_id.encode()
+        self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+        self._chronicle.will_delayed(
+            session.client_id, session.identity, session.incarnation, will, at_ms
+        )
+
+    def arm_without_session(
+        self, client_id: str, record: ConnectionRecord, closed_at_ms: int
+    ) -> None:
+        """Let the will of a session that a crash has ended be due at once."""
+        assert record.will is not None
+        name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
+        self._due.add(self._tick.batch, closed_at_ms, WILL, name, encode_connection(record))
+        self._chronicle.will_delayed(
+            client_id, record.identity, record.incarnation, record.will, closed_at_ms
+        )
+
+    def resumed(self, session: Session) -> None:
+        """The session is connected again: a will of it that is not due yet is cancelled."""
+        will_due_ms = session.will_due_ms
+        waiting = self.take(session)
+        if waiting is None:
+            return
+        if will_due_ms <= self._tick.now:
+            # It was due before the client came back, perhaps while the broker was down: only
+            # nobody had got round to it [MQTT-3.1.3-9].
+            self.fire_waiting(session, waiting, will_due_ms)
+            return
+        assert waiting.will is not None
+        self._counters.wills["cancelled"] += 1
+        self._chronicle.will_cancelled(
+            session.client_id,
+            waiting.identity,
+            session.incarnation,
+            waiting.will,
+            WILL_RESUMED,
+            will_due_ms,
+        )
+
+    def take(self, session: Session) -> ConnectionRecord | None:
+        """Remove and return the session's waiting will, if it has one."""
+        due_ms, session.will_due_ms = session.will_due_ms, 0
+        if not due_ms:
+            return None
+        name = session.client_id.encode()
+        value = self._due.get(due_ms, WILL, name)
+        self._due.remove(self._tick.batch, due_ms, WILL, name)
+        return None if value is None else decode_connection(value)
+
+    def fire_waiting(self, session: Session, waiting: ConnectionRecord, due_ms: int) -> None:
+        """Publish a will that `take` has returned; it was due at `due_ms`."""
+        assert waiting.will is not None
+        self._fire(session.client_id, waiting.identity, waiting.will, session.incarnation, due_ms)
+
+    def come_due(self, name: bytes, value: bytes, due_ms: int) -> None:
+        """Fire a will whose time has come; the caller removes its entry in the same batch."""
+        record = decode_connection(value)
+        assert record.will is not None
+        client_id = name.split(b"\0")[0].decode()
+        self._fire(client_id, record.identity, record.will, record.incarnation, due_ms)
+
+    def _fire(
+        self, client_id: str, identity: str, will: Will, incarnation: int, due_ms: int = 0
+    ) -> None:
+        """Publish a will now; its deletion is in the same batch, so it fires once.
+
+        `due_ms` is what it has waited for, 0 if it has not waited.
+        """
+        # A will on a topic of the server is refused here and not at CONNECT, like its PUBLISH:
+        # mosquitto's bridges come with one and would never connect.
+        is_reserved = will.topic.startswith("$")
+        if is_reserved or not self._policy.may_publish(identity, client_id, will.topic):
+            self._refuse(client_id, identity, will, incarnation, due_ms)
+            return
+        now = self._tick.now
+        expiry = will.message_expiry_interval
+        message = Message(
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            will.properties,
+            client_id,
+            now,
+            NEVER if expiry is None else now + expiry * 1000,
+        )
+        self._publishing.receipts.publisher_of_will(client_id, identity)
+        self._chronicle.will_begins(client_id, identity, incarnation)
+        accepted = self._publishing.accept(message, self._publishing.route(will.topic))
+        self._chronicle.will_ends()
+        if accepted.reason_code < 0x80:
+            self._counters.wills["fired"] += 1
+            self._chronicle.will_fired(client_id, identity, incarnation, will, message, due_ms)
+            return
+        if not self._publishing.refuses_writes:
+            # A limit refuses it, not the disk. That may last for ever, and there is no publisher
+            # to be told.
+            self._refuse(client_id, identity, will, incarnation, due_ms)
+            return
+        record = ConnectionRecord(identity, False, 0, 0, will, incarnation)
+        at_ms = now + WILL_RETRY_MS
+        # Not the session's own will, and no other one either: a client may leave several behind.
+        self._postponed += 1
+        name = client_id.encode() + b"\0" + struct.pack(">QI", now, self._postponed)
+        self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
+        if not due_ms:  # else the history knows that it waits
+            self._chronicle.will_delayed(client_id, identity, incarnation, will, at_ms)
+
+    def _refuse(
+        self, client_id: str, identity: str, will: Will, incarnation: int, due_ms: int
+    ) -> None:
+        self._counters.wills["refused"] += 1
+        self._chronicle.will_cancelled(client_id, identity, incarnation, will, WILL_REFUSED, due_ms)

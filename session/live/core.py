@@ -1,0 +1,39 @@
+"""What nearly every part of the engine is handed, in two groups.
+
+Must never grow behaviour. A part that needs one thing of a group many times keeps it in an
+attribute of its own. Read next: `session.assembly`.
+"""
+
+from typing import Final
+
+from session.counters import Counters
+from session.live.tick import Tick
+from session.settings import Settings
+from storage.api import Store
+from storage.log.message_log import MessageLog
+from storage.tables.tables import Totals
+from storage.tables.timers import Due
+
+
+class Core:
+    """The state of the tick, what was configured, and what is counted."""
+
+    __slots__ = ("counters", "settings", "tick")
+
+    def __init__(self, tick: Tick, settings: Settings, counters: Counters) -> None:
+        self.tick: Final = tick
+        self.settings: Final = settings
+        self.counters: Final = counters
+
+
+class Database:
+    """The opened store, and what is known of it in memory."""
+
+    __slots__ = ("boot", "due", "log", "store", "totals")
+
+    def __init__(self, store: Store, log: MessageLog, due: Due, totals: Totals, boot: int) -> None:
+        self.store: Final = store
+        self.log: Final = log
+        self.due: Final = due
+        self.totals: Final = totals
+        self.boot: Final = boot  # starts of the broker on this store, this one included

@@ -1,0 +1,101 @@
+"""What an operator or the process asks of a running engine: send clients away, say what is there.
+
+Connections end in slices, so that a drain of a hundred thousand does not stop the loop. Must never
+set the clock: `session.engine` does that before it calls. Read next: `session.lifetime.disconnect`,
+which ends connections.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from mqtt import reasons
+from session.assembly import Assembly
+from session.live.connection import CLOSING, Connection
+from session.live.connection_states import SENT_AWAY
+from session.live.gauges import count_live
+
+# Connections that one tick ends when all have to go; 50 microseconds each.
+DEPARTURES_MAX: Final = 256
+
+
+class Maintenance:
+    """Ends connections that have to go, and counts what there is."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._parts: Final = assembly
+        # Who has to go, and why: the reason code, and the word it is counted under.
+        self._departures: deque[tuple[Connection, int, str]] = deque()
+        self.is_draining = False
+
+    def drain(self) -> None:
+        """End every connection with 0x8B; wills fire or wait in the store."""
+        self.is_draining = True
+        self._parts.housekeeping.stop()
+        farewell = self._parts.admission.farewell()
+        for connection in self._parts.connections:
+            self._departures.append((connection, farewell, "shutting_down"))
+        self.end_departures()
+
+    def finish(self) -> None:
+        """Everybody is gone and everything durable: say so in the history."""
+        self._parts.chronicle.shut_down()
+        self._parts.ledger.hurry()
+
+    def send_away(self, identities: Collection[str]) -> None:
+        """End with 0x87 the connections of users whose password is not what it was.
+
+        Not those a transport has proved. Sessions stay, wills do what they do.
+        """
+        for connection in self._parts.connections:
+            session = connection.session
+            if session is None or connection.identity is not None or connection.state >= CLOSING:
+                continue
+            if session.identity in identities:
+                self._departures.append((connection, reasons.NOT_AUTHORIZED, "not_authorized"))
+        self.end_departures()
+
+    def end_departures(self) -> bool:
+        """End the next slice of connections that have to go; False if there was none."""
+        departures = self._departures
+        if not departures:
+            return False
+        for _ in range(min(len(departures), DEPARTURES_MAX)):
+            connection, reason_code, word = departures.popleft()
+            if connection.state < CLOSING:
+                self._parts.core.counters.disconnects[word] += 1
+                self._parts.disconnects.end(connection, SENT_AWAY, reason_code)
+        return True
+
+    def stats(self, durable: int) -> dict[str, int]:
+        """Return what metrics and `$SYS` report beside the counters; `durable` is a serial."""
+        parts = self._parts
+        online = count_live(parts.sessions.live)
+        totals = parts.database.totals
+        return {
+            **online,
+            "connections": len(parts.connections),
+            "sessions_offline": totals.sessions - online["sessions_stored_online"],
+            "sessions_stored": totals.sessions,
+            "subscriptions_stored": totals.subscriptions,
+            "filters": len(parts.routes),
+            "shared_groups": len(parts.delivery.groups.all()),
+            "retained_messages": totals.retained,
+            "log_end": parts.database.log.end,
+            "log_bytes": parts.quota.total_bytes(),
+            "generations": len(parts.database.log.list_generations()),
+            "waiting_replies": len(parts.replies),
+            "batches_unsynced": parts.writer.written - durable,
+        }
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold between two events and does not; for tests and the simulation."""
+        parts = self._parts
+        for client_id, connection in parts.sessions.live.items():
+            session = connection.session
+            if session is None or session.client_id != client_id:
+                yield f"{client_id}: its connection has session {session}"
+                continue
+            yield from session.invariants()
+            yield from parts.delivery.window.invariants(connection)
+        yield from parts.delivery.groups.invariants()

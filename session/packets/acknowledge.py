@@ -1,0 +1,173 @@
+"""The client answers what we sent: PUBACK, PUBREC and PUBCOMP.
+
+Each ends an exchange or moves it on; what waited for the room is sent then. Read next:
+`session.delivery.delivery`.
+"""
+
+from typing import Final
+
+from mqtt import reasons
+from mqtt.encoder import encode, pubrel
+from mqtt.errors import ProtocolError
+from mqtt.packet_runs import PubackRun
+from mqtt.packets import PUBREL, Puback, Pubcomp, Pubrec, Pubrel
+from session.delivery.delivery import Delivery
+from session.history.delivery_events import Dispatches
+from session.lifetime.context import ClientContext
+from session.live.connection import Connection
+from session.state.in_flight import (
+    AWAITING_PUBACK,
+    AWAITING_PUBCOMP,
+    AWAITING_PUBREC,
+    FREE,
+    FROM_GROUP,
+    PHASE_MASK,
+    QOS_MASK,
+    RELEASED,
+    SOURCE_MASK,
+)
+from session.state.qos2_phases import EXPECTED, PUBACK, PUBCOMP, PUBREC, SENDER
+from session.state.session import Session
+
+
+class AcknowledgeHandler:
+    """Takes the acknowledgements of what we sent."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        delivery: Delivery,
+        dispatches: Dispatches,
+    ) -> None:
+        self._tick: Final = context.tick
+        self._window: Final = delivery.window
+        self._shared: Final = delivery.shared
+        self._mailbox: Final = delivery.mailbox
+        self._counters: Final = context.counters
+        self._dispatches: Final = dispatches
+
+    def puback(self, connection: Connection, packet: Puback) -> None:
+        """The client has the QoS 1 message, or refused it for good [MQTT-4.4.0-2]."""
+        session = connection.session
+        assert session is not None
+        entry = session.complete(packet.packet_id, AWAITING_PUBACK)
+        if entry < 0:
+            self._check_phase(session, packet.packet_id, PUBACK)
+            return
+        self._tell_acked(connection, session, packet.packet_id, entry, packet.reason_code)
+        self._finish(connection, session, packet.packet_id, entry)
+
+    def puback_run(self, connection: Connection, run: PubackRun) -> None:
+        """The client has several QoS 1 messages."""
+        session = connection.session
+        assert session is not None
+        done = False
+        packet_ids: list[int] = []
+        entries: list[int] = []
+        is_told = self._dispatches.is_on
+        try:
+            for packet_id in run.packet_ids:
+                entry = session.complete(packet_id, AWAITING_PUBACK)
+                if entry < 0:
+                    self._check_phase(session, packet_id, PUBACK)
+                    continue
+                done = True
+                if is_told:
+                    packet_ids.append(packet_id)
+                    entries.append(entry)
+                if entry & SOURCE_MASK:
+                    self._release_source(connection, session, packet_id, entry)
+        finally:
+            if packet_ids:
+                now = self._tick.now
+                self._dispatches.acked_run(connection, session, packet_ids, entries, now)
+            if done:
+                self._go_on(connection, session)
+
+    def pubrec(self, connection: Connection, packet: Pubrec) -> None:
+        """The client has the QoS 2 message: PUBREL follows when that is durable."""
+        session = connection.session
+        assert session is not None
+        packet_id = packet.packet_id
+        if packet.reason_code >= 0x80:
+            entry = session.complete(packet_id, AWAITING_PUBREC)
+            if entry >= 0:
+                self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
+                self._finish(connection, session, packet_id, entry)
+            return
+        entry = session.in_flight.get(packet_id, RELEASED)
+        known = session.release(packet_id)
+        if known and not entry & RELEASED:
+            self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
+        if not known:
+            self._check_phase(session, packet_id, PUBREC)
+        self._counters.packets_sent[PUBREL] += 1
+        if known:
+            self._tick.mark(session)
+            data = pubrel(packet_id)
+        elif connection.version >= 5:
+            data = encode(Pubrel(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
+        else:
+            data = pubrel(packet_id)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    def pubcomp(self, connection: Connection, packet: Pubcomp) -> None:
+        """The QoS 2 exchange is over; the packet id is free."""
+        session = connection.session
+        assert session is not None
+        entry = session.complete(packet.packet_id, AWAITING_PUBCOMP)
+        if entry < 0:
+            self._check_phase(session, packet.packet_id, PUBCOMP)
+            return
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.completed(connection, session, packet.packet_id, entry, now)
+        self._finish(connection, session, packet.packet_id, entry)
+
+    def _tell_acked(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        reason_code: int,
+    ) -> None:
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.acked(connection, session, packet_id, entry, reason_code, now)
+
+    def _check_phase(self, session: Session, packet_id: int, answer: str) -> None:
+        """Fail if a message in flight may not be answered so. An unknown id is nobody's fault."""
+        entry = session.in_flight.get(packet_id, FREE)
+        phase = entry & PHASE_MASK
+        if (phase, answer) not in SENDER:
+            raise ProtocolError(
+                f"{answer} for packet id {packet_id} in flight at QoS {entry & QOS_MASK},"
+                f" expected {EXPECTED[phase]}"
+            )
+
+    def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
+        if entry & SOURCE_MASK:
+            self._release_source(connection, session, packet_id, entry)
+        self._go_on(connection, session)
+
+    def _release_source(
+        self, connection: Connection, session: Session, packet_id: int, entry: int
+    ) -> None:
+        """The exchange of a message from elsewhere than the session's streams is over."""
+        if entry & SOURCE_MASK == FROM_GROUP:
+            self._shared.acknowledged(connection, packet_id, entry)
+        else:
+            self._mailbox.finished(session, entry)
+
+    def _go_on(self, connection: Connection, session: Session) -> None:
+        """The session made progress: remember it, and send what has waited for the room."""
+        if session.is_stored:
+            self._tick.mark_late(session)
+        if connection.pending or connection.is_lagging or connection.resend or session.replays:
+            self._window.send_waiting(connection)
+        if connection.group_keys:
+            self._shared.send_waiting(connection)

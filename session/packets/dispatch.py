@@ -1,0 +1,88 @@
+"""Which packet of an accepted connection goes where.
+
+Faults of the peer are raised as `MqttError`; the engine alone turns them into a close. PUBLISH and
+runs of packets go from the engine straight to their handlers. Read next:
+`session.packets.publish`, `session.packets.acknowledge`, `session.packets.subscribe`.
+"""
+
+from typing import Final
+
+from mqtt.encoder import PINGRESP_BYTES
+from mqtt.errors import ProtocolError
+from mqtt.packet_runs import Received
+from mqtt.packets import (
+    PINGRESP,
+    Auth,
+    Disconnect,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from session.lifetime.authentication import Authentication
+from session.lifetime.context import ClientContext
+from session.lifetime.disconnect import DisconnectHandler
+from session.live.connection import Connection
+from session.packets.acknowledge import AcknowledgeHandler
+from session.packets.publish import PublishHandler
+from session.packets.subscribe import SubscribeHandler
+
+
+class Dispatcher:
+    """Hands each packet of an accepted connection to its handler."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        publishes: PublishHandler,
+        acknowledgements: AcknowledgeHandler,
+        subscriptions: SubscribeHandler,
+        authentication: Authentication,
+        disconnects: DisconnectHandler,
+    ) -> None:
+        self.publishes: Final = publishes
+        self.acknowledgements: Final = acknowledgements
+        self.subscriptions: Final = subscriptions
+        self._tick: Final = context.tick
+        self._counters: Final = context.counters
+        self._authentication: Final = authentication
+        self._disconnects: Final = disconnects
+
+    def dispatch(self, connection: Connection, packet: Received) -> bool:
+        """Handle a packet; False if it is a long one, of which more is to be done."""
+        if connection not in self.subscriptions.under_way:
+            self._counters.packets_received[packet.kind] += 1
+        if isinstance(packet, Publish):
+            self.publishes.publish(connection, packet)
+        elif isinstance(packet, Puback):
+            self.acknowledgements.puback(connection, packet)
+        elif isinstance(packet, Pubrec):
+            self.acknowledgements.pubrec(connection, packet)
+        elif isinstance(packet, Pubrel):
+            self.publishes.pubrel(connection, packet)
+        elif isinstance(packet, Pubcomp):
+            self.acknowledgements.pubcomp(connection, packet)
+        elif isinstance(packet, Pingreq):
+            self._ping(connection)
+        elif isinstance(packet, Subscribe):
+            return self.subscriptions.subscribe(connection, packet)
+        elif isinstance(packet, Unsubscribe):
+            return self.subscriptions.unsubscribe(connection, packet)
+        elif isinstance(packet, Disconnect):
+            mistake = self._disconnects.disconnect(connection, packet)
+            if mistake:
+                raise ProtocolError("session expiry interval raised from 0", mistake)
+        elif isinstance(packet, Auth):
+            self._authentication.receive(connection, packet)
+        else:
+            raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
+        return True
+
+    def _ping(self, connection: Connection) -> None:
+        """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""
+        self._counters.packets_sent[PINGRESP] += 1
+        self._tick.send(connection, PINGRESP_BYTES)

@@ -1,0 +1,302 @@
+"""The client sends a message: PUBLISH, and PUBREL, which ends a QoS 2 exchange.
+
+Everything is checked first and changed then, so a packet that breaks the protocol has changed
+nothing. Which reply waits for the commit is decided here, row by row as docs/design.md lists them.
+Read next: `session.publish.accept`.
+"""
+
+from typing import Final
+
+from mqtt import reasons
+from mqtt.encoder import encode, puback, pubacks, pubcomp, pubrec
+from mqtt.errors import ProtocolError
+from mqtt.message import NEVER, Message
+from mqtt.packet_runs import PublishRun
+from mqtt.packets import PUBACK, PUBCOMP, PUBREC, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from session.history.publish_events import Receipts
+from session.lifetime.context import ClientContext
+from session.lifetime.repository import Sessions
+from session.live.connection import Connection
+from session.live.tick import UNIT_SHIFT
+from session.publish.accept import Publishing
+from session.routing.retained import Retained
+from session.routing.router import Route, Routes
+from session.state.session import Session
+
+
+class PublishHandler:
+    """Takes the messages that clients send."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        routes: Routes,
+        sessions: Sessions,
+        publishing: Publishing,
+        retained: Retained,
+        receipts: Receipts,
+    ) -> None:
+        self._tick: Final = context.tick
+        self._routes: Final = routes
+        self._sessions: Final = sessions
+        self._publishing: Final = publishing
+        self._retained: Final = retained
+        self._settings: Final = context.settings
+        self._policy: Final = context.policy
+        self._is_open: Final = context.policy.is_open
+        self._counters: Final = context.counters
+        self._receipts: Final = receipts
+
+    def publish(self, connection: Connection, packet: Publish) -> None:
+        """Accept a message; it is ours once the append is durable, and acknowledged then."""
+        session = connection.session
+        assert session is not None
+        qos = packet.qos
+        counters = self._counters
+        counters.messages_received[qos] += 1
+        counters.payload_bytes_received += len(packet.payload)
+        topic = packet.topic
+        if packet.topic_alias or not topic:
+            topic = self._resolve_alias(connection, packet)
+        receipts = self._receipts
+        if receipts.is_on:
+            receipts.publisher(session, connection, packet.packet_id, None, packet.dup)
+        if qos:
+            if qos > self._settings.maximum_qos:
+                raise ProtocolError(
+                    f"QoS {qos}, expected at most {self._settings.maximum_qos}",
+                    reasons.QOS_NOT_SUPPORTED,
+                )
+            if qos == 2 and packet.packet_id in session.incoming:
+                # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
+                if receipts.is_on:
+                    receipts.received_again(self._tick.now)
+                self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
+                return
+            connection.inbound_open += 1
+            if connection.inbound_open > self._settings.receive_maximum and connection.version >= 5:
+                raise ProtocolError(
+                    f"{connection.inbound_open} unacknowledged messages,"
+                    f" expected at most {self._settings.receive_maximum}",
+                    reasons.RECEIVE_MAXIMUM_EXCEEDED,
+                )
+        if packet.retain and not self._settings.retain_available:
+            raise ProtocolError("RETAIN 1, expected 0", reasons.RETAIN_NOT_SUPPORTED)
+        route = self._routes.match(topic)
+        refusal = self._refusal(session, topic, route)
+        if refusal:
+            if receipts.is_on and refusal == reasons.NOT_AUTHORIZED:
+                size = len(packet.payload)
+                receipts.refused(topic, size, "not_authorized", self._tick.now)
+            self._refuse(connection, session, packet, refusal)
+            return
+        retain = packet.retain
+        if retain and connection.version < 5 and packet.payload:
+            if self._retained.is_full_for(topic):
+                # It cannot be told, and to close would make it come back with the same message.
+                self._counters.drop("storage_refused")
+                retain = False
+        now = self._tick.now
+        expiry = packet.message_expiry_interval
+        message = Message(
+            topic,
+            packet.payload,
+            qos,
+            retain,
+            packet.properties,
+            session.client_id,
+            now,
+            NEVER if expiry < 0 else now + expiry * 1000,
+        )
+        accepted = self._publishing.accept(message, route)
+        reason_code = accepted.reason_code
+        if reason_code >= 0x80:
+            self._refuse(connection, session, packet, reason_code)
+        elif qos:
+            if qos == 2:
+                self._sessions.receive_begun(session, packet.packet_id)
+            is_changed = accepted.is_changed
+            self._acknowledge(connection, session, packet, reason_code, is_changed=is_changed)
+
+    def publish_run(self, connection: Connection, run: PublishRun) -> bool:
+        """Accept messages of one topic together; False if they must come one by one.
+
+        Nothing has changed then, and what is wrong with them is found where it always is.
+        """
+        session = connection.session
+        assert session is not None
+        qos = run.qos
+        payloads = run.payloads
+        count = len(payloads)
+        settings = self._settings
+        topic = run.topic
+        if qos:
+            if settings.maximum_qos == 0:
+                return False
+            if connection.version >= 5 and (
+                connection.inbound_open + count > settings.receive_maximum
+            ):
+                return False
+        route = self._routes.match(topic)
+        if self._refusal(session, topic, route):
+            return False
+        message = Message(topic, b"", qos, False, b"", session.client_id, self._tick.now, NEVER)
+        receipts = self._receipts
+        is_told = receipts.is_on
+        if is_told:
+            packet_ids = run.packet_ids
+            others = None if run.is_sequential or not qos else packet_ids
+            receipts.publisher(session, connection, packet_ids[0], others)
+        accepted = self._publishing.accept_run(message, payloads, route)
+        if accepted is None:
+            return False
+        counters = self._counters
+        counters.messages_received[qos] += count
+        counters.payload_bytes_received += sum([len(payload) for payload in payloads])
+        if qos:
+            counters.packets_sent[PUBACK] += count
+            data = pubacks(run.packet_ids, run.is_sequential)
+            is_held = (
+                accepted.is_changed
+                or bool(connection.held)
+                or connection.commits_owed > 0
+                or connection.gated
+            )
+            if is_told:
+                receipts.acknowledge(
+                    connection, session, qos, reasons.SUCCESS, is_held, self._tick.now
+                )
+            if is_held:
+                connection.inbound_open += count
+                connection.held_acks += count
+                self._tick.hold(connection, data)
+            else:
+                self._tick.send(connection, data)
+        return True
+
+    def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
+        """Return the topic of a PUBLISH with an alias, and remember the mapping."""
+        alias = packet.topic_alias
+        if not alias:
+            raise ProtocolError("PUBLISH without a topic or a topic alias, expected one of them")
+        if alias > self._settings.topic_alias_maximum:
+            raise ProtocolError(
+                f"topic alias {alias}, expected 1 to {self._settings.topic_alias_maximum}",
+                reasons.TOPIC_ALIAS_INVALID,
+            )
+        if packet.topic:
+            connection.aliases_in[alias] = packet.topic
+            return packet.topic
+        topic = connection.aliases_in.get(alias)
+        if topic is None:
+            raise ProtocolError(f"topic alias {alias} was never set, expected a topic with it")
+        self._tick.work += len(topic) >> UNIT_SHIFT  # three bytes stand for up to 65,535
+        return topic
+
+    def _refusal(self, session: Session, topic: str, route: Route) -> int:
+        """Return the reason why this client may not publish to the topic, or 0."""
+        if route.levels > self._settings.topic_levels_max:
+            return reasons.TOPIC_NAME_INVALID
+        if route.is_reserved:
+            return reasons.NOT_AUTHORIZED
+        if self._is_open:
+            return 0
+        if not self._policy.may_publish(session.identity, session.client_id, topic):
+            return reasons.NOT_AUTHORIZED
+        return 0
+
+    def _refuse(
+        self, connection: Connection, session: Session, packet: Publish, reason_code: int
+    ) -> None:
+        """The message was not taken. v5 is told so; v3.1.1 has no way to say it.
+
+        There an unauthorised message is acknowledged and dropped [MQTT-3.3.5-2], and one that could
+        not be stored gets no answer but a close: the client still has it and sends it again.
+        """
+        if reason_code == reasons.NOT_AUTHORIZED:
+            self._counters.drop("not_authorized")
+        if connection.version >= 5:
+            if packet.qos:
+                self._acknowledge(connection, session, packet, reason_code, is_changed=False)
+                if packet.qos == 2:
+                    connection.inbound_open -= 1  # PUBREC >= 0x80 ends the exchange
+            elif reason_code == reasons.TOPIC_NAME_INVALID:
+                raise ProtocolError("too many topic levels", reason_code)
+            return
+        if reason_code != reasons.NOT_AUTHORIZED:
+            if packet.qos:
+                raise ProtocolError("the message could not be stored", reason_code)
+            return
+        if packet.qos == 2:
+            self._sessions.receive_begun(session, packet.packet_id)
+        if packet.qos:
+            self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
+
+    def _acknowledge(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Publish,
+        reason_code: int,
+        *,
+        is_changed: bool,
+    ) -> None:
+        """Answer PUBACK or PUBREC: after the commit if there is one, never before older acks."""
+        packet_id = packet.packet_id
+        if packet.qos == 1:
+            self._counters.packets_sent[PUBACK] += 1
+            if reason_code and connection.version >= 5:
+                data = encode(Puback(packet_id, reason_code), 5)
+            else:
+                data = puback(packet_id)
+            is_held = (
+                is_changed
+                or bool(connection.held)
+                or connection.commits_owed > 0
+                or connection.gated
+            )
+            if self._receipts.is_on:
+                self._receipts.acknowledge(
+                    connection, session, 1, reason_code, is_held, self._tick.now
+                )
+            if is_held:
+                connection.held_acks += 1
+                self._tick.hold(connection, data)
+            else:
+                connection.inbound_open -= 1
+                self._tick.send(connection, data)
+            return
+        self._counters.packets_sent[PUBREC] += 1
+        if reason_code and connection.version >= 5:
+            data = encode(Pubrec(packet_id, reason_code), 5)
+        else:
+            data = pubrec(packet_id)
+        if self._receipts.is_on:
+            is_held = is_changed or session.is_stored or connection.waits()
+            self._receipts.acknowledge(connection, session, 2, reason_code, is_held, self._tick.now)
+        if is_changed or session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+
+    def pubrel(self, connection: Connection, packet: Pubrel) -> None:
+        """The sender let go of its message: forget the id, answer when that is durable."""
+        session = connection.session
+        assert session is not None
+        packet_id = packet.packet_id
+        self._counters.packets_sent[PUBCOMP] += 1
+        if self._sessions.receive_ended(session, packet_id):
+            if connection.inbound_open:
+                connection.inbound_open -= 1
+            data = pubcomp(packet_id)
+        elif connection.version >= 5:
+            data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
+        else:
+            data = pubcomp(packet_id)
+        if self._receipts.is_on:
+            is_held = session.is_stored or connection.waits()
+            self._receipts.complete(connection, session, packet_id, is_held, self._tick.now)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)

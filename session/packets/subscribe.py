@@ -1,0 +1,234 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each topic filter judged on its own, in slices, answered once.
+
+The answer waits for the commit. Read next: `session.lifetime.repository`, which keeps
+subscriptions.
+"""
+
+from typing import Final
+
+from mqtt import reasons
+from mqtt.encoder import encode
+from mqtt.errors import ProtocolError
+from mqtt.packets import SUBACK, UNSUBACK, V4, Suback, Subscribe, Unsuback, Unsubscribe
+from mqtt.packets import Subscription as Request
+from mqtt.topics import filter_problem, levels_count, split_shared
+from session.delivery.delivery import Delivery
+from session.lifetime.context import ClientContext
+from session.lifetime.repository import Sessions
+from session.live.connection import Connection
+from session.live.tick import FILTER_WORK
+from session.publish.accept import Publishing
+from session.routing.retained import Retained
+from session.state.session import Replay, Session
+from session.state.subscription import Subscription
+
+# v3.1.1 knows one failure code in SUBACK.
+_V4_FAILURE: Final = 0x80
+# Topic filters of one packet that are worked off in one tick; 15 microseconds each.
+FILTERS_SLICE: Final = 256
+
+
+def _refused(version: int, reason_code: int, qos: int) -> int:
+    """Return the code of a refused filter. MQTT 3.1 has none: such a client is told what it wants.
+
+    (MQTT 3.1, SUBSCRIBE: a server that does not authorise has no way to inform the client.)
+    """
+    if version >= 5:
+        return reason_code
+    return _V4_FAILURE if version == V4 else qos
+
+
+class SubscribeHandler:
+    """Adds and removes subscriptions."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        sessions: Sessions,
+        delivery: Delivery,
+        publishing: Publishing,
+        retained: Retained,
+    ) -> None:
+        self._tick: Final = context.tick
+        self._sessions: Final = sessions
+        self._retained_replay: Final = delivery.retained_replay
+        self._publishing: Final = publishing
+        self._retained: Final = retained
+        self._settings: Final = context.settings
+        self._policy: Final = context.policy
+        self._counters: Final = context.counters
+        # The reason codes so far of a long SUBSCRIBE or UNSUBSCRIBE that is not answered yet.
+        self.under_way: Final[dict[Connection, list[int]]] = {}
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> bool:
+        """Add subscriptions, each judged on its own; SUBACK waits for their commit.
+
+        Takes one slice of them, and returns whether it was the last: else call again. To the client
+        a packet with several filters is as several packets [MQTT-3.8.4-5].
+        """
+        session = connection.session
+        assert session is not None
+        codes = self.under_way.pop(connection, None)
+        if codes is None:
+            self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
+            self._check_features(connection, packet)
+            codes = []
+        granted: list[tuple[Subscription, bool]] = []
+        slice_ = packet.subscriptions[len(codes) : len(codes) + FILTERS_SLICE]
+        self._tick.work += FILTER_WORK * len(slice_)
+        for request in slice_:
+            refusal = self._subscription_refusal(session, request)
+            if refusal:
+                codes.append(_refused(connection.version, refusal, request.qos))
+                continue
+            subscription = self._granted(session, request, packet.subscription_identifier)
+            is_new = self._sessions.subscribe(connection, subscription)
+            granted.append((subscription, is_new))
+            codes.append(subscription.qos)
+        is_done = len(codes) == len(packet.subscriptions)
+        if is_done:
+            self._counters.packets_sent[SUBACK] += 1
+            data = encode(Suback(packet.packet_id, codes), connection.version)
+            if session.is_stored:
+                self._tick.hold(connection, data)
+            else:
+                self._tick.follow(connection, data)
+        else:
+            self.under_way[connection] = codes
+        for subscription, is_new in granted:
+            self._owe_retained(connection, session, subscription, is_new=is_new)
+        return is_done
+
+    def _check_features(self, connection: Connection, packet: Subscribe) -> None:
+        """Fail for what CONNACK has announced not to be available; v3.1.1 was not told."""
+        settings = self._settings
+        if connection.version < 5:
+            return
+        if packet.subscription_identifier and not settings.subscription_identifiers:
+            raise ProtocolError(
+                "subscription identifier, expected none",
+                reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+            )
+        for request in packet.subscriptions:
+            missing = self._missing_feature(request.topic_filter)
+            if missing:
+                raise ProtocolError(f"topic filter {request.topic_filter!r}", missing)
+
+    def _missing_feature(self, topic_filter: str) -> int:
+        """Return why a filter asks for what is switched off, or 0."""
+        settings = self._settings
+        if settings.wildcard_subscriptions and settings.shared_subscriptions:
+            return 0
+        shared = split_shared(topic_filter)
+        if shared is not None and not settings.shared_subscriptions:
+            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        asked = shared[1] if shared else topic_filter
+        if not settings.wildcard_subscriptions and ("+" in asked or "#" in asked):
+            return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        return 0
+
+    def _subscription_refusal(self, session: Session, request: Request) -> int:
+        topic_filter = request.topic_filter
+        if filter_problem(topic_filter) is not None:
+            return reasons.TOPIC_FILTER_INVALID
+        if levels_count(topic_filter) > self._settings.topic_levels_max:
+            return reasons.TOPIC_FILTER_INVALID
+        missing = self._missing_feature(topic_filter)
+        if missing:
+            return missing  # v4 [MQTT-3.8.3-2]
+        shared = split_shared(topic_filter)
+        asked = shared[1] if shared else topic_filter
+        if not self._policy.may_subscribe(session.identity, session.client_id, asked):
+            return reasons.NOT_AUTHORIZED
+        if topic_filter in session.subscriptions:
+            return 0
+        if len(session.subscriptions) >= self._settings.subscriptions_per_session_max:
+            return reasons.QUOTA_EXCEEDED
+        size = session.subscription_bytes + len(topic_filter.encode())
+        if size > self._settings.subscription_bytes_max:
+            return reasons.QUOTA_EXCEEDED
+        if session.is_stored and self._publishing.refuses_writes:
+            return reasons.QUOTA_EXCEEDED
+        return 0
+
+    def _granted(self, session: Session, request: Request, identifier: int) -> Subscription:
+        shared = split_shared(request.topic_filter)
+        share_name, stream_filter = shared if shared else (None, request.topic_filter)
+        return Subscription(
+            request.topic_filter,
+            share_name,
+            stream_filter,
+            min(request.qos, self._settings.maximum_qos),
+            request.no_local,
+            request.retain_as_published,
+            request.retain_handling,
+            identifier,
+            0,
+            False,
+        )
+
+    def _owe_retained(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Queue the retained messages that this SUBSCRIBE asks for [MQTT-3.3.1-9..11]."""
+        if subscription.share_name is not None or subscription.retain_handling == 2:
+            return
+        if subscription.retain_handling == 1 and not is_new:
+            return
+        for message in self._retained.system(subscription.stream_filter):
+            self._retained_replay.send(
+                connection, session, message, subscription.qos, subscription.identifier
+            )
+        if session.replays.pop(subscription.topic_filter, None) is not None:
+            self._tick.mark(session)
+        if not self._retained.may_match(subscription.stream_filter):
+            return
+        session.replays[subscription.topic_filter] = Replay(
+            subscription.topic_filter, subscription.qos, subscription.identifier, b""
+        )
+        self._tick.mark(session)
+        self._tick.readers[connection] = None
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
+        """Remove subscriptions; UNSUBACK waits for the commit.
+
+        Takes one slice of them, and returns whether it was the last: else call again.
+        """
+        session = connection.session
+        assert session is not None
+        codes = self.under_way.pop(connection, None)
+        if codes is None:
+            count = len(packet.topic_filters)
+            self._check_fits(connection, Unsuback(packet.packet_id, [0] * count))
+            codes = []
+        slice_ = packet.topic_filters[len(codes) : len(codes) + FILTERS_SLICE]
+        self._tick.work += FILTER_WORK * len(slice_)
+        for topic_filter in slice_:
+            existed = self._sessions.unsubscribe(connection, topic_filter)
+            codes.append(reasons.SUCCESS if existed else reasons.NO_SUBSCRIPTION_EXISTED)
+            session.replays.pop(topic_filter, None)
+        self._tick.mark(session)
+        if len(codes) < len(packet.topic_filters):
+            self.under_way[connection] = codes
+            return False
+        self._counters.packets_sent[UNSUBACK] += 1
+        data = encode(Unsuback(packet.packet_id, codes), connection.version)
+        if session.is_stored:
+            self._tick.hold(connection, data)
+        else:
+            self._tick.follow(connection, data)
+        return True
+
+    def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:
+        """Refuse a request whose answer the client would not take [MQTT-3.1.2-24]."""
+        limit = connection.maximum_packet_size
+        if limit and len(encode(answer, connection.version)) > limit:
+            raise ProtocolError(
+                f"the answer exceeds {limit} bytes, expected fewer topic filters",
+                reasons.PACKET_TOO_LARGE,
+            )

@@ -1,0 +1,115 @@
+"""Writes what a tick has gathered as one un-synced batch, and keeps it while the store refuses it.
+
+Every record that changed, the log rows and the history's rows go into the same batch, so the store
+always holds the broker as it was at some tick boundary. Must never drop a refused batch. Read next:
+`session.engine`, which ends a tick, and `session.publish.store_health`.
+"""
+
+from typing import Final
+
+from session.history.recorder import Ledger
+from session.lifetime.repository import Sessions
+from session.live.core import Core, Database
+from session.publish.store_health import StoreHealth
+from session.routing.retained import Retained
+from session.scheduling.read_pauses import ReadPauses
+from storage.errors import Recoverable
+
+# Changes an unwritten batch may have before whoever adds to it is not read from any more.
+STALLED_CHANGES_MAX: Final = 4096
+STALLED_BYTES_MAX: Final = 8 << 20  # the same, received since the store refused a batch first
+
+
+class TickWriter:
+    """The one place that writes to the store."""
+
+    def __init__(
+        self,
+        core: Core,
+        database: Database,
+        retained: Retained,
+        sessions: Sessions,
+        ledger: Ledger,
+        health: StoreHealth,
+        pauses: ReadPauses,
+    ) -> None:
+        self._tick: Final = core.tick
+        self._counters: Final = core.counters
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._due: Final = database.due
+        self._retained: Final = retained
+        self._sessions: Final = sessions
+        self._ledger: Final = ledger
+        self._health: Final = health
+        self._pauses: Final = pauses
+        self.written: int = 0  # serial of the last written batch
+        self.end_written: int = 0  # end of the log when a batch was written last
+        self._refused_at: int = 0  # bytes received when the store refused a batch
+
+    def next_serial(self) -> int:
+        """Return the serial of the batch that is being gathered."""
+        return self.written + 1
+
+    def settle(self) -> bool:
+        """Write the open batch now, so that loads see it; False if the store refused it."""
+        retry_ms = self._health.retry_ms
+        if retry_ms is not None and self._tick.now < retry_ms:
+            return False  # a CONNECT must not try the whole batch again
+        tick = self._tick
+        if tick.batch or tick.dirty or tick.dirty_groups or self._log.is_pending:
+            return self.write()
+        return retry_ms is None
+
+    def settle_for(self, client_id: str) -> bool:
+        """Settle if the store may not have the newest of this client; False as for `settle`.
+
+        A thousand clients that come in one tick are then one batch and not a thousand.
+        """
+        if self._health.retry_ms is None and client_id not in self._tick.parted:
+            if client_id not in self._sessions.live:
+                return True
+        return self.settle()
+
+    def write(self) -> bool:
+        """Write what has changed; False if the store refused it. It is durable with a commit."""
+        tick = self._tick
+        self._sessions.write_dirty(tick.now)
+        batch = tick.batch
+        self._log.seal(batch)
+        if not batch and not self._ledger.is_due(tick.now):
+            return True
+        if self._ledger.is_on:
+            self._ledger.seal(batch, tick.now)
+        if not batch:
+            return True
+        try:
+            self._store.write(batch)
+        except Recoverable as refusal:
+            # Nothing was applied; the batch stays and grows. A full disk: refuse what needs it.
+            # A stall: stop reading from those whose messages make the batch grow.
+            if self._health.refused_by is None:
+                self._refused_at = self._counters.bytes_received
+            self._health.refused(refusal, tick.now)
+            return False
+        tick.batch = []
+        self.end_written = self._log.end
+        self.written += 1
+        self._counters.batch_records.add(len(batch))
+        tick.parted.clear()
+        if tick.ending:
+            tick.ended.update(dict.fromkeys(tick.ending, self.written))
+            tick.ending.clear()
+        if self._health.retry_ms is not None:
+            self._health.recovered()
+            self._pauses.end_stall()
+        self._due.written()
+        self._retained.written()
+        return True
+
+    def is_overfull(self) -> bool:
+        """Is there enough already that the store does not take?"""
+        accepted = self._log.end - self.end_written
+        if len(self._tick.batch) + accepted > STALLED_CHANGES_MAX:
+            return True
+        return self._counters.bytes_received - self._refused_at > STALLED_BYTES_MAX

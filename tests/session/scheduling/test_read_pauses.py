@@ -1,0 +1,59 @@
+"""Who is not read from, and that the last reason has to go before anybody is read from again."""
+
+from mqtt.packets import (
+    Publish,
+)
+from session.live.connection import REPLY_COST
+from storage.errors import WriteStalled
+from tests.session.harness import with_reader
+
+
+def test_acknowledgements_held_for_a_slow_disk_count_by_what_they_cost() -> None:
+    """v3.1.1 knows no Receive Maximum: nothing else ends what a publisher may have open."""
+    broker, _ = with_reader(held_bytes_max=100_000)
+    publisher = broker.connect("q", version=4)
+    publisher.take()
+    broker.hold_commits()
+    number = 0
+    while publisher.stream.is_read:
+        number += 1
+        publisher.send(Publish("t", b"x", 1, packet_id=number % 65535 + 1))
+        assert number <= 100_000 // (REPLY_COST + 4) + 1
+    broker.commit()
+    assert publisher.stream.is_read
+    assert len(publisher.take()) == number
+
+
+def test_a_connection_with_too_much_waiting_for_commits_is_not_read_from() -> None:
+    broker, publisher = with_reader(held_bytes_max=100)
+    for number in range(1, 40):
+        publisher.send(Publish("t", b"x", 1, packet_id=number))
+    assert not publisher.stream.is_read
+    broker.commit()
+    assert publisher.stream.is_read
+    assert len(publisher.take()) == 39
+
+
+def test_a_client_is_read_from_only_when_the_last_reason_is_gone() -> None:
+    broker, _ = with_reader(publish_rate=1, held_bytes_max=100)
+    client = broker.connect("c")
+    for number in range(1, 9):
+        client.send(Publish("t", b"x" * 20, 1, packet_id=number))
+    assert client.connection.throttled_until_ms and client.connection.reading_paused
+    broker.commit()
+    assert not client.stream.is_read  # it still sends too fast
+    broker.advance(s=20)
+    assert client.stream.is_read
+
+
+def test_a_client_that_goes_while_the_store_refuses_is_not_read_from_again() -> None:
+    broker, _ = with_reader()
+    client = broker.connect("c", version=4)
+    broker.store.fail_writes = WriteStalled("write stall")
+    for number in range(1, 10):
+        client.send(Publish("t", bytes(1 << 20), 1, packet_id=number))
+    assert not client.stream.is_read
+    client.drop()
+    broker.store.fail_writes = None
+    broker.advance(ms=100)
+    assert not client.stream.is_read
