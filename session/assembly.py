@@ -18,6 +18,7 @@ from session.lifetime.census import Census
 from session.lifetime.collection import Housekeeping
 from session.lifetime.lifecycle import Lifecycle, Observe
 from session.lifetime.repository import Sessions
+from session.live.commit_gate import CommitGate
 from session.live.connection import Connection
 from session.live.tick import Tick
 from session.packets.inbound import Inbound
@@ -26,7 +27,6 @@ from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota, generation_size
 from session.routing.retained import Retained
 from session.routing.router import Routes
-from session.scheduling.commit_gate import Replies
 from session.settings import Settings
 from storage.api import Store
 from storage.log.message_log import MessageLog
@@ -43,12 +43,14 @@ class Hooks:
         settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
         observe: Observe,
+        go_on: Callable[[Connection, bool], None],
         read_on: Callable[[Connection], None],
     ) -> None:
         self.settle: Final = settle
         self.settle_for: Final = settle_for
         self.watch: Final = watch
         self.observe: Final = observe
+        self.go_on: Final = go_on
         self.read_on: Final = read_on
 
 
@@ -68,6 +70,7 @@ class Parts:
         new_client_id: Callable[[], str],
         hooks: Hooks,
     ) -> None:
+        self.gate: Final = CommitGate(settings, counters, hooks.go_on, hooks.read_on)
         self.log: Final = MessageLog(
             store,
             layout=settings.layout,
@@ -85,6 +88,7 @@ class Parts:
         self.quota: Final = Quota(store, self.log, settings)
         self.delivery: Final = Delivery(
             tick,
+            self.gate,
             store,
             self.log,
             self.routes,
@@ -96,6 +100,7 @@ class Parts:
         )
         self.groups: Final = Groups(
             tick,
+            self.gate,
             store,
             self.log,
             self.routes,
@@ -104,9 +109,6 @@ class Parts:
             policy,
             counters,
             dispatches,
-        )
-        self.replies: Final = Replies(
-            tick, self.delivery, self.groups, settings, counters, hooks.read_on
         )
         self.sessions: Final = Sessions(
             tick,
@@ -137,6 +139,7 @@ class Parts:
         )
         self.lifecycle: Final = Lifecycle(
             tick,
+            self.gate,
             self.due,
             self.sessions,
             self.delivery,
@@ -154,6 +157,7 @@ class Parts:
         )
         self.inbound: Final = Inbound(
             tick,
+            self.gate,
             self.routes,
             self.sessions,
             self.delivery,

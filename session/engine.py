@@ -174,6 +174,7 @@ class Engine:
                 self.settle_for,
                 self._silence.watch,
                 self._observe,
+                self._go_on,
                 self._resume_reading,
             ),
         )
@@ -187,7 +188,7 @@ class Engine:
         self._receipts = parts.receipts
         self._delivery = parts.delivery
         self._groups = parts.groups
-        self._replies = parts.replies
+        self._gate = parts.gate
         self._sessions = parts.sessions
         self._publishing = parts.publishing
         self._lifecycle = parts.lifecycle
@@ -278,7 +279,7 @@ class Engine:
         is_welcome = self._admission.enter(connection, len(self._connections), now)
         if self._is_draining or not is_welcome:
             connection.state = CLOSING
-            self._tick.close(connection)
+            self._gate.close(connection)
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: int) -> None:
@@ -400,6 +401,12 @@ class Engine:
                 if connection not in self._turns.waiting:
                     connection.transport.resume_reading()
 
+    def _go_on(self, connection: Connection, was_full: bool) -> None:
+        """Replies of a connection were released: send what has waited for room."""
+        self._delivery.want_room(connection)  # it stops when too much waits
+        if was_full and connection.group_keys:
+            self._groups.want_room(connection)
+
     def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that was not accepted yet."""
         if connection.state == AWAITING_CONNECT:
@@ -420,7 +427,7 @@ class Engine:
             self._lifecycle.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
             connection.state = CLOSING
-            self._tick.close(connection)
+            self._gate.close(connection)
         else:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
 
@@ -590,12 +597,12 @@ class Engine:
         if self._retry_ms is None or self._retry_ms <= now:
             if self._write():
                 self._receipts.attach(self.written, self.durable, self._end_written, now)
-                self._replies.attach(self.written, self.durable)
+                self._gate.batch_written(self.written, self.durable, now)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.read() if tick.readers else False
                 sharing = self._groups.read() if tick.group_readers else False
                 more = reading or sharing
-        self._replies.flush()
+        self._gate.flush()
         tick.work = 0
         if self._lost:
             self._part()
@@ -606,8 +613,9 @@ class Engine:
         if self._departures:
             self._depart()
             more = True
-        is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
-        return more or ((is_changed or self._log.is_pending) and self._retry_ms is None)
+        is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups)
+        is_changed = is_changed or self._gate.has_unwritten() or self._log.is_pending
+        return more or (is_changed and self._retry_ms is None)
 
     def committed(self, serial: int, now: int) -> None:
         """Everything up to batch `serial` is durable: release what waited for it."""
@@ -619,7 +627,7 @@ class Engine:
         if ended:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
         self._receipts.release(serial, now)
-        self._replies.release(serial)
+        self._gate.release(serial, now)
         self._housekeeping.reclaim(serial)
 
     # Time
@@ -669,7 +677,7 @@ class Engine:
         elif (
             connection.reading_paused
             or connection.throttled_until_ms
-            or connection.gated
+            or connection.connack_waits()
             or connection in self._stalled
             or connection in self._turns.waiting
         ):
@@ -679,7 +687,7 @@ class Engine:
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
             connection.state = CLOSING
-            self._tick.close(connection)
+            self._gate.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
             self._lifecycle.end(connection, reasons.KEEP_ALIVE_TIMEOUT)
@@ -770,7 +778,7 @@ class Engine:
             "log_end": self._log.end,
             "log_bytes": self._quota.total_bytes(),
             "generations": len(self._log.list_generations()),
-            "waiting_replies": len(self._replies),
+            "waiting_replies": len(self._gate),
             "batches_unsynced": self.written - self.durable,
         }
 

@@ -14,6 +14,7 @@ from mqtt.message import Message
 from session.counters import Counters
 from session.delivery.publish_bytes import encode_delivery
 from session.history.delivery_events import Dispatches
+from session.live.commit_gate import CommitGate
 from session.live.connection import Connection
 from session.live.tick import Tick
 from session.ports import Policy
@@ -58,6 +59,7 @@ class Pages:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         routes: Routes,
         settings: Settings,
         policy: Policy,
@@ -65,6 +67,7 @@ class Pages:
         dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
+        self._gate: Final = gate
         self._routes: Final = routes
         self._counters: Final = counters
         self._dispatches: Final = dispatches
@@ -161,5 +164,5 @@ class Pages:
         if offsets[-1] > session.position:
             session.position = offsets[-1]
         self._tick.dirty[session] = None
-        self._tick.hold_messages(connection, b"".join(pieces), count)
+        self._gate.send_messages_after_commit(connection, b"".join(pieces), count)
         return packet_ids

@@ -25,6 +25,7 @@ from session.delivery.outgoing import Fitting
 from session.delivery.publish_bytes import Parts, RunParts, encode_delivery
 from session.history.delivery_events import Dispatches
 from session.live.backlog_trim import Trimmer
+from session.live.commit_gate import CommitGate
 from session.live.connection import ACTIVE, Connection, Pending
 from session.live.tick import Tick
 from session.ports import Policy
@@ -72,6 +73,7 @@ class Delivery:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         store: Store,
         log: MessageLog,
         routes: Routes,
@@ -82,6 +84,7 @@ class Delivery:
         dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
+        self._gate: Final = gate
         self._store: Final = store
         self._log: Final = log
         self._routes: Final = routes
@@ -92,9 +95,7 @@ class Delivery:
         self._dispatches: Final = dispatches
         self._trimmer: Final = Trimmer(log, settings)
         self._fitting: Final = Fitting(tick, routes, policy, counters, dispatches)
-        self._pages: Final = Pages(tick, routes, settings, policy, counters, dispatches)
-        # Messages held for a commit wait for the client right after it, so its own mark holds, too.
-        self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
+        self._pages: Final = Pages(tick, gate, routes, settings, policy, counters, dispatches)
         self._is_open: Final = policy.is_open
 
     # Live
@@ -148,12 +149,12 @@ class Delivery:
         connection = target.connection
         session = connection.session
         assert session is not None
+        waiting = connection.waiting
         if (
             not self._is_open
             or connection.state != ACTIVE
             or not connection.writable
-            or connection.messages_behind
-            or connection.gated
+            or (waiting is not None and waiting.messages)
             or connection.alias_out_max
             or (target.no_local and message.publisher == session.client_id)
         ):
@@ -161,7 +162,7 @@ class Delivery:
         qos = message.qos if message.qos < target.qos else target.qos
         count = len(payloads)
         if qos == 0:
-            if first or connection.held_bytes > self._held_max:
+            if first or self._gate.is_full(connection):
                 return False
         elif (
             connection.is_lagging
@@ -180,24 +181,16 @@ class Delivery:
         self._counters.messages_sent[qos] += count
         self._counters.payload_bytes_sent += parts.payload_bytes
         if qos == 0:
-            connection.out.append(parts.joined())
+            self._gate.send(connection, parts.joined())
             packet_ids = None
         else:
             packet_ids = self._bind_run(session, first, number, qos, count)
-            heads, tails = parts.heads, parts.tails
-            out = connection.out
-            for index in range(count):
-                out.append(heads[index])
-                out.append(PACKET_ID[packet_ids[index]])
-                out.append(tails[index])
+            self._gate.send_run(connection, parts.heads, packet_ids, parts.tails)
         if self._dispatches.is_on:
             size, now = parts.payload_bytes, self._tick.now
             self._dispatches.delivered_run(
                 connection, session, first, number, count, size, packet_ids, qos, now
             )
-        if not connection.touched:
-            connection.touched = True
-            self._tick.touched.append(connection)
         return True
 
     def _bind_run(
@@ -249,7 +242,7 @@ class Delivery:
             or connection.pending
             or connection.resend
             or not connection.writable
-            or (connection.messages_behind and connection.held_bytes > self._held_max)
+            or (connection.waiting is not None and self._gate.blocks_messages(connection))
         ):
             self._queue(connection, Pending(message, effective, retain, identifiers))
             return
@@ -289,19 +282,9 @@ class Delivery:
             tick.dirty[session] = None
             if qos == 2:
                 data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-                tick.hold_message(connection, data)
+                self._gate.send_messages_after_commit(connection, data)
                 return
-        if connection.messages_behind or connection.gated:
-            data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-            tick.follow_message(connection, data)
-            return
-        out = connection.out
-        out.append(parts[0])
-        out.append(PACKET_ID[packet_id])
-        out.append(parts[1])
-        if not connection.touched:
-            connection.touched = True
-            tick.touched.append(connection)
+        self._gate.send_message(connection, parts[0], PACKET_ID[packet_id], parts[1])
 
     def _bind(self, session: Session, message: Message, reference: int, flags: int) -> int:
         """Bind a packet id to a message, which the history may know by a number of its own."""
@@ -391,8 +374,7 @@ class Delivery:
         if not connection.writable or connection.state != ACTIVE:
             self._fitting.drop(connection, message, "slow_consumer")
             return
-        is_behind = connection.messages_behind or connection.gated
-        if is_behind and connection.held_bytes > self._held_max:
+        if connection.waiting is not None and self._gate.blocks_messages(connection):
             # What it waits behind has not been committed for long.
             self._fitting.drop(connection, message, "slow_consumer")
             return
@@ -407,14 +389,7 @@ class Delivery:
             self._dispatches.delivered(
                 connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
             )
-        if is_behind:
-            self._tick.follow_message(connection, parts[0] + parts[1])
-            return
-        connection.out.append(parts[0])
-        connection.out.append(parts[1])
-        if not connection.touched:
-            connection.touched = True
-            self._tick.touched.append(connection)
+        self._gate.send_message(connection, parts[0], b"", parts[1])
 
     # Room
 
@@ -429,7 +404,7 @@ class Delivery:
         assert session is not None
         pending = connection.pending
         now = self._tick.now
-        while pending and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+        while pending and session.send_quota > 0 and not self._gate.is_full(connection):
             item = connection.next_pending()
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
@@ -458,11 +433,12 @@ class Delivery:
         identifiers: tuple[int, ...],
         reference: int,
         source: int,
-        hold: bool = False,
+        *,
+        after_commit: bool = False,
     ) -> int:
         """Bind a packet id and send when that is durable; returns the id, 0 if it was too large.
 
-        For a session in memory it goes out at once, unless told to `hold`. The window has room.
+        For a session in memory it goes out at once, unless `after_commit`. The window has room.
         """
         session = connection.session
         assert session is not None
@@ -479,15 +455,15 @@ class Delivery:
         self._counters.payload_bytes_sent += len(message.payload)
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
-            if hold:
-                self._tick.hold_message(connection, data)
+            if after_commit:
+                self._gate.send_messages_after_commit(connection, data)
             else:
-                self._tick.follow_message(connection, data)
+                self._gate.send_message_in_turn(connection, data)
             return packet_id
         if source == FROM_LOG and reference > session.position:
             session.position = reference
         self._tick.dirty[session] = None
-        self._tick.hold_message(connection, data)
+        self._gate.send_messages_after_commit(connection, data)
         return packet_id
 
     # Behind: from the store, after the batch was written
@@ -514,7 +490,7 @@ class Delivery:
                 quota = session.send_quota
             if session is None or not connection.has_room():
                 continue
-            if connection.held_bytes > self._held_max:
+            if self._gate.is_full(connection):
                 continue  # woken when some of it is released
             if session.replays:
                 self._replay(connection, session)
@@ -631,7 +607,7 @@ class Delivery:
                     self._dispatches.retained(connection, session, message, 0, 0, now)
                 else:
                     self._dispatches.delivered(connection, session, message, 0, 0, retain, now)
-            self._tick.follow_message(connection, parts[0] + parts[1])
+            self._gate.send_message_in_turn(connection, parts[0] + parts[1])
 
     def _replay(self, connection: Connection, session: Session) -> None:
         """Send the next retained messages that SUBSCRIBEs are owed, of several filters at once.
@@ -720,12 +696,8 @@ class Delivery:
             if entry & RELEASED:
                 self._counters.redeliveries += 1
                 self._counters.packets_sent[PUBREL] += 1
-                self._tick.hold(connection, pubrel(packet_id))
-            elif (
-                connection.resend
-                or session.send_quota == 0
-                or connection.held_bytes > self._held_max
-            ):
+                self._gate.send_after_commit(connection, pubrel(packet_id))
+            elif connection.resend or session.send_quota == 0 or self._gate.is_full(connection):
                 connection.send_later(packet_id)
             else:
                 self._resend(connection, session, packet_id, entry)
@@ -739,7 +711,7 @@ class Delivery:
         assert session is not None
         waiting = connection.resend
         size = 0
-        while waiting and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+        while waiting and session.send_quota > 0 and not self._gate.is_full(connection):
             if size >= SENT_BYTES_MAX:
                 self._tick.readers[connection] = None  # goes on in the next tick
                 return
@@ -778,7 +750,7 @@ class Delivery:
             )
         self._counters.messages_sent[qos] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+        self._gate.send_message_in_turn(connection, b"".join((head, PACKET_ID[packet_id], tail)))
         return len(head) + len(tail)
 
     def _drop_in_flight(

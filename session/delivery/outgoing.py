@@ -77,7 +77,7 @@ class Fitting:
         """
         if not self._is_open and not self.may_receive(connection, message):
             return None
-        if at_once and connection.alias_out_max and not connection.gated:
+        if at_once and connection.alias_out_max and not connection.connack_waits():
             parts = self._aliased(connection, message, qos, retain, identifiers)
         else:
             key: object = connection.version << 4 | qos << 1 | retain

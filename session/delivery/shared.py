@@ -15,6 +15,7 @@ from mqtt.message import Message
 from session.counters import Counters
 from session.delivery.delivery import READ_MAX, READERS_MAX, SCAN_MAX, Delivery
 from session.history.delivery_events import Dispatches
+from session.live.commit_gate import CommitGate
 from session.live.connection import ACTIVE, Connection
 from session.live.subscribers import Group
 from session.live.tick import Tick
@@ -36,6 +37,7 @@ class Groups:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         store: Store,
         log: MessageLog,
         routes: Routes,
@@ -46,6 +48,7 @@ class Groups:
         dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
+        self._gate: Final = gate
         self._store: Final = store
         self._log: Final = log
         self._routes: Final = routes
@@ -53,8 +56,6 @@ class Groups:
         self._settings: Final = settings
         self._policy: Final = policy
         self._is_open: Final = policy.is_open
-        # Messages held for a commit wait for the client right after it, so its own mark holds, too.
-        self._held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._counters: Final = counters
         self._dispatches: Final = dispatches
         self._groups: dict[tuple[str, str], Group] = {}
@@ -242,7 +243,7 @@ class Groups:
         count = len(members)
         for step in range(count):
             connection = members[(group.rotor + step) % count]
-            if not connection.has_room() or connection.held_bytes > self._held_max:
+            if not connection.has_room() or self._gate.is_full(connection):
                 continue
             session = connection.session
             assert session is not None
@@ -279,7 +280,7 @@ class Groups:
             (identifier,) if identifier else (),
             message.offset,
             FROM_GROUP,
-            hold=group.is_stored,
+            after_commit=group.is_stored,
         )
         if not packet_id:
             return

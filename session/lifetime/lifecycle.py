@@ -32,6 +32,7 @@ from session.history.session_events import (
 )
 from session.lifetime.authentication import Authentication
 from session.lifetime.repository import Sessions
+from session.live.commit_gate import CommitGate
 from session.live.connection import ACTIVE, CLOSED, CLOSING, Connection
 from session.live.tick import Tick
 from session.ports import Authenticator, Policy
@@ -70,6 +71,7 @@ class Lifecycle:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         due: Due,
         sessions: Sessions,
         delivery: Delivery,
@@ -86,6 +88,7 @@ class Lifecycle:
         chronicle: Chronicle,
     ) -> None:
         self._tick: Final = tick
+        self._gate: Final = gate
         self._due: Final = due
         self._sessions: Final = sessions
         self._delivery: Final = delivery
@@ -100,7 +103,7 @@ class Lifecycle:
         self._observe: Final = observe
         self._chronicle: Final = chronicle
         self.authentication: Final = Authentication(
-            tick, authenticator, counters, self.refuse, self.end
+            tick, gate, authenticator, counters, self.refuse, self.end
         )
         self._wills_refused = 0
 
@@ -170,9 +173,9 @@ class Lifecycle:
                 data = encode(Connack(False, reason_code), version)
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
-                self._tick.send(connection, data)
+                self._gate.send(connection, data)
         connection.state = CLOSING
-        self._tick.close(connection)
+        self._gate.close(connection)
 
     def _reference(self, reason_code: int) -> str | None:
         """Return the Server Reference that belongs to a reason code, if one does."""
@@ -442,10 +445,9 @@ class Lifecycle:
         self._observe("connected", connection, how if session.is_stored else "clean session")
         self._counters.packets_sent[CONNACK] += 1
         if is_changed:
-            connection.gated = True
-            self._tick.hold(connection, data)
+            self._gate.send_connack_after_commit(connection, data)
         else:
-            self._tick.send(connection, data)
+            self._gate.send(connection, data)
 
     # The end of a connection
 
@@ -482,10 +484,7 @@ class Lifecycle:
         # The end must be durable before the client sees it: the will is gone, the expiry set.
         tick = self._tick
         is_changed = bool(tick.batch or tick.dirty or self._publishing.is_pending)
-        if is_changed or connection.commits_owed or connection.held:
-            self._tick.hold(connection, b"")
-        else:
-            self._tick.close(connection)
+        self._gate.close_in_turn(connection, promises=is_changed)
         return 0
 
     def end(
@@ -520,14 +519,12 @@ class Lifecycle:
         if was_active and connection.version >= 5:
             self._say_why(connection, reason_code)
         connection.state = CLOSING
-        if was_active and connection.gated:
+        if was_active and connection.connack_waits():
             # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: that waits for its commit,
             # and the end behind it.
-            self._tick.hold(connection, b"")
-            return
-        connection.is_over = True
-        connection.held.clear()
-        self._tick.close(connection)
+            self._gate.close_in_turn(connection, promises=False)
+        else:
+            self._gate.close_at_once(connection)
 
     def _say_why(self, connection: Connection, reason_code: int) -> None:
         """Send DISCONNECT; a Server Reference too long for the client is left out."""
@@ -538,7 +535,7 @@ class Lifecycle:
             if len(data) > limit:
                 return  # [MQTT-3.1.2-24]
         self._counters.packets_sent[DISCONNECT] += 1
-        self._tick.send(connection, data)
+        self._gate.send(connection, data)
 
     def lost(self, connection: Connection) -> None:
         """The transport is gone: the network failed, or both sides had finished."""
@@ -553,8 +550,7 @@ class Lifecycle:
                 connection, CONNECTION_LOST, publish_will=True, ends_session=False, by_client=True
             )
         connection.state = CLOSED
-        connection.out.clear()
-        connection.held.clear()
+        self._gate.discard(connection)
 
     def _leave(
         self,

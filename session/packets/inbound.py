@@ -40,6 +40,7 @@ from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.history.publish_events import Receipts
 from session.lifetime.repository import Sessions
+from session.live.commit_gate import CommitGate
 from session.live.connection import Connection
 from session.live.tick import FILTER_WORK, UNIT_SHIFT, Tick
 from session.ports import Policy
@@ -73,6 +74,7 @@ class Inbound:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         routes: Routes,
         sessions: Sessions,
         delivery: Delivery,
@@ -86,6 +88,7 @@ class Inbound:
         dispatches: Dispatches,
     ) -> None:
         self._tick: Final = tick
+        self._gate: Final = gate
         self._routes: Final = routes
         self._sessions: Final = sessions
         self._delivery: Final = delivery
@@ -211,22 +214,12 @@ class Inbound:
         if qos:
             counters.packets_sent[PUBACK] += count
             data = pubacks(run.packet_ids, run.is_sequential)
-            is_held = (
-                accepted.is_changed
-                or bool(connection.held)
-                or connection.commits_owed > 0
-                or connection.gated
-            )
+            connection.inbound_open += count
+            waits = self._gate.acknowledge(connection, data, count, promises=accepted.is_changed)
             if is_told:
                 receipts.acknowledge(
-                    connection, session, qos, reasons.SUCCESS, is_held, self._tick.now
+                    connection, session, qos, reasons.SUCCESS, waits, self._tick.now
                 )
-            if is_held:
-                connection.inbound_open += count
-                connection.held_acks += count
-                self._tick.hold(connection, data)
-            else:
-                self._tick.send(connection, data)
         return True
 
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
@@ -303,35 +296,21 @@ class Inbound:
                 data = encode(Puback(packet_id, reason_code), 5)
             else:
                 data = puback(packet_id)
-            is_held = (
-                is_changed
-                or bool(connection.held)
-                or connection.commits_owed > 0
-                or connection.gated
-            )
+            waits = self._gate.acknowledge(connection, data, 1, promises=is_changed)
             if self._receipts.is_on:
                 self._receipts.acknowledge(
-                    connection, session, 1, reason_code, is_held, self._tick.now
+                    connection, session, 1, reason_code, waits, self._tick.now
                 )
-            if is_held:
-                connection.held_acks += 1
-                self._tick.hold(connection, data)
-            else:
-                connection.inbound_open -= 1
-                self._tick.send(connection, data)
             return
         self._counters.packets_sent[PUBREC] += 1
         if reason_code and connection.version >= 5:
             data = encode(Pubrec(packet_id, reason_code), 5)
         else:
             data = pubrec(packet_id)
+        promises = is_changed or session.is_stored
+        waits = self._gate.reply(connection, data, promises=promises)
         if self._receipts.is_on:
-            is_held = is_changed or session.is_stored or connection.waits()
-            self._receipts.acknowledge(connection, session, 2, reason_code, is_held, self._tick.now)
-        if is_changed or session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+            self._receipts.acknowledge(connection, session, 2, reason_code, waits, self._tick.now)
 
     def pubrel(self, connection: Connection, packet: Pubrel) -> None:
         """The sender let go of its message: forget the id, answer when that is durable."""
@@ -347,13 +326,9 @@ class Inbound:
             data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:
             data = pubcomp(packet_id)
+        waits = self._gate.reply(connection, data, promises=session.is_stored)
         if self._receipts.is_on:
-            is_held = session.is_stored or connection.waits()
-            self._receipts.complete(connection, session, packet_id, is_held, self._tick.now)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+            self._receipts.complete(connection, session, packet_id, waits, self._tick.now)
 
     # Acknowledgements of what we sent
 
@@ -420,10 +395,7 @@ class Inbound:
             data = encode(Pubrel(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:
             data = pubrel(packet_id)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+        self._gate.reply(connection, data, promises=session.is_stored)
 
     def pubcomp(self, connection: Connection, packet: Pubcomp) -> None:
         """The QoS 2 exchange is over; the packet id is free."""
@@ -512,10 +484,7 @@ class Inbound:
         if is_done:
             self._counters.packets_sent[SUBACK] += 1
             data = encode(Suback(packet.packet_id, codes), connection.version)
-            if session.is_stored:
-                self._tick.hold(connection, data)
-            else:
-                self._tick.follow(connection, data)
+            self._gate.reply(connection, data, promises=session.is_stored)
         else:
             self.under_way[connection] = codes
         for subscription, is_new in granted:
@@ -640,10 +609,7 @@ class Inbound:
             return False
         self._counters.packets_sent[UNSUBACK] += 1
         data = encode(Unsuback(packet.packet_id, codes), connection.version)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+        self._gate.reply(connection, data, promises=session.is_stored)
         return True
 
     def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:
@@ -658,4 +624,4 @@ class Inbound:
     def ping(self, connection: Connection) -> None:
         """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""
         self._counters.packets_sent[PINGRESP_KIND] += 1
-        self._tick.send(connection, PINGRESP_BYTES)
+        self._gate.send(connection, PINGRESP_BYTES)

@@ -24,7 +24,7 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from storage.errors import Unrecoverable, WriteStalled
 from tests.session.harness import Broker, Client, SlowAuthenticator, connect_packet, will
 from tests.session.store_audit import audit

@@ -4,7 +4,7 @@ import pytest
 
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from session.delivery.delivery import PAGE_MAX
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from tests.session.harness import Broker
 from tests.session.messages import in_flight, numbers, publish
 
@@ -441,7 +441,7 @@ def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     assert len(client.connection.resend) > 40
-    assert client.connection.held_bytes < 2000 + 500 + 2 * REPLY_COST * 8
+    assert client.connection.waiting_size() < 2000 + 500 + 2 * REPLY_COST * 8
     broker.commit()
     assert [message.payload for message in client.messages()] == payloads
 
@@ -454,7 +454,7 @@ def test_qos_2_messages_held_for_a_commit_are_bounded() -> None:
     payloads = [bytes([number]) * 400 for number in range(50)]
     for number, payload in enumerate(payloads):
         publisher.send(Publish("t", payload, 2, packet_id=number + 1))
-    assert client.connection.held_bytes < 2000 + 500 + REPLY_COST * 8
+    assert client.connection.waiting_size() < 2000 + 500 + REPLY_COST * 8
     broker.commit()
     assert client.receive_all() == payloads
 
@@ -515,10 +515,10 @@ def test_qos_0_behind_a_commit_that_does_not_come_is_bounded() -> None:
     publisher.send(Publish("t", b"", 2, packet_id=1))
     for _ in range(100):
         publisher.send(Publish("t", b"x" * 100, 0))
-    assert client.connection.held_bytes < 1500
+    assert client.connection.waiting_size() < 1500
     assert broker.counters.dropped["slow_consumer"] > 80
     broker.commit()
-    assert client.connection.held_bytes == 0
+    assert client.connection.waiting_size() == 0
 
 
 def test_a_backlog_behind_a_commit_that_does_not_come_is_bounded() -> None:
@@ -532,7 +532,7 @@ def test_a_backlog_behind_a_commit_that_does_not_come_is_bounded() -> None:
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     broker.settle()
-    assert client.connection.held_bytes < 2000 + (PAGE_MAX + 1) * (116 + REPLY_COST)
+    assert client.connection.waiting_size() < 2000 + (PAGE_MAX + 1) * (116 + REPLY_COST)
     broker.commit()
     assert len(client.receive_all()) == 600
 
