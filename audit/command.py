@@ -347,13 +347,13 @@ def _progress(options: argparse.Namespace, began: float) -> "Progress":
 
 def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> str:
     """Write report.html and the table of findings; return where the report is."""
-    from audit.analytics import merge as analytics_merge
+    from audit.analytics import merge
     from audit.files import join, write_text
     from audit.report import page as report
 
     made_us = int(datetime.now(UTC).timestamp() * 1e6)
-    picture = analytics_merge.picture(spark, out, document, made_us=made_us, seconds=seconds)
-    analytics_merge.write_findings(spark, out, picture.findings)
+    picture = merge.picture(spark, out, document, made_us=made_us, seconds=seconds)
+    merge.write_findings(spark, out, picture.findings)
     place = join(out, "report.html")
     write_text(spark, place, report.render(picture))
     return place

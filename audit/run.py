@@ -20,14 +20,17 @@ from pyspark.sql import functions as F
 
 from audit import batch_state as state
 from audit.analytics import tables as analytics
-from audit.checks import delivery_checks as deliveries
-from audit.checks import log_checks, retained_checks, session_checks
-from audit.checks import open_rows as carrying
-from audit.checks import publish_checks as messages
+from audit.checks import (
+    delivery_checks,
+    log_checks,
+    open_rows,
+    publish_checks,
+    retained_checks,
+    session_checks,
+)
 from audit.checks.verdict import INVARIANTS, Outcome, Status, overall
 from audit.files import is_local, join, read_text, remove, write_text
-from audit.input import events, segments
-from audit.input import kept_rows as keeping
+from audit.input import events, kept_rows, segments
 from audit.input.batch_view import Settings, View, build
 from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
@@ -57,8 +60,8 @@ PARTS: Final = (
     Part("the log", log_checks.check, log_checks.carry),
     Part("sessions", session_checks.check, session_checks.carry, session_checks.tables),
     Part("retained messages", retained_checks.check, retained_checks.carry),
-    Part("messages on their way in", messages.check),
-    Part("deliveries", deliveries.check, carrying.carry, deliveries.tables),
+    Part("messages on their way in", publish_checks.check),
+    Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
     Part("numbers", analytics.check, analytics.carry, analytics.tables),
 )
 
@@ -340,7 +343,7 @@ def _write_tables(
 
 def _write_rows(view: View, parts: Sequence[Part], place: str, progress: Progress) -> None:
     began = time.monotonic()
-    rows = keeping.rows(view, [part.carry(view) for part in parts if part.carry is not None])
+    rows = kept_rows.rows(view, [part.carry(view) for part in parts if part.carry is not None])
     rows.coalesce(2).write.mode("overwrite").parquet(place)
     progress(f"rows kept for the next batch: {time.monotonic() - began:.1f} s")
 

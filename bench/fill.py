@@ -22,7 +22,7 @@ from session.settings import Settings
 from storage.local.data_directory import DataDirectory
 from storage.local.rocks import RocksStore
 from storage.tables.tables import FAMILIES
-from storage.time import machine_clocks as boottime
+from storage.time import machine_clocks
 from storage.time.broker_clock import Heartbeat
 
 TICK_SESSIONS: Final = 500  # sessions a batch, about what a storm brings in one turn of the loop
@@ -62,11 +62,11 @@ def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
     """Make the sessions; on return they are durable and the database is closed."""
     home = DataDirectory(directory)
     store = RocksStore(home.database, families=FAMILIES)
-    boot_id, boottime_ms = boottime.boot_id(), boottime.boottime_ms()
-    offset_ms = boottime.wall_ms() - boottime_ms
+    boot_id, boottime_ms = machine_clocks.boot_id(), machine_clocks.boottime_ms()
+    offset_ms = machine_clocks.wall_ms() - boottime_ms
 
     def heartbeat(now: int) -> bytes:
-        return Heartbeat(now, boottime.wall_ms(), boot_id, now - offset_ms).encode()
+        return Heartbeat(now, machine_clocks.wall_ms(), boot_id, now - offset_ms).encode()
 
     engine = Engine(
         store,
@@ -79,7 +79,7 @@ def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
     )
     engine.start(boottime_ms + offset_ms)
     for first in range(0, sessions, TICK_SESSIONS):
-        now = boottime.boottime_ms() + offset_ms
+        now = machine_clocks.boottime_ms() + offset_ms
         clients = []
         for number in range(first, min(first + TICK_SESSIONS, sessions)):
             transport = Nowhere()

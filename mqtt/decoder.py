@@ -10,8 +10,7 @@ acknowledgements are decoded here, in one loop without a call per field; the res
 import struct
 from typing import Final, Literal, TypeAlias, cast
 
-from mqtt import body_decoder as bodies
-from mqtt import packets
+from mqtt import body_decoder, packets
 from mqtt import properties as props
 from mqtt.errors import MalformedPacket, MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packet_runs import PubackRun, PublishRun, Received
@@ -77,7 +76,7 @@ def _routes(version: int, from_client: bool) -> bytes:
     """Return the table first byte -> route for one state of a decoder."""
     table = bytearray(256)
     for first in range(256):
-        if bodies.header_fault(first, version, from_client) is None:
+        if body_decoder.header_fault(first, version, from_client) is None:
             table[first] = _KIND_ROUTES.get(first >> 4, _OTHER)
     return bytes(table)
 
@@ -296,7 +295,7 @@ class Decoder:
                 self._check_first(first)
             else:
                 append(
-                    bodies.read_body(
+                    body_decoder.read_body(
                         first >> 4,
                         Reader(data, start, stop),
                         self.version,
@@ -369,7 +368,7 @@ class Decoder:
 
     def _check_first(self, first: int) -> None:
         """Raise if `first` cannot start a packet now; in every path this is judged first."""
-        fault = bodies.header_fault(first, self.version, self._from_client)
+        fault = body_decoder.header_fault(first, self.version, self._from_client)
         if fault is not None:
             raise fault
 
@@ -421,7 +420,7 @@ class Decoder:
             if protocol_stop > end:
                 self._needed = protocol_stop - position
                 return
-            self.version = bodies.read_protocol(Reader(data, start, protocol_stop))
+            self.version = body_decoder.read_protocol(Reader(data, start, protocol_stop))
         raise ProtocolError(
             f"packet of {stop - position} bytes: expected at most {size_max}", PACKET_TOO_LARGE
         )
@@ -430,16 +429,16 @@ class Decoder:
         """Read CONNECT; its flags are judged when the version is known, so that it can be told."""
         reader = Reader(data, start, stop)
         try:
-            self.version = bodies.read_protocol(reader)
+            self.version = body_decoder.read_protocol(reader)
         except UnsupportedProtocolVersion as error:
             error.reads_as_five = self._reads_as_five(reader)
             raise
-        fault = bodies.header_fault(data[first], 0, True)
+        fault = body_decoder.header_fault(data[first], 0, True)
         if fault is not None:
             raise fault
         found = props.Properties()
         try:
-            return bodies.read_connect(reader, self.version, self.user_properties_max, found)
+            return body_decoder.read_connect(reader, self.version, self.user_properties_max, found)
         except MqttError:
             self.peer_packet_size_max = found.numbers.get(props.MAXIMUM_PACKET_SIZE, 0)
             raise
@@ -447,7 +446,7 @@ class Decoder:
     def _reads_as_five(self, reader: Reader) -> bool:
         """Tell whether the rest of a CONNECT, from its flags on, has the form of v5."""
         try:
-            bodies.read_connect(reader, 5, self.user_properties_max, props.Properties())
+            body_decoder.read_connect(reader, 5, self.user_properties_max, props.Properties())
         except MqttError:
             return False
         return True
@@ -504,7 +503,7 @@ def _packet_ids(data: bytes, position: int, end: int) -> list[int]:
 
 def _learn_topic(raw: bytes) -> str:
     """Validate the bytes of a topic and remember the result, unless it is empty or long."""
-    topic = bodies.read_topic(raw)
+    topic = body_decoder.read_topic(raw)
     if raw and len(raw) <= TOPIC_KEPT_SIZE_MAX:
         if len(_topics) >= TOPICS_MAX:
             _topics.clear()

@@ -11,10 +11,12 @@ from typing import Final
 from mqtt import packets, reasons
 from mqtt import properties as props
 from mqtt.packets import (
+    Acknowledgement,
     Auth,
     Connack,
     Connect,
     Disconnect,
+    FilterAcknowledgement,
     Packet,
     Pingreq,
     Puback,
@@ -238,6 +240,12 @@ def _reason(code: int, allowed: frozenset[int]) -> bytes:
     return bytes((code,))
 
 
+def _reasons(codes: list[int], allowed: frozenset[int]) -> bytes:
+    if not codes:
+        raise ValueError("reason_codes is empty")
+    return b"".join([_reason(code, allowed) for code in codes])
+
+
 def _qos(qos: int, field: str) -> int:
     if not 0 <= qos <= 2:
         raise ValueError(f"{field} {qos}: expected 0, 1 or 2")
@@ -332,7 +340,7 @@ def _encode_publish(packet: Publish, version: int) -> bytes:
 
 
 def _encode_acknowledgement(
-    first: int, packet: Puback | Pubrec | Pubrel | Pubcomp, version: int, allowed: frozenset[int]
+    first: int, packet: Acknowledgement, version: int, allowed: frozenset[int]
 ) -> bytes:
     body = _packet_id(packet.packet_id)
     if version == packets.V5:
@@ -481,18 +489,10 @@ def _subscription_options(subscription: Subscription, version: int) -> int:
 
 
 def _suback_body(packet: Suback, version: int) -> bytes:
-    if not packet.reason_codes:
-        raise ValueError("reason_codes is empty")
-    for code in packet.reason_codes:
-        _reason(code, reasons.SUBACK_CODES)
-    if version < packets.V5:
-        codes = bytes([0x80 if code > 2 else code for code in packet.reason_codes])
-        return _packet_id(packet.packet_id) + codes
-    return (
-        _packet_id(packet.packet_id)
-        + _block(_diagnostics(packet.reason_string, packet.user_properties))
-        + bytes(packet.reason_codes)
-    )
+    if version == packets.V5:
+        return _filter_acknowledgement(packet, reasons.SUBACK_CODES)
+    codes = _reasons(packet.reason_codes, reasons.SUBACK_CODES)
+    return _packet_id(packet.packet_id) + bytes([0x80 if code > 2 else code for code in codes])
 
 
 def _unsubscribe_body(packet: Unsubscribe, version: int) -> bytes:
@@ -509,15 +509,13 @@ def _unsubscribe_body(packet: Unsubscribe, version: int) -> bytes:
 def _unsuback_body(packet: Unsuback, version: int) -> bytes:
     if version < packets.V5:
         return _packet_id(packet.packet_id)
-    if not packet.reason_codes:
-        raise ValueError("reason_codes is empty")
-    for code in packet.reason_codes:
-        _reason(code, reasons.UNSUBACK_CODES)
-    return (
-        _packet_id(packet.packet_id)
-        + _block(_diagnostics(packet.reason_string, packet.user_properties))
-        + bytes(packet.reason_codes)
-    )
+    return _filter_acknowledgement(packet, reasons.UNSUBACK_CODES)
+
+
+def _filter_acknowledgement(packet: FilterAcknowledgement, allowed: frozenset[int]) -> bytes:
+    codes = _reasons(packet.reason_codes, allowed)
+    diagnostics = _diagnostics(packet.reason_string, packet.user_properties)
+    return _packet_id(packet.packet_id) + _block(diagnostics) + codes
 
 
 def _disconnect_body(packet: Disconnect, version: int) -> bytes:

@@ -3,10 +3,11 @@
 Must never hold state of a connection, and must never check itself: `mqtt.decoder` makes only legal
 packets, `mqtt.encoder` refuses what the wire cannot carry. Fields that only v5 knows keep their
 default in v3.1.1. Plain classes with annotated `__init__`, because these are created once per
-packet and are compiled well that way. Read next: `mqtt.decoder`.
+packet and are compiled well that way; what several packets share is in a base class, which costs
+nothing when compiled. Read next: `mqtt.decoder`.
 """
 
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 CONNECT: Final = 1
 CONNACK: Final = 2
@@ -53,43 +54,39 @@ _SECRET: Final = frozenset(("password", "authentication_data"))
 UserProperties: TypeAlias = tuple[tuple[str, str], ...]  # (name, value) in order; names may repeat
 
 
-def _equal(one: object, other: object, fields: tuple[str, ...]) -> bool:
-    """Compare two values of one class field by field. For tests and assertions, not a hot path."""
-    for field in fields:
-        if getattr(one, field) != getattr(other, field):
+class _Value:
+    """Compares and shows itself field by field: for tests, assertions and logs."""
+
+    # What `__slots__` holds, which compiled classes do not have.
+    _fields: ClassVar[tuple[str, ...]] = ()
+    __slots__: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
             return False
-    return True
+        for field in self._fields:
+            if getattr(self, field) != getattr(other, field):
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        """Return `Class(field=value, ...)` without secrets, long payloads by their size."""
+        shown: list[str] = []
+        for field in self._fields:
+            content = getattr(self, field)
+            if field in _SECRET and content is not None:
+                shown.append(f"{field}=***")
+            elif isinstance(content, bytes) and len(content) > SHOWN_SIZE_MAX:
+                shown.append(f"{field}=<{len(content)} bytes>")
+            else:
+                shown.append(f"{field}={content!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _show(value: object, fields: tuple[str, ...]) -> str:
-    """Return `Class(field=value, ...)` for logs: without secrets, long payloads by their size."""
-    shown: list[str] = []
-    for field in fields:
-        content = getattr(value, field)
-        if field in _SECRET and content is not None:
-            shown.append(f"{field}=***")
-        elif isinstance(content, bytes) and len(content) > SHOWN_SIZE_MAX:
-            shown.append(f"{field}=<{len(content)} bytes>")
-        else:
-            shown.append(f"{field}={content!r}")
-    return f"{type(value).__name__}({', '.join(shown)})"
-
-
-_WILL_FIELDS: Final[tuple[str, ...]] = (
-    "delay_interval",
-    "message_expiry_interval",
-    "payload",
-    "properties",
-    "qos",
-    "retain",
-    "topic",
-)
-
-
-class Will:
+class Will(_Value):
     """The message that the server publishes if the connection ends without a proper DISCONNECT."""
 
-    __slots__ = (
+    _fields = (
         "delay_interval",
         "message_expiry_interval",
         "payload",
@@ -98,6 +95,7 @@ class Will:
         "retain",
         "topic",
     )
+    __slots__ = _fields
 
     def __init__(
         self,
@@ -118,37 +116,11 @@ class Will:
         # Raw v5 properties to pass on, in the order received; no 0x02, 0x18.
         self.properties: bytes = properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Will) and _equal(self, other, _WILL_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _WILL_FIELDS)
-
-
-_CONNECT_FIELDS: Final[tuple[str, ...]] = (
-    "authentication_data",
-    "authentication_method",
-    "clean_start",
-    "client_id",
-    "keep_alive",
-    "maximum_packet_size",
-    "password",
-    "protocol_version",
-    "receive_maximum",
-    "request_problem_information",
-    "request_response_information",
-    "session_expiry_interval",
-    "topic_alias_maximum",
-    "user_properties",
-    "username",
-    "will",
-)
-
-
-class Connect:
+class Connect(_Value):
     """The first packet from a client."""
 
-    __slots__ = (
+    _fields = (
         "authentication_data",
         "authentication_method",
         "clean_start",
@@ -166,6 +138,7 @@ class Connect:
         "username",
         "will",
     )
+    __slots__ = _fields
     kind: Final = CONNECT
 
     def __init__(
@@ -204,40 +177,11 @@ class Connect:
         self.authentication_method: str | None = authentication_method
         self.authentication_data: bytes | None = authentication_data
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connect) and _equal(self, other, _CONNECT_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _CONNECT_FIELDS)
-
-
-_CONNACK_FIELDS: Final[tuple[str, ...]] = (
-    "assigned_client_id",
-    "authentication_data",
-    "authentication_method",
-    "maximum_packet_size",
-    "maximum_qos",
-    "reason_code",
-    "reason_string",
-    "receive_maximum",
-    "response_information",
-    "retain_available",
-    "server_keep_alive",
-    "server_reference",
-    "session_expiry_interval",
-    "session_present",
-    "shared_subscription_available",
-    "subscription_identifier_available",
-    "topic_alias_maximum",
-    "user_properties",
-    "wildcard_subscription_available",
-)
-
-
-class Connack:
+class Connack(_Value):
     """The answer of a server to CONNECT."""
 
-    __slots__ = (
+    _fields = (
         "assigned_client_id",
         "authentication_data",
         "authentication_method",
@@ -258,6 +202,7 @@ class Connack:
         "user_properties",
         "wildcard_subscription_available",
     )
+    __slots__ = _fields
     kind: Final = CONNACK
 
     def __init__(
@@ -303,31 +248,11 @@ class Connack:
         self.authentication_method: str | None = authentication_method
         self.authentication_data: bytes | None = authentication_data
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Connack) and _equal(self, other, _CONNACK_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _CONNACK_FIELDS)
-
-
-_PUBLISH_FIELDS: Final[tuple[str, ...]] = (
-    "dup",
-    "message_expiry_interval",
-    "packet_id",
-    "payload",
-    "properties",
-    "qos",
-    "retain",
-    "subscription_identifiers",
-    "topic",
-    "topic_alias",
-)
-
-
-class Publish:
+class Publish(_Value):
     """An application message on its way, in either direction."""
 
-    __slots__ = (
+    _fields = (
         "dup",
         "message_expiry_interval",
         "packet_id",
@@ -339,6 +264,7 @@ class Publish:
         "topic",
         "topic_alias",
     )
+    __slots__ = _fields
     kind: Final = PUBLISH
 
     def __init__(
@@ -367,158 +293,59 @@ class Publish:
         # From a server only.
         self.subscription_identifiers: tuple[int, ...] = subscription_identifiers
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Publish) and _equal(self, other, _PUBLISH_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _PUBLISH_FIELDS)
+class Acknowledgement(_Value):
+    """What the four acknowledgements in the flows of QoS 1 and 2 hold."""
+
+    _fields = ("packet_id", "reason_code", "reason_string", "user_properties")
+    __slots__ = _fields
+
+    def __init__(
+        self,
+        packet_id: int,
+        reason_code: int = 0,
+        reason_string: str | None = None,
+        user_properties: UserProperties = (),
+    ) -> None:
+        self.packet_id: int = packet_id
+        self.reason_code: int = reason_code
+        self.reason_string: str | None = reason_string
+        self.user_properties: UserProperties = user_properties
 
 
-_PUBACK_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_code",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Puback:
+class Puback(Acknowledgement):
     """Answers a QoS 1 PUBLISH."""
 
-    __slots__ = ("packet_id", "reason_code", "reason_string", "user_properties")
+    __slots__ = ()
     kind: Final = PUBACK
 
-    def __init__(
-        self,
-        packet_id: int,
-        reason_code: int = 0,
-        reason_string: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        self.packet_id: int = packet_id
-        self.reason_code: int = reason_code
-        self.reason_string: str | None = reason_string
-        self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Puback) and _equal(self, other, _PUBACK_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _PUBACK_FIELDS)
-
-
-_PUBREC_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_code",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Pubrec:
+class Pubrec(Acknowledgement):
     """Answers a QoS 2 PUBLISH."""
 
-    __slots__ = ("packet_id", "reason_code", "reason_string", "user_properties")
+    __slots__ = ()
     kind: Final = PUBREC
 
-    def __init__(
-        self,
-        packet_id: int,
-        reason_code: int = 0,
-        reason_string: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        self.packet_id: int = packet_id
-        self.reason_code: int = reason_code
-        self.reason_string: str | None = reason_string
-        self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubrec) and _equal(self, other, _PUBREC_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _PUBREC_FIELDS)
-
-
-_PUBREL_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_code",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Pubrel:
+class Pubrel(Acknowledgement):
     """Answers PUBREC."""
 
-    __slots__ = ("packet_id", "reason_code", "reason_string", "user_properties")
+    __slots__ = ()
     kind: Final = PUBREL
 
-    def __init__(
-        self,
-        packet_id: int,
-        reason_code: int = 0,
-        reason_string: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        self.packet_id: int = packet_id
-        self.reason_code: int = reason_code
-        self.reason_string: str | None = reason_string
-        self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubrel) and _equal(self, other, _PUBREL_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _PUBREL_FIELDS)
-
-
-_PUBCOMP_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_code",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Pubcomp:
+class Pubcomp(Acknowledgement):
     """Answers PUBREL; the end of a QoS 2 flow."""
 
-    __slots__ = ("packet_id", "reason_code", "reason_string", "user_properties")
+    __slots__ = ()
     kind: Final = PUBCOMP
 
-    def __init__(
-        self,
-        packet_id: int,
-        reason_code: int = 0,
-        reason_string: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        self.packet_id: int = packet_id
-        self.reason_code: int = reason_code
-        self.reason_string: str | None = reason_string
-        self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pubcomp) and _equal(self, other, _PUBCOMP_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _PUBCOMP_FIELDS)
-
-
-_SUBSCRIPTION_FIELDS: Final[tuple[str, ...]] = (
-    "no_local",
-    "qos",
-    "retain_as_published",
-    "retain_handling",
-    "topic_filter",
-)
-
-
-class Subscription:
+class Subscription(_Value):
     """One filter of a SUBSCRIBE with its options. Its syntax is not judged here."""
 
-    __slots__ = ("no_local", "qos", "retain_as_published", "retain_handling", "topic_filter")
+    _fields = ("no_local", "qos", "retain_as_published", "retain_handling", "topic_filter")
+    __slots__ = _fields
 
     def __init__(
         self,
@@ -534,25 +361,12 @@ class Subscription:
         self.retain_as_published: bool = retain_as_published
         self.retain_handling: int = retain_handling  # 0 = always, 1 = if new, 2 = never
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subscription) and _equal(self, other, _SUBSCRIPTION_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _SUBSCRIPTION_FIELDS)
-
-
-_SUBSCRIBE_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "subscription_identifier",
-    "subscriptions",
-    "user_properties",
-)
-
-
-class Subscribe:
+class Subscribe(_Value):
     """Asks for one subscription or more."""
 
-    __slots__ = ("packet_id", "subscription_identifier", "subscriptions", "user_properties")
+    _fields = ("packet_id", "subscription_identifier", "subscriptions", "user_properties")
+    __slots__ = _fields
     kind: Final = SUBSCRIBE
 
     def __init__(
@@ -567,26 +381,12 @@ class Subscribe:
         self.subscription_identifier: int = subscription_identifier  # 0 = absent
         self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subscribe) and _equal(self, other, _SUBSCRIBE_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _SUBSCRIBE_FIELDS)
+class FilterAcknowledgement(_Value):
+    """What SUBACK and UNSUBACK hold: one reason code per filter, in order."""
 
-
-_SUBACK_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_codes",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Suback:
-    """Answers SUBSCRIBE with one reason code per filter, in order."""
-
-    __slots__ = ("packet_id", "reason_codes", "reason_string", "user_properties")
-    kind: Final = SUBACK
+    _fields = ("packet_id", "reason_codes", "reason_string", "user_properties")
+    __slots__ = _fields
 
     def __init__(
         self,
@@ -600,20 +400,19 @@ class Suback:
         self.reason_string: str | None = reason_string
         self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Suback) and _equal(self, other, _SUBACK_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _SUBACK_FIELDS)
+class Suback(FilterAcknowledgement):
+    """Answers SUBSCRIBE."""
 
-
-_UNSUBSCRIBE_FIELDS: Final[tuple[str, ...]] = ("packet_id", "topic_filters", "user_properties")
+    __slots__ = ()
+    kind: Final = SUBACK
 
 
-class Unsubscribe:
+class Unsubscribe(_Value):
     """Asks to end subscriptions."""
 
-    __slots__ = ("packet_id", "topic_filters", "user_properties")
+    _fields = ("packet_id", "topic_filters", "user_properties")
+    __slots__ = _fields
     kind: Final = UNSUBSCRIBE
 
     def __init__(
@@ -626,91 +425,39 @@ class Unsubscribe:
         self.topic_filters: list[str] = topic_filters
         self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unsubscribe) and _equal(self, other, _UNSUBSCRIBE_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _UNSUBSCRIBE_FIELDS)
-
-
-_UNSUBACK_FIELDS: Final[tuple[str, ...]] = (
-    "packet_id",
-    "reason_codes",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Unsuback:
+class Unsuback(FilterAcknowledgement):
     """Answers UNSUBSCRIBE; v3.1.1 has no reason codes."""
 
-    __slots__ = ("packet_id", "reason_codes", "reason_string", "user_properties")
+    __slots__ = ()
     kind: Final = UNSUBACK
 
-    def __init__(
-        self,
-        packet_id: int,
-        reason_codes: list[int],
-        reason_string: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        self.packet_id: int = packet_id
-        self.reason_codes: list[int] = reason_codes
-        self.reason_string: str | None = reason_string
-        self.user_properties: UserProperties = user_properties
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unsuback) and _equal(self, other, _UNSUBACK_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _UNSUBACK_FIELDS)
-
-
-class Pingreq:
+class Pingreq(_Value):
     """Asks whether the server is there."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
     kind: Final = PINGREQ
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pingreq)
 
-    def __repr__(self) -> str:
-        return "Pingreq()"
-
-
-class Pingresp:
+class Pingresp(_Value):
     """Answers PINGREQ."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
     kind: Final = PINGRESP
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pingresp)
 
-    def __repr__(self) -> str:
-        return "Pingresp()"
-
-
-_DISCONNECT_FIELDS: Final[tuple[str, ...]] = (
-    "reason_code",
-    "reason_string",
-    "server_reference",
-    "session_expiry_interval",
-    "user_properties",
-)
-
-
-class Disconnect:
+class Disconnect(_Value):
     """The last packet of a connection; from a server in v5 only."""
 
-    __slots__ = (
+    _fields = (
         "reason_code",
         "reason_string",
         "server_reference",
         "session_expiry_interval",
         "user_properties",
     )
+    __slots__ = _fields
     kind: Final = DISCONNECT
 
     def __init__(
@@ -728,32 +475,18 @@ class Disconnect:
         self.user_properties: UserProperties = user_properties
         self.server_reference: str | None = server_reference
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Disconnect) and _equal(self, other, _DISCONNECT_FIELDS)
 
-    def __repr__(self) -> str:
-        return _show(self, _DISCONNECT_FIELDS)
-
-
-_AUTH_FIELDS: Final[tuple[str, ...]] = (
-    "authentication_data",
-    "authentication_method",
-    "reason_code",
-    "reason_string",
-    "user_properties",
-)
-
-
-class Auth:
+class Auth(_Value):
     """A step of enhanced authentication, v5 only."""
 
-    __slots__ = (
+    _fields = (
         "authentication_data",
         "authentication_method",
         "reason_code",
         "reason_string",
         "user_properties",
     )
+    __slots__ = _fields
     kind: Final = AUTH
 
     def __init__(
@@ -769,12 +502,6 @@ class Auth:
         self.authentication_data: bytes | None = authentication_data
         self.reason_string: str | None = reason_string
         self.user_properties: UserProperties = user_properties
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Auth) and _equal(self, other, _AUTH_FIELDS)
-
-    def __repr__(self) -> str:
-        return _show(self, _AUTH_FIELDS)
 
 
 Packet: TypeAlias = (

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from audit.analytics.messages import MINUTE_US
 from audit.analytics.sessions import bucket_of
-from audit.checks import delivery_checks as deliveries
+from audit.checks import delivery_checks
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
 
@@ -43,7 +43,7 @@ def of(view: View) -> DataFrame:
         .when(outcome == "delivered_qos0", at["delivered"])
         .when(outcome.isin("expired", "dropped", "moved", "session_ended", "unsubscribed"), known)
     )
-    return deliveries.table(view).join(few(ends), ["node", "session"], "left").select(
+    return delivery_checks.table(view).join(few(ends), ["node", "session"], "left").select(
         "node", "session", "msg", at["enqueued"].alias("owed_us"), done.alias("done_us"),
         "outcome", "attempts", (~F.col("carried")).alias("is_new"),
     )  # fmt: skip

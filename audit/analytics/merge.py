@@ -12,8 +12,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from audit.analytics import oddities as analytics_findings
-from audit.analytics import stage_counts as analytics_books
+from audit.analytics import oddities, stage_counts
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
 from audit.files import join, list_files
@@ -92,13 +91,11 @@ def picture(
     _retained(tables, shown)
     _bills(tables, shown)
     _moves(tables, shown)
-    shown.findings += analytics_findings.growing_backlogs(shown.backlogs)
+    shown.findings += oddities.growing_backlogs(shown.backlogs)
     steps = tables.get("clock_steps")
     if steps is not None:
         rows = steps.orderBy("at_us").limit(STEPS_MAX).collect()
-        shown.findings += analytics_findings.clock_steps(
-            (row.at_us, row.node, row.detail) for row in rows
-        )
+        shown.findings += oddities.clock_steps((row.at_us, row.node, row.detail) for row in rows)
     return shown
 
 
@@ -272,7 +269,7 @@ def _books(tables: Tables, shown: Picture) -> None:
     table = tables.get("books_minute")
     if table is None:
         return
-    books = analytics_books.added_up(table)
+    books = stage_counts.added_up(table)
     keys = ["tenant", "minute", "stage"]
     # The broker's own books where there are any, the events' elsewhere.
     one = books.groupBy(*keys).agg(
@@ -295,11 +292,11 @@ def _books(tables: Tables, shown: Picture) -> None:
         shown.minutes = _minutes(rows, step, "stage")
     hourly = _tenant_hours(one)
     shown.bills = _bill_rows(hourly)
-    shown.findings += analytics_findings.unusual_hours(
+    shown.findings += oddities.unusual_hours(
         Hour(row.tenant, row.hour, row.accepted or 0)
         for row in hourly.where("accepted > 0").limit(HOURS_MAX).collect()
     )
-    shown.findings += analytics_findings.books(_differences(books, shown))
+    shown.findings += oddities.books(_differences(books, shown))
 
 
 def _minutes(rows: Sequence[Row], step: int, column: str) -> list[Minute]:
@@ -503,8 +500,8 @@ def _clients(tables: Tables, shown: Picture) -> None:
     finally:
         rows.unpersist()
     seconds = ((shown.to_us or 0) - (shown.from_us or 0)) / 1e6
-    shown.findings += analytics_findings.one_client(shown.talkers, total or 0, publishers)
-    shown.findings += analytics_findings.flapping(shown.churn, float(middle or 0), seconds)
+    shown.findings += oddities.one_client(shown.talkers, total or 0, publishers)
+    shown.findings += oddities.flapping(shown.churn, float(middle or 0), seconds)
     shown.clients = connecting
 
 
@@ -513,7 +510,7 @@ def _moves(tables: Tables, shown: Picture) -> None:
     if rows is None:
         return
     minutes = [Moves(row.minute, row.connects, row.lost) for row in rows.collect()]
-    shown.findings += analytics_findings.mass_disconnects(minutes, shown.clients)
+    shown.findings += oddities.mass_disconnects(minutes, shown.clients)
 
 
 def _drops(tables: Tables, shown: Picture) -> None:

@@ -7,10 +7,8 @@ the same as one run over everything. `audit.analytics.merge` adds them up for th
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from audit.analytics import deliveries as analytics_deliveries
+from audit.analytics import deliveries, sessions, stage_counts
 from audit.analytics import messages as analytics_messages
-from audit.analytics import sessions as analytics_sessions
-from audit.analytics import stage_counts as analytics_books
 from audit.checks.verdict import Outcome
 from audit.input.batch_view import View
 from audit.input.kept_rows import Kept, few
@@ -23,7 +21,7 @@ def check(view: View) -> list[Outcome]:
 
 def carry(view: View) -> Kept:
     """Return the rows with which something began that this batch did not see end."""
-    places = [analytics_sessions.still_retained(view), analytics_sessions.still_there(view)]
+    places = [sessions.still_retained(view), sessions.still_there(view)]
     if view.has_messages:
         owed = few(_messages(view).where("open > 0").select("node_code", "msg"))
         # With their acknowledgements, or the next batch takes them for unanswered.
@@ -38,31 +36,31 @@ def carry(view: View) -> Kept:
 def tables(view: View) -> dict[str, DataFrame]:
     """Return the tables of the batch by name, without those its level of detail cannot fill."""
     written = {
-        "durations": analytics_sessions.durations(view),
-        "moves": analytics_sessions.moves(view),
-        "drops": analytics_sessions.drops(view),
-        "retained": analytics_sessions.retained(view),
-        "clock_steps": analytics_sessions.clock_steps(view),
+        "durations": sessions.durations(view),
+        "moves": sessions.moves(view),
+        "drops": sessions.drops(view),
+        "retained": sessions.retained(view),
+        "clock_steps": sessions.clock_steps(view),
     }
-    broker = analytics_books.from_broker(view)
+    broker = stage_counts.from_broker(view)
     if not view.has_messages:
         written["books_minute"] = broker.coalesce(1)
-        written["clients"] = analytics_sessions.clients(view, None)
+        written["clients"] = sessions.clients(view, None)
         return {name: table.coalesce(1) for name, table in written.items()}
     messages = _messages(view)
-    written["books_minute"] = broker.unionByName(analytics_books.from_events(view, messages))
-    written["clients"] = analytics_sessions.clients(view, analytics_messages.fan_out(messages))
+    written["books_minute"] = broker.unionByName(stage_counts.from_events(view, messages))
+    written["clients"] = sessions.clients(view, analytics_messages.fan_out(messages))
     written["waste"] = analytics_messages.waste(messages)
     written["storage"] = _named(view, analytics_messages.storage(messages))
-    pairs, names = _pairs(view), analytics_sessions.names(view)
-    written["fates"] = analytics_deliveries.fates(pairs)
-    written["latency"] = analytics_deliveries.latencies(pairs, names)
-    written["backlog"] = analytics_deliveries.backlogs(pairs, names)
+    pairs, names = _pairs(view), sessions.names(view)
+    written["fates"] = deliveries.fates(pairs)
+    written["latency"] = deliveries.latencies(pairs, names)
+    written["backlog"] = deliveries.backlogs(pairs, names)
     return {name: table.coalesce(1) for name, table in written.items()}
 
 
 def _pairs(view: View) -> DataFrame:
-    return view.keep("deliveries counted", lambda: analytics_deliveries.of(view))
+    return view.keep("deliveries counted", lambda: deliveries.of(view))
 
 
 def _messages(view: View) -> DataFrame:

@@ -5,9 +5,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks import expiry_check as expiry
+from audit.checks import expiry_check, order_check
 from audit.checks import incoming_qos2 as incoming
-from audit.checks import order_check as ordering
 from audit.checks.gap_filter import Tally, tallies
 from audit.checks.log_checks import disk_losses
 from audit.checks.packed_rows import OUTCOMES, UNSTORED
@@ -40,7 +39,7 @@ def check(view: View) -> list[Outcome]:
     told = ("delivered", "redelivered", "duplicated", "duplicated_qos2", "open")
     facts = {name: sums[name] for name in told}
     facts["lost"] = lost.violated
-    order, expired = ordering.check(view), expiry.check(view)
+    order, expired = order_check.check(view), expiry_check.check(view)
     return [
         found[name].outcome(view, name, counted[name], facts=dict(facts) if name == "L2" else None)
         for name in CHECKS

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks import routing_check as routing
+from audit.checks import routing_check
 from audit.checks.gap_filter import tally
 from audit.checks.packed_rows import REFUSED, UNSTORED
 from audit.checks.verdict import Outcome
@@ -21,7 +21,7 @@ _COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "
 
 def check(view: View) -> list[Outcome]:
     """Return L1 and L3; the facts of what came in are with L1."""
-    return [_persisted_first(view), routing.check(view, messages(view))]
+    return [_persisted_first(view), routing_check.check(view, messages(view))]
 
 
 def messages(view: View) -> DataFrame:
@@ -39,7 +39,7 @@ def _messages(view: View) -> DataFrame:
     rows = view.of(
         "msg_accepted", "msg_persisted", "pub_acked", "msg_enqueued", columns=_COLUMNS
     ).where("msg IS NOT NULL")
-    rows = routing.with_wanted(view, rows)
+    rows = routing_check.with_wanted(view, rows)
     accepted, acked = F.col("ev") == "msg_accepted", F.col("ev") == "pub_acked"
     refused = F.coalesce(F.col("reason") >= REFUSED, F.lit(False))
     enqueued = F.col("ev") == "msg_enqueued"
@@ -57,7 +57,7 @@ def _messages(view: View) -> DataFrame:
         F.coalesce(F.max(accepted & F.col("carried")), F.lit(False)).alias("carried"),
         F.coalesce(F.max(good & F.col("carried")), F.lit(False)).alias("acked_before"),
         F.count(F.when(enqueued, 1)).alias("streams"),
-        F.coalesce(F.sum(F.when(enqueued, routing.hashed(F.col("stream")))), F.lit(0)).alias(
+        F.coalesce(F.sum(F.when(enqueued, routing_check.hashed(F.col("stream")))), F.lit(0)).alias(
             "streams_sum"
         ),
         F.coalesce(F.max("wanted"), F.lit(0)).alias("wanted"),

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks import topic_matching as matching
+from audit.checks import topic_matching
 from audit.checks.gap_filter import tally_marked
 from audit.checks.stream_holders import holdings, joined
 from audit.checks.verdict import Outcome
@@ -174,7 +174,7 @@ def matches(view: View) -> DataFrame:
 def _matches(view: View) -> DataFrame:
     held = joined(holdings(view), ["node", "tfilter", "stream"])
     filters = held.select("tfilter").distinct().collect()
-    named = [(matching.without_share(row.tfilter), n) for n, row in enumerate(filters)]
+    named = [(topic_matching.without_share(row.tfilter), n) for n, row in enumerate(filters)]
     numbers = frame_of(
         view.spark,
         [(row.tfilter, n) for n, row in enumerate(filters)],
@@ -203,8 +203,8 @@ def _matcher(
     filters: list[tuple[str, int]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark runs on the distinct topics: one row per match."""
-    cloudpickle.register_pickle_by_value(matching)  # type: ignore[no-untyped-call] # untyped
-    build = matching.Trie
+    cloudpickle.register_pickle_by_value(topic_matching)  # type: ignore[no-untyped-call] # untyped
+    build = topic_matching.Trie
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         trie = build(filters)

@@ -15,16 +15,13 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from audit.checks import fold_findings as findings
-from audit.checks import session_lifetimes as lives
-from audit.checks import wills
+from audit.checks import fold_findings, session_lifetimes, wills
 from audit.checks.fold_findings import Findings
 from audit.checks.log_checks import disk_losses, lost_messages
 from audit.checks.session_lifetimes import Client, Life
 from audit.checks.verdict import Outcome
-from audit.input import events, gaps
+from audit.input import events, gaps, session_columns
 from audit.input import fold_context as known_module
-from audit.input import session_columns as session_rows
 from audit.input.batch_view import View
 from audit.input.fold_context import SECOND, Known, Node, known
 from audit.input.kept_rows import Kept
@@ -32,7 +29,15 @@ from audit.input.session_columns import BALANCE, COLUMNS, SessionRow
 from audit.spark import frame_of
 
 # The code that workers of a cluster get with the job, beside this module.
-_TRAVELLERS: Final = (events, findings, gaps, known_module, lives, session_rows, wills)
+_TRAVELLERS: Final = (
+    events,
+    fold_findings,
+    gaps,
+    known_module,
+    session_lifetimes,
+    session_columns,
+    wills,
+)
 
 INVARIANTS: Final = ("S1", "S2", "S3", "S4", "S5", "W1", "G1")
 OUT_BATCH: Final = 4096  # rows given back to Spark at once

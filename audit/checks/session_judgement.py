@@ -15,10 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from audit.checks import judge_session as trace
-from audit.checks import message_outcomes as outcomes
+from audit.checks import judge_session, message_outcomes, sending_checks
 from audit.checks import packed_rows as packed
-from audit.checks import sending_checks as sending
 from audit.checks.gap_filter import against_gaps
 from audit.checks.packed_rows import SUSPICIONS, Clock
 from audit.checks.session_rowset import clock, node_name, rowset
@@ -132,9 +130,9 @@ def _judge(
 
     The modules it needs travel with it: workers need numpy and pyarrow, and nothing of ours.
     """
-    for module in (packed, outcomes, sending, trace):
+    for module in (packed, message_outcomes, sending_checks, judge_session):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # untyped
-    judge = trace.trace
+    judge = judge_session.trace
     columns, places, kinds = packed.PACKED, _PLACES, _ARROW
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

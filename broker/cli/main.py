@@ -273,16 +273,15 @@ def run_demo(options: argparse.Namespace) -> int:
 
 def run_passwd(options: argparse.Namespace) -> int:
     """Create, change or delete one user of a password file."""
-    from broker.security import password_file as passwords
-    from broker.security import password_hashes as hashes
+    from broker.security import password_file, password_hashes
 
     if options.password is not None and not options.batch:
         raise CommandError("a password on the command line needs -b", EXIT_USAGE)
     if options.create and options.delete:
         raise CommandError("-c and -D exclude each other", EXIT_USAGE)
-    problem = passwords.username_problem(options.username)
+    problem = password_file.username_problem(options.username)
     if problem is None and options.scram:
-        problem = passwords.scram_name_problem(options.username)
+        problem = password_file.scram_name_problem(options.username)
     if problem is not None:
         raise CommandError(problem, EXIT_USAGE)
     try:
@@ -291,7 +290,7 @@ def run_passwd(options: argparse.Namespace) -> int:
                 raise CommandError(f"password file {options.file} exists; -c is for a new one")
             users: dict[str, str] = {}
         else:
-            users = {name: stored.text for name, stored in passwords.load(options.file).items()}
+            users = {name: stored.text for name, stored in password_file.load(options.file).items()}
         if options.delete:
             if users.pop(options.username, None) is None:
                 raise CommandError(f"no user {options.username!r} in {options.file}")
@@ -300,9 +299,9 @@ def run_passwd(options: argparse.Namespace) -> int:
             if options.scram:
                 users[options.username] = _scram_line(password)
             else:
-                users[options.username] = hashes.hasher().hash(password)
-        passwords.save(options.file, users)
-    except passwords.PasswordFileError as failure:
+                users[options.username] = password_hashes.hasher().hash(password)
+        password_file.save(options.file, users)
+    except password_file.PasswordFileError as failure:
         hint = ""
         if not options.create and not os.path.exists(options.file):
             hint = " (-c creates it)"
@@ -313,11 +312,10 @@ def run_passwd(options: argparse.Namespace) -> int:
 def _scram_line(password: bytes) -> str:
     import secrets
 
-    from broker.security import password_hashes as hashes
-    from broker.security import scram
+    from broker.security import password_hashes, scram
 
     try:
-        return hashes.scram_line(password, secrets.token_bytes(scram.SALT_BYTES))
+        return password_hashes.scram_line(password, secrets.token_bytes(scram.SALT_BYTES))
     except ValueError as problem:
         raise CommandError(f"password for SCRAM: {problem}; nothing was changed") from None
 
@@ -418,10 +416,10 @@ def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
 
 def run_history_tail(options: argparse.Namespace) -> int:
     """Print the last events of the history, and new ones as they come."""
-    from broker.history import queries as history_command
+    from broker.history import queries
 
     with _history_problems():
-        lines = history_command.tail(
+        lines = queries.tail(
             _config(options), options.lines, as_json=options.json, follow=options.follow
         )
         _print(lines, flush=options.follow)
@@ -430,17 +428,17 @@ def run_history_tail(options: argparse.Namespace) -> int:
 
 def run_history_timeline(options: argparse.Namespace) -> int:
     """Print what happened to a client, or to a message."""
-    from broker.history import queries as history_command
-    from storage.time import machine_clocks as boottime
+    from broker.history import queries
+    from storage.time import machine_clocks
 
     with _history_problems():
-        lines = history_command.timeline(
+        lines = queries.timeline(
             _config(options),
             options.client_id,
             options.message,
             since_s=options.since,
             as_json=options.json,
-            now_ms=boottime.wall_ms(),
+            now_ms=machine_clocks.wall_ms(),
         )
         _print(lines)
     return EXIT_OK
@@ -448,20 +446,20 @@ def run_history_timeline(options: argparse.Namespace) -> int:
 
 def run_history_export(options: argparse.Namespace) -> int:
     """Write the history of a data directory, running or not, as segments."""
-    from broker.history import export_copy as history_copy
+    from broker.history import export_copy
 
     os.umask(PRIVATE)
     with _history_problems():
-        _print([history_copy.export(_config(options), options.directory)])
+        _print([export_copy.export(_config(options), options.directory)])
     return EXIT_OK
 
 
 def run_history_verify(options: argparse.Namespace) -> int:
     """Say what is wrong with the segments of a directory."""
-    from broker.history import queries as history_command
+    from broker.history import queries
 
     with _history_problems():
-        problems, summary = history_command.verify(
+        problems, summary = queries.verify(
             _config(options), options.history, thorough=not options.quick
         )
     _print([*problems, summary])

@@ -12,7 +12,7 @@ from storage.history.packed_rows import Row
 from storage.history.segment_names import last_exported
 from storage.history.segments import SegmentError, drop_older, write_segment
 from storage.local import failpoint
-from storage.time import machine_clocks as boottime
+from storage.time import machine_clocks
 
 RETENTION_PERIOD_MS: Final = 3_600_000
 
@@ -44,7 +44,7 @@ class SegmentWriter:
 
         Returns why that could not be done, "" if it could: the export goes on all the same.
         """
-        now_ms = boottime.wall_ms()
+        now_ms = machine_clocks.wall_ms()
         if now_ms - self._dropped_ms >= RETENTION_PERIOD_MS:
             self._dropped_ms = now_ms
             try:

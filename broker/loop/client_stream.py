@@ -9,13 +9,11 @@ only. Read next: `broker.loop.driver`.
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from broker.loop.driver import Driver
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from broker.loop.driver import Driver
 
 # After our last byte we wait this long for the peer to close. Closing at once, with bytes of the
 # peer unread, would make the kernel send a reset that can overtake and destroy our last packet
@@ -47,7 +45,7 @@ class ClientStream:
 
     def __init__(
         self,
-        driver: "Driver",
+        driver: Driver,
         listener: str,
         *,
         remote: str = "",

@@ -14,9 +14,8 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from broker.loop.client_stream import ClientStream
 from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
 from session.engine import Engine
@@ -32,6 +31,14 @@ TIMEOUT_BUG_PAUSE_S: Final = 1.0
 LATE_MS: Final = 250
 # How long the sockets are then read before time is told: what clients sent meanwhile is in them.
 CATCH_UP_S: Final = 0.05
+
+
+class Stream(Protocol):
+    """What the driver knows of an open client stream."""
+
+    def abort(self) -> None:
+        """Drop the connection with whatever was still to be written."""
+        ...
 
 
 class Driver:
@@ -55,7 +62,7 @@ class Driver:
         """
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
-        self.streams: set[ClientStream] = set()
+        self.streams: set[Stream] = set()
         self.connections: Counter[str] = Counter()  # how many of them each listener has
         self.now: int = clock()  # broker time of the current tick
         self.is_due: bool = False  # is a tick scheduled?

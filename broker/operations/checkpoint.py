@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from broker.operations import control_socket as control
+from broker.operations import control_socket
 from broker.operations.control_socket import ControlError, Request
 from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory, is_in_use
@@ -42,7 +42,7 @@ def make(data_dir: str, directory: str) -> str:
         raise CheckpointError(f"data directory {data_dir}: no database in it")
     if is_in_use(data_dir):
         try:
-            done = control.ask(data_dir, {"do": "checkpoint", "directory": str(target)})
+            done = control_socket.ask(data_dir, {"do": "checkpoint", "directory": str(target)})
         except ControlError as problem:
             raise CheckpointError(str(problem)) from None
         return f"the running broker, in {done['milliseconds']} ms"

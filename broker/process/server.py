@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from broker import build
 from broker.configuration.config import Config, ConfigError
-from broker.history import location as history_place
+from broker.history import location
 from broker.history.export_thread import LAST_KEY
 from broker.history.exporter import Exporter, why_not
 from broker.history.location import Place
@@ -35,7 +35,7 @@ from broker.operations import checkpoint
 from broker.operations.control_socket import ControlServer, Request
 from broker.process.sys_topics import SystemTopics
 from broker.process.systemd import notify, watchdog_period_s
-from broker.security import access_files as access
+from broker.security import access_files
 from broker.version import VERSION
 from session.counters import Counters
 from session.engine import Engine, Recovery
@@ -51,7 +51,7 @@ from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
 from storage.tables.tables import FAMILIES, HISTORY, META
 from storage.time import broker_clock as clock
-from storage.time import machine_clocks as boottime
+from storage.time import machine_clocks
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 EXIT_OK: Final = 0
@@ -144,8 +144,8 @@ class Server:
             self._opened.callback(self._listeners.close)
             self._listeners.bind()
             if self._config.settings.history_level > events.OFF:
-                self._history = history_place.settle(shell)
-            self._access = access.open_files(self._config, self._log, self._answer)
+                self._history = location.settle(shell)
+            self._access = access_files.open_files(self._config, self._log, self._answer)
             self._opened.callback(self._access.close)
             self._open_metrics()
             self._status.phase = "recovering"
@@ -167,7 +167,7 @@ class Server:
             self._pulse = Pulse(directory.pulse)
             self._opened.callback(self._pulse.close)
             self._start_engine()
-        except (StorageError, ListenError, ConfigError, access.AccessError) as problem:
+        except (StorageError, ListenError, ConfigError, access_files.AccessError) as problem:
             raise StartError(str(problem)) from None
         self._status.recovery_seconds = time.monotonic() - began
 
@@ -216,11 +216,11 @@ class Server:
 
         It never goes back behind a sign of life beside the database either.
         """
-        self._boot_id = boottime.boot_id()
+        self._boot_id = machine_clocks.boot_id()
         value = self._store.get(META, HEARTBEAT_KEY)
         heartbeat = None if value is None else Heartbeat.decode(value)
-        boottime_ms = boottime.boottime_ms()
-        start_ms = clock.resume(heartbeat, boottime.wall_ms(), self._boot_id, boottime_ms)
+        boottime_ms = machine_clocks.boottime_ms()
+        start_ms = clock.resume(heartbeat, machine_clocks.wall_ms(), self._boot_id, boottime_ms)
         start_ms = max(start_ms, self._pulse.broker_ms)
         self._clock_offset_ms = start_ms - boottime_ms
         self._engine = Engine(
@@ -255,7 +255,7 @@ class Server:
     def _heartbeat(self, now: int) -> bytes:
         """Return the heartbeat row for broker time `now`."""
         return Heartbeat(
-            now, boottime.wall_ms(), self._boot_id, now - self._clock_offset_ms
+            now, machine_clocks.wall_ms(), self._boot_id, now - self._clock_offset_ms
         ).encode()
 
     def _answer(self, call: Callable[..., None], *arguments: object) -> None:
@@ -325,7 +325,7 @@ class Server:
             return
         outbox = self._engine.outbox
         try:
-            place = self._history or history_place.settle(shell)
+            place = self._history or location.settle(shell)
         except ConfigError as problem:
             raise StartError(str(problem)) from None
         self._exporter = Exporter(
@@ -497,7 +497,7 @@ class Server:
         """SIGHUP: read again what may change while we run."""
         self._listeners.reload()
         if self._access.has_files:
-            access.reload_files(self._access, self._log, self._send_away)
+            access_files.reload_files(self._access, self._log, self._send_away)
         elif not self._listeners.has_certificates:
             self._log.info("reload", "nothing to reload: no password file, ACL file or certificate")
 

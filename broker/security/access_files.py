@@ -15,8 +15,7 @@ from typing import Final
 
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
-from broker.security import acl
-from broker.security import password_file as passwords
+from broker.security import acl, password_file
 from broker.security.accounts import Accounts
 from broker.security.acl import AclError, AclPolicy, Rules
 from broker.security.authenticators import (
@@ -51,8 +50,8 @@ class Files:
         self.warnings: list[str] = []
         if password_path is not None:
             try:
-                self.accounts = Accounts(passwords.load(password_path), key)
-            except passwords.PasswordFileError as problem:
+                self.accounts = Accounts(password_file.load(password_path), key)
+            except password_file.PasswordFileError as problem:
                 raise AccessError(str(problem)) from None
             self._look_at_mode("password file", password_path, _READ | _WRITE)
         if acl_path is not None:

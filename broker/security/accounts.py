@@ -11,16 +11,19 @@ answer is the same tomorrow. Immutable: a reload makes a new one. Read next:
 import hmac
 from typing import Final
 
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_hashes, scram
 from broker.security.password_hashes import StoredHash
 
 # Stand in where there is no user at all: what `holdfast passwd` would write.
 _LONE: Final = StoredHash(
-    "", hashes.ARGON2ID, (hashes.MEMORY_KIB, hashes.TIME_COST, hashes.LANES), bytes(16), bytes(32)
+    "",
+    password_hashes.ARGON2ID,
+    (password_hashes.MEMORY_KIB, password_hashes.TIME_COST, password_hashes.LANES),
+    bytes(16),
+    bytes(32),
 )
 _LONE_SCRAM: Final = StoredHash(
-    "", hashes.SCRAM, (scram.ITERATIONS,), bytes(scram.SALT_BYTES), bytes(32)
+    "", password_hashes.SCRAM, (scram.ITERATIONS,), bytes(scram.SALT_BYTES), bytes(32)
 )
 
 
@@ -36,13 +39,13 @@ class Accounts:
         self._scram: dict[str, str] = {
             scram.prepared(name): name
             for name, stored in users.items()
-            if stored.scheme == hashes.SCRAM
+            if stored.scheme == password_hashes.SCRAM
         }
         # Sorted, so that the number of a name points at the same cost as long as the shares of
         # the costs are the same, whoever is added or removed.
         self._by_cost: list[StoredHash] = sorted(users.values(), key=_cost) or [_LONE]
         self._scram_by_cost: list[StoredHash] = [
-            stored for stored in self._by_cost if stored.scheme == hashes.SCRAM
+            stored for stored in self._by_cost if stored.scheme == password_hashes.SCRAM
         ] or [_LONE_SCRAM]
 
     def __len__(self) -> int:
@@ -82,7 +85,7 @@ class Accounts:
         model = self._pick(self._scram_by_cost, self._digest(b"iterations", name))
         made_up = StoredHash(  # for users too, as above
             "",
-            hashes.SCRAM,
+            password_hashes.SCRAM,
             model.cost,
             self._salt(name, len(model.salt)),
             self._digest(b"stored key", name),

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_hashes, scram
 from broker.security.accounts import Accounts
 from broker.security.password_hashes import StoredHash
 from mqtt import reasons
@@ -98,7 +97,7 @@ class PasswordFile:
         `new_nonce` gives SCRAM something printable that nobody can foresee, without a comma.
         """
         self.accounts: Accounts = accounts  # replaced as a whole at a reload
-        self._verify: Callable[[StoredHash, bytes], bool] = hashes.verify
+        self._verify: Callable[[StoredHash, bytes], bool] = password_hashes.verify
         self._allow_anonymous: bool = allow_anonymous
         self._call_soon_threadsafe = call_soon_threadsafe
         self._new_nonce = new_nonce

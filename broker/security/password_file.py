@@ -10,8 +10,7 @@ import os
 import tempfile
 from typing import Final
 
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_hashes, scram
 from broker.security.password_hashes import StoredHash
 
 FILE_BYTES_MAX: Final = 64 << 20  # half a million users; a larger file is a mistaken path
@@ -76,12 +75,12 @@ def _enter(line: str, users: dict[str, StoredHash], scram_names: dict[str, str])
     if not colon or username_problem(username) is not None:
         return "expected USERNAME:HASH as `passwd` writes it"
     try:
-        stored = hashes.parse(text)
+        stored = password_hashes.parse(text)
     except ValueError as problem:
         return f"expected {problem}, for {username!r}"
     if username in users:
         return f"{username!r} again"
-    if stored.scheme == hashes.SCRAM:
+    if stored.scheme == password_hashes.SCRAM:
         name_problem = scram_name_problem(username)
         if name_problem is not None:
             return name_problem

@@ -1,10 +1,10 @@
 """What the history is to be told with the next batch: records packed into rows, and the books.
 
-`broker.recorder` (messages) and `session.history.session_events` (all else) put fixed-width records
-here. With every batch that is written goes one row per millisecond of records, so the history in
-the store is that of the same tick boundary as the state. What needs no batch of its own waits for
-the next one, for `progress_delay_ms` at the most. The sequence of events has no holes. Knows no
-clock, and what a record means only `storage.history.packed_rows` does.
+`publish_events` and `delivery_events` (messages) and `session_events` (all else) put fixed-width
+records here. With every batch that is written goes one row per millisecond of records, so the
+history in the store is that of the same tick boundary as the state. What needs no batch of its own
+waits for the next one, for `progress_delay_ms` at the most. The sequence of events has no holes.
+Knows no clock, and what a record means only `storage.history.packed_rows` does.
 """
 
 import hashlib

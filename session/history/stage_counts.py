@@ -4,7 +4,7 @@ Counts alone cannot tell one lost message and one doubled from none of both; two
 can. Sums need no order, so stages can be compared whenever they are read. The open books of a
 minute are rows of the family `books`, written with every batch that adds to them: a crash leaves
 them as they were at a tick boundary, like everything else. Knows no messages and no clock. Read
-next: `broker.recorder`.
+next: `session.history.recorder`.
 """
 
 import struct

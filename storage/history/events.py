@@ -1,7 +1,7 @@
 """The words of the session history: events, reasons, stages, and the columns of its flat table.
 
 One row says one thing that happened, in the order of (node, boot, seq), which has no holes within a
-boot. The broker appends rows in the same batch as the state they describe (`broker.recorder`),
+boot. The broker appends rows in the same batch as the state they describe (`session.history`),
 packed as `storage.history.packed_rows` says; the exporter spreads them over the columns below and
 seals them in Parquet. Numbers here are on disk: they are only ever added. docs/history.md tells
 what each event means and which columns it fills.

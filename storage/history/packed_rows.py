@@ -1,9 +1,9 @@
 """The packed rows of one tick: fixed-width records of ten signed 64-bit words, and what they mean.
 
-What `broker.recorder` gathers while a tick runs is packed here into one value and spread over the
-columns of `storage.history.events` again. A record stands for one event, or for a run of them: n
-messages of one publisher and topic, or n messages of one connection. `expand` is the definition
-of what a record means; `storage.history.columns` does the same for many rows at once.
+What `session.history.recorder` gathers while a tick runs is packed here into one value and spread
+over the columns of `storage.history.events` again. A record stands for one event, or for a run of
+them: n messages of one publisher and topic, or n messages of one connection. `expand` is the
+definition of what a record means; `storage.history.columns` does the same for many rows at once.
 
     w0  bits 0-7 event, 8-23 reason (books: stage), 24-27 actor, 28-29 QoS granted, 30-31 QoS
         published, 32 DUP, 33 RETAIN, 34 Session Present, 35 Clean Start, 36 No Local, 40-47

@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from audit.analytics import tables as analytics
-from audit.checks import open_rows as carrying
+from audit.analytics import tables
+from audit.checks import open_rows
 from audit.run import Part, run
 
 NUMBERS = (
-    Part("deliveries", lambda view: [], carrying.carry),
-    Part("numbers", analytics.check, analytics.carry, analytics.tables),
+    Part("deliveries", lambda view: [], open_rows.carry),
+    Part("numbers", tables.check, tables.carry, tables.tables),
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from audit import batch_state as state
+from audit import batch_state
 from audit.checks import log_checks
 from audit.run import NothingToAudit, Part, run
 
@@ -42,13 +42,13 @@ def test_batches_consume_each_segment_once_and_a_late_one_fills_its_hole(
     assert (second.status, second.exit_code) == ("ok", 0)
     assert (second.document["batch"], second.document["rows"]) == (1, 3)
     assert second.document["gaps"] == []
-    assert state.load(spark, out).consumed == {"n1/1": [(1, 7)]}
+    assert batch_state.load(spark, out).consumed == {"n1/1": [(1, 7)]}
 
     again = run(spark, str(source), out, progress=_quiet, parts=LOG)
     assert again.document == second.document
     redone = run(spark, str(source), out, progress=_quiet, batch=1, parts=LOG)
     assert redone.document == second.document
-    assert state.batches(spark, out) == [0, 1]
+    assert batch_state.batches(spark, out) == [0, 1]
     assert json.loads((tmp_path / "out" / "verdict.json").read_text()) == second.document
     found = spark.read.parquet(f"{out}/tables/violations")
     assert [(row.invariant, row.batch) for row in found.collect()] == [("H1", "0")]

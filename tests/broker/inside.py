@@ -24,7 +24,7 @@ from broker.observe.structured_log import Log
 from broker.security.authenticators import AllowAll, AllowAllPolicy
 from mqtt.decoder import Decoder
 from mqtt.encoder import encode
-from mqtt.packets import Connack, Connect, Packet, Publish, Subscribe, Subscription
+from mqtt.packets import Connack, Connect, Packet, Puback, Publish, Subscribe, Subscription
 from session.counters import Counters
 from session.engine import Engine
 from session.settings import Settings
@@ -53,13 +53,16 @@ class Peer:
     async def receive(self, kind: type[P]) -> P:
         """Return the next packet, which must be of `kind`."""
         while not self._packets:
-            data = await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S)
+            data = await self._read()
             assert data, f"closed while waiting for {kind.__name__}"
             self._packets = self._decoder.receive(data)
             assert self._decoder.error is None
         packet = self._packets.pop(0)
         assert isinstance(packet, kind), packet
         return packet
+
+    async def _read(self) -> bytes:
+        return await asyncio.wait_for(self.reader.read(65_536), PATIENCE_S)
 
     async def silence(self) -> None:
         """Expect no packet for a moment."""
@@ -160,6 +163,34 @@ def subscribe(topic_filter: str, qos: int) -> Subscribe:
 def publish(topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 1) -> Publish:
     """Return a PUBLISH."""
     return Publish(topic, payload, qos, packet_id=packet_id if qos else 0)
+
+
+def small_out_buffer() -> Settings:
+    """Return settings with which a client that does not read is soon too slow."""
+    settings = Settings()
+    settings.out_buffer_bytes_max = 16 * 1024
+    return settings
+
+
+async def expect_drops_while_not_reading(broker: InsideBroker, slow: Peer, fast: Peer) -> None:
+    """Expect QoS 0 for `slow`, subscribed to "a", to be dropped while it does not read, only then.
+
+    The broker has the settings of `small_out_buffer`.
+    """
+    transport = slow.reader._transport  # type: ignore[attr-defined]
+    transport.pause_reading()
+    for _ in range(400):  # what the sockets between the two hold is up to the kernel
+        fast.send(*[publish("a", b"x" * 60_000, 0)] * 4, publish("b"))
+        await fast.receive(Puback)
+        if broker.counters.dropped["slow_consumer"]:
+            break
+    assert broker.counters.dropped["slow_consumer"]
+    sent = broker.counters.messages_sent[0]
+    transport.resume_reading()
+    for _ in range(sent):
+        await slow.receive(Publish)
+    fast.send(publish("a", b"y", 0))
+    assert (await slow.receive(Publish)).payload == b"y"
 
 
 Scenario = Callable[[InsideBroker], Coroutine[Any, Any, None]]

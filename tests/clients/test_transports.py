@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from mqtt import reasons
 from tests.broker.network.certificates import Authority
-from tests.clients.conversation import MISSED, PATIENCE_SECONDS, expect_own, publish_missed
+from tests.clients.conversation import MISSED, PATIENCE_SECONDS, paho_resumes, publish_missed
 from tests.clients.node import Node, installed_modules
 from tests.durability.foreign import RECONNECT_SECONDS, connect
 from tests.durability.process import BrokerProcess, free_port, holdfast
@@ -86,38 +86,9 @@ def broker(place: Place) -> BrokerProcess:
 def test_paho_resumes_over_every_transport(
     place: Place, broker: BrokerProcess, other: RawClient, name: str, kind: str, protocol: int
 ) -> None:
-    events: queue.Queue[Any] = queue.Queue()
     client, port = place.paho(kind, name, protocol)
-    client.on_connect = lambda c, u, flags, reason, p: events.put(
-        ("connected", flags.session_present)
-    )
-    client.on_subscribe = lambda *_: events.put("subscribed")
-    client.on_message = lambda c, u, message: events.put(message.payload.decode())
-
-    def expect(*wanted: Any) -> None:
-        assert [events.get(timeout=PATIENCE_SECONDS) for _ in wanted] == list(wanted)
-
-    connect(client, port, host=str(place.socket) if kind == "local" else "127.0.0.1")
-    expect(("connected", False))
-    client.subscribe(f"{name}/in", 2)
-    expect("subscribed")
-    large = "x" * 300_000
-    client.publish(f"{name}/in", large, 2).wait_for_publish(PATIENCE_SECONDS)
-    client.publish(f"{name}/out", b"first", 2).wait_for_publish(PATIENCE_SECONDS)
-    expect(large)
-
-    client.loop_stop()
-    broker.crash()
-    publish_missed(broker, other, name)
-
-    client.reconnect()
-    client.loop_start()
-    expect(("connected", True), *MISSED)
-    client.publish(f"{name}/out", b"second", 1).wait_for_publish(PATIENCE_SECONDS)
-    client.disconnect()
-    client.loop_stop()
-    assert events.empty()
-    expect_own(other, "first", "second")
+    host = str(place.socket) if kind == "local" else "127.0.0.1"
+    paho_resumes(client, broker, other, name, "x" * 300_000, port=port, host=host)
 
 
 def test_a_session_belongs_to_the_name_in_the_certificate(

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_hashes, scram
 from broker.security.accounts import Accounts
 from broker.security.authenticators import WAITING_CHECKS_MAX, PasswordFile
 from broker.security.password_hashes import StoredHash, parse
@@ -18,7 +17,7 @@ from conformance.scram import ScramClient
 from mqtt import reasons
 from mqtt.packets import Connack, Connect
 from session.ports import Verdict
-from tests.broker.loop import Loop
+from tests.broker.event_loop import Loop
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
@@ -33,7 +32,7 @@ BAD_LOGINS: Final = 24
 def test_c16_bad_logins_do_not_keep_others_waiting(tmp_path: Path, start_broker: Start) -> None:
     """A CPU bomb: one thread hashes, and the loop goes on. Judged by the order of answers."""
     path = tmp_path / "passwords"
-    path.write_text(f"ann:{hashes.hasher().hash(PASSWORD.decode())}\nbob:{MOSQUITTO_6}\n")
+    path.write_text(f"ann:{password_hashes.hasher().hash(PASSWORD.decode())}\nbob:{MOSQUITTO_6}\n")
     scene = start_broker(HOLDFAST__AUTH__PASSWORD_FILE=str(path), HOLDFAST__AUTH__HASH_THREADS="1")
     witness = scene.client("witness")
     witness.connect(username="bob", password=PASSWORD)
@@ -157,7 +156,7 @@ def test_c16_secrets_are_compared_in_constant_time(
         return True
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert hashes.verify(stored, b"wrong")  # it alone decides
+    assert password_hashes.verify(stored, b"wrong")  # it alone decides
     assert len(compared) == 1
     assert len(compared[0]) == len(stored.key)
 

@@ -5,6 +5,7 @@ profile does a bit of everything, the others make one family of rare states comm
 at import time. Read next: `tests.simulation.world`.
 """
 
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -58,62 +59,62 @@ KEPT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Weights and ranges of one kind of world. Times in ms, rates as a share of actions."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.publishers = (2, 4)
-        self.subscribers = (2, 4)
-        self.shared_members = (0, 0)
-        self.fault_ms = 9_000
-        self.messages_max = 70  # per world: enough is enough
-        self.crashes = (2, 4)
-        self.shutdowns = (0, 1)
-        self.reboot = 0.15  # share of restarts that are reboots
-        self.downtime_ms = (20, 1_500)
-        self.long_downtime = 0.1  # share of down times beyond most expiry intervals
-        self.sync_ms = 8  # the longest a sync of a good disk takes
-        self.traps = TRAPS  # where crashes are asked to happen
-        self.slow_disk = 0.3  # share of worlds with phases of slow syncs
-        self.sync_failure = 0.15
-        self.full_disk = 0.0
-        self.crash_when_full = 0.8  # share of full disks during which the process is killed
-        self.qos = (1, 3, 4)  # weights of QoS 0, 1, 2
-        self.burst = 0.0  # share of bursts with one topic and QoS, which arrive together
-        self.retained = 0.12  # share of publishes that go to the publisher's retained topic
-        self.message_expiry = 0.05
-        self.will = 0.35
-        self.qos2_id_reuse = 0.5  # share of clients that always take the lowest free packet id
-        self.reconnect_ms = 500  # the longest a client usually waits before it comes back
-        self.forgets = 0.4  # share of crashes that keep nothing un-synced
-        self.cut = 1.0  # weights of a client's actions
-        self.abandon = 0.5
-        self.disconnect = 0.6
-        self.stall = 0.2
-        self.resubscribe = 1.0
-        self.unsubscribe = 0.5
-        self.publish = 7.0
-        self.impatient = 0.05  # share of CONNECTs whose connection breaks soon after
-        self.clean_start = 0.05  # share of a durable client's CONNECTs
-        self.clean_client = 0.2  # share of clients without a durable session
-        self.short_expiry = 0.35  # share of v5 durable clients whose session ends after 2 to 6 s
-        self.other_expiry = 0.06  # share of v5 CONNECTs with another interval than usual
-        self.version4 = 0.35
-        self.other_version = 0.04  # share of CONNECTs with the other protocol version
-        self.other_settings = 0.15  # share of restarts with other settings
-        self.slow_passwords = 0.25  # share of worlds whose authenticator answers later
-        self.freezes = 0.15  # share of worlds in which the process is stopped for a while
-        self.refused_deliveries = 0.03  # share of v5 acknowledgements with an error code
-        self.late_acks = 0.35
-        self.step_ms = (20, 700)
-        self.small_receive_maximum = 0.4
-        self.wrap = 0.15  # share of worlds whose packet ids start near 65,535
-        self.small_generations = 0.5
-        self.timeline = 0.3
-        self.limited = 0.0  # share of worlds with limits for what may be stored
-        self.stalls = 0.1  # share of worlds with phases in which writes stall
-        self.broken_disk = 0.1  # share of worlds in which some call of the store fails for good
+    name: str
+    publishers: tuple[int, int] = (2, 4)
+    subscribers: tuple[int, int] = (2, 4)
+    shared_members: tuple[int, int] = (0, 0)
+    fault_ms: int = 9_000
+    messages_max: int = 70  # per world: enough is enough
+    crashes: tuple[int, int] = (2, 4)
+    shutdowns: tuple[int, int] = (0, 1)
+    reboot: float = 0.15  # share of restarts that are reboots
+    downtime_ms: tuple[int, int] = (20, 1_500)
+    long_downtime: float = 0.1  # share of down times beyond most expiry intervals
+    sync_ms: int = 8  # the longest a sync of a good disk takes
+    traps: tuple[str, ...] = TRAPS  # where crashes are asked to happen
+    slow_disk: float = 0.3  # share of worlds with phases of slow syncs
+    sync_failure: float = 0.15
+    full_disk: float = 0.0
+    crash_when_full: float = 0.8  # share of full disks during which the process is killed
+    qos: tuple[int, int, int] = (1, 3, 4)  # weights of QoS 0, 1, 2
+    burst: float = 0.0  # share of bursts with one topic and QoS, which arrive together
+    retained: float = 0.12  # share of publishes that go to the publisher's retained topic
+    message_expiry: float = 0.05
+    will: float = 0.35
+    qos2_id_reuse: float = 0.5  # share of clients that always take the lowest free packet id
+    reconnect_ms: int = 500  # the longest a client usually waits before it comes back
+    forgets: float = 0.4  # share of crashes that keep nothing un-synced
+    cut: float = 1.0  # weights of a client's actions
+    abandon: float = 0.5
+    disconnect: float = 0.6
+    stall: float = 0.2
+    resubscribe: float = 1.0
+    unsubscribe: float = 0.5
+    publish: float = 7.0
+    impatient: float = 0.05  # share of CONNECTs whose connection breaks soon after
+    clean_start: float = 0.05  # share of a durable client's CONNECTs
+    clean_client: float = 0.2  # share of clients without a durable session
+    short_expiry: float = 0.35  # share of v5 durable clients whose session ends after 2 to 6 s
+    other_expiry: float = 0.06  # share of v5 CONNECTs with another interval than usual
+    version4: float = 0.35
+    other_version: float = 0.04  # share of CONNECTs with the other protocol version
+    other_settings: float = 0.15  # share of restarts with other settings
+    slow_passwords: float = 0.25  # share of worlds whose authenticator answers later
+    freezes: float = 0.15  # share of worlds in which the process is stopped for a while
+    refused_deliveries: float = 0.03  # share of v5 acknowledgements with an error code
+    late_acks: float = 0.35
+    step_ms: tuple[int, int] = (20, 700)
+    small_receive_maximum: float = 0.4
+    wrap: float = 0.15  # share of worlds whose packet ids start near 65,535
+    small_generations: float = 0.5
+    timeline: float = 0.3
+    limited: float = 0.0  # share of worlds with limits for what may be stored
+    stalls: float = 0.1  # share of worlds with phases in which writes stall
+    broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
     def change(self, old: Settings, random: Random) -> Settings:
         """Draw settings for a restart; what may be lost stays as it is."""
@@ -159,154 +160,123 @@ class Profile:
         return settings
 
 
-def _mixed() -> Profile:
-    return Profile("mixed")
-
-
-def _qos2() -> Profile:
-    profile = Profile("qos2")
-    profile.qos = (0, 1, 6)
-    profile.crashes = (4, 6)
-    profile.retained = 0.0
-    profile.will = 0.0
-    profile.clean_client = 0.0
-    profile.short_expiry = 0.1
-    profile.clean_start = 0.0
-    profile.unsubscribe = 0.1
-    profile.cut = 2.0
-    profile.downtime_ms = (5, 150)
-    profile.long_downtime = 0.0
-    profile.step_ms = (10, 250)
-    profile.fault_ms = 5_000
-    return profile
-
-
-def _sessions() -> Profile:
-    profile = Profile("sessions")
-    profile.impatient = 0.2
-    profile.messages_max = 40
-    profile.disconnect = 2.0
-    profile.abandon = 1.5
-    profile.cut = 2.0
-    profile.clean_start = 0.2
-    profile.short_expiry = 0.7
-    profile.will = 0.7
-    profile.publish = 3.0
-    profile.long_downtime = 0.3
-    profile.fault_ms = 14_000
-    return profile
-
-
-def _retained() -> Profile:
-    profile = Profile("retained")
-    profile.retained = 0.6
-    profile.resubscribe = 3.0
-    profile.unsubscribe = 1.5
-    profile.publish = 4.0
-    return profile
-
-
-def _shared() -> Profile:
-    profile = Profile("shared")
-    profile.shared_members = (2, 3)
-    profile.subscribers = (0, 1)
-    profile.retained = 0.0
-    profile.will = 0.0
-    profile.message_expiry = 0.0
-    return profile
-
-
-def _backlog() -> Profile:
-    profile = Profile("backlog")
-    profile.messages_max = 140
-    profile.publish = 14.0
-    profile.stall = 1.5
-    profile.late_acks = 0.7
-    profile.step_ms = (10, 200)
-    profile.small_receive_maximum = 0.8
-    profile.small_generations = 0.9
-    profile.downtime_ms = (20, 300)
-    profile.fault_ms = 6_000
-    profile.retained = 0.02
-    return profile
-
-
-def _gates() -> Profile:
-    """Replies are quick, syncs are slow, and crashes come right after a reply."""
-    profile = Profile("gates")
-    profile.traps = REPLIES
-    profile.sync_ms = 150
-    profile.reconnect_ms = 60
-    profile.forgets = 0.7
-    profile.will = 0.8
-    profile.slow_disk = 0.0
-    profile.sync_failure = 0.0
-    profile.crashes = (5, 8)
-    profile.downtime_ms = (5, 100)
-    profile.long_downtime = 0.0
-    profile.resubscribe = 2.0
-    profile.unsubscribe = 2.0
-    profile.disconnect = 1.5
-    profile.clean_start = 0.25
-    profile.impatient = 0.25
-    profile.other_expiry = 0.2
-    profile.clean_client = 0.0
-    profile.short_expiry = 0.1
-    profile.step_ms = (20, 400)
-    profile.fault_ms = 7_000
-    return profile
-
-
-def _bursts() -> Profile:
-    """Messages of one topic come many at a time, to sessions that keep up or nearly do."""
-    profile = Profile("bursts")
-    profile.messages_max = 160
-    profile.burst = 0.8
-    profile.qos = (3, 6, 1)
-    profile.retained = 0.02
-    profile.will = 0.1
-    profile.late_acks = 0.2
-    profile.limited = 0.2
-    profile.clean_client = 0.3
-    profile.shared_members = (0, 1)
-    profile.fault_ms = 6_000
-    return profile
-
-
-def _limits() -> Profile:
-    profile = Profile("limits")
-    profile.limited = 1.0
-    profile.messages_max = 100
-    profile.publish = 10.0
-    profile.small_generations = 0.8
-    profile.shared_members = (0, 2)
-    return profile
-
-
-def _disk() -> Profile:
-    profile = Profile("disk")
-    profile.stalls = 0.5
-    profile.broken_disk = 0.5
-    profile.full_disk = 1.0
-    profile.other_settings = 0.4  # another layout needs room for a generation of its own
-    profile.slow_disk = 0.8
-    profile.sync_failure = 0.5
-    return profile
-
-
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
     for profile in (
-        _limits(),
-        _bursts(),
-        _mixed(),
-        _qos2(),
-        _sessions(),
-        _retained(),
-        _shared(),
-        _backlog(),
-        _disk(),
-        _gates(),
+        Profile(
+            "limits",
+            limited=1.0,
+            messages_max=100,
+            publish=10.0,
+            small_generations=0.8,
+            shared_members=(0, 2),
+        ),
+        # Messages of one topic come many at a time, to sessions that keep up or nearly do.
+        Profile(
+            "bursts",
+            messages_max=160,
+            burst=0.8,
+            qos=(3, 6, 1),
+            retained=0.02,
+            will=0.1,
+            late_acks=0.2,
+            limited=0.2,
+            clean_client=0.3,
+            shared_members=(0, 1),
+            fault_ms=6_000,
+        ),
+        Profile("mixed"),
+        Profile(
+            "qos2",
+            qos=(0, 1, 6),
+            crashes=(4, 6),
+            retained=0.0,
+            will=0.0,
+            clean_client=0.0,
+            short_expiry=0.1,
+            clean_start=0.0,
+            unsubscribe=0.1,
+            cut=2.0,
+            downtime_ms=(5, 150),
+            long_downtime=0.0,
+            step_ms=(10, 250),
+            fault_ms=5_000,
+        ),
+        Profile(
+            "sessions",
+            impatient=0.2,
+            messages_max=40,
+            disconnect=2.0,
+            abandon=1.5,
+            cut=2.0,
+            clean_start=0.2,
+            short_expiry=0.7,
+            will=0.7,
+            publish=3.0,
+            long_downtime=0.3,
+            fault_ms=14_000,
+        ),
+        Profile(
+            "retained",
+            retained=0.6,
+            resubscribe=3.0,
+            unsubscribe=1.5,
+            publish=4.0,
+        ),
+        Profile(
+            "shared",
+            shared_members=(2, 3),
+            subscribers=(0, 1),
+            retained=0.0,
+            will=0.0,
+            message_expiry=0.0,
+        ),
+        Profile(
+            "backlog",
+            messages_max=140,
+            publish=14.0,
+            stall=1.5,
+            late_acks=0.7,
+            step_ms=(10, 200),
+            small_receive_maximum=0.8,
+            small_generations=0.9,
+            downtime_ms=(20, 300),
+            fault_ms=6_000,
+            retained=0.02,
+        ),
+        Profile(
+            "disk",
+            stalls=0.5,
+            broken_disk=0.5,
+            full_disk=1.0,
+            other_settings=0.4,  # another layout needs room for a generation of its own
+            slow_disk=0.8,
+            sync_failure=0.5,
+        ),
+        # Replies are quick, syncs are slow, and crashes come right after a reply.
+        Profile(
+            "gates",
+            traps=REPLIES,
+            sync_ms=150,
+            reconnect_ms=60,
+            forgets=0.7,
+            will=0.8,
+            slow_disk=0.0,
+            sync_failure=0.0,
+            crashes=(5, 8),
+            downtime_ms=(5, 100),
+            long_downtime=0.0,
+            resubscribe=2.0,
+            unsubscribe=2.0,
+            disconnect=1.5,
+            clean_start=0.25,
+            impatient=0.25,
+            other_expiry=0.2,
+            clean_client=0.0,
+            short_expiry=0.1,
+            step_ms=(20, 400),
+            fault_ms=7_000,
+        ),
     )
 }
 # How often each is drawn.

@@ -12,7 +12,7 @@ import pytest
 
 from broker.cli.main import build_parser
 from broker.configuration import config as configuration
-from broker.configuration import listener_options as endpoints
+from broker.configuration import listener_options
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UID: Final = "1883"
@@ -173,7 +173,7 @@ def test_it_refuses_to_be_open_by_accident_and_starts_when_told() -> None:
 
 
 def test_ports_and_health_address_are_the_defaults_of_the_configuration() -> None:
-    shell, port = configuration.Shell(), endpoints.DEFAULT_PORT
+    shell, port = configuration.Shell(), listener_options.DEFAULT_PORT
     assert only("EXPOSE").split() == [str(port), str(shell.metrics_port)]
     words = command(only("HEALTHCHECK").partition(" CMD ")[2])
     assert words[-1] == f"http://127.0.0.1:{shell.metrics_port}"

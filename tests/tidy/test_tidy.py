@@ -6,10 +6,12 @@ code it judges.
 """
 
 import ast
+import functools
 import re
 import subprocess
+import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -133,51 +135,25 @@ FORBIDDEN_IN_PURE: Final = frozenset(
     }
 )
 
-# Shells: every module of the four packages that is not pure, and what it touches.
+# Where shells live, and what they touch. Whatever lies there and is not in the contract of the pure
+# modules is a shell; whatever lies elsewhere must be pure.
 SHELLS: Final[dict[str, str]] = {
-    "broker.__main__": "the command",
-    "broker.security.access_files": "reads the files of users and rules",
-    "broker.network.acceptor": "accepts connections",
-    "broker.security.authenticators": "threads that hash passwords",
-    "broker.build": "asks the import system, reads a file",
-    "broker.operations.checkpoint": "copies a database",
-    "broker.cli.main": "the command line",
-    "broker.cli.demo_client": "a client over a socket, for the demo",
-    "broker.configuration.config": "reads the file and the environment",
-    "broker.operations.control_socket": "a socket and a thread",
-    "broker.cli.demo": "starts and kills brokers",
-    "broker.loop.driver": "the event loop",
-    "broker.history.export_thread": "a thread that reads the store",
-    "broker.history.exporter": "the event loop, a thread",
-    "broker.history.export_copy": "links and writes files, locks one",
-    "broker.history.queries": "reads data directories, writes wall time for people",
-    "broker.history.location": "makes a directory, knows the host's name",
-    "broker.network.listeners": "binds addresses, makes the loop's servers",
-    "broker.observe.structured_log": "writes to stderr, knows wall time",
-    "broker.observe.metrics": "an HTTP server in threads",
-    "broker.process.preflight": "looks at files",
-    "broker.process.systemd": "talks to systemd",
-    "broker.security.password_file": "reads and writes the password file",
-    "broker.history.reader": "reads files",
-    "broker.history.segment_files": "writes files",
-    "broker.history.segment_process": "a process of its own",
-    "broker.history.segment_process_link": "starts a process",
-    "broker.process.server": "puts the process together",
-    "broker.operations.sessions_report": "writes wall time for people",
-    "broker.network.tls": "reads certificates",
-    "broker.loop.client_stream": "sockets",
-    "broker.network.websocket": "the protocol of a connection for the loop",
-    "storage.time.machine_clocks": "reads clocks",
-    "storage.local.data_directory": "locks the data directory",
-    "storage.local.failpoint": "kills the process in tests",
+    "broker": "sockets, files, threads, clocks, the operator",
     "storage.history.segment_names": "lists directories",
     "storage.history.segments": "writes and reads files",
-    "storage.local.heartbeat_file": "a file of its own",
-    "storage.local.rocks": "RocksDB",
-    "storage.local.slot_file": "a file's two pages",
-    "storage.local.disk_space": "looks at the disk",
-    "storage.local.watermark": "a file of its own",
-    "storage.local.committer": "the thread that syncs",
+    "storage.local": "the disk of this machine",
+    "storage.time.machine_clocks": "reads clocks",
+}
+
+MODULES_IN_FOLDER_MAX: Final = 12
+
+# Folders that may hold more modules, and why.
+LARGE_FOLDERS: Final[dict[str, str]] = {
+    "audit/checks": "one module an invariant; to be split by what they judge",
+    "audit/generate": "one kind of made-up history; its assembly line has thirteen stations",
+    "conformance": "the harness of the suite lies beside its entrance",
+    "conformance/v311": "one module a section of the standard",
+    "conformance/v50": "one module a section of the standard",
 }
 
 # Modules without a test file of their own, and where their behaviour is tested instead.
@@ -230,6 +206,11 @@ ALL_MODULES: Final = [
     *(path for path in PYTHON if path.relative_to(ROOT).parts[0] in ACTING),
 ]
 DOCUMENTS: Final = [path for path in FILES if path.suffix == ".md"]
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _name(path: Path) -> str:
@@ -289,8 +270,9 @@ def _banned(node: ast.AST) -> str | None:
     return None
 
 
-def _uses(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield (place, line, banned name) for each banned thing in the file."""
+@functools.cache
+def _uses(path: Path) -> list[tuple[str, int, str]]:
+    """Return (place, line, banned name) of each banned thing in the file."""
 
     def walk(node: ast.AST, place: str) -> Iterator[tuple[str, int, str]]:
         for child in ast.iter_child_nodes(node):
@@ -302,7 +284,7 @@ def _uses(path: Path) -> Iterator[tuple[str, int, str]]:
                 yield inner, getattr(child, "lineno", 0), found
             yield from walk(child, inner)
 
-    yield from walk(ast.parse(path.read_text()), "")
+    return list(walk(_tree(path), ""))
 
 
 def _allowed(path: Path, place: str, found: str) -> bool:
@@ -335,7 +317,7 @@ def test_files_hold_one_idea() -> None:
 def test_functions_fit_on_a_screen() -> None:
     long = []
     for path in PYTHON:
-        for function in _functions(ast.parse(path.read_text())):
+        for function in _functions(_tree(path)):
             lines = (function.end_lineno or function.lineno) - function.lineno + 1
             if (
                 lines > FUNCTION_LINES_MAX
@@ -360,7 +342,7 @@ def test_the_adapter_uses_no_rocksdict_call_that_hides_damage() -> None:
     path = ROOT / "storage" / "local" / "rocks.py"
     found = [
         f"{_name(path)}:{node.lineno}: .{node.func.attr}(): {ROCKSDICT_BANNED[node.func.attr]}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ROCKSDICT_BANNED
@@ -369,30 +351,65 @@ def test_the_adapter_uses_no_rocksdict_call_that_hides_damage() -> None:
     assert not found, "\n".join(found)
 
 
+@functools.cache
+def _pure_contract() -> dict[str, list[str]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = [c for c in settings["contracts"] if c["name"].startswith("pure modules")]
+    return contract  # type: ignore[no-any-return]
+
+
+def _lies_in(module: str, rooms: Iterable[str]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _is_pure(module: str) -> bool:
+    return _lies_in(module, _pure_contract()["source_modules"])
+
+
+def test_every_module_is_pure_or_lies_where_shells_live() -> None:
+    lost = [
+        _name(path)
+        for path in MODULES
+        if path.name != "__init__.py"
+        and not _is_pure(_module(path))
+        and not _lies_in(_module(path), SHELLS)
+    ]
+    assert not lost, "neither pure (pyproject.toml) nor among the shells: " + ", ".join(lost)
+
+
 def test_pure_modules_import_nothing_that_acts() -> None:
+    shells = {_module(path) for path in MODULES if path.name != "__init__.py"}
+    shells = {module for module in shells if not _is_pure(module)}
     found = []
     for path in MODULES:
-        if _module(path) in SHELLS:
+        if not _is_pure(_module(path)):
             continue
-        for line, imported in _imports(ast.parse(path.read_text())):
+        for line, imported in _imports(_tree(path)):
             if imported.split(".")[0] in FORBIDDEN_IN_PURE:
                 found.append(f"{_name(path)}:{line}: pure, but imports {imported}")
-            elif imported in SHELLS:
+            elif imported in shells:
                 found.append(f"{_name(path)}:{line}: pure, but imports the shell {imported}")
     assert not found, "\n".join(found)
 
 
-def test_import_linter_holds_the_same_modules_pure() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    pure = next(c for c in contracts["contracts"] if c["name"].startswith("pure modules"))
-    shells = set(SHELLS)
-    expected = {_module(path) for path in MODULES if path.name != "__init__.py"} - shells
-    listed = set(pure["source_modules"])
-    assert listed == expected, (
-        f"pyproject.toml, contract of the pure modules: missing {sorted(expected - listed)}, "
-        f"unknown {sorted(listed - expected)}"
+def test_import_linter_forbids_pure_modules_the_same() -> None:
+    contract = _pure_contract()
+    modules = {_module(path) for path in MODULES}
+    assert set(contract["source_modules"]) <= modules, "the contract names what does not exist"
+    assert set(contract["forbidden_modules"]) == FORBIDDEN_IN_PURE
+
+
+def test_a_folder_holds_few_modules() -> None:
+    folders: dict[str, int] = {}
+    for path in ALL_MODULES:
+        if path.name != "__init__.py":
+            folder = _name(path.parent)
+            folders[folder] = folders.get(folder, 0) + 1
+    large = {name for name, count in folders.items() if count > MODULES_IN_FOLDER_MAX}
+    assert large == set(LARGE_FOLDERS), (
+        f"more than {MODULES_IN_FOLDER_MAX} modules: {sorted(large - set(LARGE_FOLDERS))}, "
+        f"no more so: {sorted(set(LARGE_FOLDERS) - large)}"
     )
-    assert set(pure["forbidden_modules"]) >= FORBIDDEN_IN_PURE | shells
 
 
 def test_compiled_functions_name_each_kind_of_error_differently() -> None:
@@ -401,7 +418,7 @@ def test_compiled_functions_name_each_kind_of_error_differently() -> None:
     assert paths
     found = []
     for path in paths:
-        for function in _functions(ast.parse(path.read_text())):
+        for function in _functions(_tree(path)):
             kinds: dict[str, set[str]] = {}
             for node in ast.walk(function):
                 if isinstance(node, ast.ExceptHandler) and node.name and node.type:
@@ -429,7 +446,7 @@ def test_every_module_has_a_test_of_its_own() -> None:
 
 
 def test_every_module_is_imported_by_another_one() -> None:
-    imported = {name for path in ALL_MODULES for _, name in _imports(ast.parse(path.read_text()))}
+    imported = {name for path in ALL_MODULES for _, name in _imports(_tree(path))}
     commands = {
         "broker.cli.main",
         "broker.__main__",
@@ -453,7 +470,7 @@ def test_every_module_says_what_it_is() -> None:
     silent = [
         _name(path)
         for path in ALL_MODULES
-        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+        if path.read_text().strip() and not ast.get_docstring(_tree(path))
     ]
     assert not silent, "no docstring: " + ", ".join(silent)
 
@@ -495,6 +512,87 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
             if places.search(line):
                 found.append(f"{_name(path)}:{number}: {line.strip()[:LINE_MAX]}")
     assert not found, "paths of one machine:\n" + "\n".join(found)
+
+
+# A dotted name of ours, as documents, docstrings and comments write it.
+NAMED: Final = re.compile(
+    r"(?<![\w./$-])((?:" + "|".join((*PACKAGES, *ACTING)) + r")(?:\.\w+)+)(?![\w*/-])"
+)
+# What looks like one and is something else.
+NO_NAMES: Final = re.compile(r"\.(?:py|md|toml|html|css|js|json|txt|log|conf|service|sock)$")
+
+
+def _options() -> set[str]:
+    """Return the keys of the configuration, `section.key`."""
+    section, found = "", set()
+    for line in (ROOT / "deploy" / "holdfast.toml").read_text().splitlines():
+        if heading := re.match(r"#?\[+(\w+)\]+", line):
+            section = heading[1]
+        elif key := re.match(r"#(\w+) = ", line):
+            found.add(f"{section}.{key[1]}")
+    return found
+
+
+@functools.cache
+def _members(path: Path) -> dict[str, set[str]]:
+    """Return the names a module defines at its top, and under each class the names of its body."""
+    found: dict[str, set[str]] = {}
+    for node in _tree(path).body:
+        if isinstance(node, ast.ClassDef):
+            inside = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+            inside |= {n.name for n in node.body if hasattr(n, "name")}
+            inside |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}  # type: ignore[union-attr]
+            found[node.name] = inside
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[node.name] = set()
+        else:
+            for target in ast.walk(node):
+                if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
+                    found[target.id] = set()
+    return found
+
+
+def _exists(name: str) -> bool:
+    """Is it a package, a module, a member of one, or a member of a class of one?"""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        place, rest = ROOT.joinpath(*parts[:count]), parts[count:]
+        if place.is_dir():
+            return not rest
+        module = place.with_suffix(".py")
+        if module.is_file():
+            members = _members(module)
+            if not rest:
+                return True
+            return rest[0] in members and (len(rest) == 1 or rest[1] in members[rest[0]])
+    return False
+
+
+def _prose(path: Path) -> str:
+    """Return what a file says to its readers: a document whole, of code strings and comments."""
+    if path.suffix != ".py":
+        return path.read_text()
+    with path.open("rb") as source:
+        tokens = [
+            token.string
+            for token in tokenize.tokenize(source.readline)
+            if token.type == tokenize.COMMENT
+            or (token.type == tokenize.STRING and ("`" in token.string or '"""' in token.string))
+        ]
+    return "\n".join(tokens)
+
+
+def test_dotted_names_in_docstrings_and_documents_lead_somewhere() -> None:
+    options = _options()
+    assert "storage.data_dir" in options
+    lost = [
+        f"{_name(path)}: {name}"
+        for path in (*PYTHON, *DOCUMENTS)
+        if path.name != "CHANGELOG.md"  # tells what was
+        for name in sorted(set(NAMED.findall(_prose(path))))
+        if name not in options and not NO_NAMES.search(name) and not _exists(name)
+    ]
+    assert not lost, "these names lead nowhere:\n" + "\n".join(lost)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from storage.log.layouts.message_rows import (
     PAGE_FIRST,
     PAGE_MAX,
     MessageRows,
-    TopicScan,
+    RowSlab,
     message_family,
     message_key,
 )
@@ -48,22 +48,16 @@ def families(generation: int) -> tuple[str, ...]:
     return (message_family(generation), index_family(generation))
 
 
-class FilterSlab:
+class FilterSlab(RowSlab):
     """A generation with an index per filter."""
 
-    __slots__ = ("_family", "_index", "_rows", "_store", "families")
+    __slots__ = ("_index", "_store", "families")
 
     def __init__(self, store: Store, generation: int) -> None:
+        super().__init__(store, generation)
         self.families: tuple[str, ...] = families(generation)
         self._store: Final = store
-        self._rows: Final = MessageRows(store, generation)
-        self._family: Final = self._rows.family
         self._index: Final = index_family(generation)
-
-    @property
-    def is_pending(self) -> bool:
-        """Return False: rows are in their batch at once."""
-        return False
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Add the rows of one message to `batch`; returns their size in bytes."""
@@ -75,40 +69,9 @@ class FilterSlab:
             batch.append((index, _index_key(filter_id, offset), b""))
         return KEY_SIZE + len(record) + _INDEX_KEY_SIZE * len(filter_ids)
 
-    def seal(self, batch: Batch) -> int:
-        """Do nothing: rows are in their batch at once."""
-        return 0
-
-    def discard(self) -> None:
-        """Do nothing: nothing is pending."""
-
-    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
-        """Return the messages at `offsets` in their order, None where there is none."""
-        return self._rows.get_many(offsets)
-
-    def first_from(self, offset: int) -> Message | None:
-        """Return the first message at or after `offset`, None if there is none."""
-        return self._rows.first_from(offset)
-
-    def last_offset(self) -> int:
-        """Return the greatest offset written, 0 if there is none."""
-        return self._rows.last_offset()
-
-    def sampled_size(self) -> int:
-        """Return the size in bytes of one message's row on average, without its index rows."""
-        return self._rows.sampled_size()
-
-    def measured(self) -> tuple[int, int]:
-        """Return how many message rows there are and their size in bytes; reads all of them."""
-        return self._rows.measured()
-
     def reader(self, streams: Sequence[Stream], after: int) -> "IndexReader":
         """Return a reader of the messages after `after` which one of `streams` is owed."""
         return IndexReader(self._store, self._index, self._rows, streams, after)
-
-    def scanner(self, topic_filter: str, after: int) -> TopicScan:
-        """Return a reader of all messages after `after` whose topic matches, index or not."""
-        return TopicScan(self._rows, [Stream(0, topic_filter, 0)], after)
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
         """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from mqtt.message import Message
 from mqtt.topics import matches
-from storage.api import Row, Store
+from storage.api import Batch, Row, Store
 from storage.log.layouts.api import Stream
 from storage.tables.message_record import decode_message, topic_bytes
 
@@ -187,3 +187,49 @@ class TopicScan:
             self._wanted_after.clear()
         self._wanted_after[topic] = since
         return since
+
+
+class RowSlab:
+    """What slabs share whose messages have a row each, in the batch of their append."""
+
+    __slots__ = ("_family", "_rows")
+
+    def __init__(self, store: Store, generation: int) -> None:
+        self._rows: Final = MessageRows(store, generation)
+        self._family: Final = self._rows.family
+
+    @property
+    def is_pending(self) -> bool:
+        """Return False: rows are in their batch at once."""
+        return False
+
+    def seal(self, batch: Batch) -> int:
+        """Do nothing: rows are in their batch at once."""
+        return 0
+
+    def discard(self) -> None:
+        """Do nothing: nothing is pending."""
+
+    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
+        """Return the messages at `offsets` in their order, None where there is none."""
+        return self._rows.get_many(offsets)
+
+    def first_from(self, offset: int) -> Message | None:
+        """Return the first message at or after `offset`, None if there is none."""
+        return self._rows.first_from(offset)
+
+    def last_offset(self) -> int:
+        """Return the greatest offset written, 0 if there is none."""
+        return self._rows.last_offset()
+
+    def sampled_size(self) -> int:
+        """Return the size in bytes of one message's row on average, from a bounded sample."""
+        return self._rows.sampled_size()
+
+    def measured(self) -> tuple[int, int]:
+        """Return how many message rows there are and their size in bytes; reads all of them."""
+        return self._rows.measured()
+
+    def scanner(self, topic_filter: str, after: int) -> TopicScan:
+        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        return TopicScan(self._rows, [Stream(0, topic_filter, 0)], after)

@@ -13,7 +13,7 @@ from storage.api import Batch, Store
 from storage.log.layouts.api import Stream
 from storage.log.layouts.message_rows import (
     KEY_SIZE,
-    MessageRows,
+    RowSlab,
     TopicScan,
     message_family,
     message_key,
@@ -28,20 +28,14 @@ def families(generation: int) -> tuple[str, ...]:
     return (message_family(generation),)
 
 
-class TimelineSlab:
+class TimelineSlab(RowSlab):
     """A generation without an index."""
 
-    __slots__ = ("_family", "_rows", "families")
+    __slots__ = ("families",)
 
     def __init__(self, store: Store, generation: int) -> None:
+        super().__init__(store, generation)
         self.families: tuple[str, ...] = families(generation)
-        self._rows: Final = MessageRows(store, generation)
-        self._family: Final = self._rows.family
-
-    @property
-    def is_pending(self) -> bool:
-        """Return False: rows are in their batch at once."""
-        return False
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Add the row of one message to `batch`; returns its size in bytes."""
@@ -49,40 +43,9 @@ class TimelineSlab:
         batch.append((self._family, message_key(message.offset), record))
         return KEY_SIZE + len(record)
 
-    def seal(self, batch: Batch) -> int:
-        """Do nothing: rows are in their batch at once."""
-        return 0
-
-    def discard(self) -> None:
-        """Do nothing: nothing is pending."""
-
-    def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
-        """Return the messages at `offsets` in their order, None where there is none."""
-        return self._rows.get_many(offsets)
-
-    def first_from(self, offset: int) -> Message | None:
-        """Return the first message at or after `offset`, None if there is none."""
-        return self._rows.first_from(offset)
-
-    def last_offset(self) -> int:
-        """Return the greatest offset written, 0 if there is none."""
-        return self._rows.last_offset()
-
-    def sampled_size(self) -> int:
-        """Return the size in bytes of one message's row on average, from a bounded sample."""
-        return self._rows.sampled_size()
-
-    def measured(self) -> tuple[int, int]:
-        """Return how many message rows there are and their size in bytes; reads all of them."""
-        return self._rows.measured()
-
     def reader(self, streams: Sequence[Stream], after: int) -> TopicScan:
         """Return a reader of the messages after `after` which one of `streams` is owed."""
         return TopicScan(self._rows, streams, after)
-
-    def scanner(self, topic_filter: str, after: int) -> TopicScan:
-        """Return a reader of all messages after `after` whose topic matches."""
-        return TopicScan(self._rows, [Stream(0, topic_filter, 0)], after)
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
         """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""

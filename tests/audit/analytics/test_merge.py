@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from audit.analytics import merge as analytics_merge
+from audit.analytics import merge
 from audit.report.summary import Boot, Gap, Picture
 from tests.audit.numbers import Numbers
 from tests.audit.scenario import BYTES, FLAPS, MESSAGES
@@ -14,7 +14,7 @@ HOUR = 3_600_000_000
 @pytest.fixture(scope="module")
 def shown(spark: SparkSession, halves: Numbers) -> Picture:
     """The picture of the scenario, merged from two batches."""
-    return analytics_merge.picture(spark, str(halves.out), halves.document, made_us=0, seconds=1.5)
+    return merge.picture(spark, str(halves.out), halves.document, made_us=0, seconds=1.5)
 
 
 def test_the_frame_is_what_the_verdict_says(shown: Picture) -> None:
@@ -57,7 +57,7 @@ def test_oddities_are_found_over_all_batches(shown: Picture) -> None:
 
 def test_findings_are_a_table(spark: SparkSession, shown: Picture, halves: Numbers) -> None:
     for _ in range(2):  # written again it is not doubled
-        analytics_merge.write_findings(spark, str(halves.out), shown.findings)
+        merge.write_findings(spark, str(halves.out), shown.findings)
     assert {row["kind"] for row in halves.rows("findings")} == {"flapping", "clock_step"}
     assert len(halves.rows("findings")) == len(shown.findings)
 
@@ -65,26 +65,26 @@ def test_findings_are_a_table(spark: SparkSession, shown: Picture, halves: Numbe
 def test_byte_hours_are_level_times_time() -> None:
     """100 bytes come in the middle of hour 0, 60 go at the start of hour 2; it ends in hour 3."""
     changes = {0: (100, 100 * 1800.0), 2 * HOUR: (-60, -60 * 3600.0)}
-    assert analytics_merge.byte_hours(changes, 3 * HOUR + HOUR // 2) == [
+    assert merge.byte_hours(changes, 3 * HOUR + HOUR // 2) == [
         (0, 50.0), (HOUR, 100.0), (2 * HOUR, 40.0), (3 * HOUR, 20.0),
     ]  # fmt: skip
 
 
 def test_the_hour_that_is_not_over_is_billed_so_far() -> None:
     changes = {0: (100, 100 * 3600.0)}
-    assert analytics_merge.byte_hours(changes, HOUR // 4) == [(0, 25.0)]
+    assert merge.byte_hours(changes, HOUR // 4) == [(0, 25.0)]
 
 
 @pytest.mark.parametrize(
     ("minutes", "bin_s"), [(1, 60), (240, 60), (241, 120), (1440, 600), (60 * 24 * 60, 21600)]
 )
 def test_a_chart_never_has_too_many_bins(minutes: int, bin_s: int) -> None:
-    assert analytics_merge._bin_s(minutes * 60_000_000) == bin_s
+    assert merge._bin_s(minutes * 60_000_000) == bin_s
 
 
 def test_years_still_fit_a_chart() -> None:
     span = 3650 * 86_400_000_000
-    assert span / (analytics_merge._bin_s(span) * 1_000_000) <= analytics_merge.BINS_MAX
+    assert span / (merge._bin_s(span) * 1_000_000) <= merge.BINS_MAX
 
 
 ROW = {"node": "a", "first_us": 0, "last_us": 1, "clean": False}
@@ -102,7 +102,7 @@ def lives(
     start = {"node": "a", "from_gseq": 0, "to_gseq": (begins or 0) << 40 | 9}
     totals = {"checked": 9, "violated": violated, "unknown": unknown}
     document = {"boots": boots, "gaps": [start] if begins else [], "totals": {"S5": totals}}
-    return analytics_merge._boots(document, losses)
+    return merge._boots(document, losses)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +140,20 @@ def document(**gap: object) -> dict[str, object]:
 
 
 def test_a_gap_lies_between_the_rows_around_it() -> None:
-    (gap,) = analytics_merge._gaps(document(from_gseq=1 << 40 | 201, to_gseq=1 << 40 | 300))
+    (gap,) = merge._gaps(document(from_gseq=1 << 40 | 201, to_gseq=1 << 40 | 300))
     assert (gap.from_us, gap.to_us, gap.count) == (200_000_000, 299_000_000, 100)
     assert "Nothing explains it." in gap.detail
 
 
 def test_a_gap_without_an_end_lasts_until_the_last_row() -> None:
-    (gap,) = analytics_merge._gaps(
+    (gap,) = merge._gaps(
         document(from_gseq=1 << 40 | 501, to_gseq=1 << 40 | (1 << 40) - 1, kind="messages")
     )
     assert (gap.from_us, gap.to_us, gap.count) == (500_000_000, 1_000_000_000, None)
 
 
 def test_what_was_before_the_history_is_no_gap_of_it() -> None:
-    assert analytics_merge._gaps(document(from_gseq=0, to_gseq=1 << 40)) == []
+    assert merge._gaps(document(from_gseq=0, to_gseq=1 << 40)) == []
 
 
 def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSession) -> None:
@@ -174,7 +174,7 @@ def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSessi
     shown = Picture("", "ok", [], 0)
     shown.boots = [Boot("a", 1, 0, 600_000_000, "open")]
     shown.gaps = [Gap("a", 1, 300_000_000, 310_000_000, "hole", 3)]
-    found = analytics_merge._differences(books, shown)
+    found = merge._differences(books, shown)
     assert [(d.minute_us // 60_000_000, d.stage, d.other) for d in found] == [
         (2, "accepted", "the events"),
         (7, "persisted", "stage stored"),

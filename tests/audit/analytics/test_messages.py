@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.analytics import messages as analytics_messages
+from audit.analytics import messages
 from tests.audit.conftest import History, Views
 from tests.audit.numbers import Numbers
 from tests.audit.scenario import BYTES, MESSAGES
@@ -32,12 +32,12 @@ def test_flags_count_up_to_millions_without_touching_each_other(view: Views) -> 
     history.row("msg_expired", tenant="t", client_id="c", session=2, conn=0, msg=5)
     history.row("msg_persisted", msg=5)
     row = (
-        analytics_messages.messages(view(history), None)
+        messages.messages(view(history), None)
         .select(
-            analytics_messages.counted(analytics_messages.DELIVERED_ONE).alias("delivered"),
-            analytics_messages.counted(analytics_messages.EXPIRED_ONE).alias("expired"),
-            analytics_messages.counted(analytics_messages.PERSISTED_ONE).alias("persisted"),
-            analytics_messages.counted(analytics_messages.ACKED_ONE).alias("acked"),
+            messages.counted(messages.DELIVERED_ONE).alias("delivered"),
+            messages.counted(messages.EXPIRED_ONE).alias("expired"),
+            messages.counted(messages.PERSISTED_ONE).alias("persisted"),
+            messages.counted(messages.ACKED_ONE).alias("acked"),
         )
         .collect()[0]
     )
@@ -47,9 +47,9 @@ def test_flags_count_up_to_millions_without_touching_each_other(view: Views) -> 
 @pytest.mark.parametrize("place", ["PERSISTED_ONE", "ACKED_ONE", "EXPIRED_ONE", "DELIVERED_ONE"])
 def test_the_places_of_flags_do_not_overlap(place: str) -> None:
     places = [
-        getattr(analytics_messages, name)
+        getattr(messages, name)
         for name in ("PERSISTED_ONE", "ACKED_ONE", "EXPIRED_ONE", "DELIVERED_ONE")
     ]
-    shift, bits = getattr(analytics_messages, place)
+    shift, bits = getattr(messages, place)
     assert all(shift + bits <= other or other >= 63 or other <= shift for other, _ in places)
     assert shift + bits <= 63

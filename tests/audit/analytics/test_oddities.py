@@ -1,6 +1,6 @@
 """Anomalies: what is called odd, what is not, and why."""
 
-from audit.analytics import oddities as findings
+from audit.analytics import oddities
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.report.summary import Backlog, Churn, Talker
 
@@ -13,76 +13,76 @@ def hours(*accepted: int) -> list[Hour]:
 
 
 def test_one_wild_hour_is_named_with_its_numbers() -> None:
-    (found,) = findings.unusual_hours(hours(1000, 1010, 990, 1005, 995, 9000))
+    (found,) = oddities.unusual_hours(hours(1000, 1010, 990, 1005, 995, 9000))
     assert found.at_us == 5 * HOUR
     assert "9,000 messages in this hour" in found.reason
     assert "z-score" in found.reason
 
 
 def test_a_silent_hour_is_odd_too() -> None:
-    (found,) = findings.unusual_hours(hours(1000, 1010, 990, 1005, 995, 0))
+    (found,) = oddities.unusual_hours(hours(1000, 1010, 990, 1005, 995, 0))
     assert found.at_us == 5 * HOUR
 
 
 def test_a_wild_value_cannot_hide_itself() -> None:
-    scores = findings.robust_z([10, 11, 9, 10, 10, 1000])
+    scores = oddities.robust_z([10, 11, 9, 10, 10, 1000])
     assert max(scores) > 100
     assert all(abs(score) < 2 for score in scores[:-1])
 
 
 def test_few_hours_small_differences_and_steady_growth_are_quiet() -> None:
-    assert not findings.unusual_hours(hours(10, 10, 10, 9000))
-    assert not findings.unusual_hours(hours(1, 1, 1, 1, 1, 1, 60))
-    assert not findings.unusual_hours(hours(*range(100, 1000, 50)))
-    assert findings.robust_z([]) == []
+    assert not oddities.unusual_hours(hours(10, 10, 10, 9000))
+    assert not oddities.unusual_hours(hours(1, 1, 1, 1, 1, 1, 60))
+    assert not oddities.unusual_hours(hours(*range(100, 1000, 50)))
+    assert oddities.robust_z([]) == []
 
 
 def test_many_connections_lost_in_one_minute_are_a_mass_disconnect() -> None:
     quiet = [Moves(i * 60, 2, 1) for i in range(30)]
-    (found,) = findings.mass_disconnects([*quiet, Moves(1800, 5, 400)], 1000)
+    (found,) = oddities.mass_disconnects([*quiet, Moves(1800, 5, 400)], 1000)
     assert found.at_us == 1800
     assert "400 connections lost within one minute, of 1,000 clients" in found.reason
 
 
 def test_few_lost_connections_are_no_mass() -> None:
     quiet = [Moves(i * 60, 2, 1) for i in range(30)]
-    assert not findings.mass_disconnects([*quiet, Moves(1800, 5, 19)], 20)
-    assert not findings.mass_disconnects([*quiet, Moves(1800, 5, 99)], 1000)
-    assert not findings.mass_disconnects([Moves(i * 60, 300, 300) for i in range(30)], 1000)
+    assert not oddities.mass_disconnects([*quiet, Moves(1800, 5, 19)], 20)
+    assert not oddities.mass_disconnects([*quiet, Moves(1800, 5, 99)], 1000)
+    assert not oddities.mass_disconnects([Moves(i * 60, 300, 300) for i in range(30)], 1000)
 
 
 def test_half_of_all_clients_in_a_short_history_are_a_mass() -> None:
-    assert findings.mass_disconnects([Moves(0, 0, 50)], 100)
+    assert oddities.mass_disconnects([Moves(0, 0, 50)], 100)
 
 
 def test_one_client_with_most_of_the_traffic_is_named() -> None:
     talkers = [Talker("t", "loud", 900_000, 1, None), Talker("t", "quiet", 50_000, 1, None)]
-    (found,) = findings.one_client(talkers, 1_000_000, 50)
+    (found,) = oddities.one_client(talkers, 1_000_000, 50)
     assert found.subject == "loud"
     assert "90% of all 1,000,000 messages" in found.reason
 
 
 def test_few_clients_share_what_there_is() -> None:
     talkers = [Talker("t", "a", 5000, 1, None)]
-    assert not findings.one_client(talkers, 5000, 1)
-    assert not findings.one_client([Talker("t", "a", 500, 1, None)], 600, 50)
+    assert not oddities.one_client(talkers, 5000, 1)
+    assert not oddities.one_client([Talker("t", "a", 500, 1, None)], 600, 50)
 
 
 def test_a_client_that_comes_again_and_again_is_flapping() -> None:
-    (found,) = findings.flapping([Churn("t", "c", 400, 12, 30)], 2.0, 4 * 3600)
+    (found,) = oddities.flapping([Churn("t", "c", 400, 12, 30)], 2.0, 4 * 3600)
     assert "400 connects in 4 h, 100 an hour" in found.reason
     assert "12 times taking over its own connection, 30 of them lost" in found.reason
 
 
 def test_a_client_like_all_others_is_not_flapping() -> None:
-    assert not findings.flapping([Churn("t", "c", 400, 0, 0)], 300.0, 4 * 3600)
-    assert not findings.flapping([Churn("t", "c", 40, 0, 0)], 1.0, 24 * 3600)
-    assert not findings.flapping([Churn("t", "c", 19, 0, 0)], 1.0, 60)
+    assert not oddities.flapping([Churn("t", "c", 400, 0, 0)], 300.0, 4 * 3600)
+    assert not oddities.flapping([Churn("t", "c", 40, 0, 0)], 1.0, 24 * 3600)
+    assert not oddities.flapping([Churn("t", "c", 19, 0, 0)], 1.0, 60)
 
 
 def test_a_backlog_that_only_grows_is_named() -> None:
     points = [(i * 60_000_000, 50 * i) for i in range(20)]
-    (found,) = findings.growing_backlogs([Backlog("t", "c", points, 950)])
+    (found,) = oddities.growing_backlogs([Backlog("t", "c", points, 950)])
     assert "950 messages owed at the end, 450 half-way" in found.reason
 
 
@@ -91,11 +91,11 @@ def test_a_backlog_that_shrinks_or_stands_is_quiet() -> None:
     standing = [(i, 1000) for i in range(20)]
     small = [(i, i) for i in range(20)]
     for points in (shrinking, standing, small, []):
-        assert not findings.growing_backlogs([Backlog("t", "c", points, 0)])
+        assert not oddities.growing_backlogs([Backlog("t", "c", points, 0)])
 
 
 def test_books_that_differ_say_how() -> None:
-    one, two = findings.books(
+    one, two = oddities.books(
         [
             Difference("t", 0, "accepted", "the events", 5, 4, False),
             Difference("t", 60, "accepted", "the events", 5, 5, True),
@@ -107,4 +107,4 @@ def test_books_that_differ_say_how() -> None:
 
 def test_one_kind_cannot_drown_the_others() -> None:
     steps = [(i, "n", "") for i in range(1000)]
-    assert len(findings.clock_steps(steps)) == findings.PER_KIND_MAX
+    assert len(oddities.clock_steps(steps)) == oddities.PER_KIND_MAX

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from audit.analytics import sessions as analytics_sessions
+from audit.analytics import sessions
 from audit.report.summary import BUCKET_MAX, BUCKET_MIN, bucket_start_ms
 from tests.audit.conftest import History, Views
 from tests.audit.numbers import Numbers
@@ -22,7 +22,7 @@ def test_absences_are_counted_in_half_octaves(whole: Numbers) -> None:
 
 @pytest.mark.parametrize("micros", [0, 1, 1000, 1414, 1415, 2000, 60_000_000, 10**15])
 def test_a_duration_is_in_the_bucket_that_starts_below_it(spark: SparkSession, micros: int) -> None:
-    frame = spark.range(1).select(analytics_sessions.bucket_of(F.lit(micros).cast("long")))
+    frame = spark.range(1).select(sessions.bucket_of(F.lit(micros).cast("long")))
     bucket = frame.collect()[0][0]
     assert BUCKET_MIN <= bucket <= BUCKET_MAX
     if BUCKET_MIN < bucket < BUCKET_MAX:
@@ -54,9 +54,9 @@ def test_a_topic_retained_before_the_batch_is_not_counted_again(view: Views) -> 
     made = view(history)
     carried = F.col("seq") == 2
     object.__setattr__(made, "rare", made.rare.withColumn("carried", carried))
-    rows = analytics_sessions.retained(made).collect()
+    rows = sessions.retained(made).collect()
     assert [(row.topics, row.bytes) for row in rows] == [(0, 4)]
-    kept = analytics_sessions.still_retained(made).collect()
+    kept = sessions.still_retained(made).collect()
     assert [row.gseq & 0xFF for row in kept] == [3]
 
 
@@ -67,7 +67,7 @@ def test_a_session_has_an_age_when_it_ends(view: Views) -> None:
     history.row("session_created", **who, conn=1)
     history.row("session_disconnected", **who, conn=1, reason=0, wait=10)
     history.row("session_expired", **who, conn=0, wait=90)
-    rows = analytics_sessions.durations(view(history)).collect()
+    rows = sessions.durations(view(history)).collect()
     found = {row.kind: row.bucket for row in rows}
     assert bucket_start_ms(found["age"]) <= 100_000 < bucket_start_ms(found["age"] + 1)
     assert bucket_start_ms(found["offline"]) <= 90_000 < bucket_start_ms(found["offline"] + 1)

@@ -5,7 +5,7 @@ import random
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from audit.analytics import stage_counts as analytics_books
+from audit.analytics import stage_counts
 from storage.history.events import CHECK_BITS
 from tests.audit.conftest import History, Views
 from tests.audit.numbers import Numbers
@@ -48,8 +48,8 @@ def test_checksums_are_those_of_the_broker_for_any_id(spark: SparkSession) -> No
     rows = spark.createDataFrame([("events", "t", 0, "accepted", 1, 0, i) for i in ids],
                                  "source string, tenant string, minute long, stage string, "
                                  "count long, total_bytes long, msg long")  # fmt: skip
-    checked = rows.select("*", *analytics_books._checks(F.col("msg"))).drop("msg")
-    row = analytics_books._added(checked).collect()[0]
+    checked = rows.select("*", *stage_counts._checks(F.col("msg"))).drop("msg")
+    row = stage_counts._added(checked).collect()[0]
     assert row["count"] == len(ids)
     stored = [each for each in ids if each < 1 << 62]
     assert row.check1 == sum(stored) % MODULUS
@@ -58,8 +58,8 @@ def test_checksums_are_those_of_the_broker_for_any_id(spark: SparkSession) -> No
 
 def test_books_of_two_batches_add_up(spark: SparkSession) -> None:
     half = ("broker", "t", 0, "accepted", 2, 7, MODULUS - 1, MODULUS - 5)
-    names = [*analytics_books.KEYS, *analytics_books.NUMBERS]
-    row = analytics_books.added_up(spark.createDataFrame([half, half], names)).collect()[0]
+    names = [*stage_counts.KEYS, *stage_counts.NUMBERS]
+    row = stage_counts.added_up(spark.createDataFrame([half, half], names)).collect()[0]
     assert tuple(row) == ("broker", "t", 0, "accepted", 4, 14, MODULUS - 2, MODULUS - 10)
 
 
@@ -72,7 +72,7 @@ def test_only_what_asked_for_it_is_owed_an_acknowledgement(view: Views) -> None:
     history.row("msg_accepted", actor="client", **who, msg=2, pub_qos=2, bytes=10)
     history.row("msg_accepted", actor="broker", **{**who, "conn": 0}, msg=3, pub_qos=1, bytes=100)
     made = view(history)
-    messages = analytics_books.from_events(made, _messages(made))
+    messages = stage_counts.from_events(made, _messages(made))
     found = {row.stage: (row["count"], row.total_bytes) for row in messages.collect()}
     assert found == {"accepted": (3, 111), "stored": (2, 110), "ack_owed": (1, 10)}
 

@@ -5,13 +5,11 @@ Single cases of one session are in test_trace.py, where they cost nothing.
 
 from pathlib import Path
 
-from audit.checks import delivery_checks as deliveries
-from audit.checks import open_rows as carrying
+from audit.checks import delivery_checks, open_rows
 from audit.checks import publish_checks as messages
 from audit.checks.packed_rows import UNSTORED
 from audit.checks.verdict import Outcome
-from audit.input import events
-from audit.input import kept_rows as keeping
+from audit.input import events, kept_rows
 from audit.input.batch_view import View, build
 from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
@@ -20,7 +18,9 @@ from tests.audit.story import PUBLISHER, Story
 
 
 def judged(view: View) -> dict[str, Outcome]:
-    return {found.invariant: found for found in [*messages.check(view), *deliveries.check(view)]}
+    return {
+        found.invariant: found for found in [*messages.check(view), *delivery_checks.check(view)]
+    }
 
 
 def tell_faults(story: Story) -> dict[str, list[tuple[str, int]]]:
@@ -98,7 +98,7 @@ def test_every_fault_is_found_and_nobody_else_is_accused(history: History, view:
     assert {outcome.unknown for outcome in found.values()} == {0}
     (witness,) = found["L2"].witnesses
     assert (witness["client_id"], witness["node"]) == ("c1", "n1")
-    rows = deliveries.table(made).where("session = 1").orderBy("msg").collect()
+    rows = delivery_checks.table(made).where("session = 1").orderBy("msg").collect()
     assert [(row.owed, row.outcome, row.attempts) for row in rows] == [
         (True, "acked", 1),
         (True, "lost", 0),
@@ -135,7 +135,7 @@ def test_a_gap_turns_accusations_into_doubts(history: History, view: Views) -> N
     assert {name: outcome.unknown for name, outcome in found.items() if expected[name]} == {
         name: len(faults) for name, faults in expected.items() if faults
     }
-    lost = deliveries.table(made).where("outcome IN ('lost', 'unknown')").collect()
+    lost = delivery_checks.table(made).where("outcome IN ('lost', 'unknown')").collect()
     assert [row.outcome for row in lost] == ["unknown"]
 
 
@@ -177,12 +177,12 @@ def test_a_disk_that_forgot_and_a_crash_that_cut_off(history: History, view: Vie
     assert clean == set(found) - {"L2"}
     facts = found["L1"].facts | found["L2"].facts
     assert (facts["duplicated"], facts["cut_off"], facts["acknowledged"]) == (1, 1, 8)
-    rows = deliveries.table(made).where("share = 'g'").orderBy("msg").collect()
+    rows = delivery_checks.table(made).where("share = 'g'").orderBy("msg").collect()
     assert [(row.msg, row.session, row.outcome) for row in rows] == [
         (both[1], None, "lost"),
         (both[3], None, "open"),
     ]
-    moved = deliveries.table(made).where(f"session = 3 AND msg = {both[2]}").collect()
+    moved = delivery_checks.table(made).where(f"session = 3 AND msg = {both[2]}").collect()
     assert [row.outcome for row in moved] == ["moved"]
 
 
@@ -199,7 +199,7 @@ def test_what_is_open_is_judged_with_what_comes_later(
     first = view(history)
     assert {outcome.violated for outcome in judged(first).values()} == {0}
     sessions = Kept((first.sessions,))  # what the checks of sessions keep
-    kept = keeping.rows(first, [carrying.carry(first), sessions])
+    kept = kept_rows.rows(first, [open_rows.carry(first), sessions])
     kept.write.parquet(str(tmp_path / "kept"))
     seen, history.rows = len(history.rows), []
     story.deliver(1, flying, attempt=2, dup=True)

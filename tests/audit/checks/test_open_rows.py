@@ -9,19 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from audit.checks import delivery_checks as deliveries
-from audit.checks import open_rows as carrying
-from audit.checks import publish_checks as messages
-from audit.checks import session_checks
-from audit.input import kept_rows as keeping
+from audit.checks import delivery_checks, open_rows, publish_checks, session_checks
+from audit.input import kept_rows
 from audit.run import Part, run
 from tests.audit.conftest import History
 from tests.audit.story import PUBLISHER, Story
 
 PARTS = (
     Part("sessions", lambda view: [], session_checks.carry),
-    Part("messages on their way in", messages.check),
-    Part("deliveries", deliveries.check, carrying.carry, deliveries.tables),
+    Part("messages on their way in", publish_checks.check),
+    Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
 )
 DONE, BEHIND, MEMBER, OTHER = 1, 2, 3, 4
 GROUP = "$share/g/+/both"
@@ -164,7 +161,7 @@ def test_a_packet_identifier_of_an_earlier_batch_may_be_used_again(
 
     Small joins are not broadcast here, as those of a large history are not.
     """
-    monkeypatch.setattr(keeping, "BROADCAST_ROWS_MAX", 0)
+    monkeypatch.setattr(kept_rows, "BROADCAST_ROWS_MAX", 0)
     story = Story(history)
     story.connect(DONE)
     story.subscribe(DONE, "a/#")

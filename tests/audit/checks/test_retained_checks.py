@@ -1,7 +1,7 @@
 """R1: the retained message that is served."""
 
 from audit.checks.retained_checks import carry, check
-from audit.input import kept_rows as keeping
+from audit.input import kept_rows
 
 
 def _set(history, topic: str, at: float) -> None:
@@ -41,7 +41,7 @@ def test_only_the_last_value_may_be_served_or_what_was_owed(history, view) -> No
         ("b", "a retained message was served that was no longer there"),
         ("never", "a retained message was served that nobody had set"),
     ]
-    kept = {(row.topic, row.ev, row.msg) for row in keeping.rows(made, [carry(made)]).collect()}
+    kept = {(row.topic, row.ev, row.msg) for row in kept_rows.rows(made, [carry(made)]).collect()}
     assert ("a", "retained_set", 2) in kept
 
 
@@ -55,4 +55,4 @@ def test_of_a_topic_older_than_the_history_nothing_is_said(history, view) -> Non
     made = view(history)
     (outcome,) = check(made)
     assert (outcome.status, outcome.checked, outcome.unknown) == ("ok", 1, 0)
-    assert sorted(row.topic for row in keeping.rows(made, [carry(made)]).collect()) == ["a", "b"]
+    assert sorted(row.topic for row in kept_rows.rows(made, [carry(made)]).collect()) == ["a", "b"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from audit.database import reading as tables
+from audit.database import reading
 from audit.database.reader import SKIP, Database, SourceError
 from audit.database.reading import arrow_schema, columns_of, plan, read
 from storage.errors import StorageError
@@ -65,7 +65,7 @@ def test_what_the_engine_recorded_is_read_as_it_was(tmp_path: Path) -> None:
 def test_a_large_history_comes_in_bounded_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "EVENTS_BATCH", 6)
+    monkeypatch.setattr(reading, "EVENTS_BATCH", 6)
     data = with_history(tmp_path, {(1, seq): tick(seq) for seq in range(1, 41, 2)})
     with Database(data) as database:
         (part,) = plan(database, "history")
@@ -78,7 +78,7 @@ def test_parts_together_are_all_of_the_table_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PART_KEYS", "HISTORY_PART_KEYS", "MESSAGES_PART"):
-        monkeypatch.setattr(tables, name, 10)
+        monkeypatch.setattr(reading, name, 10)
     broker = Broker()
     for number in range(60):
         broker.durable(f"device-{number:03}", "t").drop()
@@ -95,10 +95,10 @@ def test_parts_together_are_all_of_the_table_each_row_once(
                 for batch in read(database, name, part)
                 for row in batch.to_pylist()
             ]
-            monkeypatch.setattr(tables, "PARTS_MAX", 1)
+            monkeypatch.setattr(reading, "PARTS_MAX", 1)
             assert len(plan(database, name)) == 1
             assert together == rows_of(data, name), name
-            monkeypatch.setattr(tables, "PARTS_MAX", 64)
+            monkeypatch.setattr(reading, "PARTS_MAX", 64)
         used = [list(read(database, "sessions", part)) for part in plan(database, "sessions")]
         assert sum(bool(batches) for batches in used) >= 4, "keys are spread over the parts"
 
@@ -114,7 +114,7 @@ def test_a_single_key_and_none_are_one_part_and_none(tmp_path: Path) -> None:
 
 def test_columns_are_nullable_and_plain() -> None:
     assert columns_of("sessions")[0] == ("client_id", "string")
-    for name in ("history", "damage", *tables.TABLES):
+    for name in ("history", "damage", *reading.TABLES):
         for field in arrow_schema(name):
             assert not pa.types.is_dictionary(field.type), (name, field)
     with pytest.raises(SourceError, match=r"table 'nix': expected one of history, damage, sess"):

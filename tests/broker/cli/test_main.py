@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker import build
-from broker.security import password_file as passwords
-from broker.security import password_hashes as hashes
+from broker.security import password_file, password_hashes
 from broker.version import VERSION
 from storage.history import events
 from storage.history.packed_rows import history_key
@@ -164,12 +163,12 @@ def test_passwd_creates_changes_and_deletes_users(run: Run, tmp_path: Path) -> N
     assert run("passwd", "-c", "users", "anna", input="first\n").returncode == 0
     assert run("passwd", "-b", "users", "ben", "his").returncode == 0
     assert run("passwd", "users", "anna", input="second\n").returncode == 0
-    users = passwords.load(str(path))
+    users = password_file.load(str(path))
     assert list(users) == ["anna", "ben"]
-    assert hashes.verify(users["anna"], b"second")
-    assert hashes.verify(users["ben"], b"his")
+    assert password_hashes.verify(users["anna"], b"second")
+    assert password_hashes.verify(users["ben"], b"his")
     assert run("passwd", "-D", "users", "anna").returncode == 0
-    assert list(passwords.load(str(path))) == ["ben"]
+    assert list(password_file.load(str(path))) == ["ben"]
 
 
 def test_passwd_writes_keys_for_scram_and_leaves_other_lines_alone(
@@ -179,13 +178,13 @@ def test_passwd_writes_keys_for_scram_and_leaves_other_lines_alone(
     path.write_text(f"old:{MOSQUITTO_7}\n")
     assert run("passwd", "--scram", "-b", "users", "anna", "hers").returncode == 0
     assert path.read_text().startswith(f"old:{MOSQUITTO_7}\nanna:SCRAM-SHA-256$")
-    users = passwords.load(str(path))
-    assert users["anna"].scheme == hashes.SCRAM
-    assert hashes.verify(users["anna"], b"hers")
+    users = password_file.load(str(path))
+    assert users["anna"].scheme == password_hashes.SCRAM
+    assert password_hashes.verify(users["anna"], b"hers")
     assert run("passwd", "--scram", "users", "ben", input="hers\n").returncode == 0
-    assert passwords.load(str(path))["ben"].salt != users["anna"].salt
+    assert password_file.load(str(path))["ben"].salt != users["anna"].salt
     assert run("passwd", "users", "anna", input="plain\n").returncode == 0
-    assert passwords.load(str(path))["anna"].scheme == hashes.ARGON2ID
+    assert password_file.load(str(path))["anna"].scheme == password_hashes.ARGON2ID
 
 
 @pytest.mark.parametrize(

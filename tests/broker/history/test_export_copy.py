@@ -10,8 +10,7 @@ from broker.configuration.config import Config
 from broker.history.export_copy import export
 from broker.history.queries import HistoryError
 from broker.history.segment_files import SegmentWriter
-from storage.history import packed_rows as rows
-from storage.history import segments
+from storage.history import packed_rows, segments
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
 from storage.local.data_directory import DataDirectory
@@ -94,7 +93,9 @@ def test_an_export_again_has_what_was_sealed_otherwise_since_once(
     target = tmp_path / "out"
     export(config, str(target))
     bodies = [unseal(value, "row") for value in told()]
-    later = rows.pack(rows.peek(bodies[4])[0], 0, 8, 1, [100, 0, 0, 0, 0, 1, 0, 0, 0, 0], [], [])
+    later = packed_rows.pack(
+        packed_rows.peek(bodies[4])[0], 0, 8, 1, [100, 0, 0, 0, 0, 1, 0, 0, 0, 0], [], []
+    )
     bodies.append(later)
     store = RocksStore(Path(config.shell.data_dir) / "db")
     store.write([(HISTORY, history_key(1, 8), seal(later))])

@@ -6,7 +6,7 @@ import pytest
 
 from broker.configuration.config import ConfigError, Shell
 from broker.configuration.option_types import NAME
-from broker.history import location as history_place
+from broker.history import location
 
 
 def shell(tmp_path: Path) -> Shell:
@@ -29,7 +29,7 @@ def shell(tmp_path: Path) -> Shell:
     ],
 )
 def test_a_host_name_is_made_a_name_that_no_file_name_minds(host: str, node: str) -> None:
-    assert history_place.clean(host) == node
+    assert location.clean(host) == node
     assert NAME.fullmatch(node)
 
 
@@ -38,22 +38,22 @@ def test_the_name_is_kept_when_the_host_gets_another_one(
 ) -> None:
     settings = shell(tmp_path)
     monkeypatch.setattr("socket.gethostname", lambda: "first-host")
-    place = history_place.settle(settings)
+    place = location.settle(settings)
     assert place.node == "first_host"
     assert place.directory == tmp_path / "data" / "history"
     monkeypatch.setattr("socket.gethostname", lambda: "second-host")
-    assert history_place.settle(settings).node == "first_host"
+    assert location.settle(settings).node == "first_host"
     settings.history_node = "chosen"
-    assert history_place.find(settings).node == "chosen"
-    (tmp_path / "data" / history_place.NODE_FILE).write_bytes(b"\xff\n")
+    assert location.find(settings).node == "chosen"
+    (tmp_path / "data" / location.NODE_FILE).write_bytes(b"\xff\n")
     settings.history_node = None
-    assert history_place.settle(settings).node == "second_host"
+    assert location.settle(settings).node == "second_host"
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     settings = shell(tmp_path)
     settings.history_dir = str(tmp_path / "elsewhere")
-    assert history_place.find(settings).directory == tmp_path / "elsewhere"
+    assert location.find(settings).directory == tmp_path / "elsewhere"
     assert list(tmp_path.iterdir()) == [tmp_path / "data"]
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -63,12 +63,12 @@ def test_a_directory_that_is_none_is_refused_with_the_key(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     for name in ("file", "file/under"):
         settings.history_dir = str(tmp_path / name)
-        for use in (history_place.check, history_place.settle):
+        for use in (location.check, location.settle):
             with pytest.raises(
                 ConfigError, match=r"^history\.dir = '.*': .*/file is not a directory$"
             ):
                 use(settings)
     settings.history_dir = str(tmp_path / "new" / "one")
-    history_place.check(settings)
+    location.check(settings)
     assert not (tmp_path / "new").exists()
-    assert history_place.settle(settings).directory.is_dir()
+    assert location.settle(settings).directory.is_dir()

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from broker.configuration.config import Config, load
-from broker.history import queries as history_command
-from broker.history import reader as history_reader
+from broker.history import queries, reader
 from broker.history.queries import HistoryError, tail, timeline
 from broker.history.segment_files import SegmentWriter
-from storage.history import events
-from storage.history import packed_rows as rows
+from storage.history import events, packed_rows
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
 from storage.local.data_directory import DataDirectory
@@ -24,28 +22,30 @@ from tests.storage.history.history_cases import NOW_MS, Tick
 def told() -> list[bytes]:
     """Return rows of a message from "p" that is owed to "s" and to "q", in five ticks."""
     ticks = [Tick() for _ in range(5)]
-    ticks[0].record(events.SESSION_CREATED, rows.HAS_EXPIRY, who="s\0", words={1: 7, 2: 1, 8: 60})
+    ticks[0].record(
+        events.SESSION_CREATED, packed_rows.HAS_EXPIRY, who="s\0", words={1: 7, 2: 1, 8: 60}
+    )
     ticks[1].record(
         events.MSG_ACCEPTED,
-        rows.HAS_MSG | rows.HAS_PUB_QOS | rows.HAS_BYTES,
+        packed_rows.HAS_MSG | packed_rows.HAS_PUB_QOS | packed_rows.HAS_BYTES,
         who="p\0",
         text="t",
         pub_qos=1,
         words={1: 8, 2: 2, 4: 41, 7: 5},
     )
-    ticks[1].record(events.MSG_PERSISTED, rows.HAS_MSG, words={4: 41})
+    ticks[1].record(events.MSG_PERSISTED, packed_rows.HAS_MSG, words={4: 41})
     for client in ("s", "q"):
         ticks[2].record(
             events.MSG_DELIVERED,
-            rows.HAS_MSG | rows.HAS_QOS,
+            packed_rows.HAS_MSG | packed_rows.HAS_QOS,
             who=f"{client}\0",
             qos=1,
             words={1: 7, 2: 1, 4: 41},
         )
-    ticks[3].record(events.MSG_ACKED, rows.HAS_MSG, who="s\0", words={1: 7, 2: 1, 4: 41})
+    ticks[3].record(events.MSG_ACKED, packed_rows.HAS_MSG, who="s\0", words={1: 7, 2: 1, 4: 41})
     ticks[4].record(
         events.MSG_DROPPED,
-        rows.HAS_MSG | rows.HAS_COUNT | rows.HAS_REASON,
+        packed_rows.HAS_MSG | packed_rows.HAS_COUNT | packed_rows.HAS_REASON,
         who="q\0",
         reason=1027,
         words={1: 9, 4: 40, 8: 44, 9: 3},
@@ -54,7 +54,7 @@ def told() -> list[bytes]:
     for number, tick in enumerate(ticks):
         body = tick.pack(seq, NOW_MS + number)
         packed.append(seal(body))
-        seq += rows.peek(body)[2]
+        seq += packed_rows.peek(body)[2]
     return packed
 
 
@@ -69,7 +69,9 @@ def recorded(tmp_path: Path) -> Config:
     place = DataDirectory(tmp_path / "data")
     store = RocksStore(place.database, families=[HISTORY])
     bodies = [unseal(value, "row") for value in told()]
-    store.write([(HISTORY, history_key(1, rows.peek(body)[1]), seal(body)) for body in bodies[2:]])
+    store.write(
+        [(HISTORY, history_key(1, packed_rows.peek(body)[1]), seal(body)) for body in bodies[2:]]
+    )
     store.close()
     place.close()
     writer = SegmentWriter(tmp_path / "data" / "history", "edge", keep_days=0)
@@ -107,7 +109,7 @@ def test_tail_tells_the_last_events_of_segments_and_database(config: Config) -> 
 
 
 def test_follow_goes_on_with_what_comes(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_command, "FOLLOW_S", 0)
+    monkeypatch.setattr(queries, "FOLLOW_S", 0)
     store = RocksStore(Path(config.shell.data_dir) / "db")
     found = tail(config, 1, as_json=False, follow=True)
     assert lines([next(found)]) == ["q: 3 messages between 40 and 44 dropped: max age"]
@@ -126,7 +128,7 @@ def test_follow_goes_on_with_what_comes(config: Config, monkeypatch: pytest.Monk
 
 def test_follow_may_begin_with_what_comes(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Does `tail -n 0 -f` print the whole history first?"""
-    monkeypatch.setattr(history_command, "FOLLOW_S", 0)
+    monkeypatch.setattr(queries, "FOLLOW_S", 0)
     found = tail(config, 0, as_json=False, follow=True)
     store = RocksStore(Path(config.shell.data_dir) / "db")
 
@@ -135,7 +137,7 @@ def test_follow_may_begin_with_what_comes(config: Config, monkeypatch: pytest.Mo
         tick.record(events.SESSION_EXPIRED, who="s\0", words={1: 7})
         store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8, NOW_MS + 9)))])
 
-    monkeypatch.setattr(history_command.time, "sleep", write)
+    monkeypatch.setattr(queries.time, "sleep", write)
     assert lines([next(found)]) == ["s: session expired"]
     store.close()
 
@@ -145,14 +147,14 @@ def test_tail_takes_no_more_of_a_segment_than_it_shows(
 ) -> None:
     """Does the end of a segment of 500,000 events cost a few gigabytes?"""
     taken: list[int] = []
-    read = history_reader.History.events_of
+    read = reader.History.events_of
 
-    def count(history: history_reader.History, *arguments: Any) -> list[history_reader.Event]:
+    def count(history: reader.History, *arguments: Any) -> list[reader.Event]:
         found = read(history, *arguments)
         taken.append(len(found))
         return found
 
-    monkeypatch.setattr(history_reader.History, "events_of", count)
+    monkeypatch.setattr(reader.History, "events_of", count)
     assert len(list(tail(config, 4, as_json=False, follow=False))) == 4
     assert taken == [2]
 
@@ -225,17 +227,17 @@ def test_a_client_is_found_by_its_name_where_names_are_hashed(config: Config) ->
 def test_a_client_is_found_by_its_name_where_names_are_shortened(config: Config) -> None:
     endless = "x" * 2000
     tick = Tick()
-    tick.record(events.SESSION_EXPIRED, who=f"{rows.shortened(endless)}\0", words={1: 7})
+    tick.record(events.SESSION_EXPIRED, who=f"{packed_rows.shortened(endless)}\0", words={1: 7})
     store = RocksStore(Path(config.shell.data_dir) / "db")
     store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8)))])
     store.close()
-    assert ask(config, endless, None) == [f"{rows.shortened(endless)}: session expired"]
+    assert ask(config, endless, None) == [f"{packed_rows.shortened(endless)}: session expired"]
 
 
 def test_without_pyarrow_the_rest_is_told_with_a_note(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_reader, "can_read_segments", lambda: False)
+    monkeypatch.setattr(reader, "can_read_segments", lambda: False)
     note = "(1 segments are left out: reading them takes pyarrow; pip install 'holdfast[history]')"
     assert ask(config, "s", None) == ["s: acknowledged message 41", note]
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note
@@ -258,7 +260,7 @@ def test_a_damaged_segment_is_named_after_what_all_others_tell(config: Config) -
 def test_a_damaged_segment_does_not_keep_from_following(
     config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(history_command, "FOLLOW_S", 0)
+    monkeypatch.setattr(queries, "FOLLOW_S", 0)
     history = Path(config.shell.data_dir) / "history"
     (segment,) = segment_names(history)
     segment.path.write_bytes(segment.path.read_bytes()[:1000])
@@ -285,7 +287,7 @@ def test_a_damaged_segment_does_not_keep_from_following(
         if len(looks) == 3:
             store.write([(HISTORY, history_key(1, 10), seal(bodies[2]))])
 
-    monkeypatch.setattr(history_command.time, "sleep", look)
+    monkeypatch.setattr(queries.time, "sleep", look)
     assert lines([next(found)]) == ["s: session expired"]
     assert capsys.readouterr().err.count(f"left out: history segment {newest.path}: ") == 1
     store.close()

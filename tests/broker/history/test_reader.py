@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.history import reader as history_reader
+from broker.history import reader
 from broker.history.location import Place
 from broker.history.reader import History
 from broker.history.segment_files import SegmentWriter
@@ -72,7 +72,7 @@ def test_without_pyarrow_segments_are_counted_as_left_out(
 ) -> None:
     put(tmp_path, (1, 6, 1))
     export(tmp_path, 1, 1, 5)
-    monkeypatch.setattr(history_reader, "can_read_segments", lambda: False)
+    monkeypatch.setattr(reader, "can_read_segments", lambda: False)
     with History(tmp_path / "db", place(tmp_path)) as history:
         (segment,) = history.sealed()
         assert history.events_of(segment) == []

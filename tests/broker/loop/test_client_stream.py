@@ -5,14 +5,20 @@ import gc
 
 import pytest
 
-from broker.loop import client_stream as transport
+from broker.loop import client_stream
 from broker.loop.client_stream import remote_name
 from mqtt.encoder import encode
-from mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
+from mqtt.packets import Disconnect, Pingreq, Pingresp, Suback
 from session.live.connection import Connection
-from session.settings import Settings
 from storage.errors import Unrecoverable
-from tests.broker.inside import InsideBroker, publish, run, subscribe
+from tests.broker.inside import (
+    InsideBroker,
+    expect_drops_while_not_reading,
+    publish,
+    run,
+    small_out_buffer,
+    subscribe,
+)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_a_closed_stream_sends_what_was_written_and_then_ends_whatever_is_said()
 def test_a_peer_that_does_not_close_is_dropped_after_the_linger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "LINGER_S", 0.05)
+    monkeypatch.setattr(client_stream, "LINGER_S", 0.05)
 
     async def scenario(broker: InsideBroker) -> None:
         peer = await broker.connect("c")
@@ -164,29 +170,14 @@ def test_a_peer_that_does_not_close_is_dropped_after_the_linger(
 
 
 def test_a_slow_consumer_is_told_to_the_engine_and_back() -> None:
-    settings = Settings()
-    settings.out_buffer_bytes_max = 16 * 1024
-
     async def scenario(broker: InsideBroker) -> None:
         slow = await broker.connect("slow")
         slow.send(subscribe("a", 0))
         await slow.receive(Suback)
         fast = await broker.connect("fast")
-        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
-        for _ in range(200):
-            fast.send(*[publish("a", b"x" * 60_000, 0)] * 4, publish("b"))
-            await fast.receive(Puback)
-            if broker.counters.dropped["slow_consumer"]:
-                break
-        assert broker.counters.dropped["slow_consumer"]
-        sent = broker.counters.messages_sent[0]
-        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
-        for _ in range(sent):
-            await slow.receive(Publish)
-        fast.send(publish("a", b"y", 0))
-        assert (await slow.receive(Publish)).payload == b"y"
+        await expect_drops_while_not_reading(broker, slow, fast)
 
-    run(scenario, settings=settings)
+    run(scenario, settings=small_out_buffer())
 
 
 def test_a_failing_store_met_by_one_connection_ends_everything(

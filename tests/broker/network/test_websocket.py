@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from broker.configuration.listener_options import WEBSOCKET, Endpoint
-from broker.loop import client_stream as transport
+from broker.loop import client_stream
 from broker.loop.client_stream import ClientStream
 from broker.network import websocket
 from broker.network.websocket import FRAME_SPARE_BYTES, SLICE_BYTES
@@ -18,7 +18,14 @@ from mqtt.encoder import encode
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from session.live.connection import Connection
 from session.settings import Settings
-from tests.broker.inside import InsideBroker, publish, run, subscribe
+from tests.broker.inside import (
+    InsideBroker,
+    expect_drops_while_not_reading,
+    publish,
+    run,
+    small_out_buffer,
+    subscribe,
+)
 from tests.broker.network.certificates import Authority
 from tests.broker.network.webclient import (
     BINARY,
@@ -543,7 +550,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def test_a_peer_that_does_not_end_its_side_is_dropped(
     loop: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (transport, websocket):
+    for module in (client_stream, websocket):
         monkeypatch.setattr(module, "LINGER_S", 0.05)
 
     async def scenario(broker: InsideBroker, connect: Open) -> None:
@@ -646,29 +653,14 @@ def test_a_read_in_pieces_stays_in_order_when_it_is_paused_within(
 
 @BOTH
 def test_a_slow_consumer_is_told_to_the_engine_and_back(loop: str) -> None:
-    settings = Settings()
-    settings.out_buffer_bytes_max = 16 * 1024
-
     async def scenario(broker: InsideBroker, connect: Open) -> None:
         slow = await accepted(connect, "slow")
         slow.send(subscribe("a", 0))
         await slow.receive(Suback)
         fast = await accepted(connect, "fast")
-        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
-        for _ in range(200):
-            fast.send(*[publish("a", b"x" * 60_000, 0)] * 4, publish("b"))
-            await fast.receive(Puback)
-            if broker.counters.dropped["slow_consumer"]:
-                break
-        assert broker.counters.dropped["slow_consumer"]
-        sent = broker.counters.messages_sent[0]
-        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
-        for _ in range(sent):
-            await slow.receive(Publish)
-        fast.send(publish("a", b"y", 0))
-        assert (await slow.receive(Publish)).payload == b"y"
+        await expect_drops_while_not_reading(broker, slow, fast)
 
-    serve(scenario, settings=settings, loop=loop)
+    serve(scenario, settings=small_out_buffer(), loop=loop)
 
 
 def test_idle_connections_cost_no_processor_time() -> None:

@@ -6,10 +6,9 @@ import hashlib
 import struct
 from typing import Final
 
-from mqtt.decoder import Decoder
 from mqtt.encoder import encode
 from mqtt.packets import Packet
-from tests.broker.inside import PATIENCE_S, P
+from tests.broker.inside import PATIENCE_S, Peer
 
 KEY: Final = base64.b64encode(b"0123456789abcdef").decode()
 ACCEPT: Final = base64.b64encode(
@@ -70,14 +69,8 @@ def close_frame(code: int | None = None, reason: bytes = b"") -> bytes:
     return frame(b"" if code is None else struct.pack("!H", code) + reason, CLOSE)
 
 
-class WebPeer:
+class WebPeer(Peer):
     """One connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._decoder = Decoder("client", 0, 5)
-        self._packets: list[Packet] = []
 
     def write(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -116,16 +109,10 @@ class WebPeer:
         """Send packets, all in one frame."""
         self.write(frame(b"".join(encode(packet, 5) for packet in packets)))
 
-    async def receive(self, kind: type[P]) -> P:
-        """Return the next packet, which must be of `kind`."""
-        while not self._packets:
-            opcode, payload = await self.receive_frame()
-            assert opcode == BINARY, (opcode, payload)
-            self._packets = self._decoder.receive(payload)
-            assert self._decoder.error is None
-        packet = self._packets.pop(0)
-        assert isinstance(packet, kind), packet
-        return packet
+    async def _read(self) -> bytes:
+        opcode, payload = await self.receive_frame()
+        assert opcode == BINARY, (opcode, payload)
+        return payload
 
     async def closed(self, code: int | None = None) -> None:
         """Expect a Close frame with `code` (none: no frame at all), and the end."""

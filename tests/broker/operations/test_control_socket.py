@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.operations import control_socket as control
+from broker.operations import control_socket
 from broker.operations.control_socket import ControlError, ControlServer, Request, ask
-from tests.broker.loop import Loop
+from tests.broker.event_loop import Loop
 
 
 class Broker:
@@ -54,7 +54,7 @@ def test_a_request_is_answered_on_the_loops_thread(broker: Broker, tmp_path: Pat
 def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(
     broker: Broker, tmp_path: Path
 ) -> None:
-    path = tmp_path / control.NAME
+    path = tmp_path / control_socket.NAME
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     broker.server.close()
     broker.server.close()
@@ -66,7 +66,7 @@ def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(
 def test_what_a_crash_left_is_replaced_however_deep_it_lies(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    (deep / control.NAME).touch()
+    (deep / control_socket.NAME).touch()
     broker = Broker(deep)
     try:
         assert broker.ask(deep, "hello") == {"heard": "hello"}
@@ -84,18 +84,18 @@ def test_noise_is_answered_and_the_next_request_served(
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(15)
-        client.connect(control.NAME)
+        client.connect(control_socket.NAME)
         client.sendall(noise)
         assert client.recv(1000).startswith(b'{"error": "not a line of JSON"}')
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(control.NAME)  # and goes without a word
+        client.connect(control_socket.NAME)  # and goes without a word
     assert broker.ask(tmp_path, "hello") == {"heard": "hello"}
 
 
 def test_a_loop_that_does_not_turn_is_said(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "ANSWER_S", 0.01)
+    monkeypatch.setattr(control_socket, "ANSWER_S", 0.01)
     monkeypatch.setattr(socket.socket, "settimeout", lambda self, seconds: None)
     with pytest.raises(ControlError, match="too busy"):
         ask(tmp_path, {"do": "hello"})

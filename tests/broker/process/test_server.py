@@ -17,8 +17,7 @@ import pytest
 
 from broker import build
 from broker.process.server import GC_FROZEN_AT, freeze_if_grown
-from broker.security import password_file as passwords
-from broker.security import password_hashes as hashes
+from broker.security import password_file, password_hashes
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from storage.local.rocks import RocksStore
@@ -333,15 +332,15 @@ def test_the_health_command_finds_a_running_broker(start: Start) -> None:
 
 def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_path: Path) -> None:
     users = tmp_path / "users"
-    first = {"anna": hashes.hasher().hash("right")}
-    passwords.save(str(users), first)
+    first = {"anna": password_hashes.hasher().hash("right")}
+    password_file.save(str(users), first)
     broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
     client = RawClient(broker.port, "c")
     client.connect(username="anna", password=b"right")
     client.connect(username="anna", password=b"wrong", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
     client.connect(username="ben", password=b"his", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
     client.connect(reason=reasons.NOT_AUTHORIZED)
-    passwords.save(str(users), {**first, "ben": hashes.hasher().hash("his")})
+    password_file.save(str(users), {**first, "ben": password_hashes.hasher().hash("his")})
     broker.signal(signal.SIGHUP)
     wait_for_event(broker, "reload")
     client.connect(username="ben", password=b"his")
@@ -355,7 +354,7 @@ def test_sighup_before_the_broker_is_ready_is_heeded_when_it_is(
     prepare: Start, tmp_path: Path
 ) -> None:
     """It neither ends the process nor is forgotten. A pipe holds the start up where we want it."""
-    users, line = tmp_path / "users", f"anna:{hashes.hasher().hash('right')}\n"
+    users, line = tmp_path / "users", f"anna:{password_hashes.hasher().hash('right')}\n"
     os.mkfifo(users)
     broker = prepare(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
     broker.launch()

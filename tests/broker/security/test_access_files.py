@@ -15,10 +15,10 @@ import pytest
 
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
-from broker.security import access_files as access
+from broker.security import access_files
 from broker.security.access_files import KEY_FILE, Access, AccessError, Loaded, secret_key
 from session.ports import Verdict
-from tests.broker.loop import Loop
+from tests.broker.event_loop import Loop
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 
 RULES = "topic read public/#\nuser anna\ntopic a\npattern read own/%c/#\n"
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_right_keeps_the_broker_from_starting(
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(AccessError):
-        access.check(site.configure())
+        access_files.check(site.configure())
 
 
 @pytest.mark.parametrize("name", ["users", "acl"])
@@ -170,20 +170,20 @@ def test_a_file_that_cannot_be_read_keeps_the_broker_from_starting(site: Site, n
     path = site.users if name == "users" else site.acl
     path.unlink()
     with pytest.raises(AccessError, match=f"{name}: No such file"):
-        access.check(config)
+        access_files.check(config)
     path.mkdir()
     with pytest.raises(AccessError, match=f"{name}: Is a directory"):
-        access.check(config)
+        access_files.check(config)
     path.rmdir()
     path.write_bytes(b"topic read \xff\n")
     with pytest.raises(AccessError, match=f"{name}: expected UTF-8 text"):
-        access.check(config)
+        access_files.check(config)
 
 
 def test_an_acl_file_of_absurd_size_is_a_mistake(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "ACL_BYTES_MAX", 20)
+    monkeypatch.setattr(access_files, "ACL_BYTES_MAX", 20)
     site.write(rules="#" * 21)
     with pytest.raises(AccessError, match="larger than 20 bytes"):
         site.open()
@@ -300,7 +300,7 @@ def test_files_too_large_for_the_memory_leave_everything_as_it_was(
 
     site.write(rules="topic a\n")
     opened = site.open()
-    monkeypatch.setattr(access, "_read_acl", no_memory)
+    monkeypatch.setattr(access_files, "_read_acl", no_memory)
     with pytest.raises(AccessError, match="not enough memory"):
         site.reload(opened)
     assert opened.policy.may_publish("", "c", "a")
@@ -397,24 +397,24 @@ def test_start_and_reload_are_logged_with_one_line_for_each_thing_to_know(
     config = site.configure()
     config.shell.data_dir = str(tmp_path)
     lines = Lines()
-    opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
+    opened = access_files.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     site.opened.append(opened)
     assert [(line["level"], line["event"]) for line in lines.take()] == [("warning", "access")]
     assert (tmp_path / KEY_FILE).exists()
     site.users.chmod(0o600)
     sent_away: list[frozenset[str]] = []
-    access.reload_files(opened, lines.log, sent_away.append)
+    access_files.reload_files(opened, lines.log, sent_away.append)
     site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"], line["users"], line["rules"]) == ("info", "reload", 1, 3)
     assert (line["revoked"], sent_away) == (0, [])
     site.write("", None)
-    access.reload_files(opened, lines.log, sent_away.append)
+    access_files.reload_files(opened, lines.log, sent_away.append)
     site.loop.run_one()
     (line,) = lines.take()
     assert (line["revoked"], sent_away) == (1, [frozenset({"anna"})])
     site.write(None, "garbled\n")
-    access.reload_files(opened, lines.log, sent_away.append)
+    access_files.reload_files(opened, lines.log, sent_away.append)
     site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"]) == ("error", "reload_failed")
@@ -428,7 +428,7 @@ def test_without_files_there_is_no_key_and_nothing_to_read_again(
     config = site.configure()
     config.shell.data_dir = str(tmp_path / "data")
     lines = Lines()
-    opened = access.open_files(config, lines.log, site.loop.call_soon_threadsafe)
+    opened = access_files.open_files(config, lines.log, site.loop.call_soon_threadsafe)
     assert lines.take() == []
     assert not (tmp_path / "data").exists()
     assert not opened.has_files
@@ -439,7 +439,7 @@ def test_a_key_that_cannot_be_kept_is_logged(site: Site, tmp_path: Path) -> None
     config = site.configure()
     config.shell.data_dir = str(tmp_path / "absent")
     lines = Lines()
-    site.opened.append(access.open_files(config, lines.log, lambda call, *arguments: None))
+    site.opened.append(access_files.open_files(config, lines.log, lambda call, *arguments: None))
     (line,) = lines.take()
     assert line["level"] == "warning"
     assert "for this run only" in line["message"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.security import password_hashes as hashes
+from broker.security import password_hashes
 from conformance.scram import METHOD, ScramClient
 from mqtt import reasons
 from mqtt.packets import Auth, Connack, Connect, Puback, Suback, Subscribe, Subscription, Will
@@ -177,8 +177,8 @@ def test_users_of_every_kind_log_in(start: Start, tmp_path: Path) -> None:
         command = ["mosquitto_passwd", "-H", kind, "-b", str(users), name, "wörd"]
         subprocess.run(command, check=True, capture_output=True)
     with users.open("a") as stream:
-        stream.write(f"ours:{hashes.hasher().hash('wörd')}\n")
-        stream.write(f"scram:{hashes.scram_line('wörd'.encode(), bytes(16))}\n")
+        stream.write(f"ours:{password_hashes.hasher().hash('wörd')}\n")
+        stream.write(f"scram:{password_hashes.scram_line('wörd'.encode(), bytes(16))}\n")
     broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users))
     for name in ("seven", "six", "ours", "scram"):
         client = RawClient(broker.port, name)

@@ -3,8 +3,7 @@
 import base64
 from collections import Counter
 
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_hashes, scram
 from broker.security.accounts import Accounts
 from broker.security.password_hashes import StoredHash, parse
 
@@ -46,8 +45,8 @@ def test_a_stranger_costs_what_some_user_costs_in_the_proportion_of_the_file() -
     users = {f"a{n}": argon() for n in range(3)} | {"p": pbkdf2(101)}
     accounts = Accounts(users, KEY)
     found = Counter(accounts.to_verify(name).scheme for name in names(2000))
-    assert found.keys() == {hashes.ARGON2ID, hashes.PBKDF2}
-    assert 400 < found[hashes.PBKDF2] < 600
+    assert found.keys() == {password_hashes.ARGON2ID, password_hashes.PBKDF2}
+    assert 400 < found[password_hashes.PBKDF2] < 600
 
 
 def test_a_stranger_costs_the_same_every_time_and_after_a_restart() -> None:
@@ -78,8 +77,8 @@ def test_who_stands_in_for_whom_cannot_be_foreseen_without_the_key() -> None:
 
 def test_without_any_user_a_stranger_costs_what_we_would_write() -> None:
     accounts = Accounts({}, KEY)
-    assert accounts.to_verify("anna").cost == parse(hashes.hasher().hash("x")).cost
-    assert not hashes.verify(accounts.to_verify("anna"), b"")
+    assert accounts.to_verify("anna").cost == parse(password_hashes.hasher().hash("x")).cost
+    assert not password_hashes.verify(accounts.to_verify("anna"), b"")
 
 
 def test_users_who_are_gone_or_have_another_password_are_revoked() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.security import authenticators as auth
-from broker.security import password_hashes as hashes
+from broker.security import authenticators, password_hashes
 from broker.security.accounts import Accounts
 from broker.security.authenticators import (
     AllowAll,
@@ -21,7 +20,7 @@ from broker.security.password_hashes import StoredHash, parse
 from conformance.scram import ScramClient
 from mqtt import reasons
 from session.ports import STEP_CONTINUE, STEP_REFUSED, STEP_SUCCESS, Step, Verdict
-from tests.broker.loop import Loop
+from tests.broker.event_loop import Loop
 from tests.broker.security.stored import MOSQUITTO_6, SCRAM
 
 KEY = b"k" * 32
@@ -35,7 +34,7 @@ def loop() -> Loop:
 @pytest.fixture(scope="module")
 def anna() -> dict[str, StoredHash]:
     """Return a file of one user whose password is "right"."""
-    return {"anna": parse(hashes.hasher().hash("right"))}
+    return {"anna": parse(password_hashes.hasher().hash("right"))}
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_a_stranger_is_refused_even_with_the_password_of_who_stands_in(
     open_file: Callable[..., PasswordFile], loop: Loop
 ) -> None:
     file = open_file()
-    assert hashes.verify(file.accounts.to_verify("nobody"), b"right")
+    assert password_hashes.verify(file.accounts.to_verify("nobody"), b"right")
     verdict, _ = ask(file, loop, "nobody", b"right")
     assert (verdict.ok, verdict.reason_code) == (False, reasons.BAD_USER_NAME_OR_PASSWORD)
 
@@ -168,7 +167,7 @@ def test_anonymous_clients_get_what_the_setting_says(
 def test_more_checks_than_can_wait_are_refused_as_busy(
     open_file: Callable[..., PasswordFile], loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "WAITING_CHECKS_MAX", 1)
+    monkeypatch.setattr(authenticators, "WAITING_CHECKS_MAX", 1)
     file = open_file()
     verdicts: list[Verdict] = []
     file.authenticate("c", "anna", b"right", verdicts.append)
@@ -209,7 +208,7 @@ def test_threads_that_hash_let_the_others_go_first(
     file._verify = observed
     ask(file, loop, "anna", b"right")
     ours = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert found == [min(ours + auth.HASHING_NICENESS, 19)]
+    assert found == [min(ours + authenticators.HASHING_NICENESS, 19)]
 
 
 def test_new_accounts_count_from_the_next_check(

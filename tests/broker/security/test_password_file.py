@@ -6,28 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from broker.security import password_file as passwords
-from broker.security import password_hashes as hashes
+from broker.security import password_file, password_hashes
 from broker.security.password_file import PasswordFileError
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 
 
 def test_a_saved_user_matches_its_own_password_only(tmp_path: Path) -> None:
     path = str(tmp_path / "users")
-    passwords.save(path, {"anna": hashes.hasher().hash("right")})
-    users = passwords.load(path)
+    password_file.save(path, {"anna": password_hashes.hasher().hash("right")})
+    users = password_file.load(path)
     assert list(users) == ["anna"]
-    assert hashes.verify(users["anna"], b"right")
-    assert not hashes.verify(users["anna"], b"wrong")
+    assert password_hashes.verify(users["anna"], b"right")
+    assert not password_hashes.verify(users["anna"], b"wrong")
     assert b"right" not in Path(path).read_bytes()
 
 
 def test_a_new_file_is_private_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "users"
-    passwords.save(str(path), {})
+    password_file.save(str(path), {})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    passwords.save(str(path), {})
+    password_file.save(str(path), {})
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert os.listdir(tmp_path) == ["users"]
 
@@ -35,7 +34,7 @@ def test_a_new_file_is_private_and_an_old_one_keeps_its_mode(tmp_path: Path) -> 
 def test_comments_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(f"# ours\n\n  \nanna:{ARGON2ID}\r\n")
-    users = passwords.load(str(path))
+    users = password_file.load(str(path))
     assert {name: stored.text for name, stored in users.items()} == {"anna": ARGON2ID}
 
 
@@ -43,14 +42,14 @@ def test_one_file_may_hold_every_kind_of_hash(tmp_path: Path) -> None:
     path = tmp_path / "users"
     lines = {"d": SCRAM, "a b": ARGON2ID, "c": MOSQUITTO_6, "bén": MOSQUITTO_7}
     path.write_text("".join(f"{name}:{text}\n" for name, text in lines.items()))
-    users = passwords.load(str(path))
+    users = password_file.load(str(path))
     assert [stored.scheme for stored in users.values()] == [
-        hashes.SCRAM,
-        hashes.ARGON2ID,
-        hashes.SHA512,
-        hashes.PBKDF2,
+        password_hashes.SCRAM,
+        password_hashes.ARGON2ID,
+        password_hashes.SHA512,
+        password_hashes.PBKDF2,
     ]
-    passwords.save(str(path), {name: stored.text for name, stored in users.items()})
+    password_file.save(str(path), {name: stored.text for name, stored in users.items()})
     assert path.read_text() == "".join(f"{name}:{text}\n" for name, text in lines.items())
 
 
@@ -76,7 +75,7 @@ def test_a_damaged_file_is_refused_with_its_line(
     path = tmp_path / "users"
     path.write_bytes(content)
     with pytest.raises(PasswordFileError) as caught:
-        passwords.load(str(path))
+        password_file.load(str(path))
     assert complaint in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -86,21 +85,21 @@ def test_a_damaged_file_is_refused_with_its_line(
 def test_names_that_are_the_same_to_scram_may_both_have_other_hashes(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(f"IX:{SCRAM}\n\u2168:{ARGON2ID}\n")
-    assert list(passwords.load(str(path))) == ["IX", "\u2168"]
+    assert list(password_file.load(str(path))) == ["IX", "\u2168"]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(PasswordFileError, match="No such file"):
-        passwords.save(str(tmp_path / "absent" / "users"), {})
+        password_file.save(str(tmp_path / "absent" / "users"), {})
     with pytest.raises(PasswordFileError, match="No such file"):
-        passwords.load(str(tmp_path / "absent"))
+        password_file.load(str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize("username", ["", "a:b", "a\nb", "#a", " a", "a ", "x" * 65_536])
 def test_user_names_that_would_break_the_file_are_refused(username: str) -> None:
-    assert passwords.username_problem(username) is not None
+    assert password_file.username_problem(username) is not None
 
 
 @pytest.mark.parametrize("username", ["anna", "ä ö", "a#b", "device/7", "日本"])
 def test_ordinary_user_names_are_taken(username: str) -> None:
-    assert passwords.username_problem(username) is None
+    assert password_file.username_problem(username) is None

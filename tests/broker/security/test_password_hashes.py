@@ -10,9 +10,7 @@ import scramp  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.security import password_file as passwords
-from broker.security import password_hashes as hashes
-from broker.security import scram
+from broker.security import password_file, password_hashes, scram
 from broker.security.password_hashes import parse, verify
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 
@@ -42,7 +40,7 @@ def test_what_mosquitto_passwd_writes_today_is_verified(tmp_path: Path, kind: st
     for name, password in users.items():
         command = ["mosquitto_passwd", "-H", kind, "-b", str(path), name, password]
         subprocess.run(command, check=True, capture_output=True)
-    found = passwords.load(str(path))
+    found = password_file.load(str(path))
     assert list(found) == list(users)
     for name, stored in found.items():
         assert verify(stored, users[name].encode())
@@ -50,8 +48,12 @@ def test_what_mosquitto_passwd_writes_today_is_verified(tmp_path: Path, kind: st
 
 
 def test_our_own_hashes_are_verified() -> None:
-    stored = parse(hashes.hasher().hash("right"))
-    assert stored.cost == (hashes.MEMORY_KIB, hashes.TIME_COST, hashes.LANES)
+    stored = parse(password_hashes.hasher().hash("right"))
+    assert stored.cost == (
+        password_hashes.MEMORY_KIB,
+        password_hashes.TIME_COST,
+        password_hashes.LANES,
+    )
     assert verify(stored, b"right")
     assert not verify(stored, b"wrong")
 
@@ -59,7 +61,7 @@ def test_our_own_hashes_are_verified() -> None:
 @pytest.mark.parametrize("password", ["pencil", "x, y=z", "wört", "pass\u00a0word\u00ad", "\u2168"])
 def test_our_scram_lines_hold_the_keys_a_foreign_implementation_derives(password: str) -> None:
     salt = bytes(range(16))
-    line = hashes.scram_line(password.encode(), salt)
+    line = password_hashes.scram_line(password.encode(), salt)
     mechanism = scramp.ScramMechanism("SCRAM-SHA-256")
     expected = mechanism.make_auth_info(password, iteration_count=scram.ITERATIONS, salt=salt)
     stored = parse(line)
@@ -73,7 +75,7 @@ def test_a_password_that_clients_would_prepare_differently_gets_no_scram_line(
     password: bytes,
 ) -> None:
     with pytest.raises(ValueError):
-        hashes.scram_line(password, bytes(16))
+        password_hashes.scram_line(password, bytes(16))
 
 
 @pytest.mark.parametrize("password", ["😀", "\u0627a", "x" * 2000, "ö" * 2000, "a\x07"])

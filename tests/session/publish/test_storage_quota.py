@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Puback, Publish, Pubrec
-from session.publish import storage_quota as quota
+from session.publish import storage_quota
 from tests.session.backlogs import numbers, publish
 from tests.session.harness import Broker
 
@@ -235,7 +235,7 @@ def test_a_v4_message_over_the_retained_limit_is_delivered_but_not_kept() -> Non
 def test_backlogs_of_more_filters_than_are_remembered_are_counted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quota, "BUDGETS_MAX", 2)
+    monkeypatch.setattr(storage_quota, "BUDGETS_MAX", 2)
     broker = Broker(max_offline_messages=2, on_limit="reject")
     broker.durable("s", "t/#", "t/1", "t/2", "t/3").drop()
     accepted = [

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from storage.history import events
-from storage.history import packed_rows as rows
+from storage.history import events, packed_rows
 from storage.history.packed_rows import Row
 
 NOW_MS: Final = 1_763_711_111_111
@@ -16,16 +15,16 @@ NODE: Final = "node7"
 BOOT: Final = 3
 
 SHIFTS: Final = {
-    "reason": rows.REASON_SHIFT,
-    "actor": rows.ACTOR_SHIFT,
-    "qos": rows.QOS_SHIFT,
-    "pub_qos": rows.PUB_QOS_SHIFT,
-    "dup": rows.DUP_SHIFT,
-    "retain": rows.RETAIN_SHIFT,
-    "sp": rows.SP_SHIFT,
-    "clean_start": rows.CLEAN_START_SHIFT,
-    "no_local": rows.NO_LOCAL_SHIFT,
-    "proto": rows.PROTO_SHIFT,
+    "reason": packed_rows.REASON_SHIFT,
+    "actor": packed_rows.ACTOR_SHIFT,
+    "qos": packed_rows.QOS_SHIFT,
+    "pub_qos": packed_rows.PUB_QOS_SHIFT,
+    "dup": packed_rows.DUP_SHIFT,
+    "retain": packed_rows.RETAIN_SHIFT,
+    "sp": packed_rows.SP_SHIFT,
+    "clean_start": packed_rows.CLEAN_START_SHIFT,
+    "no_local": packed_rows.NO_LOCAL_SHIFT,
+    "proto": packed_rows.PROTO_SHIFT,
 }
 
 
@@ -63,14 +62,14 @@ class Tick:
         **fields: int,
     ) -> None:
         """Add a record: the fields of w0 by name, w1 to w9 by number."""
-        record = [0] * rows.RECORD_WORDS
+        record = [0] * packed_rows.RECORD_WORDS
         record[0] = ev | has
         for field_name, value in fields.items():
             record[0] |= value << SHIFTS[field_name]
         record[3] = (
             self.name(who)
-            | self.name(text) << rows.TEXT_SHIFT
-            | self.name(text2) << rows.TEXT2_SHIFT
+            | self.name(text) << packed_rows.TEXT_SHIFT
+            | self.name(text2) << packed_rows.TEXT2_SHIFT
         )
         record[5] = n
         for word, value in (words or {}).items():
@@ -79,14 +78,14 @@ class Tick:
 
     def pack(self, first_seq: int = 1, now_ms: int = NOW_MS) -> bytes:
         """Return the bytes of the tick."""
-        events_count = rows.count_events(self.words, self.extras)
-        return rows.pack(
+        events_count = packed_rows.count_events(self.words, self.extras)
+        return packed_rows.pack(
             now_ms, BOOT_MS, first_seq, events_count, self.words, self.extras, self.names
         )
 
     def row(self, first_seq: int = 1, now_ms: int = NOW_MS) -> Row:
         """Return the tick as its reader sees it."""
-        return rows.unpack(self.pack(first_seq, now_ms))
+        return packed_rows.unpack(self.pack(first_seq, now_ms))
 
 
 def told(row: Row) -> list[dict[str, object]]:
@@ -94,7 +93,7 @@ def told(row: Row) -> list[dict[str, object]]:
     shared = ("v", "node", "boot", "ts", "mono_ns")
     return [
         {name: value for name, value in flat.items() if value is not None and name not in shared}
-        for flat in rows.expand(row, NODE, BOOT)
+        for flat in packed_rows.expand(row, NODE, BOOT)
     ]
 
 
@@ -103,7 +102,11 @@ def run_of_messages() -> Tick:
     tick = Tick()
     tick.record(
         events.MSG_ACCEPTED,
-        rows.HAS_MSG | rows.HAS_PUB_QOS | rows.HAS_FLAGS | rows.HAS_PID | rows.HAS_BYTES,
+        packed_rows.HAS_MSG
+        | packed_rows.HAS_PUB_QOS
+        | packed_rows.HAS_FLAGS
+        | packed_rows.HAS_PID
+        | packed_rows.HAS_BYTES,
         who="sensor\0plant",
         text="täg/☃",
         n=3,
@@ -111,10 +114,15 @@ def run_of_messages() -> Tick:
         pub_qos=1,
         words={1: 70, 2: 9, 4: 500, 6: 65_534, 7: 128, 9: tick.extra(2, 31, 32)},
     )
-    tick.record(events.MSG_PERSISTED, rows.HAS_MSG, n=3, actor=events.STORAGE, words={4: 500})
+    tick.record(
+        events.MSG_PERSISTED, packed_rows.HAS_MSG, n=3, actor=events.STORAGE, words={4: 500}
+    )
     tick.record(
         events.PUB_ACKED,
-        rows.HAS_MSG | rows.HAS_PUB_QOS | rows.HAS_PID | rows.HAS_REASON,
+        packed_rows.HAS_MSG
+        | packed_rows.HAS_PUB_QOS
+        | packed_rows.HAS_PID
+        | packed_rows.HAS_REASON,
         who="sensor\0plant",
         n=3,
         pub_qos=1,
@@ -123,7 +131,7 @@ def run_of_messages() -> Tick:
     )
     tick.record(
         events.MSG_DELIVERED,
-        rows.HAS_MSG | rows.HAS_QOS | rows.HAS_FLAGS | rows.HAS_PID,
+        packed_rows.HAS_MSG | packed_rows.HAS_QOS | packed_rows.HAS_FLAGS | packed_rows.HAS_PID,
         who="reader\0",
         text2="group",
         n=2,
@@ -139,7 +147,7 @@ def everything_else() -> Tick:
     tick = Tick()
     tick.record(
         events.SESSION_RESUMED,
-        rows.HAS_SESSION_STATE | rows.HAS_POSITION | rows.HAS_EXPIRY,
+        packed_rows.HAS_SESSION_STATE | packed_rows.HAS_POSITION | packed_rows.HAS_EXPIRY,
         who="reader\0",
         actor=events.CLIENT,
         proto=5,
@@ -148,14 +156,22 @@ def everything_else() -> Tick:
     )
     tick.record(
         events.SESSION_DISCONNECTED,
-        rows.HAS_SESSION_STATE | rows.HAS_POSITION | rows.HAS_EXPIRY | rows.HAS_REASON,
+        packed_rows.HAS_SESSION_STATE
+        | packed_rows.HAS_POSITION
+        | packed_rows.HAS_EXPIRY
+        | packed_rows.HAS_REASON,
         who="reader\0",
         reason=1002,
-        words={1: 71, 4: 499, 7: tick.extra(2, 1, rows.NULL, rows.NULL, NOW_MS - 7), 8: 60},
+        words={
+            1: 71,
+            4: 499,
+            7: tick.extra(2, 1, packed_rows.NULL, packed_rows.NULL, NOW_MS - 7),
+            8: 60,
+        },
     )
     tick.record(
         events.SUBSCRIBED,
-        rows.HAS_QOS | rows.HAS_STREAM | rows.HAS_POSITION,
+        packed_rows.HAS_QOS | packed_rows.HAS_STREAM | packed_rows.HAS_POSITION,
         who="reader\0",
         text="$share/group/a/+",
         text2="group",
@@ -165,23 +181,29 @@ def everything_else() -> Tick:
     )
     tick.record(
         events.MSG_DROPPED,
-        rows.HAS_MSG | rows.HAS_REASON | rows.HAS_COUNT,
+        packed_rows.HAS_MSG | packed_rows.HAS_REASON | packed_rows.HAS_COUNT,
         who="reader\0",
         reason=1027,
         words={1: 71, 4: 300, 8: 350, 9: 12},
     )
     tick.record(
-        events.WILL_DELAYED, rows.HAS_AT, who="sensor\0plant", words={1: 70, 8: NOW_MS + 5000}
+        events.WILL_DELAYED,
+        packed_rows.HAS_AT,
+        who="sensor\0plant",
+        words={1: 70, 8: NOW_MS + 5000},
     )
     tick.record(
         events.RETAINED_SET,
-        rows.HAS_MSG | rows.HAS_QOS | rows.HAS_BYTES | rows.HAS_AT,
+        packed_rows.HAS_MSG | packed_rows.HAS_QOS | packed_rows.HAS_BYTES | packed_rows.HAS_AT,
         who="sensor\0plant",
         text="a/b",
         words={1: 70, 4: 501, 7: 3, 8: NOW_MS},
     )
     tick.record(
-        events.BOOT, rows.HAS_COUNT | rows.HAS_POSITION, text="books", words={4: 499, 9: 12_345}
+        events.BOOT,
+        packed_rows.HAS_COUNT | packed_rows.HAS_POSITION,
+        text="books",
+        words={4: 499, 9: 12_345},
     )
     tick.record(
         events.BOOKS,
@@ -194,10 +216,10 @@ def everything_else() -> Tick:
 
 _NUMBERS: Final = st.integers(0, 2**62)
 _SMALL: Final = st.integers(0, 2**31 - 1)
-_PIDS: Final = st.integers(0, rows.PID_MAX)
+_PIDS: Final = st.integers(0, packed_rows.PID_MAX)
 _WORDS: Final = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6)
 _TIMES: Final = st.integers(0, 2**42)
-_W7: Final = (0, rows.HAS_BYTES, rows.HAS_STREAM, rows.HAS_SESSION_STATE)
+_W7: Final = (0, packed_rows.HAS_BYTES, packed_rows.HAS_STREAM, packed_rows.HAS_SESSION_STATE)
 
 
 @st.composite
@@ -212,13 +234,13 @@ def ticks(draw: st.DrawFn, records_max: int = 6, ev: int = 0) -> Tick:
 def _draw_record(draw: st.DrawFn, tick: Tick, ev: int) -> None:
     n = 1 if ev == events.BOOKS else draw(st.integers(1, 5))
     has = draw(st.integers(0, 2**13 - 1)) << 48
-    has &= ~(rows.HAS_BYTES | rows.HAS_STREAM | rows.HAS_SESSION_STATE)
-    if has & rows.HAS_MSG:
-        has &= ~rows.HAS_POSITION
-    if has & rows.HAS_EXPIRY:
-        has &= ~rows.HAS_AT
+    has &= ~(packed_rows.HAS_BYTES | packed_rows.HAS_STREAM | packed_rows.HAS_SESSION_STATE)
+    if has & packed_rows.HAS_MSG:
+        has &= ~packed_rows.HAS_POSITION
+    if has & packed_rows.HAS_EXPIRY:
+        has &= ~packed_rows.HAS_AT
     if ev == events.MSG_ACCEPTED:
-        has &= ~rows.HAS_COUNT
+        has &= ~packed_rows.HAS_COUNT
     w7 = draw(st.sampled_from(_W7))
     if ev == events.BOOKS:
         has = w7 = 0
@@ -226,15 +248,15 @@ def _draw_record(draw: st.DrawFn, tick: Tick, ev: int) -> None:
     words[6] = draw(st.one_of(_PIDS, st.lists(_PIDS, min_size=n, max_size=n).map(tuple)))
     words[7] = draw(_NUMBERS)
     words[9] = draw(_NUMBERS)
-    if w7 == rows.HAS_BYTES:
+    if w7 == packed_rows.HAS_BYTES:
         words[7] = draw(st.one_of(_SMALL, st.lists(_SMALL, min_size=n, max_size=n).map(tuple)))
-    elif w7 == rows.HAS_SESSION_STATE:
-        state = [draw(st.one_of(st.just(rows.NULL), _SMALL)) for _ in range(4)]
+    elif w7 == packed_rows.HAS_SESSION_STATE:
+        state = [draw(st.one_of(st.just(packed_rows.NULL), _SMALL)) for _ in range(4)]
         words[7] = (*state, draw(_TIMES))
     if ev == events.MSG_ACCEPTED:
         filters = draw(st.one_of(st.none(), st.lists(_NUMBERS, max_size=3)))
         words[9] = 0 if filters is None else (len(filters), *filters)
-    elif ev != events.BOOKS and not has & rows.HAS_COUNT:
+    elif ev != events.BOOKS and not has & packed_rows.HAS_COUNT:
         ids = st.lists(_NUMBERS, min_size=n, max_size=n).map(tuple)
         words[9] = draw(st.one_of(st.just(0), ids))
     for at, value in words.items():

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.history import events
-from storage.history import packed_rows as rows
+from storage.history import events, packed_rows
 from storage.history.columns import ARROW_SCHEMA, expand_table
 from storage.history.packed_rows import Row
 from tests.storage.history.history_cases import (
@@ -45,7 +44,9 @@ def agree(made: list[Tick]) -> bool:
     table = expand_table(found, NODE, BOOT)
     table.validate(full=True)
     assert table.schema == ARROW_SCHEMA
-    return as_expanded(table) == [flat for row in found for flat in rows.expand(row, NODE, BOOT)]
+    return as_expanded(table) == [
+        flat for row in found for flat in packed_rows.expand(row, NODE, BOOT)
+    ]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -77,9 +78,9 @@ def test_every_event_is_the_same_in_the_table(ev: int, data: st.DataObject) -> N
 
 def test_a_long_run_keeps_its_packet_ids_in_range() -> None:
     tick = Tick()
-    tick.record(events.MSG_DELIVERED, rows.HAS_PID, n=140_000, words={1: 7, 6: 65_000})
+    tick.record(events.MSG_DELIVERED, packed_rows.HAS_PID, n=140_000, words={1: 7, 6: 65_000})
     pid = expand_table([tick.row()], NODE, BOOT).column("pid").to_numpy()
-    assert (pid.min(), pid.max()) == (1, rows.PID_MAX)
+    assert (pid.min(), pid.max()) == (1, packed_rows.PID_MAX)
     assert pid[535:537].tolist() == [65_535, 1]
 
 
@@ -87,7 +88,7 @@ def test_names_that_are_as_long_as_they_can_be_are_not_repeated_for_every_event(
     """Does one client id of 65,535 bytes in every event of a segment take 3 GB?"""
     tick = Tick()
     who, topic = "c" * 65_535, "t" * 65_535
-    has = rows.HAS_MSG | rows.HAS_PUB_QOS
+    has = packed_rows.HAS_MSG | packed_rows.HAS_PUB_QOS
     tick.record(events.MSG_ACCEPTED, has, who=f"{who}\0", text=topic, n=50_000, words={4: 1})
     tick.record(events.GC_RUN)
     table = expand_table([tick.row()], NODE, BOOT)

@@ -7,29 +7,29 @@ import pytest
 from storage.api import Batch
 from storage.errors import CorruptRecord
 from storage.local.memory import MemoryStore
-from storage.tables import tables as state
+from storage.tables import tables
 from tests.storage.log_cases import golden
 
 KEYS = {
-    "client prefix": state.client_prefix("clïent"),
-    "subscription": state.subscription_key("c", "a/+/#"),
-    "shared subscription": state.subscription_key("c", "$share/g/t"),
-    "incoming": state.incoming_key("c", 65_535),
-    "mailbox": state.mailbox_key("c", 2**40),
-    "session holder": state.holder_key(258, state.session_holder("c")),
-    "group holder": state.holder_key(258, state.group_holder("g")),
-    "group": state.group_key("g", "a/+/#"),
-    "retained": state.retained_key("täg/a/b"),
-    "retained with empty levels": state.retained_key("//a/"),
+    "client prefix": tables.client_prefix("clïent"),
+    "subscription": tables.subscription_key("c", "a/+/#"),
+    "shared subscription": tables.subscription_key("c", "$share/g/t"),
+    "incoming": tables.incoming_key("c", 65_535),
+    "mailbox": tables.mailbox_key("c", 2**40),
+    "session holder": tables.holder_key(258, tables.session_holder("c")),
+    "group holder": tables.holder_key(258, tables.group_holder("g")),
+    "group": tables.group_key("g", "a/+/#"),
+    "retained": tables.retained_key("täg/a/b"),
+    "retained with empty levels": tables.retained_key("//a/"),
 }
 
 VALUES = {
-    "sealed": state.seal(b"body"),
-    "filter": state.encode_filter(258, 70_000),
-    "since": state.encode_since(2**40),
-    "totals": state.Totals(3, 2**40, 70_000, 259).encode(),
-    "totals of a new store": state.Totals().encode(),
-    "boot": state.encode_boot(70_000, 2**33),
+    "sealed": tables.seal(b"body"),
+    "filter": tables.encode_filter(258, 70_000),
+    "since": tables.encode_since(2**40),
+    "totals": tables.Totals(3, 2**40, 70_000, 259).encode(),
+    "totals of a new store": tables.Totals().encode(),
+    "boot": tables.encode_boot(70_000, 2**33),
 }
 
 
@@ -44,7 +44,7 @@ def test_the_values_are_those_on_disk(case: str) -> None:
 
 
 def test_the_families_are_those_on_disk() -> None:
-    assert state.FAMILIES == (
+    assert tables.FAMILIES == (
         "meta",
         "sessions",
         "subscriptions",
@@ -66,123 +66,123 @@ def test_the_families_are_those_on_disk() -> None:
 
 def test_a_sealed_value_comes_back() -> None:
     for body in (b"", b"\0", b"x" * 100_000):
-        assert state.unseal(state.seal(body), "thing") == body
+        assert tables.unseal(tables.seal(body), "thing") == body
 
 
 def test_every_flipped_bit_and_every_truncation_is_noticed() -> None:
-    value = state.seal(b"body of a row")
+    value = tables.seal(b"body of a row")
     for position in range(len(value)):
         for bit in range(8):
             damaged = bytearray(value)
             damaged[position] ^= 1 << bit
             with pytest.raises(CorruptRecord, match="thing"):
-                state.unseal(bytes(damaged), "thing")
+                tables.unseal(bytes(damaged), "thing")
     for size in range(len(value)):
         with pytest.raises(CorruptRecord):
-            state.unseal(value[:size], "thing")
+            tables.unseal(value[:size], "thing")
 
 
 def test_the_damaged_row_is_named() -> None:
     with pytest.raises(CorruptRecord, match="session 'c': value of 3 bytes"):
-        state.unseal(b"abc", "session 'c'")
+        tables.unseal(b"abc", "session 'c'")
 
 
 # Keys
 
 
 def test_a_new_store_has_seen_no_start_of_a_broker() -> None:
-    store = MemoryStore([state.META])
-    assert state.load_boot(store) == (0, 0)
-    store.write([(state.META, state.BOOT_KEY, VALUES["boot"])])
-    assert state.load_boot(store) == (70_000, 2**33)
+    store = MemoryStore([tables.META])
+    assert tables.load_boot(store) == (0, 0)
+    store.write([(tables.META, tables.BOOT_KEY, VALUES["boot"])])
+    assert tables.load_boot(store) == (70_000, 2**33)
 
 
 @pytest.mark.parametrize("body", [b"", b"\1" + 7 * b"\0", b"\2" + 8 * b"\0", b"\1" + 9 * b"\0"])
 def test_a_count_of_starts_that_is_not_ours_is_refused(body: bytes) -> None:
-    store = MemoryStore([state.META])
-    store.write([(state.META, state.BOOT_KEY, state.seal(body))])
+    store = MemoryStore([tables.META])
+    store.write([(tables.META, tables.BOOT_KEY, tables.seal(body))])
     with pytest.raises(CorruptRecord, match="boot: version"):
-        state.load_boot(store)
+        tables.load_boot(store)
 
 
 def test_rows_of_one_client_are_neighbours_whatever_other_clients_are_called() -> None:
     source = random.Random(7)
     names = ["c", "c!", "c ", "ca", "b", "\x01", "c\x01", "ç"]
-    store = MemoryStore([state.SUBSCRIPTIONS])
+    store = MemoryStore([tables.SUBSCRIPTIONS])
     rows: Batch = [
-        (state.SUBSCRIPTIONS, state.subscription_key(name, f), b"v")
+        (tables.SUBSCRIPTIONS, tables.subscription_key(name, f), b"v")
         for name in names
         for f in ("a", "#", "+/b")
     ]
     source.shuffle(rows)
     store.write(rows)
     for name in names:
-        found = state.scan_prefix(store, state.SUBSCRIPTIONS, state.client_prefix(name))
+        found = tables.scan_prefix(store, tables.SUBSCRIPTIONS, tables.client_prefix(name))
         assert sorted(key for key, _ in found) == sorted(
-            state.subscription_key(name, f) for f in ("a", "#", "+/b")
+            tables.subscription_key(name, f) for f in ("a", "#", "+/b")
         )
 
 
 def test_a_long_scan_goes_page_by_page_and_misses_nothing() -> None:
-    store = MemoryStore([state.MAILBOX])
-    count = 2 * state.SCAN_PAGE + 1
-    store.write([(state.MAILBOX, state.mailbox_key("c", n), b"") for n in range(count)])
-    store.write([(state.MAILBOX, state.mailbox_key("d", 1), b"")])
-    found = list(state.scan_prefix(store, state.MAILBOX, state.client_prefix("c")))
-    assert [key for key, _ in found] == [state.mailbox_key("c", n) for n in range(count)]
-    assert len(list(state.scan_all(store, state.MAILBOX, b"", None))) == count + 1
+    store = MemoryStore([tables.MAILBOX])
+    count = 2 * tables.SCAN_PAGE + 1
+    store.write([(tables.MAILBOX, tables.mailbox_key("c", n), b"") for n in range(count)])
+    store.write([(tables.MAILBOX, tables.mailbox_key("d", 1), b"")])
+    found = list(tables.scan_prefix(store, tables.MAILBOX, tables.client_prefix("c")))
+    assert [key for key, _ in found] == [tables.mailbox_key("c", n) for n in range(count)]
+    assert len(list(tables.scan_all(store, tables.MAILBOX, b"", None))) == count + 1
 
 
 def test_mailbox_rows_sort_by_number_and_holders_by_filter() -> None:
     numbers = [1, 2, 255, 256, 65_536, 2**40]
-    keys = [state.mailbox_key("c", number) for number in numbers]
+    keys = [tables.mailbox_key("c", number) for number in numbers]
     assert keys == sorted(keys)
-    keys = [state.holder_key(number, state.session_holder("c")) for number in numbers]
+    keys = [tables.holder_key(number, tables.session_holder("c")) for number in numbers]
     assert keys == sorted(keys)
 
 
 def test_sessions_and_groups_are_told_apart_among_holders() -> None:
-    assert state.session_holder("x") != state.group_holder("x")
-    assert state.prefix_end(state.holder_key(7, b"c")) < state.holder_key(7, b"g")
+    assert tables.session_holder("x") != tables.group_holder("x")
+    assert tables.prefix_end(tables.holder_key(7, b"c")) < tables.holder_key(7, b"g")
 
 
 @pytest.mark.parametrize(
     ("share_name", "topic_filter"), [("g", "t"), ("gröup", "a/+/#"), ("g", "/")]
 )
 def test_a_group_key_is_taken_apart_again(share_name: str, topic_filter: str) -> None:
-    key = state.group_key(share_name, topic_filter)
-    assert state.split_group_key(key) == (share_name, topic_filter)
+    key = tables.group_key(share_name, topic_filter)
+    assert tables.split_group_key(key) == (share_name, topic_filter)
 
 
 @pytest.mark.parametrize("topic", ["t", "a/b", "/", "//a", "a/", "täg/☃", "$SYS/x", "a b/!"])
 def test_a_retained_key_gives_the_topic_back(topic: str) -> None:
-    assert state.retained_topic(state.retained_key(topic)) == topic
+    assert tables.retained_topic(tables.retained_key(topic)) == topic
 
 
 def test_all_topics_below_a_level_are_neighbours() -> None:
     topics = ["a", "a/", "a/b", "a/b/c", "a/c", "a!", "a b", "a\x01/b", "ab", "b"]
-    keys = sorted(state.retained_key(topic) for topic in topics)
+    keys = sorted(tables.retained_key(topic) for topic in topics)
     below = [key for key in keys if key == b"a" or key.startswith(b"a\0")]
     first = keys.index(below[0])
     assert keys[first : first + len(below)] == below
-    assert [state.retained_topic(key) for key in below] == ["a", "a/", "a/b", "a/b/c", "a/c"]
+    assert [tables.retained_topic(key) for key in below] == ["a", "a/", "a/b", "a/b/c", "a/c"]
 
 
 # Values
 
 
 def test_a_filter_row_comes_back_and_a_wrong_one_does_not() -> None:
-    assert state.decode_filter(state.encode_filter(258, 70_000)) == (258, 70_000)
+    assert tables.decode_filter(tables.encode_filter(258, 70_000)) == (258, 70_000)
     for body in (b"", b"\x02" + bytes(12), bytes(13) + b"\0"):
         with pytest.raises(CorruptRecord, match="filter: version"):
-            state.decode_filter(state.seal(body))
+            tables.decode_filter(tables.seal(body))
 
 
 def test_totals_come_back() -> None:
-    store = MemoryStore([state.META])
-    assert state.load_totals(store).next_filter_id == 1
-    store.write([(state.META, state.TOTALS_KEY, VALUES["totals"])])
-    totals = state.load_totals(store)
+    store = MemoryStore([tables.META])
+    assert tables.load_totals(store).next_filter_id == 1
+    store.write([(tables.META, tables.TOTALS_KEY, VALUES["totals"])])
+    totals = tables.load_totals(store)
     assert (totals.sessions, totals.retained, totals.subscriptions, totals.next_filter_id) == (
         3,
         2**40,
@@ -193,35 +193,35 @@ def test_totals_come_back() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\x02" + bytes(32), b"\x01" + bytes(33)])
 def test_totals_of_another_version_or_size_are_refused(body: bytes) -> None:
-    store = MemoryStore([state.META])
-    store.write([(state.META, state.TOTALS_KEY, state.seal(body))])
+    store = MemoryStore([tables.META])
+    store.write([(tables.META, tables.TOTALS_KEY, tables.seal(body))])
     with pytest.raises(CorruptRecord, match="totals: version"):
-        state.load_totals(store)
+        tables.load_totals(store)
 
 
 # The format of the whole store
 
 
 def test_a_new_store_is_marked_with_our_format() -> None:
-    store = MemoryStore([state.META])
+    store = MemoryStore([tables.META])
     batch: Batch = []
-    state.check_format(store, batch)
-    assert batch == [(state.META, b"format", state.seal(b"\x00\x01"))]
+    tables.check_format(store, batch)
+    assert batch == [(tables.META, b"format", tables.seal(b"\x00\x01"))]
     store.write(batch)
     again: Batch = []
-    state.check_format(store, again)
+    tables.check_format(store, again)
     assert again == []
 
 
 def test_a_store_of_a_later_format_is_refused() -> None:
-    store = MemoryStore([state.META])
-    store.write([(state.META, state.FORMAT_KEY, state.seal(b"\x00\x02"))])
+    store = MemoryStore([tables.META])
+    store.write([(tables.META, tables.FORMAT_KEY, tables.seal(b"\x00\x02"))])
     with pytest.raises(CorruptRecord, match="data format 2"):
-        state.check_format(store, [])
+        tables.check_format(store, [])
 
 
 def test_a_damaged_mark_is_refused() -> None:
-    store = MemoryStore([state.META])
-    store.write([(state.META, state.FORMAT_KEY, b"\x00\x00\x00\x00\x00\x01")])
+    store = MemoryStore([tables.META])
+    store.write([(tables.META, tables.FORMAT_KEY, b"\x00\x00\x00\x00\x00\x01")])
     with pytest.raises(CorruptRecord, match="format"):
-        state.check_format(store, [])
+        tables.check_format(store, [])

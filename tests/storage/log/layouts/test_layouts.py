@@ -6,7 +6,7 @@ from storage.api import Batch, Store
 from storage.errors import (
     CorruptRecord,
 )
-from storage.log.layouts import message_rows as rows
+from storage.log.layouts import message_rows
 from storage.log.layouts.api import Slab, Stream
 from storage.log.layouts.message_rows import PAGE_BYTES_MAX, message_key
 from tests.storage.log_cases import (
@@ -98,7 +98,7 @@ def test_large_messages_end_a_call_early(store: Store, slab: Slab) -> None:
         calls.append(len(found))
     assert sum(calls) == 40
     # The first call does not know the size yet; the first page is the price.
-    assert calls[0] <= rows.PAGE_FIRST
+    assert calls[0] <= message_rows.PAGE_FIRST
     assert max(calls[1:]) * size <= 2 * PAGE_BYTES_MAX
 
 

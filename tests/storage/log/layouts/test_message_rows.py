@@ -4,7 +4,7 @@ import pytest
 
 from mqtt.message import Message
 from storage.api import Store
-from storage.log.layouts import message_rows as rows
+from storage.log.layouts import message_rows
 from storage.log.layouts.api import Slab
 from tests.storage.log_cases import (
     A,
@@ -29,7 +29,7 @@ def test_a_scan_with_a_limit_returns_without_messages_but_moves(store: Store) ->
 def test_more_topics_than_are_remembered_are_all_matched(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_TOPICS_MAX", 4)
+    monkeypatch.setattr(message_rows, "_TOPICS_MAX", 4)
     slab = new_slab(store, "timeline")
     fill(store, slab, [f"t/{n % 9}" for n in range(90)], [])
     assert drain(slab.scanner("t/3", 0), 90) == list(range(4, 91, 9))
