@@ -792,6 +792,7 @@ class Engine:
             yield from session.invariants()
             yield from self._delivery.invariants(connection)
         yield from self._groups.invariants()
+        yield from self._gate.invariants()
 
 
 def _plain_heartbeat(now: int) -> bytes:

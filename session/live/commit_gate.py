@@ -25,7 +25,7 @@ when it is durable.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mqtt.encoder import PACKET_ID
@@ -266,6 +266,23 @@ class CommitGate:
         closing, self._closing = self._closing, []
         for connection in closing:
             connection.transport.close()
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold between two events and does not."""
+        sums: dict[Connection, tuple[int, int]] = {}
+        serial = 0
+        for replies in (*self._written, *self._unwritten):
+            connection = replies.connection
+            if replies.serial and replies.serial < serial:
+                yield f"batch {replies.serial} is behind batch {serial}"
+            serial = replies.serial
+            if not connection.is_over:
+                size, messages = sums.get(connection, (0, 0))
+                sums[connection] = (size + replies.size, messages + replies.messages)
+        for connection, (size, messages) in sums.items():
+            waiting = connection.waiting
+            if waiting is None or waiting.size != size or waiting.messages != messages:
+                yield f"connection {connection.number}: {messages} messages wait, {size} bytes"
 
     # Inside
 

@@ -144,6 +144,7 @@ def _answer_at_once(patcher: Patcher, present: bool) -> None:
         if connack.session_present is present and waiting is not None and waiting.has_connack:
             assert waiting.unwritten is not None
             connection.waiting = None
+            self._gate._unwritten.remove(waiting.unwritten)
             for data in waiting.unwritten.data:
                 self._gate.send(connection, data)
 

@@ -400,6 +400,31 @@ def test_a_client_for_whom_too_much_waits_is_not_read_from_until_half_of_it_is_g
     assert gate.read_on == 1 and not gate.connection.reading_paused
 
 
+def test_the_sums_of_a_connection_are_those_of_what_waits() -> None:
+    gate = Gate()
+    gate.rules.send_messages_after_commit(gate.connection, b"ab", 2)
+    gate.write()
+    gate.rules.send_after_commit(gate.connection, b"c")
+    gate.write()
+    gate.message(b"d")
+    assert list(gate.rules.invariants()) == []
+    assert gate.connection.waiting is not None
+    gate.connection.waiting.messages += 1
+    size = 4 + 2 * REPLY_COST
+    assert list(gate.rules.invariants()) == [f"connection 1: 3 messages wait, {size} bytes"]
+    gate.rules.close_at_once(gate.connection)
+    assert list(gate.rules.invariants()) == []
+
+
+def test_batches_are_written_in_the_order_of_their_serials() -> None:
+    gate = Gate()
+    gate.rules.send_after_commit(gate.connection, b"a")
+    gate.rules.batch_written(2, 0, 2000)
+    gate.rules.send_after_commit(gate.connection, b"b")
+    gate.rules.batch_written(1, 0, 2000)
+    assert list(gate.rules.invariants()) == ["batch 1 is behind batch 2"]
+
+
 # Through the engine
 
 
