@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.history.outbox import Outbox
 from session.history.publish_events import Receipts
@@ -43,14 +43,12 @@ class Hooks:
         settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
         observe: Observe,
-        go_on: Callable[[Connection, bool], None],
         read_on: Callable[[Connection], None],
     ) -> None:
         self.settle: Final = settle
         self.settle_for: Final = settle_for
         self.watch: Final = watch
         self.observe: Final = observe
-        self.go_on: Final = go_on
         self.read_on: Final = read_on
 
 
@@ -60,6 +58,7 @@ class Parts:
     def __init__(
         self,
         tick: Tick,
+        gate: CommitGate,
         store: Store,
         settings: Settings,
         policy: Policy,
@@ -70,7 +69,6 @@ class Parts:
         new_client_id: Callable[[], str],
         hooks: Hooks,
     ) -> None:
-        self.gate: Final = CommitGate(settings, counters, hooks.go_on, hooks.read_on)
         self.log: Final = MessageLog(
             store,
             layout=settings.layout,
@@ -86,30 +84,10 @@ class Parts:
         self.routes: Final = Routes()
         self.retained: Final = Retained(tick, store, self.due, totals, settings, self.chronicle)
         self.quota: Final = Quota(store, self.log, settings)
-        self.delivery: Final = Delivery(
-            tick,
-            self.gate,
-            store,
-            self.log,
-            self.routes,
-            self.retained,
-            settings,
-            policy,
-            counters,
-            dispatches,
+        context = DeliveryContext(
+            tick, gate, store, self.log, self.routes, settings, policy, counters, dispatches
         )
-        self.groups: Final = Groups(
-            tick,
-            self.gate,
-            store,
-            self.log,
-            self.routes,
-            self.delivery,
-            settings,
-            policy,
-            counters,
-            dispatches,
-        )
+        self.delivery: Final = Delivery(context, self.retained)
         self.sessions: Final = Sessions(
             tick,
             store,
@@ -118,7 +96,6 @@ class Parts:
             totals,
             self.routes,
             self.delivery,
-            self.groups,
             counters,
             boot,
             self.chronicle,
@@ -130,7 +107,6 @@ class Parts:
             self.routes,
             self.retained,
             self.delivery,
-            self.groups,
             self.quota,
             settings,
             counters,
@@ -139,7 +115,7 @@ class Parts:
         )
         self.lifecycle: Final = Lifecycle(
             tick,
-            self.gate,
+            gate,
             self.due,
             self.sessions,
             self.delivery,
@@ -157,11 +133,10 @@ class Parts:
         )
         self.inbound: Final = Inbound(
             tick,
-            self.gate,
+            gate,
             self.routes,
             self.sessions,
             self.delivery,
-            self.groups,
             self.publishing,
             self.retained,
             settings,
@@ -185,7 +160,6 @@ class Parts:
             self.log,
             self.due,
             self.sessions,
-            self.groups,
             self.delivery,
             self.retained,
             self.lifecycle,

@@ -36,6 +36,7 @@ from session.assembly import Hooks, Parts
 from session.counters import Counters
 from session.history.outbox import Outbox
 from session.lifetime.lifecycle import Observe
+from session.live.commit_gate import CommitGate
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -136,6 +137,7 @@ class Engine:
         self._policy: Final = policy
         self._new_client_id: Final = new_client_id
         self._tick: Final = Tick(settings.progress_delay_ms)
+        self._gate: Final = CommitGate(settings, counters, self._go_on, self._resume_reading)
         self._connections: dict[Connection, None] = {}
         self._next_number = 1
         self._silence: Final = Silence(settings, self._connections)
@@ -161,6 +163,7 @@ class Engine:
         """Put the parts together around the opened store."""
         parts = Parts(
             self._tick,
+            self._gate,
             self._store,
             self.settings,
             self._policy,
@@ -174,7 +177,6 @@ class Engine:
                 self.settle_for,
                 self._silence.watch,
                 self._observe,
-                self._go_on,
                 self._resume_reading,
             ),
         )
@@ -187,8 +189,7 @@ class Engine:
         self.outbox: Outbox = parts.outbox  # the history, for whoever exports it
         self._receipts = parts.receipts
         self._delivery = parts.delivery
-        self._groups = parts.groups
-        self._gate = parts.gate
+        self._groups = parts.delivery.groups
         self._sessions = parts.sessions
         self._publishing = parts.publishing
         self._lifecycle = parts.lifecycle
@@ -403,9 +404,9 @@ class Engine:
 
     def _go_on(self, connection: Connection, was_full: bool) -> None:
         """Replies of a connection were released: send what has waited for room."""
-        self._delivery.want_room(connection)  # it stops when too much waits
+        self._delivery.window.send_waiting(connection)  # it stops when too much waits
         if was_full and connection.group_keys:
-            self._groups.want_room(connection)
+            self._delivery.shared.send_waiting(connection)
 
     def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that was not accepted yet."""
@@ -518,8 +519,8 @@ class Engine:
         self._tick.now = now
         connection.writable = True
         if connection.state == ACTIVE:
-            self._delivery.want_room(connection)
-            self._groups.want_room(connection)
+            self._delivery.window.send_waiting(connection)
+            self._delivery.shared.send_waiting(connection)
 
     # Ticks
 
@@ -599,8 +600,8 @@ class Engine:
                 self._receipts.attach(self.written, self.durable, self._end_written, now)
                 self._gate.batch_written(self.written, self.durable, now)
                 # What is read now was written just before; what it changes is the next batch.
-                reading = self._delivery.read() if tick.readers else False
-                sharing = self._groups.read() if tick.group_readers else False
+                reading = self._delivery.backlog.read() if tick.readers else False
+                sharing = self._delivery.shared.read() if tick.group_readers else False
                 more = reading or sharing
         self._gate.flush()
         tick.work = 0
@@ -708,7 +709,7 @@ class Engine:
         route = self._routes.match(topic)
         live = Message(topic, payload, 0, False, b"", "", now, NEVER)
         if route.targets:
-            self._delivery.publish(live, route.targets)
+            self._delivery.live.publish(live, route.targets)
 
     def drain(self, now: int) -> None:
         """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
@@ -790,7 +791,7 @@ class Engine:
                 yield f"{client_id}: its connection has session {session}"
                 continue
             yield from session.invariants()
-            yield from self._delivery.invariants(connection)
+            yield from self._delivery.window.invariants(connection)
         yield from self._groups.invariants()
         yield from self._gate.invariants()
 

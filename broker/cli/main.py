@@ -79,11 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--accept-data-loss",
         action="store_true",
-        help="start although the database is missing acknowledged writes",
+        help="start although acknowledged writes are missing; this repairs no damage",
     )
     serve.set_defaults(run=run_serve)
 
-    demo = commands.add_parser("demo", help="watch a session survive kill -9, in a minute")
+    demo = commands.add_parser("demo", help="watch a session survive kill -9, in a few seconds")
     demo.set_defaults(run=run_demo)
 
     passwd = commands.add_parser("passwd", help="create or change a password file")
@@ -130,8 +130,8 @@ def _add_suites(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     suites = (
         ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
          run_conformance),
-        ("audit", "hold a session history against eighteen invariants (needs 'holdfast[audit]')",
-         run_audit),
+        ("audit", "hold a session history against eighteen invariants "
+         "(needs 'holdfast-mqtt[audit]')", run_audit),
     )  # fmt: skip
     for name, text, run in suites:
         parser = commands.add_parser(name, help=text, prefix_chars="\0", add_help=False)

@@ -22,7 +22,7 @@ FRAME: Final = struct.Struct(">BIQI")
 ROW: Final = 1
 SEAL: Final = 2  # write what you have been given, answer when it is durable
 
-HOW_TO_INSTALL: Final = "pip install 'holdfast[history]'"
+HOW_TO_INSTALL: Final = "pip install 'holdfast-mqtt[history]'"
 END_S: Final = 2.0  # for closing; it then has nothing to do any more
 LINE_CHARACTERS_MAX: Final = 300  # of what is logged of a process that died
 

@@ -529,7 +529,8 @@ class Server:
         """End the process after a failure that memory cannot be trusted past."""
         self._status.phase = "failed"
         if isinstance(error, StorageError):
-            self._log.error("storage_failed", f"{error}; ending, a restart recovers")
+            text = f"{error}; ending; a restart helps unless the database is damaged"
+            self._log.error("storage_failed", text)
         else:
             assert self._driver is not None
             self._driver.count_bug("tick", error)

@@ -2,31 +2,26 @@
 
 A backlog is read in pages. Most of a page needs no look at each message: nothing limits it, no
 message expires, and whether the session wants a topic, and how, is the same for all messages of it.
-Such messages are bound and encoded together and held as one piece. Whatever may need a closer look
-is left to `session.delivery.delivery`, which does the same for a single message; a property test
-holds the two against each other. Read next: `session.delivery.delivery`.
+Such messages are bound and encoded together and sent as one piece. Whatever may need a closer look
+is left to `session.delivery.backlog`, which does the same for a single message; a property test
+holds the two against each other. Read next: `session.delivery.sender`.
 """
 
 from typing import Final
 
 from mqtt.encoder import PACKET_ID
 from mqtt.message import Message
-from session.counters import Counters
+from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import encode_delivery
-from session.history.delivery_events import Dispatches
-from session.live.commit_gate import CommitGate
 from session.live.connection import Connection
-from session.live.tick import Tick
-from session.ports import Policy
 from session.routing.router import Routes
-from session.settings import Settings
 from session.state.in_flight import FROM_LOG
 from session.state.session import Session
 
 _NEVER: Final = 1 << 62  # above every offset
 
 
-class Wish:
+class TopicOptions:
     """What a session's subscriptions say about one topic."""
 
     __slots__ = ("after", "identifiers", "keeps_retain", "qos")
@@ -53,25 +48,16 @@ class Wish:
                 self.identifiers = (*self.identifiers, subscription.identifier)
 
 
-class Pages:
-    """Sends pages."""
+class BacklogPages:
+    """Sends pages of stored messages."""
 
-    def __init__(
-        self,
-        tick: Tick,
-        gate: CommitGate,
-        routes: Routes,
-        settings: Settings,
-        policy: Policy,
-        counters: Counters,
-        dispatches: Dispatches,
-    ) -> None:
-        self._tick: Final = tick
-        self._gate: Final = gate
-        self._routes: Final = routes
-        self._counters: Final = counters
-        self._dispatches: Final = dispatches
-        self._is_plain: Final = policy.is_open and not settings.max_age_s
+    def __init__(self, context: DeliveryContext) -> None:
+        self._tick: Final = context.tick
+        self._gate: Final = context.gate
+        self._routes: Final = context.routes
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._is_plain: Final = context.is_open and not context.settings.max_age_s
 
     def send(
         self, connection: Connection, session: Session, messages: list[Message], at: int
@@ -83,8 +69,8 @@ class Pages:
         """
         if not self._is_plain or connection.trim is not None or not session.is_stored:
             return at
-        wishes: dict[str, Wish] = {}
-        wish: Wish | None = None
+        known: dict[str, TopicOptions] = {}
+        options: TopicOptions | None = None
         topic = ""
         flags = 0  # the QoS of all that are sent
         version = connection.version
@@ -100,23 +86,28 @@ class Pages:
         retained: list[bool] = []
         for number in range(at, len(messages)):
             message = messages[number]
-            if wish is None or message.topic != topic:
+            if options is None or message.topic != topic:
                 topic = message.topic
-                wish = wishes.get(topic)
-                if wish is None:
-                    wish = wishes[topic] = Wish(session, self._routes, topic)
+                options = known.get(topic)
+                if options is None:
+                    options = known[topic] = TopicOptions(session, self._routes, topic)
                 size = -1
-            qos = message.qos if message.qos < wish.qos else wish.qos
+            qos = message.qos if message.qos < options.qos else options.qos
             offset = message.offset
-            if not qos or offset <= wish.after or message.expires_at_ms or (flags and qos != flags):
+            if (
+                not qos
+                or offset <= options.after
+                or message.expires_at_ms
+                or (flags and qos != flags)
+            ):
                 break
             flags = qos
             payload = message.payload
-            keeps = message.retain and wish.keeps_retain
+            keeps = message.retain and options.keeps_retain
             if len(payload) != size or keeps != retain or message.properties != properties:
                 size, retain, properties = len(payload), keeps, message.properties
                 head, tail = encode_delivery(
-                    version, message, qos, retain, False, wish.identifiers, self._tick.now
+                    version, message, qos, retain, options.identifiers, self._tick.now
                 )
                 prefix = tail[: len(tail) - size]
             else:
@@ -129,18 +120,12 @@ class Pages:
             heads.append(head)
             tails.append(tail)
         if offsets:
-            self._counters.payload_bytes_sent += payload_bytes
             packet_ids = self._send(connection, session, offsets, flags, heads, tails)
+            self._counters.payload_bytes_sent += payload_bytes
             if self._dispatches.is_on:
+                now = self._tick.now
                 self._dispatches.delivered_each(
-                    connection,
-                    session,
-                    offsets,
-                    payload_bytes,
-                    packet_ids,
-                    flags,
-                    retained,
-                    self._tick.now,
+                    connection, session, offsets, payload_bytes, packet_ids, flags, retained, now
                 )
         return at + len(offsets)
 
@@ -153,6 +138,7 @@ class Pages:
         heads: list[bytes],
         tails: list[bytes],
     ) -> list[int]:
+        """Bind packet ids to encoded messages and send them as one piece; returns the ids."""
         count = len(offsets)
         self._counters.messages_sent[qos] += count
         packet_ids = session.bind_each(offsets, qos | FROM_LOG)

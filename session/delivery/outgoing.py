@@ -2,19 +2,15 @@
 
 Asks the policy again for every message that leaves, and the session's own subscriptions as they are
 now; keeps each encoding for all receivers that get the same. Changes no session and sends nothing.
-Read next: `session.delivery.delivery`, which sends; `session.delivery.publish_bytes` (the bytes).
+Read next: `session.delivery.sender`, which sends; `session.delivery.publish_bytes` (the bytes).
 """
 
 from typing import Final
 
 from mqtt.message import Message
-from session.counters import Counters
-from session.delivery.publish_bytes import Parts, RunParts, encode_delivery, encode_run
-from session.history.delivery_events import Dispatches
+from session.delivery.context import DeliveryContext
+from session.delivery.publish_bytes import EncodedPublish, EncodedRun, encode_delivery, encode_run
 from session.live.connection import Connection
-from session.live.tick import Tick
-from session.ports import Policy
-from session.routing.router import Routes
 from session.state.session import Session
 
 # A unit of work (`session.scheduling.work_budget`) is 32 subscription identifiers to write: 128
@@ -22,33 +18,26 @@ from session.state.session import Session
 IDENTIFIERS_SHIFT: Final = 5
 
 
-class Fitting:
-    """Fits messages to their receivers."""
+class Outgoing:
+    """Encodes messages for their receivers; drops and counts what a receiver must not get."""
 
-    def __init__(
-        self,
-        tick: Tick,
-        routes: Routes,
-        policy: Policy,
-        counters: Counters,
-        dispatches: Dispatches,
-    ) -> None:
-        self._tick: Final = tick
-        self._routes: Final = routes
-        self._policy: Final = policy
-        self._counters: Final = counters
-        self._dispatches: Final = dispatches
-        self._is_open: Final = policy.is_open
+    def __init__(self, context: DeliveryContext) -> None:
+        self._tick: Final = context.tick
+        self._routes: Final = context.routes
+        self._policy: Final = context.policy
+        self._is_open: Final = context.is_open
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
 
-    def run_parts(
+    def encode_run(
         self,
         connection: Connection,
         message: Message,
         payloads: list[bytes],
         qos: int,
         identifiers: tuple[int, ...],
-        variants: dict[object, RunParts],
-    ) -> RunParts:
+        variants: dict[object, EncodedRun],
+    ) -> EncodedRun:
         """Return the packets of a run without their ids, encoded once per variant."""
         kind = connection.version << 4 | qos
         key: object = (kind, identifiers) if identifiers else kind
@@ -58,22 +47,23 @@ class Fitting:
             variants[key] = parts
         return parts
 
-    def parts(
+    def encode(
         self,
         connection: Connection,
         message: Message,
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...],
-        variants: dict[object, Parts],
+        variants: dict[object, EncodedPublish],
+        *,
         at_once: bool,
-    ) -> Parts | None:
+    ) -> EncodedPublish | None:
         """Return the packet without its id, encoded once per variant; None if it must not be sent.
 
         Because the client may not receive it (any more), or because it is too large for it. Every
-        message that is sent for the first time comes through here, `_resend` has the others.
-        Topic aliases are used only in packets that go out `at_once`: one that is held could leave
-        after another that relies on its mapping.
+        message that is sent for the first time comes through here, the others through
+        `session.delivery.redelivery`. Topic aliases are used only in packets that go out `at_once`:
+        one that waits could leave after another that relies on its mapping.
         """
         if not self._is_open and not self.may_receive(connection, message):
             return None
@@ -87,7 +77,7 @@ class Fitting:
             cached = variants.get(key)
             if cached is None:
                 cached = encode_delivery(
-                    connection.version, message, qos, retain, False, identifiers, self._tick.now
+                    connection.version, message, qos, retain, identifiers, self._tick.now
                 )
                 variants[key] = cached
             parts = cached
@@ -129,28 +119,31 @@ class Fitting:
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...],
-    ) -> Parts:
+    ) -> EncodedPublish:
         """Encode with a topic alias; a packet that would be too large with one sets none."""
         topic = message.topic
         alias = connection.aliases_out.get(topic, 0)
         now = self._tick.now
         if alias:
             return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now, alias, True
+                connection.version,
+                message,
+                qos,
+                retain,
+                identifiers,
+                now,
+                alias=alias,
+                alias_known=True,
             )
         if len(connection.aliases_out) >= connection.alias_out_max:
-            return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now
-            )
+            return encode_delivery(connection.version, message, qos, retain, identifiers, now)
         alias = len(connection.aliases_out) + 1
         parts = encode_delivery(
-            connection.version, message, qos, retain, False, identifiers, now, alias, False
+            connection.version, message, qos, retain, identifiers, now, alias=alias
         )
         limit = connection.maximum_packet_size
         if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
-            return encode_delivery(
-                connection.version, message, qos, retain, False, identifiers, now
-            )
+            return encode_delivery(connection.version, message, qos, retain, identifiers, now)
         connection.aliases_out[topic] = alias
         return parts
 

@@ -1,7 +1,7 @@
 """A message as PUBLISH bytes for one kind of receiver, without the packet id.
 
 Encoded once per (version, QoS, RETAIN, identifiers) and shared by all receivers of that kind; the
-two bytes of the packet id go between head and tail. Pure. Read next: `session.delivery.delivery`.
+two bytes of the packet id go between head and tail. Pure. Read next: `session.delivery.outgoing`.
 """
 
 from typing import TypeAlias
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from mqtt.encoder import encode_publish_parts, encode_publish_run, publish_properties
 from mqtt.message import Message
 
-Parts: TypeAlias = tuple[bytes, bytes]
+EncodedPublish: TypeAlias = tuple[bytes, bytes]
 
 
 def encode_delivery(
@@ -17,12 +17,13 @@ def encode_delivery(
     message: Message,
     qos: int,
     retain: bool,
-    dup: bool,
     identifiers: tuple[int, ...],
     now: int,
+    *,
+    dup: bool = False,
     alias: int = 0,
     alias_known: bool = False,
-) -> Parts:
+) -> EncodedPublish:
     """Return (head, tail) of the PUBLISH; at QoS > 0 the packet id belongs between them.
 
     The Message Expiry Interval sent is what is left of it, in whole seconds rounded up, so that it
@@ -44,7 +45,7 @@ def encode_delivery(
     return encode_publish_parts(version, topic, message.payload, qos, retain, dup, properties)
 
 
-class RunParts:
+class EncodedRun:
     """The packets of a run for one kind of receiver, without their ids."""
 
     __slots__ = ("_joined", "heads", "payload_bytes", "size_max", "tails")
@@ -71,8 +72,8 @@ class RunParts:
 
 def encode_run(
     version: int, message: Message, payloads: list[bytes], qos: int, identifiers: tuple[int, ...]
-) -> RunParts:
+) -> EncodedRun:
     """Return the PUBLISHes of `payloads`, in all else like `message`, which has no properties."""
     properties = publish_properties(-1, 0, identifiers, b"") if version >= 5 else b""
     heads, tails = encode_publish_run(version, message.topic.encode(), payloads, qos, properties)
-    return RunParts(heads, tails, payloads)
+    return EncodedRun(heads, tails, payloads)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from session.counters import Counters
-from session.delivery.delivery import SCAN_MAX, Delivery
-from session.delivery.shared import Groups
+from session.delivery.backlog import SCAN_MAX
+from session.delivery.delivery import Delivery
 from session.history.session_events import Chronicle
 from session.lifetime.census import Census
 from session.lifetime.lifecycle import Lifecycle
@@ -67,7 +67,6 @@ class Housekeeping:
         log: MessageLog,
         due: Due,
         sessions: Sessions,
-        groups: Groups,
         delivery: Delivery,
         retained: Retained,
         lifecycle: Lifecycle,
@@ -83,8 +82,8 @@ class Housekeeping:
         self._log: Final = log
         self._due: Final = due
         self._sessions: Final = sessions
-        self._groups: Final = groups
-        self._delivery: Final = delivery
+        self._groups: Final = delivery.groups
+        self._backlog: Final = delivery.backlog
         self._retained: Final = retained
         self._lifecycle: Final = lifecycle
         self._quota: Final = quota
@@ -295,7 +294,7 @@ class Housekeeping:
                 # It reads on as soon as it has room. Where there is no index it is not searched for
                 # meanwhile.
                 if generation.layout not in INDEXED or self._owes(
-                    self._delivery.streams(session), session.position, generation
+                    self._backlog.streams(session), session.position, generation
                 ):
                     return True
         return any(
@@ -331,7 +330,7 @@ class Housekeeping:
         except CorruptRecord:
             self._counters.internal_errors += 1
             return True  # nobody knows what it is owed
-        return self._is_owed(sweep, key, self._delivery.streams(session), session.position)
+        return self._is_owed(sweep, key, self._backlog.streams(session), session.position)
 
     def _is_owed(self, sweep: _Sweep, key: bytes, streams: list[Stream], position: int) -> bool:
         if sweep.generation.layout in INDEXED:

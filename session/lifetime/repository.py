@@ -13,7 +13,6 @@ from typing import Final
 from mqtt.topics import split_shared
 from session.counters import Counters
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.history.session_events import Chronicle
 from session.live.connection import Connection
 from session.live.subscribers import Entry, Group
@@ -70,7 +69,6 @@ class Sessions:
         totals: Totals,
         routes: Routes,
         delivery: Delivery,
-        groups: Groups,
         counters: Counters,
         boot: int,
         chronicle: Chronicle,
@@ -81,8 +79,9 @@ class Sessions:
         self._due: Final = due
         self._totals: Final = totals
         self._routes: Final = routes
-        self._delivery: Final = delivery
-        self._groups: Final = groups
+        self._mailbox: Final = delivery.mailbox
+        self._groups: Final = delivery.groups
+        self._shared: Final = delivery.shared
         self._counters: Final = counters
         self._chronicle: Final = chronicle
         self._last_incarnation = boot << INCARNATION_SHIFT
@@ -283,6 +282,7 @@ class Sessions:
             group.stored_members += 1
             self._tick.dirty_groups[group] = None
         self._groups.join(group, connection, subscription)
+        self._shared.hand_out_waiting(group)
 
     def unsubscribe(self, connection: Connection, topic_filter: str) -> bool:
         """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
@@ -386,6 +386,7 @@ class Sessions:
             if subscription.share_name is not None:
                 group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
                 self._groups.join(group, connection, subscription)
+                self._shared.hand_out_waiting(group)
 
     def detach(self, connection: Connection) -> None:
         """A connection leaves routing; its session's state stays as it is."""
@@ -432,7 +433,7 @@ class Sessions:
         for subscription in list(session.subscriptions.values()):
             self._remove_subscription(session, subscription, connection)
         session.subscriptions.clear()
-        self._groups.session_ended(session, connection)
+        self._shared.session_ended(session, connection)
         if connection is not None and self.live.get(session.client_id) is connection:
             del self.live[session.client_id]
         self._tick.forget(session)
@@ -445,7 +446,7 @@ class Sessions:
         self._tick.parted.add(client_id)
         for packet_id in session.incoming:
             batch.append((INCOMING, incoming_key(client_id, packet_id), None))
-        self._delivery.drop_mailbox(session)
+        self._mailbox.drop_all(session)
         if session.expiry_due_ms:
             self._due.remove(batch, session.expiry_due_ms, SESSION, client_id.encode())
         self._totals.sessions -= 1

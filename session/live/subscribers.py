@@ -1,8 +1,8 @@
 """Who wants one topic filter: connected sessions, holders in the store, shared groups.
 
 `Entry` is one distinct filter, `Group` one shared subscription to it. Values with no decisions:
-`session.routing.filter_index` finds entries, `session.delivery.shared` hands messages to the
-members of a group.
+`session.routing.filter_index` finds entries, `session.delivery.shared.distribution` hands messages
+to the members of a group.
 """
 
 from collections import deque

@@ -36,7 +36,6 @@ from mqtt.packets import Subscription as Request
 from mqtt.topics import filter_problem, levels_count, split_shared
 from session.counters import Counters
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.history.delivery_events import Dispatches
 from session.history.publish_events import Receipts
 from session.lifetime.repository import Sessions
@@ -78,7 +77,6 @@ class Inbound:
         routes: Routes,
         sessions: Sessions,
         delivery: Delivery,
-        groups: Groups,
         publishing: Publishing,
         retained: Retained,
         settings: Settings,
@@ -91,8 +89,10 @@ class Inbound:
         self._gate: Final = gate
         self._routes: Final = routes
         self._sessions: Final = sessions
-        self._delivery: Final = delivery
-        self._groups: Final = groups
+        self._window: Final = delivery.window
+        self._shared: Final = delivery.shared
+        self._mailbox: Final = delivery.mailbox
+        self._retained_replay: Final = delivery.retained_replay
         self._publishing: Final = publishing
         self._retained: Final = retained
         self._settings: Final = settings
@@ -440,18 +440,18 @@ class Inbound:
     def _settle(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
         """The exchange of a message from elsewhere than the session's streams is over."""
         if entry & SOURCE_MASK == FROM_GROUP:
-            self._groups.acknowledged(connection, packet_id, entry)
+            self._shared.acknowledged(connection, packet_id, entry)
         else:
-            self._delivery.finished(session, entry)
+            self._mailbox.finished(session, entry)
 
     def _go_on(self, connection: Connection, session: Session) -> None:
         """The session made progress: remember it, and send what has waited for the room."""
         if session.is_stored:
             self._tick.mark_late(session)
         if connection.pending or connection.is_lagging or connection.resend or session.replays:
-            self._delivery.want_room(connection)
+            self._window.send_waiting(connection)
         if connection.group_keys:
-            self._groups.want_room(connection)
+            self._shared.send_waiting(connection)
 
     # SUBSCRIBE, UNSUBSCRIBE, PINGREQ
 
@@ -572,7 +572,7 @@ class Inbound:
         if subscription.retain_handling == 1 and not is_new:
             return
         for message in self._retained.system(subscription.stream_filter):
-            self._delivery.send_retained(
+            self._retained_replay.send(
                 connection, session, message, subscription.qos, subscription.identifier
             )
         if session.replays.pop(subscription.topic_filter, None) is not None:

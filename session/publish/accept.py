@@ -1,8 +1,8 @@
 """A message is accepted: retained, stored once, and handed to everybody who is there.
 
 Everything that one accepted message changes goes into one batch: its log rows, the retained row,
-and (through `session.delivery.delivery`) the packet ids of those who get it. Used by clients'
-PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.delivery`, `session.delivery.shared`.
+and (through `session.delivery.live`) the packet ids of those who get it. Used by clients'
+PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.live`.
 """
 
 from typing import Final
@@ -11,7 +11,6 @@ from mqtt import reasons
 from mqtt.message import Message
 from session.counters import Counters
 from session.delivery.delivery import Delivery
-from session.delivery.shared import Groups
 from session.history.publish_events import NO_FILTERS, Receipts
 from session.history.session_events import Chronicle
 from session.live.tick import RETAIN_WORK, Tick
@@ -54,7 +53,6 @@ class Publishing:
         routes: Routes,
         retained: Retained,
         delivery: Delivery,
-        groups: Groups,
         quota: Quota,
         settings: Settings,
         counters: Counters,
@@ -65,8 +63,9 @@ class Publishing:
         self._log: Final = log
         self._routes: Final = routes
         self._retained: Final = retained
-        self._delivery: Final = delivery
-        self._groups: Final = groups
+        self._live: Final = delivery.live
+        self._shared: Final = delivery.shared
+        self._retained_replay: Final = delivery.retained_replay
         self._quota: Final = quota
         self._settings: Final = settings
         self._counters: Final = counters
@@ -114,7 +113,7 @@ class Publishing:
                 # and that is not durable yet.
                 changed = True
                 if route.targets:
-                    self._delivery.retained_again(message.topic, message.publisher, route.targets)
+                    self._retained_replay.replaced(message, route.targets)
             if to_store and not (self._is_limited and self._drops_new(message)):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
@@ -128,9 +127,9 @@ class Publishing:
         if kept:
             self._chronicle.retained_kept(message)
         if route.targets:
-            self._delivery.publish(message, route.targets)
+            self._live.publish(message, route.targets)
         if route.groups:
-            self._groups.publish(message, route.groups)
+            self._shared.publish(message, route.groups)
         if changed:
             return CHANGED
         # A stored session whose end is not durable yet may have been the only one that wanted the
@@ -167,7 +166,7 @@ class Publishing:
             streams = route.filter_ids if first else NO_FILTERS
             receipts.accepted_run(message, payloads, first, number, streams, self._tick.now)
         if route.targets:
-            self._delivery.publish_run(message, payloads, first, number, route.targets)
+            self._live.publish_run(message, payloads, first, number, route.targets)
         if first or self._tick.ended or self._tick.ending:
             return CHANGED
         return UNCHANGED

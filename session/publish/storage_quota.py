@@ -5,7 +5,7 @@ subscriber when a message arrives, so nothing can be dropped per subscriber then
 is the same. The backlog is counted in slices first. `reject` is decided at the publisher: before a
 message is stored, the deepest backlog of its streams must be below the limit. Backlogs are counted
 in the log, and again only when what was accepted since could have filled them. Read next:
-`session.delivery.delivery`, which applies a `Trim`, and `session.lifetime.collection`, which frees
+`session.delivery.backlog`, which applies a `Trim`, and `session.lifetime.collection`, which frees
 space.
 """
 

@@ -2,8 +2,8 @@
 
 Keys keep all topics below a level together (`storage.tables.tables.retained_key`), so a look-up
 with wildcards jumps over what cannot match. A look-up is cut into slices: a subscription to `#` on
-a full store never stalls the loop. Read next: `session.delivery.delivery`, which sends what is
-found.
+a full store never stalls the loop. Read next: `session.delivery.retained_replay`, which sends what
+is found.
 """
 
 from typing import Final

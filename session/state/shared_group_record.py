@@ -4,7 +4,7 @@ Every matching message at or below `position` was handed to a member or is in `o
 the offsets that came back (their member's session ended before it acknowledged them) and those
 leased to members whose sessions are not stored: after a crash these members are gone and the
 messages with them, unless they are handed out again. Messages leased to stored sessions are in
-those sessions' records. Read next: `session.delivery.shared`.
+those sessions' records. Read next: `session.delivery.shared.groups`.
 """
 
 import struct

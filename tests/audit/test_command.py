@@ -117,7 +117,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyspark" else name)
     assert call("run", "--history", str(tmp_path)) == 1
     assert capsys.readouterr().err == (
-        "holdfast audit: pyspark not installed: pip install 'holdfast[audit]'\n"
+        "holdfast audit: pyspark not installed: pip install 'holdfast-mqtt[audit]'\n"
     )
 
 

@@ -317,10 +317,25 @@ def _idle(scene: Scene, client_id: str) -> socket.socket:
     return channel
 
 
-def test_c15_the_limits_are_on_by_default() -> None:
-    """What the documents say stands between a broker as it comes and a flood."""
+def test_c15_limits_are_on_or_off_by_default_as_documented() -> None:
+    """The table of limits in docs/operations.md has these defaults."""
     settings = Settings()
     assert settings.connect_timeout_ms <= 10_000
     assert settings.connect_size_max <= 256 * KIB
     assert 0 < settings.subscriptions_per_session_max <= 100_000
     assert 0 < settings.topic_levels_max <= 200
+    off = (
+        settings.max_connections,
+        settings.connections_per_address,
+        settings.connection_rate,
+        settings.publish_rate,
+        settings.receive_rate_bytes,
+        settings.keep_alive_max_s,
+        settings.retained_messages_max,
+        settings.max_offline_messages,
+        settings.max_offline_bytes,
+        settings.max_age_s,
+        settings.total_bytes_max,
+    )
+    assert off == (0,) * len(off)
+    assert settings.session_expiry_max_s is None

@@ -21,3 +21,16 @@ def in_flight(client: Client) -> int:
     session = client.connection.session
     assert session is not None
     return len(session.in_flight)
+
+
+def retain(broker: Broker, *topics: str, qos: int = 1) -> None:
+    """Publish a retained message on each topic, with the topic as its payload."""
+    publisher = broker.connect("retainer")
+    for topic in topics:
+        publisher.publish(topic, topic.encode(), qos, retain=True)
+    publisher.disconnect()
+
+
+def topics_of(client: Client) -> list[str]:
+    """Take and acknowledge everything; return the payloads as topics, sorted."""
+    return sorted(payload.decode() for payload in client.receive_all())

@@ -9,20 +9,25 @@ Patches are applied to classes for the time of a run and taken back after it. Re
 from collections.abc import Callable
 from typing import Any
 
-import session.delivery.delivery
+import session.delivery.redelivery
 import session.lifetime.lifecycle
 import session.lifetime.repository
 import session.state.records
-from session.delivery.backlog_page import Wish
+from session.delivery.backlog_page import TopicOptions
 from session.delivery.delivery import Delivery
-from session.delivery.outgoing import Fitting
-from session.delivery.shared import Groups
+from session.delivery.live import LiveDelivery
+from session.delivery.mailbox import Mailbox
+from session.delivery.outgoing import Outgoing
+from session.delivery.retained_replay import RetainedReplay
+from session.delivery.sender import Sender
+from session.delivery.shared.distribution import Distribution
+from session.delivery.window import SendWindow
 from session.engine import Engine
 from session.lifetime.collection import Housekeeping
 from session.lifetime.lifecycle import Lifecycle
 from session.lifetime.repository import Sessions
 from session.live.commit_gate import CommitGate
-from session.live.connection import CLOSED, CLOSING, Connection
+from session.live.connection import CLOSED, CLOSING, Connection, Pending
 from session.live.subscribers import Entry, Group
 from session.live.tick import Tick
 from session.packets.inbound import Inbound
@@ -87,7 +92,7 @@ def pubacks_of_a_run_before_sync(patcher: Patcher) -> None:
 def run_overtakes_a_backlog(patcher: Patcher) -> None:
     """Messages that came together are sent at once, although the session is behind."""
 
-    def around(original: Any, self: Delivery, target: Any, *arguments: Any) -> Any:
+    def around(original: Any, self: LiveDelivery, target: Any, *arguments: Any) -> Any:
         connection = target.connection
         is_lagging, connection.is_lagging = connection.is_lagging, False
         try:
@@ -95,7 +100,7 @@ def run_overtakes_a_backlog(patcher: Patcher) -> None:
         finally:
             connection.is_lagging = is_lagging
 
-    patcher.wrap(Delivery, "_send_run", around)
+    patcher.wrap(LiveDelivery, "_send_run", around)
 
 
 @mutant("gates", seeds=200)
@@ -119,8 +124,8 @@ def pubcomp_before_deletion_is_durable(patcher: Patcher) -> None:
 @mutant("gates", seeds=200)
 def publish_before_binding_is_durable(patcher: Patcher) -> None:
     """A QoS 2 PUBLISH leaves before its packet id is durable."""
-    _leaking(patcher, Delivery, "publish", _always)
-    _leaking(patcher, Delivery, "send_bound", _always)
+    _leaking(patcher, LiveDelivery, "publish", _always)
+    _leaking(patcher, Sender, "send_bound", _always)
 
 
 @mutant("gates", seeds=200)
@@ -247,7 +252,7 @@ def retained_is_not_cleared(patcher: Patcher) -> None:
 @mutant("retained", seeds=200)
 def mailbox_is_lost(patcher: Patcher) -> None:
     """A retained message under way to a session is kept in memory only."""
-    _without(patcher, Delivery, "send_retained", MAILBOX, True)
+    _without(patcher, RetainedReplay, "send", MAILBOX, True)
 
 
 @mutant("gates", seeds=300)
@@ -294,7 +299,7 @@ def session_row_is_left(patcher: Patcher) -> None:
 @mutant("gates", seeds=300)
 def clean_start_leaves_the_mailbox(patcher: Patcher) -> None:
     """Ending a session leaves the retained messages that were under way to it."""
-    patcher.set(Delivery, "drop_mailbox", lambda self, client_id: None)
+    patcher.set(Mailbox, "drop_all", lambda self, owner: None)
 
 
 @mutant("sessions", seeds=200)
@@ -451,12 +456,10 @@ def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
 def dup_is_not_set(patcher: Patcher) -> None:
     """What is sent again does not say so."""
 
-    def around(
-        original: Any, version: int, message: Any, qos: int, retain: bool, dup: bool, *rest: Any
-    ) -> Any:
-        return original(version, message, qos, retain, False, *rest)
+    def around(original: Any, *arguments: Any, dup: bool) -> Any:
+        return original(*arguments)
 
-    patcher.wrap(session.delivery.delivery, "encode_delivery", around)
+    patcher.wrap(session.delivery.redelivery, "encode_delivery", around)
 
 
 @mutant("qos2", seeds=100)
@@ -559,11 +562,11 @@ def page_leaves_before_its_commit(patcher: Patcher) -> None:
 def page_is_sent_without_a_look_at_the_subscriptions(patcher: Patcher) -> None:
     """A page holds messages from before a subscription that asks for more."""
 
-    def around(original: Any, self: Wish, *arguments: Any) -> None:
+    def around(original: Any, self: TopicOptions, *arguments: Any) -> None:
         original(self, *arguments)
         self.after = 0
 
-    patcher.wrap(Wish, "__init__", around)
+    patcher.wrap(TopicOptions, "__init__", around)
 
 
 @mutant(seeds=100)
@@ -592,12 +595,13 @@ def late_progress_is_never_written(patcher: Patcher) -> None:
 def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
     """When a queue overflows, what was in it is forgotten."""
 
-    def around(original: Any, self: Delivery, connection: Connection) -> None:
+    def around(original: Any, self: SendWindow, connection: Connection, item: Pending) -> None:
+        original(self, connection, item)
         assert connection.session is not None
-        connection.session.position = self._log.end
-        original(self, connection)
+        if connection.is_lagging:
+            connection.session.position = item.message.offset
 
-    patcher.wrap(Delivery, "lag", around)
+    patcher.wrap(SendWindow, "queue", around)
 
 
 @mutant("mixed", seeds=200)
@@ -690,15 +694,15 @@ def life_beside_the_store_is_ignored(patcher: Patcher) -> None:
 def redistribution_drops_messages(patcher: Patcher) -> None:
     """What a leaving member had not acknowledged is gone."""
 
-    def around(original: Any, self: Groups, ended: Session, connection: Any) -> None:
+    def around(original: Any, self: Distribution, ended: Session, connection: Any) -> None:
         for packet_id, key in ended.leases.items():
-            group = self.find(key)
+            group = self._groups.get(key)
             if group is not None:
                 group.leased.pop(ended.in_flight[packet_id] >> 8, None)
                 self._tick.dirty_groups[group] = None
         ended.leases.clear()
 
-    patcher.wrap(Groups, "session_ended", around)
+    patcher.wrap(Distribution, "session_ended", around)
 
 
 @mutant("shared", seeds=100)
@@ -717,13 +721,15 @@ def group_position_is_not_stored(patcher: Patcher) -> None:
 def message_goes_to_every_member(patcher: Patcher) -> None:
     """A shared message is handed to two members."""
 
-    def around(original: Any, self: Groups, group: Group, connection: Any, message: Any) -> None:
+    def around(
+        original: Any, self: Distribution, group: Group, connection: Any, message: Any
+    ) -> None:
         original(self, group, connection, message)
         other = self._pick(group, message.topic)
         if other is not None and other is not connection:
             original(self, group, other, message)
 
-    patcher.wrap(Groups, "_hand_out", around)
+    patcher.wrap(Distribution, "_hand_out", around)
 
 
 # Options and refusals
@@ -733,11 +739,11 @@ def message_goes_to_every_member(patcher: Patcher) -> None:
 def qos_is_upgraded(patcher: Patcher) -> None:
     """Stored messages are delivered at the granted QoS, whatever they were published with."""
 
-    def around(original: Any, self: Fitting, owner: Session, message: Any) -> Any:
+    def around(original: Any, self: Outgoing, owner: Session, message: Any) -> Any:
         found = original(self, owner, message)
         return None if found is None else (2, *found[1:])
 
-    patcher.wrap(Fitting, "options", around)
+    patcher.wrap(Outgoing, "options", around)
 
 
 @mutant("retained")

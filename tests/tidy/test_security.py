@@ -1,4 +1,4 @@
-"""The table of docs/security.md: every class has a row, and its tests are those there are."""
+"""The tables of docs/security.md: every class has a row in both, and its tests exist."""
 
 import ast
 import functools
@@ -11,14 +11,15 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENT: Final = ROOT / "docs" / "security.md"
 CLASSES: Final = [f"C{number}" for number in range(1, 22)]
-COLUMNS: Final = 5
+COLUMNS: Final = {"classes": 4, "tests": 2}
 CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
 
 
-def table() -> dict[str, list[str]]:
-    """Return the cells of each row behind its class."""
+def table(part: str) -> dict[str, list[str]]:
+    """Return the cells of each row behind its class, of the table of classes or that of tests."""
     rows: dict[str, list[str]] = {}
-    for line in DOCUMENT.read_text().splitlines():
+    classes, _, tests = DOCUMENT.read_text().partition("\n## Appendix: the tests\n")
+    for line in (classes if part == "classes" else tests).splitlines():
         if re.match(r"\| C\d+ ", line):
             name, *cells = [cell.strip() for cell in CELL_BREAK.split(line)[1:-1]]
             assert name not in rows, f"{name} has two rows"
@@ -43,18 +44,19 @@ def named(cells: list[str]) -> list[str]:
     return re.findall(r"`(\w+)`", cells[-1])
 
 
-def test_every_class_has_a_row_and_every_cell_says_something() -> None:
-    rows = table()
+@pytest.mark.parametrize("part", sorted(COLUMNS))
+def test_every_class_has_a_row_and_every_cell_says_something(part: str) -> None:
+    rows = table(part)
     assert list(rows) == CLASSES
     for name, cells in rows.items():
-        assert len(cells) == COLUMNS - 1, name
+        assert len(cells) == COLUMNS[part] - 1, name
         assert all(cells), f"{name} has an empty cell"
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_row_names_tests_that_exist_and_bear_its_number(name: str) -> None:
     prefix = f"test_c{int(name[1:]):02}_"
-    names = named(table()[name])
+    names = named(table("tests")[name])
     assert names, f"{name} has no test"
     assert len(names) == len(set(names)), f"{name} names a test twice"
     for test in names:
@@ -63,6 +65,6 @@ def test_a_row_names_tests_that_exist_and_bear_its_number(name: str) -> None:
 
 
 def test_every_test_is_in_the_table() -> None:
-    listed = {test for cells in table().values() for test in named(cells)}
+    listed = {test for cells in table("tests").values() for test in named(cells)}
     missing = [f"{path.name}: {test}" for test, path in written().items() if test not in listed]
     assert not missing, "docs/security.md does not name\n" + "\n".join(missing)

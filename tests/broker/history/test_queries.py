@@ -238,7 +238,8 @@ def test_without_pyarrow_the_rest_is_told_with_a_note(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "can_read_segments", lambda: False)
-    note = "(1 segments are left out: reading them takes pyarrow; pip install 'holdfast[history]')"
+    install = "pip install 'holdfast-mqtt[history]'"
+    note = f"(1 segments are left out: reading them takes pyarrow; {install})"
     assert ask(config, "s", None) == ["s: acknowledged message 41", note]
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note
 

@@ -172,7 +172,7 @@ def test_without_pyarrow_it_is_said_and_all_else_works(
     publish(broker, 3)
     line = next(line for line in broker.log().splitlines() if "history_not_exported" in line)
     assert "pyarrow is not installed" in line
-    assert "pip install 'holdfast[history]'" in line
+    assert "pip install 'holdfast-mqtt[history]'" in line
     assert broker.stop() == 0
     assert in_the_database(broker)[1]
 

@@ -7,7 +7,7 @@ import pytest
 
 from broker.security.authenticators import AllowAllPolicy
 from mqtt.packets import Packet, Publish, Subscribe, Subscription
-from session.delivery.delivery import PAGE_MAX
+from session.delivery.backlog import PAGE_MAX
 from tests.session.harness import NEVER, Broker, Client
 
 FILTERS = ("a", "a/+", "+/b", "#", "a/b")

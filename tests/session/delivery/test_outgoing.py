@@ -4,8 +4,9 @@ from broker.security.authenticators import AllowAllPolicy
 from mqtt.decoder import Decoder
 from mqtt.message import Message
 from session.counters import Counters
-from session.delivery.outgoing import Fitting
-from session.delivery.publish_bytes import Parts
+from session.delivery.context import DeliveryContext
+from session.delivery.outgoing import Outgoing
+from session.delivery.publish_bytes import EncodedPublish
 from session.history.delivery_events import Dispatches
 from session.history.recorder import Ledger
 from session.live.connection import Connection
@@ -14,19 +15,31 @@ from session.routing.router import Routes
 from session.settings import Settings
 from session.state.session import Session
 from session.state.subscription import Subscription
-from tests.session.harness import Rules, Stream
+from storage.local.memory import MemoryStore
+from storage.log.message_log import MessageLog
+from storage.tables.tables import FAMILIES
+from tests.session.harness import Rules, Stream, idle_gate
 
 
 class Desk:
-    """A fitting and one connected session."""
+    """A outgoing and one connected session."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.counters = Counters()
         self.routes = Routes()
-        ledger = Ledger(Settings())
-        self.fitting = Fitting(
-            Tick(200), self.routes, rules or AllowAllPolicy(), self.counters, Dispatches(ledger)
+        settings, store = Settings(), MemoryStore(FAMILIES)
+        context = DeliveryContext(
+            Tick(200),
+            idle_gate(settings, self.counters),
+            store,
+            MessageLog(store),
+            self.routes,
+            settings,
+            rules or AllowAllPolicy(),
+            self.counters,
+            Dispatches(Ledger(settings)),
         )
+        self.outgoing = Outgoing(context)
         self.connection = Connection(1, Stream(), Decoder("server", 0), 0, "tcp", "", None)
         self.session = self.connection.session = Session("c", "", 0)
         self.session.protocol_version = 5
@@ -52,8 +65,8 @@ class Desk:
         entry.live[self.connection] = self.session.subscriptions[topic_filter]
         self.routes.changed(entry)
 
-    def parts(self, message: Message, qos: int) -> Parts | None:
-        return self.fitting.parts(self.connection, message, qos, False, (), {}, False)
+    def parts(self, message: Message, qos: int) -> EncodedPublish | None:
+        return self.outgoing.encode(self.connection, message, qos, False, (), {}, at_once=False)
 
 
 def message(topic: str = "a", qos: int = 1, publisher: str = "p", offset: int = 5) -> Message:
@@ -64,7 +77,7 @@ def test_overlapping_subscriptions_give_one_message_at_the_highest_qos() -> None
     desk = Desk()
     desk.subscribe("a", 1, identifier=7)
     desk.subscribe("#", 2, identifier=8, retain_as_published=1)
-    found = desk.fitting.options(desk.session, message(qos=2))
+    found = desk.outgoing.options(desk.session, message(qos=2))
     assert found is not None
     qos, retain, identifiers = found
     assert (qos, retain, sorted(identifiers)) == (2, True, [7, 8])
@@ -73,19 +86,19 @@ def test_overlapping_subscriptions_give_one_message_at_the_highest_qos() -> None
 def test_own_messages_older_ones_and_unwanted_ones_are_not_for_the_session() -> None:
     desk = Desk()
     desk.subscribe("a", 1, no_local=1)
-    assert desk.fitting.options(desk.session, message(publisher="c")) is None
-    assert desk.fitting.options(desk.session, message(publisher="p")) is not None
+    assert desk.outgoing.options(desk.session, message(publisher="c")) is None
+    assert desk.outgoing.options(desk.session, message(publisher="p")) is not None
     desk.subscribe("b", 1, since=5)
-    assert desk.fitting.options(desk.session, message("b", offset=5)) is None
-    assert desk.fitting.options(desk.session, message("b", offset=6)) is not None
-    assert desk.fitting.options(desk.session, message("elsewhere")) is None
+    assert desk.outgoing.options(desk.session, message("b", offset=5)) is None
+    assert desk.outgoing.options(desk.session, message("b", offset=6)) is not None
+    assert desk.outgoing.options(desk.session, message("elsewhere")) is None
 
 
 def test_one_encoding_serves_all_that_get_the_same() -> None:
     desk = Desk()
-    variants: dict[object, Parts] = {}
+    variants: dict[object, EncodedPublish] = {}
     first, second = (
-        desk.fitting.parts(desk.connection, message(), 1, False, (), variants, False)
+        desk.outgoing.encode(desk.connection, message(), 1, False, (), variants, at_once=False)
         for _ in range(2)
     )
     assert first == second

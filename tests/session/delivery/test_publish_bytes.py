@@ -31,7 +31,15 @@ def decoded(
 ) -> Publish:
     """Encode for one receiver, and decode as it would."""
     head, tail = encode_delivery(
-        version, value, qos, retain, dup, identifiers, NOW + waited_ms, alias, alias_known
+        version,
+        value,
+        qos,
+        retain,
+        identifiers,
+        NOW + waited_ms,
+        dup=dup,
+        alias=alias,
+        alias_known=alias_known,
     )
     data = head + (PACKET_ID[9] if qos else b"") + tail
     (packet,) = Decoder("client", 0, version).receive(data)

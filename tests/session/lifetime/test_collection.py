@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Publish
-from session.delivery.delivery import SCAN_MAX
+from session.delivery.backlog import SCAN_MAX
 from session.lifetime.collection import SWEEP_PERIOD_MS, SWEEP_SLICE
 from tests.session.harness import Broker, Client, will
 

@@ -1,5 +1,7 @@
 """What leaves now, what waits for which commit, and what never overtakes what [MQTT-4.6.0]."""
 
+import pytest
+
 from mqtt.decoder import Decoder
 from mqtt.encoder import PACKET_ID
 from mqtt.packets import Puback, Publish
@@ -346,6 +348,15 @@ def test_what_waits_is_counted_with_what_it_costs_in_memory() -> None:
     assert gate.connection.waiting_size() == 6 + 2 * REPLY_COST
     gate.commit(1)
     assert gate.connection.waiting_size() == 0 and gate.connection.waiting is None
+
+
+@pytest.mark.parametrize(("held", "out_buffer"), [(3, 900), (900, 3)])
+def test_messages_go_by_the_smaller_of_both_limits(held: int, out_buffer: int) -> None:
+    gate = Gate(held_bytes_max=held, out_buffer_bytes_max=out_buffer)
+    gate.rules.send_after_commit(gate.connection, b"abc")
+    assert not gate.rules.is_full(gate.connection)
+    gate.rules.send_after_commit(gate.connection, b"d")
+    assert gate.rules.is_full(gate.connection)
 
 
 def test_messages_are_refused_where_too_much_waits_but_live_ones_only_behind_messages() -> None:

@@ -16,21 +16,8 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Broker, Client
-
-
-def retain(broker: Broker, *topics: str, qos: int = 1) -> None:
-    """Publish a retained message on each topic, with the topic as its payload."""
-    publisher = broker.connect("retainer")
-    for topic in topics:
-        publisher.publish(topic, topic.encode(), qos, retain=True)
-    publisher.disconnect()
-
-
-def topics_of(client: Client) -> list[str]:
-    """Take and acknowledge everything; return the payloads as topics, sorted."""
-    return sorted(payload.decode() for payload in client.receive_all())
-
+from tests.session.harness import Broker
+from tests.session.messages import retain, topics_of
 
 # Keeping them
 
@@ -101,24 +88,6 @@ def test_retained_messages_outlive_the_session_of_their_publisher() -> None:
 
 
 # Sending them
-
-
-def test_they_carry_the_flag_and_live_messages_do_not() -> None:
-    broker = Broker()
-    retain(broker, "t")
-    client = broker.clean("c", "t", qos=1)
-    assert client.message().retain
-    broker.publish("t", b"live", retain=True)
-    assert not client.message().retain
-
-
-@pytest.mark.parametrize(("stored", "granted"), [(0, 2), (1, 0), (2, 1), (2, 2)])
-@pytest.mark.parametrize("durable", [True, False])
-def test_they_are_sent_at_the_lower_of_both_qos(stored: int, granted: int, durable: bool) -> None:
-    broker = Broker()
-    retain(broker, "t", qos=stored)
-    client = (broker.durable if durable else broker.clean)("c", "t", qos=granted)
-    assert client.message().qos == min(stored, granted)
 
 
 @pytest.mark.parametrize(
@@ -204,53 +173,7 @@ def test_no_local_does_not_hide_the_own_retained_messages() -> None:
     assert client.payloads() == [b"own"]
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_message_published_after_subscribing_is_not_sent_a_second_time(qos: int) -> None:
-    broker = Broker()
-    retain(broker, "t", "u")
-    client, publisher = broker.connect("c"), broker.connect("p")
-    with broker.one_tick():
-        client.send(Subscribe(1, [Subscription("#", 2)]))
-        publisher.send(Publish("t", b"new", qos, True, packet_id=1 if qos else 0))
-    assert sorted(client.receive_all()) == [b"new", b"u"]
-
-
-def test_what_no_local_keeps_back_live_comes_as_a_retained_message() -> None:
-    broker = Broker()
-    retain(broker, "t")
-    client = broker.connect("c")
-    client.send(
-        Subscribe(1, [Subscription("t", 1, no_local=True)]),
-        Publish("t", b"own", 1, True, packet_id=1),
-    )
-    assert client.receive_all() == [b"own"]
-
-
-def test_a_message_replaced_while_others_are_sent_comes_once() -> None:
-    broker = Broker()
-    retain(broker, *(f"t/{number}" for number in range(10)))
-    client = broker.connect("c", receive_maximum=1)
-    client.subscribe("t/#", qos=1)
-    first = client.message()
-    assert first.payload == b"t/0"
-    broker.publish("t/9", b"new", retain=True)
-    client.acknowledge(first)
-    received = client.receive_all()
-    assert received.count(b"new") == 1 and b"t/9" not in received and len(received) == 9
-
-
 # In slices
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("durable", [True, False])
-def test_all_of_many_are_sent_whatever_the_window(qos: int, durable: bool) -> None:
-    broker = Broker()
-    topics = [f"a/{number:04}/b" for number in range(300)]
-    retain(broker, *topics, *(f"a/{number:04}/c" for number in range(0, 300, 7)))
-    client = broker.connect("c", expiry=100 if durable else 0, receive_maximum=3)
-    client.subscribe("a/+/b", qos=qos)
-    assert topics_of(client) == topics
 
 
 def test_a_slice_looks_at_a_bounded_number_of_rows() -> None:
@@ -269,89 +192,6 @@ def test_a_lookup_seeks_over_what_cannot_match() -> None:
     found, start, _ = broker.engine._retained.read("+/x", b"", 10)
     assert [message.topic for message in found] == ["b/x", "c/x"] and not start
     assert broker.store.io_calls - calls < 10
-
-
-@pytest.mark.parametrize("pattern", ["t/{}", "t/{}/+"])
-def test_many_filters_without_retained_messages_cost_few_batches(pattern: str) -> None:
-    broker = Broker()
-    retain(broker, "elsewhere")
-    client = broker.durable("c")
-    written = broker.engine.written
-    assert client.subscribe(*(pattern.format(n) for n in range(2000)), qos=1) == [1] * 2000
-    assert broker.engine.written - written < 20
-
-
-def test_many_filters_are_answered_in_their_order() -> None:
-    broker = Broker()
-    topics = [f"t/{number:03}" for number in range(200)]
-    retain(broker, *topics)
-    client = broker.durable("c", receive_maximum=7)
-    client.subscribe(*reversed(topics), qos=1)
-    assert client.receive_all() == [topic.encode() for topic in reversed(topics)]
-
-
-@pytest.mark.parametrize("crash", [True, False])
-def test_what_a_subscribe_is_still_owed_comes_after_a_resume(crash: bool) -> None:
-    broker = Broker()
-    topics = [f"t/{number}" for number in range(8)]
-    retain(broker, *topics)
-    client = broker.durable("c", receive_maximum=2)
-    client.subscribe("t/#", qos=1)
-    done = client.messages()
-    client.acknowledge(*done)
-    seen = [message.payload.decode() for message in done]
-    if crash:
-        broker.advance(s=1)
-        broker.restart()
-    else:
-        client.drop()
-    client = broker.durable("c")
-    assert sorted(seen + topics_of(client)) == topics
-    assert broker.rows("mailbox") == []
-
-
-def test_unsubscribing_ends_the_sending() -> None:
-    broker = Broker()
-    retain(broker, *(f"t/{number}" for number in range(8)))
-    client = broker.durable("c", receive_maximum=2)
-    client.subscribe("t/#", qos=1)
-    done = client.messages()
-    client.unsubscribe("t/#")
-    client.acknowledge(*done)
-    client.expect_nothing()
-
-
-def test_a_copy_in_flight_keeps_its_message_when_the_topic_gets_a_new_one() -> None:
-    broker = Broker()
-    retain(broker, "t", qos=2)
-    client = broker.durable("c", "t", qos=2)
-    message = client.message()
-    client.unsubscribe("t")
-    broker.publish("t", b"new", retain=True)
-    client.drop()
-    broker.restart()
-    client = broker.durable("c")
-    assert client.message() == Publish(
-        "t", b"t", 2, retain=True, dup=True, packet_id=message.packet_id
-    )
-    client.acknowledge(message)
-    assert broker.rows("mailbox") == []
-
-
-def test_a_session_that_ends_leaves_no_copies_behind_even_if_the_disk_is_full() -> None:
-    broker = Broker()
-    retain(broker, "t")
-    client = broker.durable("c")
-    broker.hold_commits()
-    with broker.one_tick():
-        client.send(Subscribe(1, [Subscription("t", 1)]))
-        broker.engine.end_tick(broker.now)
-        broker.store.full = True
-        client.disconnect(session_expiry_interval=0)
-    broker.store.full = False
-    broker.advance(s=1)
-    broker.commit()
-    assert broker.rows("sessions") == [] and broker.rows("mailbox") == []
 
 
 # Expiry

@@ -1,34 +1,10 @@
-"""Shared subscriptions: one member gets each message, and none of them is lost [MQTT-4.8.2]."""
+"""One member of a group gets each message, and none of them is lost [MQTT-4.8.2]."""
 
 import pytest
 
 from mqtt.packets import Puback, Publish, Pubrec, Pubrel
-from tests.session.harness import Broker, Client
-
-SHARED = "$share/g/t"
-
-
-def publish(broker: Broker, *payloads: bytes, qos: int = 1, topic: str = "t") -> None:
-    """Publish each payload."""
-    for payload in payloads:
-        broker.publish(topic, payload, qos)
-
-
-def numbers(count: int) -> list[bytes]:
-    """Return payloads."""
-    return [b"%02d" % number for number in range(count)]
-
-
-def received(*clients: Client) -> list[bytes]:
-    """Take and acknowledge everything all of them get; return the payloads, sorted."""
-    found: list[bytes] = []
-    while True:
-        before = len(found)
-        for client in clients:
-            found += client.receive_all()
-        if len(found) == before:
-            return sorted(found)
-
+from tests.session.harness import Broker
+from tests.session.shared_subscriptions import SHARED, numbers, publish, received
 
 # Who gets what
 
@@ -64,22 +40,6 @@ def test_a_member_with_a_plain_subscription_gets_both_copies() -> None:
     copies = client.messages()
     assert sorted(copy.subscription_identifiers for copy in copies) == [(5,), (6,)]
     client.acknowledge(*copies)
-
-
-def test_the_same_name_with_another_filter_is_another_group() -> None:
-    broker = Broker()
-    one = broker.durable("one", "$share/g/t")
-    two = broker.durable("two", "$share/g/#")
-    publish(broker, b"1")
-    assert one.receive_all() == two.receive_all() == [b"1"]
-
-
-def test_the_filter_of_a_group_may_start_with_a_slash_or_a_wildcard() -> None:
-    broker = Broker()
-    slash = broker.durable("slash", "$share/g//t")
-    wild = broker.durable("wild", "$share/g/+/t")
-    publish(broker, b"1", topic="/t")
-    assert slash.receive_all() == wild.receive_all() == [b"1"]
 
 
 def test_a_wildcard_in_the_shared_filter_matches_no_system_topic() -> None:
@@ -129,63 +89,6 @@ def test_retain_as_published_is_the_members_own() -> None:
 
 
 # Joining and leaving
-
-
-def test_a_second_subscribe_changes_options_and_adds_no_weight() -> None:
-    broker = Broker()
-    one = broker.durable("one", SHARED)
-    two = broker.durable("two", SHARED)
-    one.subscribe(SHARED, qos=1, identifier=9)
-    publish(broker, *numbers(6))
-    messages = one.messages()
-    assert len(messages) == 3 and {m.subscription_identifiers for m in messages} == {(9,)}
-    one.acknowledge(*messages)
-    assert one.unsubscribe(SHARED) == [0x00]
-    publish(broker, *numbers(3))
-    one.expect_nothing()
-    assert len(two.receive_all()) == 6
-
-
-def test_unsubscribing_from_a_group_one_is_no_member_of_says_so() -> None:
-    broker = Broker()
-    broker.durable("one", SHARED)
-    assert broker.connect("two").unsubscribe(SHARED) == [0x11]
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_a_group_ends_with_its_last_session_and_its_messages_with_it(durable: bool) -> None:
-    broker = Broker(max_inflight=1)
-    client = (broker.durable if durable else broker.clean)("c", SHARED, qos=1)
-    publish(broker, *numbers(5))
-    assert client.unsubscribe(SHARED) == [0x00]
-    assert broker.rows("groups") == [] and broker.rows("holders") == []
-    client.acknowledge(*client.messages())
-    client.subscribe(SHARED, qos=1)
-    client.expect_nothing()
-    publish(broker, b"new")
-    assert client.receive_all() == [b"new"]
-
-
-def test_a_group_ends_when_its_last_session_expires() -> None:
-    broker = Broker()
-    broker.durable("c", SHARED, expiry=10).drop()
-    publish(broker, b"old")
-    broker.advance(s=11)
-    assert broker.rows("groups") == [] and broker.rows("filters") == []
-    broker.durable("c", SHARED).expect_nothing()
-
-
-def test_a_group_is_stored_from_its_first_stored_member_on() -> None:
-    broker = Broker()
-    passing = broker.clean("passing", SHARED, qos=1)
-    publish(broker, b"1")  # the route of the topic is cached without a stream
-    assert passing.receive_all() == [b"1"]
-    staying = broker.durable("staying", SHARED)
-    passing.disconnect()
-    staying.drop()
-    publish(broker, b"2")
-    broker.restart()
-    assert broker.durable("staying").receive_all() == [b"2"]
 
 
 def test_what_waits_when_a_stored_member_joins_still_goes_to_those_in_memory() -> None:
@@ -250,25 +153,6 @@ def test_messages_wait_for_the_first_member_when_all_are_offline() -> None:
     assert received(one) == [b"live"]
 
 
-def test_messages_wait_over_a_restart() -> None:
-    broker = Broker()
-    broker.durable("one", SHARED).drop()
-    publish(broker, *numbers(3))
-    broker.restart()
-    publish(broker, b"99")
-    assert broker.durable("one").receive_all() == [*numbers(3), b"99"]
-
-
-def test_a_restart_repeats_nothing_that_was_acknowledged() -> None:
-    broker = Broker()
-    one = broker.durable("one", SHARED)
-    publish(broker, *numbers(3))
-    assert one.receive_all() == numbers(3)
-    broker.advance(s=1)
-    broker.restart()
-    broker.durable("one").expect_nothing()
-
-
 def test_a_full_queue_in_memory_drops_by_the_limit() -> None:
     for on_limit, kept in (("drop_new", [b"00", b"01", b"02"]), ("drop_oldest", None)):
         broker = Broker(max_inflight=1, clean_queue_messages_max=2, on_limit=on_limit)
@@ -304,29 +188,6 @@ def test_what_a_group_in_memory_takes_back_goes_to_another_member() -> None:
     publish(broker, *numbers(4))
     one.drop()
     assert two.receive_all() == [b"01", b"03", b"00", b"02"] or received(two) == numbers(4)
-
-
-def test_what_was_taken_back_waits_for_a_member_over_a_restart() -> None:
-    broker = Broker()
-    one = broker.connect("one", expiry=10)
-    one.subscribe(SHARED, qos=1)
-    broker.durable("two", SHARED).drop()
-    publish(broker, b"1", b"2")
-    one.drop()
-    broker.advance(s=11)
-    broker.restart()
-    assert broker.durable("two").receive_all() == [b"1", b"2"]
-
-
-def test_what_a_member_in_memory_held_is_owed_again_after_a_crash() -> None:
-    broker = Broker()
-    broker.durable("stored", SHARED).drop()
-    passing = broker.clean("passing", SHARED, qos=1)
-    publish(broker, b"1", b"2")
-    first, _ = passing.messages()
-    passing.acknowledge(first)
-    broker.restart()
-    assert broker.durable("stored").receive_all() == [b"2"]
 
 
 def test_a_qos_2_message_stays_with_the_member_it_was_sent_to() -> None:
@@ -532,16 +393,6 @@ def test_what_was_taken_back_and_then_dropped_with_its_generation_is_counted() -
     publish(broker, b"young")
     assert broker.durable("two").receive_all() == [b"young"]
     assert broker.counters.dropped["max_age"] >= 1
-
-
-def test_ending_a_session_of_a_group_that_is_gone_is_no_trouble() -> None:
-    broker = Broker()
-    client = broker.durable("c", SHARED, expiry=10)
-    publish(broker, b"1")
-    client.unsubscribe(SHARED)
-    client.drop()
-    broker.advance(s=11)
-    assert broker.rows("sessions") == broker.rows("groups") == []
 
 
 def test_a_group_goes_on_when_what_a_member_was_held_is_released() -> None:

@@ -1,0 +1,183 @@
+"""A session that is behind: it reads its streams from the store, in log order.
+
+It reads whenever its window has room, a page at a time, until it reaches the tail and is live
+again. Live messages and those of the backlog move the same position, so nothing is skipped and
+nothing is sent twice. Read next: `session.delivery.backlog_page`,
+`session.delivery.retained_replay`.
+"""
+
+from itertools import islice
+from typing import Final
+
+from mqtt.message import Message
+from session.delivery.backlog_page import BacklogPages
+from session.delivery.context import DeliveryContext
+from session.delivery.outgoing import Outgoing
+from session.delivery.redelivery import Redelivery
+from session.delivery.retained_replay import RetainedReplay
+from session.delivery.sender import Sender
+from session.live.backlog_trim import Trimmer
+from session.live.connection import ACTIVE, Connection
+from session.state.in_flight import FROM_LOG
+from session.state.session import Session
+from storage.log.message_log import Cursor, Stream
+
+# Rows a reader may look at in vain in one tick, where the layout has no index; about 2 ms.
+SCAN_MAX: Final = 2048
+# Messages of its backlog that one session may read in one tick: as many as are in flight to it.
+PAGE_MAX: Final = 256
+# What all that read in one tick may do together, in messages: about 15 ms. One more page than that,
+# and a reader costs something whatever it reads; one that looked at rows in vain as much as a page.
+READ_WORK_MAX: Final = 2048
+READER_WORK: Final = 8
+
+
+class Backlog:
+    """Reads what sessions have missed."""
+
+    def __init__(
+        self,
+        context: DeliveryContext,
+        outgoing: Outgoing,
+        sender: Sender,
+        redelivery: Redelivery,
+        replay: RetainedReplay,
+    ) -> None:
+        self._tick: Final = context.tick
+        self._log: Final = context.log
+        self._routes: Final = context.routes
+        self._settings: Final = context.settings
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._gate: Final = context.gate
+        self._trimmer: Final = Trimmer(context.log, context.settings)
+        self._pages: Final = BacklogPages(context)
+        self._outgoing: Final = outgoing
+        self._sender: Final = sender
+        self._redelivery: Final = redelivery
+        self._replay: Final = replay
+
+    def begin(self, connection: Connection) -> None:
+        """Let a session that comes back read what it has missed, within its limits."""
+        session = connection.session
+        assert session is not None
+        if session.position < self._log.end:
+            connection.is_lagging = True
+            connection.plan = self._trimmer.begin(self.streams(session), session.position)
+
+    def read(self) -> bool:
+        """Let those read who have room and want to; True if some of them did not get all.
+
+        Call right after the batch was written: what is in the log is then in the store.
+        """
+        tick = self._tick
+        readers = tick.readers
+        work = 0
+        for connection in list(islice(readers, READ_WORK_MAX // READER_WORK)):
+            if work > READ_WORK_MAX:
+                break
+            work += READER_WORK
+            del readers[connection]
+            session = connection.session
+            quota = 0 if session is None else session.send_quota
+            if connection.resend and connection.writable and connection.state == ACTIVE:
+                self._redelivery.resend_waiting(connection)
+                assert session is not None
+                work += quota - session.send_quota
+                quota = session.send_quota
+            if session is None or not connection.has_room():
+                continue
+            if self._gate.is_full(connection):
+                continue  # woken when some of it is released
+            if session.replays:
+                self._replay.send_next(connection, session)
+            work += quota - session.send_quota
+            if connection.is_lagging and connection.has_room():
+                work += self._catch_up(connection, session)
+            if connection.has_room() and (connection.is_lagging or session.replays):
+                readers[connection] = None
+        return bool(readers)
+
+    def _catch_up(self, connection: Connection, session: Session) -> int:
+        """Send the next page of a session's backlog; returns what that has cost, in messages."""
+        if connection.plan is not None:
+            if not connection.plan.advance():
+                return PAGE_MAX
+            connection.trim = connection.plan.trim()
+            connection.plan = None
+        cursor = self._cursor(connection, session)
+        missing, before = cursor.missing, cursor.position
+        messages = cursor.next(min(PAGE_MAX, session.send_quota), SCAN_MAX)
+        if cursor.missing > missing:
+            gone = cursor.missing - missing
+            self._counters.drop("max_age", gone)
+            if self._dispatches.is_on:
+                self._dispatches.dropped_range(
+                    session,
+                    connection.number,
+                    before + 1,
+                    cursor.position,
+                    gone,
+                    "max_age",
+                    self._tick.now,
+                )
+        if not messages and cursor.position == before:
+            # The tail: everything up to the end of the log was handed out. Live again.
+            connection.is_lagging = False
+            connection.cursor = None
+            connection.trim = None
+            if session.position < self._log.end:
+                session.position = self._log.end
+                self._tick.mark_late(session)
+            return 0
+        at = 0
+        while at < len(messages):
+            at = self._pages.send(connection, session, messages, at)
+            if at < len(messages):
+                self._deliver_stored(connection, session, messages[at])
+                at += 1
+        session.position = max(session.position, cursor.position)
+        self._tick.mark(session)
+        return len(messages) or PAGE_MAX
+
+    def _cursor(self, connection: Connection, session: Session) -> Cursor:
+        cursor = connection.cursor
+        if cursor is None:
+            cursor = self._log.cursor(self.streams(session), session.position)
+            connection.cursor = cursor
+        return cursor
+
+    def streams(self, session: Session) -> list[Stream]:
+        """Return the streams whose messages are stored for the session."""
+        found = []
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None and subscription.holds:
+                filter_id = self._routes.filter_id(subscription.stream_filter)
+                assert filter_id
+                found.append(Stream(filter_id, subscription.stream_filter, subscription.since))
+        return found
+
+    def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
+        # A plan counts every message of the backlog, so it is asked about every one.
+        is_dropped = connection.trim is not None and connection.trim.drops(message.offset)
+        options = self._outgoing.options(session, message)
+        if options is None:
+            return
+        if is_dropped:
+            self._outgoing.drop(connection, message, "session_limit")
+            return
+        now = self._tick.now
+        if message.expires_at_ms and message.expires_at_ms <= now:
+            self._outgoing.expire(connection, session, message)
+            return
+        max_age_ms = self._settings.max_age_s * 1000
+        if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
+            self._outgoing.drop(connection, message, "max_age")
+            return
+        qos, retain, identifiers = options
+        if qos == 0:
+            self._sender.send_qos0_in_order(connection, message, retain, identifiers)
+        else:
+            self._sender.send_bound(
+                connection, message, qos, retain, identifiers, message.offset, FROM_LOG
+            )

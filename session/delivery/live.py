@@ -1,0 +1,311 @@
+"""A message that was just accepted, on its way to the connected sessions that want it.
+
+A session that keeps up is sent the message at once. One whose window is full lets it wait
+(`session.delivery.window`); one that lags finds it in its streams (`session.delivery.backlog`).
+Messages that arrived together and differ only in their payloads are sent together, as a run. Read
+next: `session.delivery.window`.
+"""
+
+from typing import Final
+
+from mqtt.encoder import PACKET_ID
+from mqtt.message import Message
+from session.delivery.context import DeliveryContext
+from session.delivery.outgoing import Outgoing
+from session.delivery.publish_bytes import EncodedPublish, EncodedRun
+from session.delivery.sender import Sender, bind_packet_id
+from session.delivery.window import SendWindow
+from session.live.connection import ACTIVE, Connection, Pending
+from session.routing.router import Target
+from session.state.in_flight import FROM_LOG, UNSTORED_REFERENCE
+from session.state.session import Session
+
+
+class LiveDelivery:
+    """Hands accepted messages to connected sessions."""
+
+    def __init__(
+        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, window: SendWindow
+    ) -> None:
+        self._tick: Final = context.tick
+        self._routes: Final = context.routes
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._gate: Final = context.gate
+        self._is_open: Final = context.is_open
+        self._outgoing: Final = outgoing
+        self._sender: Final = sender
+        self._window: Final = window
+
+    def publish(self, message: Message, targets: list[Target]) -> None:
+        """Hand a message that was just accepted to every connected session that matches.
+
+        If it has an offset, its log rows are in the current batch, and so will be the packet ids.
+        """
+        self._tick.work += len(targets)
+        variants: dict[object, EncodedPublish] = {}
+        for target in targets:
+            self._hand_over(target, message, variants)
+
+    def publish_run(
+        self,
+        message: Message,
+        payloads: list[bytes],
+        first: int,
+        number: int,
+        targets: list[Target],
+    ) -> None:
+        """Hand over what `publish` would one by one: messages that differ only in their payloads.
+
+        `message` stands for all of them. The first has the offset `first`, the others follow it;
+        0 = none is stored, and `number` is what the history calls the first.
+        """
+        self._tick.work += len(targets) * len(payloads)
+        variants: dict[object, EncodedRun] = {}
+        messages: list[Message] = []
+        each: list[dict[object, EncodedPublish]] = []
+        for target in targets:
+            if self._send_run(target, message, payloads, first, number, variants):
+                continue
+            if not messages:
+                messages = _one_by_one(message, payloads, first, number)
+                each = [{} for _ in messages]
+            for index, single in enumerate(messages):
+                self._hand_over(target, single, each[index])
+
+    def _send_run(
+        self,
+        target: Target,
+        message: Message,
+        payloads: list[bytes],
+        first: int,
+        number: int,
+        variants: dict[object, EncodedRun],
+    ) -> bool:
+        """Send a whole run to a session that keeps up; False if its messages need a look each."""
+        connection = target.connection
+        session = connection.session
+        assert session is not None
+        waiting = connection.waiting
+        if (
+            not self._is_open
+            or connection.state != ACTIVE
+            or not connection.writable
+            or (waiting is not None and waiting.messages)
+            or connection.alias_out_max
+            or (target.no_local and message.publisher == session.client_id)
+        ):
+            return False
+        qos = message.qos if message.qos < target.qos else target.qos
+        count = len(payloads)
+        if qos == 0:
+            if first or self._gate.is_full(connection):
+                return False
+        elif (
+            connection.is_lagging
+            or (session.is_stored and not first)
+            or session.send_quota < count
+            or connection.pending
+            or connection.resend
+        ):
+            return False
+        parts = self._outgoing.encode_run(
+            connection, message, payloads, qos, target.identifiers, variants
+        )
+        limit = connection.maximum_packet_size
+        if limit and parts.size_max > limit:
+            return False
+        self._counters.messages_sent[qos] += count
+        self._counters.payload_bytes_sent += parts.payload_bytes
+        if qos == 0:
+            self._gate.send(connection, parts.joined())
+            packet_ids = None
+        else:
+            packet_ids = self._bind_run(session, first, number, qos, count)
+            self._gate.send_run(connection, parts.heads, packet_ids, parts.tails)
+        if self._dispatches.is_on:
+            size, now = parts.payload_bytes, self._tick.now
+            self._dispatches.delivered_run(
+                connection, session, first, number, count, size, packet_ids, qos, now
+            )
+        return True
+
+    def _bind_run(
+        self, session: Session, first: int, number: int, qos: int, count: int
+    ) -> list[int]:
+        """Bind packet ids to the messages of a run."""
+        reference, flags = first, qos | FROM_LOG
+        if not first and number:
+            reference, flags = number, flags | UNSTORED_REFERENCE
+        packet_ids = session.bind_run(reference, 1 if reference else 0, flags, count)
+        if session.is_stored:
+            session.position = first + count - 1
+            self._tick.dirty[session] = None
+        return packet_ids
+
+    def _hand_over(
+        self, target: Target, message: Message, variants: dict[object, EncodedPublish]
+    ) -> None:
+        """Hand one message to one connected session that matches."""
+        qos = message.qos
+        offset = message.offset
+        connection = target.connection
+        session = connection.session
+        assert session is not None
+        identifiers = target.identifiers
+        effective = qos if qos < target.qos else target.qos
+        retain = message.retain and target.retain_as_published
+        if target.no_local and message.publisher == session.client_id:
+            options = self._outgoing.options(session, message)
+            if options is None:
+                # Done with, whatever the subscription's options are when it reads again.
+                if connection.pending:
+                    connection.passed_over = offset
+                elif not connection.is_lagging:
+                    self._sender.pass_over(session, offset)
+                return
+            effective, retain, identifiers = options
+        if effective == 0:
+            if offset and self._is_held(session, message):
+                self._publish_held_qos0(connection, message, retain, identifiers, variants)
+            else:
+                self.send_qos0(connection, message, retain, identifiers, variants)
+            return
+        if connection.is_lagging:
+            return  # it is in the session's streams
+        if session.is_stored and not offset:
+            self._outgoing.drop(connection, message, "total_limit")
+            return
+        if (
+            session.send_quota == 0
+            or connection.pending
+            or connection.resend
+            or not connection.writable
+            or (connection.waiting is not None and self._gate.blocks_messages(connection))
+        ):
+            self._window.queue(connection, Pending(message, effective, retain, identifiers))
+            return
+        at_once = effective == 1 or not session.is_stored
+        parts = self._outgoing.encode(
+            connection, message, effective, retain, identifiers, variants, at_once=at_once
+        )
+        if parts is None:
+            self._sender.pass_over(session, offset)
+            return
+        self._counters.payload_bytes_sent += len(message.payload)
+        self._send_live(connection, session, parts, message, effective, retain)
+
+    def _send_live(
+        self,
+        connection: Connection,
+        session: Session,
+        parts: EncodedPublish,
+        message: Message,
+        qos: int,
+        retain: bool,
+    ) -> None:
+        """Bind a packet id in the batch of the append, and send.
+
+        At QoS 1 at once: a crash that takes the binding takes the message. At QoS 2 to a stored
+        session after the commit, and never past a message that waits.
+        """
+        tick = self._tick
+        packet_id = bind_packet_id(session, message, message.offset, qos | FROM_LOG)
+        self._counters.messages_sent[qos] += 1
+        if self._dispatches.is_on:
+            self._dispatches.delivered(
+                connection, session, message, packet_id, qos, retain, tick.now
+            )
+        if session.is_stored:
+            session.position = message.offset
+            tick.dirty[session] = None
+            if qos == 2:
+                data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
+                self._gate.send_messages_after_commit(connection, data)
+                return
+        self._gate.send_message(connection, parts[0], PACKET_ID[packet_id], parts[1])
+
+    def _is_held(self, session: Session, message: Message) -> bool:
+        """Is this stored message in one of the session's own streams?"""
+        for entry in self._routes.match(message.topic).entries:
+            subscription = session.subscriptions.get(entry.topic_filter)
+            if subscription is not None and subscription.holds:
+                return True
+        return False
+
+    def _publish_held_qos0(
+        self,
+        connection: Connection,
+        message: Message,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, EncodedPublish],
+    ) -> None:
+        """Send at QoS 0 what is in the session's streams, too: in its turn there, and once."""
+        session = connection.session
+        assert session is not None
+        if connection.is_lagging:
+            return
+        if connection.pending:
+            self._window.queue(connection, Pending(message, 0, retain, identifiers))
+            return
+        self.send_qos0(connection, message, retain, identifiers, variants)
+        self._sender.pass_over(session, message.offset)
+
+    def send_qos0(
+        self,
+        connection: Connection,
+        message: Message,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        variants: dict[object, EncodedPublish],
+        share_name: str = "",
+        stream: int = 0,
+    ) -> None:
+        """Send at QoS 0, or drop and count it if the client does not take what it has already.
+
+        A shared subscription has the name `share_name` and the durable stream `stream`, 0 = none.
+        """
+        if not connection.writable or connection.state != ACTIVE:
+            self._outgoing.drop(connection, message, "slow_consumer")
+            return
+        if connection.waiting is not None and self._gate.blocks_messages(connection):
+            # What it waits behind has not been committed for long.
+            self._outgoing.drop(connection, message, "slow_consumer")
+            return
+        parts = self._outgoing.encode(
+            connection, message, 0, retain, identifiers, variants, at_once=True
+        )
+        if parts is None:
+            return
+        self._counters.messages_sent[0] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
+        if self._dispatches.is_on:
+            session = connection.session
+            assert session is not None
+            self._dispatches.delivered(
+                connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
+            )
+        self._gate.send_message(connection, parts[0], b"", parts[1])
+
+
+def _one_by_one(message: Message, payloads: list[bytes], first: int, number: int) -> list[Message]:
+    """Return the messages of a run."""
+    messages = [
+        Message(
+            message.topic,
+            payload,
+            message.qos,
+            False,
+            message.properties,
+            message.publisher,
+            message.accepted_at_ms,
+            message.expires_at_ms,
+            first + index if first else 0,
+        )
+        for index, payload in enumerate(payloads)
+    ]
+    if number:
+        for index, single in enumerate(messages):
+            single.number = number + index
+    return messages

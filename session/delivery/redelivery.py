@@ -1,0 +1,143 @@
+"""What was in flight when the connection ended is sent again on the next one [MQTT-4.4.0-1].
+
+In its order and with its packet ids. A message that cannot be sent again (its client may not
+receive it any more, it is too large for this connection, or too old) is given up. Read next:
+`session.delivery.mailbox`.
+"""
+
+from typing import Final
+
+from mqtt.encoder import PACKET_ID, pubrel
+from mqtt.message import Message
+from mqtt.packets import PUBREL
+from mqtt.topics import SHARE_PREFIX
+from session.delivery.context import DeliveryContext
+from session.delivery.mailbox import Mailbox
+from session.delivery.outgoing import Outgoing
+from session.delivery.publish_bytes import encode_delivery
+from session.live.connection import Connection
+from session.state.in_flight import (
+    FROM_GROUP,
+    FROM_MAILBOX,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    RELEASED,
+    SOURCE_MASK,
+)
+from session.state.session import Session
+
+# Bytes that one session is sent again in one tick, of which one message may be more.
+RESEND_BYTES_MAX: Final = 1 << 20
+
+
+class Redelivery:
+    """Sends messages in flight again."""
+
+    def __init__(self, context: DeliveryContext, outgoing: Outgoing, mailbox: Mailbox) -> None:
+        self._tick: Final = context.tick
+        self._log: Final = context.log
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._gate: Final = context.gate
+        self._is_open: Final = context.is_open
+        self._outgoing: Final = outgoing
+        self._mailbox: Final = mailbox
+
+    def resend_all(self, connection: Connection) -> None:
+        """Send again what was in flight when the session's last connection ended.
+
+        PUBREL never waits for the window; a PUBLISH that finds it full is sent when it opens, and
+        nothing new is sent before it. The caller has written the batch.
+        """
+        session = connection.session
+        assert session is not None
+        for packet_id, entry in list(session.in_flight.items()):
+            if entry & RELEASED:
+                self._counters.redeliveries += 1
+                self._counters.packets_sent[PUBREL] += 1
+                self._gate.send_after_commit(connection, pubrel(packet_id))
+            elif connection.resend or session.send_quota == 0 or self._gate.is_full(connection):
+                connection.send_later(packet_id)
+            else:
+                self._resend(connection, session, packet_id, entry)
+
+    def resend_waiting(self, connection: Connection) -> None:
+        """Send again what found the window full; the rest in the next tick if it is much."""
+        session = connection.session
+        assert session is not None
+        waiting = connection.resend
+        size = 0
+        while waiting and session.send_quota > 0 and not self._gate.is_full(connection):
+            if size >= RESEND_BYTES_MAX:
+                self._tick.readers[connection] = None  # goes on in the next tick
+                return
+            packet_id = waiting.popleft()
+            entry = session.in_flight.get(packet_id)
+            if entry is not None and not entry & RELEASED:
+                size += self._resend(connection, session, packet_id, entry)
+
+    def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> int:
+        """Send a message in flight again; returns its size, 0 if it is given up."""
+        loaded = self._load_in_flight(session, packet_id, entry)
+        if loaded is None:
+            return self._give_up(connection, session, packet_id, entry, "max_age")
+        message, retain, identifiers = loaded
+        if not self._is_open and not self._outgoing.is_permitted(session, message):
+            return self._give_up(connection, session, packet_id, entry, "not_authorized")
+        qos = entry & QOS_MASK
+        head, tail = encode_delivery(
+            connection.version, message, qos, retain, identifiers, self._tick.now, dup=True
+        )
+        limit = connection.maximum_packet_size
+        if limit and len(head) + len(tail) + 2 > limit:
+            return self._give_up(connection, session, packet_id, entry, "too_large")
+        session.take_quota_again(packet_id)
+        self._counters.redeliveries += 1
+        if self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.delivered_again(
+                connection, session, packet_id, entry, message, retain, now
+            )
+        self._counters.messages_sent[qos] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
+        self._gate.send_message_in_turn(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+        return len(head) + len(tail)
+
+    def _load_in_flight(
+        self, session: Session, packet_id: int, entry: int
+    ) -> tuple[Message, bool, tuple[int, ...]] | None:
+        """Return (message, RETAIN, subscription identifiers) of an in-flight entry, from disk."""
+        reference = entry >> REFERENCE_SHIFT
+        if entry & SOURCE_MASK == FROM_MAILBOX:
+            copy = self._mailbox.load(session, reference)
+            return None if copy is None else (copy[0], True, copy[1])
+        message = self._log.get(reference)
+        if message is None:
+            return None
+        if entry & SOURCE_MASK == FROM_GROUP:
+            share_name, stream_filter = session.leases[packet_id]
+            shared = session.subscriptions.get(f"{SHARE_PREFIX}{share_name}/{stream_filter}")
+            if shared is None:
+                return message, False, ()
+            identifier = shared.identifier
+            retain = message.retain and session.keeps_retain(shared)
+            return message, retain, (identifier,) if identifier else ()
+        options = self._outgoing.options(session, message)
+        if options is None:  # unsubscribed meanwhile: what was begun is completed
+            return message, False, ()
+        return message, options[1], options[2]
+
+    def _give_up(
+        self, connection: Connection, session: Session, packet_id: int, entry: int, reason: str
+    ) -> int:
+        """End an exchange that cannot go on; its packet id is free. Returns 0: nothing is sent."""
+        self._counters.drop(reason)
+        if self._dispatches.is_on:
+            self._dispatches.dropped_in_flight(
+                session, connection.number, packet_id, entry, reason, self._tick.now
+            )
+        session.drop_in_flight(packet_id)
+        session.leases.pop(packet_id, None)
+        self._mailbox.finished(session, entry)
+        self._tick.mark(session)
+        return 0

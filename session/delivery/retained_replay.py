@@ -1,0 +1,112 @@
+"""Retained messages on their way to a new subscription, a few at a time.
+
+A SUBSCRIBE with a wildcard may match more retained messages than one tick can send. What is left is
+kept in the session (`Session.replays`) and in its record. Read next: `session.routing.retained`,
+`session.delivery.mailbox`.
+"""
+
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from session.delivery.context import DeliveryContext
+from session.delivery.mailbox import Mailbox
+from session.delivery.sender import Sender
+from session.live.connection import Connection
+from session.routing.retained import EXAMINE_MAX, Retained
+from session.routing.router import Target
+from session.state.in_flight import FROM_MAILBOX
+from session.state.session import Session
+
+# Retained messages that one session may read in one tick, and their bytes, of which one message
+# may be more. It bounds the work between two looks at the sockets.
+REPLAY_MAX: Final = 64
+REPLAY_BYTES_MAX: Final = 1 << 20
+# Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
+OVERTAKEN_MAX: Final = 10_000
+
+
+class RetainedReplay:
+    """Answers subscriptions with the retained messages that match."""
+
+    def __init__(
+        self, context: DeliveryContext, retained: Retained, sender: Sender, mailbox: Mailbox
+    ) -> None:
+        self._tick: Final = context.tick
+        self._dispatches: Final = context.dispatches
+        self._retained: Final = retained
+        self._sender: Final = sender
+        self._mailbox: Final = mailbox
+
+    def send_next(self, connection: Connection, session: Session) -> None:
+        """Send the next retained messages that SUBSCRIBEs are owed, of several filters at once.
+
+        Many filters that find nothing must not take a tick each: the record of a stored session
+        names all that are left, and is written with every one.
+        """
+        replays = session.replays
+        rows = EXAMINE_MAX
+        left = REPLAY_MAX
+        size = 0
+        while (
+            replays and rows > 0 and left > 0 and session.send_quota > 0 and size < REPLAY_BYTES_MAX
+        ):
+            replay = next(iter(replays.values()))
+            found, replay.start, examined = self._retained.read(
+                replay.topic_filter, replay.start, min(left, session.send_quota)
+            )
+            rows -= examined + 1
+            left -= len(found)
+            for message in found:
+                size += len(message.payload)
+                if message.topic not in replay.overtaken:
+                    self.send(connection, session, message, replay.qos, replay.identifier)
+            if not replay.start:
+                del replays[replay.topic_filter]
+        self._tick.mark(session)
+
+    def send(
+        self,
+        connection: Connection,
+        session: Session,
+        message: Message,
+        granted: int,
+        identifier: int,
+    ) -> None:
+        """Send one retained message to a new subscription, with RETAIN 1 [MQTT-3.3.1-8]."""
+        if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
+            return
+        identifiers = (identifier,) if identifier else ()
+        qos = min(message.qos, granted)
+        if qos == 0:
+            self._sender.send_qos0_in_order(
+                connection, message, True, identifiers, is_retained=True
+            )
+            return
+        reference = 0
+        if session.is_stored:
+            reference = self._mailbox.reserve(session)
+        packet_id = self._sender.send_bound(
+            connection, message, qos, True, identifiers, reference, FROM_MAILBOX
+        )
+        if packet_id and self._dispatches.is_on:
+            now = self._tick.now
+            self._dispatches.retained(connection, session, message, packet_id, qos, now)
+        if packet_id and session.is_stored:
+            self._mailbox.keep(session, reference, identifier, message)
+
+    def replaced(self, message: Message, targets: list[Target]) -> None:
+        """A retained message was replaced: who gets the new one live does not get it twice.
+
+        Without this a SUBSCRIBE that is still being answered would find a message that was
+        published after it, at QoS 2 too.
+        """
+        topic = message.topic
+        for target in targets:
+            session = target.connection.session
+            assert session is not None
+            if target.no_local and session.client_id == message.publisher:
+                continue  # to it the new one goes as a retained message only
+            for replay in session.replays.values():
+                if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
+                    replay.overtaken.add(topic)

@@ -1,0 +1,363 @@
+"""Shared subscriptions: each message of `$share/NAME/FILTER` goes to one member of the group.
+
+Members get a message only when their window has room, so what was not sent stays with the group
+[MQTT-4.8.2]. A QoS 1 message whose member's session ended goes to another one; a QoS 2 message that
+was sent is dropped then [MQTT-4.8.2-5]. A group whose members all live in memory keeps a bounded
+queue. Read next: `session.delivery.shared.groups`, `session.delivery.sender`.
+"""
+
+from typing import Final
+
+from mqtt.message import Message
+from session.delivery.backlog import SCAN_MAX
+from session.delivery.context import DeliveryContext
+from session.delivery.live import LiveDelivery
+from session.delivery.sender import Sender
+from session.delivery.shared.groups import Groups
+from session.live.connection import ACTIVE, Connection
+from session.live.subscribers import Group
+from session.state.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.state.session import Session
+from storage.log.message_log import Stream
+
+# Messages one group may read from the store in one tick. It bounds the work between two looks at
+# the sockets; what is more simply takes more ticks.
+READ_MAX: Final = 64
+# Groups that read in one tick.
+READERS_MAX: Final = 32
+
+
+class Distribution:
+    """Hands each message to one member of a group."""
+
+    def __init__(
+        self, context: DeliveryContext, groups: Groups, live: LiveDelivery, sender: Sender
+    ) -> None:
+        self._tick: Final = context.tick
+        self._log: Final = context.log
+        self._settings: Final = context.settings
+        self._policy: Final = context.policy
+        self._is_open: Final = context.is_open
+        self._gate: Final = context.gate
+        self._counters: Final = context.counters
+        self._dispatches: Final = context.dispatches
+        self._groups: Final = groups.by_key
+        self._live: Final = live
+        self._sender: Final = sender
+
+    def publish(self, message: Message, groups: list[Group]) -> None:
+        """Hand a message that was just accepted to one member of each group."""
+        for group in groups:
+            if group.is_stored and message.offset:
+                self._publish_stored(group, message)
+            elif message.qos == 0:
+                self._publish_qos0(group, message)
+            elif group.is_stored:
+                self._drop(group, message, "total_limit")
+            else:
+                self._publish_in_memory(group, message)
+
+    def _publish_stored(self, group: Group, message: Message) -> None:
+        if not group.is_lagging and not group.owed and not group.pending:
+            connection = self._pick(group, message.topic)
+            if connection is not None:
+                group.position = message.offset
+                self._tick.dirty_groups[group] = None
+                self._hand_out(group, connection, message)
+                return
+        group.is_lagging = True
+        if group.cursor is None and any(member.has_room() for member in group.members):
+            self._tick.group_readers[group] = None
+
+    def _publish_in_memory(self, group: Group, message: Message) -> None:
+        connection = None if group.pending else self._pick(group, message.topic)
+        if connection is not None:
+            self._hand_out(group, connection, message)
+            return
+        settings = self._settings
+        bytes_max = settings.clean_queue_bytes_max - len(message.payload)
+        fits = not group.pending or group.pending_bytes <= bytes_max
+        if len(group.pending) < settings.clean_queue_messages_max and fits:
+            group.queue(message)
+            return
+        if settings.on_limit == "drop_oldest" and group.pending:
+            self._drop(group, group.next_pending(), "queue_full")
+            while group.pending and group.pending_bytes > bytes_max:
+                self._drop(group, group.next_pending(), "queue_full")
+            group.queue(message)
+        else:
+            self._drop(group, message, "queue_full")
+
+    def _publish_qos0(self, group: Group, message: Message) -> None:
+        count = len(group.members)
+        members = list(group.members)
+        for step in range(count):
+            connection = members[(group.rotor + step) % count]
+            if connection.state != ACTIVE or not connection.writable:
+                continue
+            if self._may_receive(connection, message.topic):
+                group.rotor = (group.rotor + step + 1) % count
+                self._send_qos0(group, connection, message)
+                return
+
+    def _pick(self, group: Group, topic: str, *, in_memory: bool = False) -> Connection | None:
+        """Return the next member in turn that may receive the topic and has room, or None.
+
+        Only one whose session is `in_memory`, if told so.
+        """
+        members = list(group.members)
+        count = len(members)
+        for step in range(count):
+            connection = members[(group.rotor + step) % count]
+            if not connection.has_room() or self._gate.is_full(connection):
+                continue
+            session = connection.session
+            assert session is not None
+            if in_memory and session.is_stored:
+                continue
+            if not self._may_receive(connection, topic):
+                continue
+            group.rotor = (group.rotor + step + 1) % count
+            return connection
+        return None
+
+    def _may_receive(self, connection: Connection, topic: str) -> bool:
+        if self._is_open:
+            return True
+        session = connection.session
+        assert session is not None
+        return self._policy.may_receive(session.identity, session.client_id, topic)
+
+    def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
+        """Give a QoS > 0 message to a member that has room; it is out of the group's hands."""
+        subscription = group.members[connection]
+        session = connection.session
+        assert session is not None
+        qos = min(message.qos, subscription.qos)
+        if qos == 0:
+            self._send_qos0(group, connection, message)
+            return
+        identifier = subscription.identifier
+        retain = message.retain and session.keeps_retain(subscription)
+        packet_id = self._sender.send_bound(
+            connection,
+            message,
+            qos,
+            retain,
+            (identifier,) if identifier else (),
+            message.offset,
+            FROM_GROUP,
+            after_commit=group.is_stored,
+        )
+        if not packet_id:
+            return
+        session.leases[packet_id] = group.key()
+        if self._dispatches.is_on:
+            self._dispatches.delivered(
+                connection,
+                session,
+                message,
+                packet_id,
+                qos,
+                retain,
+                self._tick.now,
+                group.share_name,
+                group.entry.filter_id,
+            )
+        if not group.is_stored or not message.offset:
+            group.borrowed[connection, packet_id] = message
+        elif not session.is_stored and qos == 1:
+            group.leased[message.offset] = None
+            self._tick.dirty_groups[group] = None
+
+    def _send_qos0(self, group: Group, connection: Connection, message: Message) -> None:
+        subscription = group.members[connection]
+        session = connection.session
+        assert session is not None
+        retain = message.retain and session.keeps_retain(subscription)
+        identifier = subscription.identifier
+        self._live.send_qos0(
+            connection,
+            message,
+            retain,
+            (identifier,) if identifier else (),
+            {},
+            group.share_name,
+            group.entry.filter_id,
+        )
+
+    def acknowledged(self, connection: Connection, packet_id: int, entry: int) -> None:
+        """A member finished with one of the group's messages (or will never get it)."""
+        session = connection.session
+        assert session is not None
+        group = self._groups.get(session.leases.pop(packet_id))
+        if group is None:
+            return
+        group.borrowed.pop((connection, packet_id), None)
+        offset = entry >> REFERENCE_SHIFT
+        if not session.is_stored and offset in group.leased:
+            del group.leased[offset]
+            self._tick.dirty_groups[group] = None
+
+    def send_waiting(self, connection: Connection) -> None:
+        """A member may have room again: hand out what waits in its groups."""
+        for key in connection.group_keys:
+            self.hand_out_waiting(self._groups[key])
+
+    def hand_out_waiting(self, group: Group) -> None:
+        """Hand out what waits in a group, as far as its members have room."""
+        if group.pending:
+            self._move_pending(group)
+        if (group.owed or group.is_lagging) and group.members:
+            self._tick.group_readers[group] = None
+
+    def _move_pending(self, group: Group) -> None:
+        while group.pending:
+            message = group.pending[0]
+            # What was accepted before the group became a stored one is nowhere on disk. It stays
+            # with the members that live in memory, as long as there are any.
+            in_memory = group.is_stored and not message.offset
+            connection = self._pick(group, message.topic, in_memory=in_memory)
+            is_homeless = in_memory and _all_stored(group)
+            if connection is None and not is_homeless:
+                if not group.members or self._may_somebody_receive(group, message.topic):
+                    return
+            group.next_pending()
+            if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
+                self._expire(group, message)
+            elif connection is None:
+                self._drop(group, message, "storage_refused" if is_homeless else "not_authorized")
+            else:
+                self._hand_out(group, connection, message)
+
+    def read(self) -> bool:
+        """Hand out what stored groups owe; True if some have more. After the batch was written."""
+        readers = self._tick.group_readers
+        for group in list(readers)[:READERS_MAX]:
+            del readers[group]
+            if self._read_group(group):
+                readers[group] = None
+        return bool(readers)
+
+    def _read_group(self, group: Group) -> bool:
+        for _ in range(READ_MAX):
+            if not any(member.has_room() for member in group.members):
+                return False  # woken when a member has room
+            message = self._next(group)
+            if message is None:
+                return group.is_lagging  # the search goes on, or it is the tail
+            now = self._tick.now
+            if message.expires_at_ms and message.expires_at_ms <= now:
+                self._expire(group, message)
+                continue
+            max_age_ms = self._settings.max_age_s * 1000
+            if max_age_ms and message.accepted_at_ms + max_age_ms <= now:
+                self._drop(group, message, "max_age")
+                continue
+            connection = self._pick(group, message.topic)
+            if connection is None:
+                if self._may_somebody_receive(group, message.topic):
+                    group.owed.appendleft(message.offset)
+                    return False
+                self._drop(group, message, "not_authorized")
+                continue
+            self._hand_out(group, connection, message)
+        return True
+
+    def _next(self, group: Group) -> Message | None:
+        """Take the next message that the group owes, or None at the tail."""
+        self._tick.dirty_groups[group] = None
+        while group.owed:
+            offset = group.owed.popleft()
+            message = self._log.get(offset)
+            if message is not None:
+                return message
+            self._drop_known(group, offset, 0, "max_age")
+        if not group.is_lagging:
+            return None
+        if group.cursor is None:
+            entry = group.entry
+            stream = Stream(entry.filter_id, entry.topic_filter, group.since)
+            group.cursor = self._log.cursor([stream], group.position)
+        before = group.cursor.position
+        found = group.cursor.next(1, SCAN_MAX)
+        if found:
+            group.position = found[0].offset
+            return found[0]
+        if group.cursor.position > before:
+            group.position = group.cursor.position
+            return None
+        group.is_lagging = False
+        group.cursor = None
+        group.position = self._log.end
+        return None
+
+    def _may_somebody_receive(self, group: Group, topic: str) -> bool:
+        """May a connected member receive the topic, if it has room one day?"""
+        return any(
+            connection.session is not None and self._may_receive(connection, topic)
+            for connection in group.members
+        )
+
+    def session_ended(self, session: Session, connection: Connection | None) -> None:
+        """Take back what an ending session holds unacknowledged, at QoS 1."""
+        for packet_id, key in session.leases.items():
+            group = self._groups.get(key)
+            entry = session.in_flight[packet_id]
+            if group is None or entry & SOURCE_MASK != FROM_GROUP:
+                continue
+            goes_on = entry & QOS_MASK == 1 and not entry & RELEASED
+            offset = entry >> REFERENCE_SHIFT
+            message = None
+            if connection is not None:
+                message = group.borrowed.pop((connection, packet_id), None)
+            if message is not None:
+                if goes_on:
+                    group.queue_again(message)
+            elif offset:
+                group.leased.pop(offset, None)
+                if goes_on:
+                    group.owed.append(offset)
+                    self._tell_moved(session, connection, offset, group)
+                self._tick.dirty_groups[group] = None
+            self.hand_out_waiting(group)
+        session.leases.clear()
+
+    def _tell_moved(
+        self, session: Session, connection: Connection | None, offset: int, group: Group
+    ) -> None:
+        if self._dispatches.is_on:
+            conn = 0 if connection is None else connection.number
+            stream = group.entry.filter_id
+            now = self._tick.now
+            self._dispatches.moved(session, conn, offset, group.share_name, stream, now)
+
+    def _expire(self, group: Group, message: Message) -> None:
+        """A message has expired before anybody in the group got it."""
+        self._counters.expired_messages += 1
+        if self._dispatches.is_on:
+            self._dispatches.expired_in_group(
+                group.share_name, group.entry.filter_id, message, self._tick.now
+            )
+
+    def _drop(self, group: Group, message: Message, reason: str) -> None:
+        """Nobody in the group gets a message: count it, and tell the history."""
+        size = len(message.payload)
+        self._drop_known(group, self._dispatches.id_of(message), size, reason)
+
+    def _drop_known(self, group: Group, message_id: int, size: int, reason: str) -> None:
+        self._counters.drop(reason)
+        if self._dispatches.is_on:
+            stream = group.entry.filter_id
+            self._dispatches.dropped_by_group(
+                group.share_name, stream, message_id, size, reason, self._tick.now
+            )
+
+
+def _all_stored(group: Group) -> bool:
+    """Does no connected member live in memory?"""
+    for connection in group.members:
+        session = connection.session
+        if session is not None and not session.is_stored:
+            return False
+    return True

@@ -1,0 +1,120 @@
+"""What may be sent to a connection now, and what waits until it may.
+
+The window of a session is the number of QoS > 0 messages that may be in flight to it. When it is
+full, a bounded queue takes what arrives; when that is full too, a stored session lags and reads its
+streams from the store. Read next: `session.delivery.backlog`.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from session.delivery.context import DeliveryContext
+from session.delivery.outgoing import Outgoing
+from session.delivery.redelivery import Redelivery
+from session.delivery.sender import Sender
+from session.live.connection import ACTIVE, Connection, Pending
+from session.state.in_flight import FROM_LOG
+
+
+class SendWindow:
+    """Keeps what waits for room, and moves it on when there is some."""
+
+    def __init__(
+        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, redelivery: Redelivery
+    ) -> None:
+        self._tick: Final = context.tick
+        self._settings: Final = context.settings
+        self._gate: Final = context.gate
+        self._outgoing: Final = outgoing
+        self._sender: Final = sender
+        self._redelivery: Final = redelivery
+
+    def queue(self, connection: Connection, item: Pending) -> None:
+        """Let a message wait for room.
+
+        If that is too much, a stored session reads from the store instead; for one in memory the
+        limit says which message is dropped.
+        """
+        session = connection.session
+        assert session is not None
+        settings = self._settings
+        pending = connection.pending
+        size = len(item.message.payload)
+        if session.is_stored:
+            limit, bytes_max = settings.pending_messages_max, settings.pending_bytes_max
+        else:
+            limit, bytes_max = settings.clean_queue_messages_max, settings.clean_queue_bytes_max
+        fits = not pending or connection.pending_bytes + size <= bytes_max
+        if len(pending) < limit and fits:
+            connection.queue(item)
+        elif session.is_stored:
+            # All of them are in the log above its position: read them from there.
+            connection.clear_queue()
+            self._lag(connection)
+        elif settings.on_limit == "drop_oldest" and limit:
+            self._outgoing.drop(connection, connection.next_pending().message, "queue_full")
+            while pending and connection.pending_bytes + size > bytes_max:
+                self._outgoing.drop(connection, connection.next_pending().message, "queue_full")
+            connection.queue(item)
+        else:
+            self._outgoing.drop(connection, item.message, "queue_full")
+
+    def _lag(self, connection: Connection) -> None:
+        """From now on the session reads its streams from the store."""
+        connection.is_lagging = True
+        connection.cursor = None
+        connection.passed_over = 0
+        self.send_waiting(connection)
+
+    def send_waiting(self, connection: Connection) -> None:
+        """Send what waits for this connection, as far as its window has room."""
+        if not connection.has_room():
+            if connection.resend and connection.writable and connection.state == ACTIVE:
+                self._redelivery.resend_waiting(connection)
+            if not connection.has_room():
+                return
+        session = connection.session
+        assert session is not None
+        pending = connection.pending
+        now = self._tick.now
+        while pending and session.send_quota > 0 and not self._gate.is_full(connection):
+            item = connection.next_pending()
+            message = item.message
+            if message.expires_at_ms and message.expires_at_ms <= now:
+                self._outgoing.expire(connection, session, message)
+                self._sender.pass_over(session, message.offset)
+                continue
+            if item.qos == 0:
+                self._sender.send_qos0_in_order(connection, message, item.retain, item.identifiers)
+                self._sender.pass_over(session, message.offset)
+                continue
+            self._sender.send_bound(
+                connection,
+                message,
+                item.qos,
+                item.retain,
+                item.identifiers,
+                message.offset,
+                FROM_LOG,
+            )
+        if connection.passed_over and not pending:
+            self._sender.pass_over(session, connection.passed_over)
+            connection.passed_over = 0
+        if session.send_quota > 0 and (connection.is_lagging or session.replays):
+            self._tick.readers[connection] = None
+
+    def invariants(self, connection: Connection) -> Iterator[str]:
+        """Yield what must hold of a connection's deliveries and does not."""
+        session = connection.session
+        if session is None:
+            return
+        if connection.is_lagging and connection.pending:
+            yield f"{session.client_id}: lags and has {len(connection.pending)} pending"
+        if connection.pending and not session.is_stored:
+            return
+        for item in connection.pending:
+            if item.message.offset <= session.position:
+                yield (
+                    f"{session.client_id}: offset {item.message.offset} is pending,"
+                    f" but the position is {session.position}"
+                )

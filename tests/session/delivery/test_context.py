@@ -1,0 +1,35 @@
+"""Do all parts of delivery go by the same rules?"""
+
+from broker.security.authenticators import AllowAllPolicy
+from session.counters import Counters
+from session.delivery.context import DeliveryContext
+from session.history.delivery_events import Dispatches
+from session.history.recorder import Ledger
+from session.live.tick import Tick
+from session.ports import Policy
+from session.routing.router import Routes
+from session.settings import Settings
+from storage.local.memory import MemoryStore
+from storage.log.message_log import MessageLog
+from storage.tables.tables import FAMILIES
+from tests.session.harness import Rules, idle_gate
+
+
+def context(policy: Policy, settings: Settings) -> DeliveryContext:
+    store, counters = MemoryStore(FAMILIES), Counters()
+    return DeliveryContext(
+        Tick(200),
+        idle_gate(settings, counters),
+        store,
+        MessageLog(store),
+        Routes(),
+        settings,
+        policy,
+        counters,
+        Dispatches(Ledger(settings)),
+    )
+
+
+def test_a_policy_with_rules_is_asked() -> None:
+    assert not context(Rules(), Settings()).is_open
+    assert context(AllowAllPolicy(), Settings()).is_open

@@ -1,0 +1,121 @@
+"""What was in flight is sent again on the next connection, in order and with its packet ids."""
+
+import pytest
+
+from mqtt.packets import Puback, Publish, Pubrec, Pubrel
+from session.live.commit_gate import REPLY_COST
+from tests.session.harness import Broker
+from tests.session.messages import numbers, publish
+
+
+def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
+    broker = Broker(out_buffer_bytes_max=2000)
+    client = broker.durable("c", "t")
+    payloads = [bytes([number]) * 400 for number in range(50)]
+    publish(broker, payloads)
+    client.drop()
+    broker.hold_commits()
+    client = broker.request("c", expiry=100)
+    assert len(client.connection.resend) > 40
+    assert client.connection.waiting_size() < 2000 + 500 + 2 * REPLY_COST * 8
+    broker.commit()
+    assert [message.payload for message in client.messages()] == payloads
+
+
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_everything_in_flight_is_sent_again_in_order_with_its_ids(
+    crash: bool, version: int
+) -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2, version=version)
+    publish(broker, [b"1", b"2"], qos=1)
+    publish(broker, [b"3", b"4", b"5"], qos=2)
+    ids = [message.packet_id for message in client.messages()]
+    client.send(Pubrec(ids[3]))
+    client.expect(Pubrel(ids[3]))
+    if crash:
+        broker.restart()
+    else:
+        client.drop()
+    publish(broker, [b"new"], qos=1)
+    client = broker.durable("c", version=version)
+    client.expect(
+        Publish("t", b"1", 1, dup=True, packet_id=ids[0]),
+        Publish("t", b"2", 1, dup=True, packet_id=ids[1]),
+        Publish("t", b"3", 2, dup=True, packet_id=ids[2]),
+        Pubrel(ids[3]),
+        Publish("t", b"5", 2, dup=True, packet_id=ids[4]),
+        Publish("t", b"new", 1, packet_id=ids[4] + 1),
+    )
+
+
+def test_nothing_is_sent_again_within_a_connection() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2)
+    publish(broker, [b"1"], qos=1)
+    publish(broker, [b"2"], qos=2)
+    client.messages()
+    broker.advance(s=3600)
+    client.expect_nothing()
+
+
+def test_more_in_flight_than_the_new_window_is_sent_again_as_it_opens() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    publish(broker, numbers(5))
+    client.drop()
+    publish(broker, numbers(2, start=5))
+    client = broker.durable("c", receive_maximum=2)
+    seen = []
+    while messages := client.messages():
+        assert len(messages) <= 2
+        seen += [(message.payload, message.dup) for message in messages]
+        client.acknowledge(*messages)
+    assert seen == [(p, True) for p in numbers(5)] + [(p, False) for p in numbers(2, start=5)]
+
+
+def test_live_messages_wait_behind_what_is_sent_again() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    publish(broker, numbers(3))
+    client.drop()
+    client = broker.durable("c", receive_maximum=1)
+    publish(broker, numbers(1, start=3))
+    assert client.receive_all() == numbers(4)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_the_client_refused_is_not_sent_again(qos: int) -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2)
+    publish(broker, [b"1"], qos=qos)
+    message = client.message()
+    client.send((Puback if qos == 1 else Pubrec)(message.packet_id, 0x97))
+    client.drop()
+    broker.durable("c").expect_nothing()
+
+
+def test_a_message_that_was_begun_is_completed_after_unsubscribing() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    publish(broker, [b"1"])
+    message = client.message()
+    client.unsubscribe("t")
+    publish(broker, [b"2"])
+    client.drop()
+    client = broker.durable("c")
+    assert client.message() == Publish("t", b"1", 1, dup=True, packet_id=message.packet_id)
+    client.send(Puback(message.packet_id))
+    client.expect_nothing()
+
+
+def test_what_a_session_completed_is_never_repeated() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2)
+    publish(broker, numbers(5), qos=1)
+    publish(broker, numbers(5, start=5), qos=2)
+    assert client.receive_all() == numbers(10)
+    broker.advance(s=1)
+    broker.restart()
+    broker.durable("c").expect_nothing()
