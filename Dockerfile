@@ -16,6 +16,7 @@ RUN apt-get update \
 ENV HOLDFAST_BUILD=compiled
 WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY holdfast_mqtt holdfast_mqtt
 COPY mqtt mqtt
 COPY session session
 COPY storage storage
@@ -26,7 +27,7 @@ RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir
 
 # What is installed already is taken as it is; only what the extra asks for is added.
 FROM build AS build-audit
-RUN /opt/holdfast/bin/pip install --no-cache-dir 'holdfast[audit]'
+RUN /opt/holdfast/bin/pip install --no-cache-dir 'holdfast-mqtt[audit]'
 
 FROM python:3.13-slim-bookworm AS audit
 LABEL org.opencontainers.image.title="holdfast audit" \

@@ -2,8 +2,8 @@
 
 `HOLDFAST_BUILD` decides: `auto` (unset) compiles if it can and makes a pure wheel otherwise,
 `compiled` fails if it cannot, `pure` never compiles. Must never fall back in silence: what was made
-and why goes into the wheel as `broker/build.txt`, which `broker.build` reads. pip and
-`scripts/compile` both build by this; an editable installation runs the sources and is left alone.
+and why goes into the wheel as `build.txt`, which `broker.build` reads. pip and `scripts/compile`
+both build by this; an editable installation runs the sources and is left alone.
 """
 
 import os
@@ -21,6 +21,7 @@ from typing import Any, Final
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE: Final = "HOLDFAST_BUILD"
+PACKAGES: Final = "holdfast_mqtt/packages"  # where a wheel has our packages, as pyproject.toml says
 AUTO, COMPILED, PURE = "auto", "compiled", "pure"
 # The first word of broker/build.txt where nothing was compiled though nobody asked for that.
 FELL_BACK: Final = "fallback"
@@ -65,9 +66,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
         word = COMPILED if made else (PURE if _wanted() == PURE else FELL_BACK)
         note.write_text(f"{word} {why}\n")
         taken = build_data["force_include"]
-        taken[str(note)] = "broker/build.txt"
+        taken[str(note)] = f"{PACKAGES}/broker/build.txt"
         for library in made:
-            taken[str(library)] = library.relative_to(place).as_posix()
+            taken[str(library)] = f"{PACKAGES}/{library.relative_to(place).as_posix()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what the wheel now holds."""

@@ -19,12 +19,12 @@ from typing import Final
 PYTHON_MIN: Final = (3, 11)
 JAVA_MIN: Final = 17
 JAVA_ANSWERS_S: Final = 30
-# Package -> (lowest version, first version that is too new or None).
-NEEDS: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]]] = {
+# Package -> (lowest version, first version that is too new).
+NEEDS: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "pyspark": ((4, 2), (5,)),
-    "pyarrow": ((18,), None),
+    "pyarrow": ((18,), (27,)),
     "pandas": ((2, 2), (3,)),
-    "numpy": ((1, 26), None),
+    "numpy": ((1, 26), (3,)),
 }
 GIB: Final = 1 << 30
 MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python's workers and the system
@@ -121,10 +121,8 @@ def _package(name: str) -> Finding:
     except metadata.PackageNotFoundError:
         return Finding(name, "missing", "not installed", PIP)
     version = version_of(text)
-    wanted = f">={'.'.join(map(str, lowest))}"
-    if too_new is not None:
-        wanted += f",<{'.'.join(map(str, too_new))}"
-    if version < lowest or (too_new is not None and version >= too_new):
+    if not lowest <= version < too_new:
+        wanted = f">={'.'.join(map(str, lowest))},<{'.'.join(map(str, too_new))}"
         return Finding(name, "missing", text, f"pip install '{name}{wanted}'")
     return Finding(name, "ok", text)
 

@@ -16,9 +16,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from broker import own_process
 from broker.cli.demo_client import Client, ClientError
 
 OFFLINE_MESSAGES: Final = 500  # published while the subscriber is offline, all acknowledged
@@ -40,15 +40,13 @@ class BrokerProcess:
     def __init__(self, data_dir: str, port: int) -> None:
         self.port: int = port
         self.recovered: str = ""
-        root = str(Path(__file__).resolve().parents[2])
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
+            name: value
+            for name, value in own_process.environment().items()
+            if not name.startswith("HOLDFAST_")
         }
         environment["HOLDFAST__METRICS__ENABLED"] = "false"
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [root, environment.get("PYTHONPATH")])
-        )
-        command = [sys.executable, "-m", "broker", "serve", "-p", str(port)]
+        command = [*own_process.command("broker"), "serve", "-p", str(port)]
         self._process = subprocess.Popen(
             [*command, "--data-dir", data_dir],
             env=environment,

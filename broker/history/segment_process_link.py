@@ -7,14 +7,12 @@ next: `broker.history.segment_process`, the other end.
 """
 
 import json
-import os
 import struct
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
+from broker import own_process
 from broker.history.location import Place
 
 # kind, boot, first seq, size of the packed row that follows
@@ -50,7 +48,7 @@ class SegmenterLink:
 
     def __init__(self, place: Place, *, seal_events: int, keep_days: int) -> None:
         """Start it. Raises `SegmenterFailed`."""
-        command = [sys.executable, "-P", "-m", "broker.history.segment_process"]
+        command = own_process.command("broker.history.segment_process")
         command += ["--node", place.node, "--lock", str(place.lock)]
         command += ["--events", str(seal_events), "--keep-days", str(keep_days)]
         command += ["--", str(place.directory)]
@@ -60,7 +58,7 @@ class SegmenterLink:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=own_process.environment(),
                 start_new_session=True,  # Ctrl-C on a terminal is for the broker
             )
         except OSError as problem:
@@ -140,12 +138,3 @@ class SegmenterLink:
         status = self._process.wait()
         how = f"signal {-status}" if status < 0 else f"status {status}"
         return SegmenterFailed(said or f"it ended with {how} and said nothing")
-
-
-def _environment() -> dict[str, str]:
-    """Return an environment in which Python finds the very sources this process runs."""
-    root = Path(__file__).resolve().parents[2]
-    if root.name in ("site-packages", "dist-packages"):
-        return dict(os.environ)  # it finds them anyway, and they must not come before its own
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, "PYTHONPATH": path}

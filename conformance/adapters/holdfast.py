@@ -1,4 +1,4 @@
-"""Holdfast, started as a process from the package that is installed: `python -m broker serve`."""
+"""Holdfast, started as a process from beside this suite: `python -m broker serve`."""
 
 import os
 import subprocess
@@ -12,15 +12,18 @@ from conformance.adapters.files import acl_lines, derived, listed, password_line
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or where the packages are
 
+# Neither the working directory (-P) nor site-packages: other packages may be called `broker`.
+_COMMAND: Final = (sys.executable, "-P", "-m", "broker")
+
 
 def _path() -> str:
-    """Return where the broker is imported from: as here (a compiled copy comes first), or ROOT."""
+    """Return our PYTHONPATH with ROOT in front; the broker has another working directory."""
     here = [
         str(Path(part).absolute())
         for part in os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if part
     ]
-    return os.pathsep.join([*here, str(ROOT)])
+    return os.pathsep.join([str(ROOT), *here])
 
 
 def _flag(value: Option) -> str:
@@ -56,7 +59,7 @@ class Holdfast:
 
     def describe(self) -> str:
         """Return the version the command reports."""
-        command = [sys.executable, "-m", "broker", "--version"]
+        command = [*_COMMAND, "--version"]
         environment = {**os.environ, "PYTHONPATH": _path()}
         try:
             answer = subprocess.run(
@@ -86,7 +89,7 @@ class Holdfast:
             environment["HOLDFAST__LISTENER__WEBSOCKET__TYPE"] = "websocket"
             environment["HOLDFAST__LISTENER__WEBSOCKET__HOST"] = place.host
             environment["HOLDFAST__LISTENER__WEBSOCKET__PORT"] = str(place.websocket_port)
-        command = [sys.executable, "-m", "broker", "serve", "--host", place.host]
+        command = [*_COMMAND, "serve", "--host", place.host]
         command += ["-p", str(place.port), "--data-dir", str(place.directory / "data")]
         return Launch(command, environment)
 

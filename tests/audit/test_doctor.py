@@ -87,7 +87,7 @@ def test_what_the_extra_pins_is_what_the_doctor_asks_for() -> None:
             continue
         lowest, _, too_new = limits.partition(",<")
         assert doctor.NEEDS[name][0] == doctor.version_of(lowest)
-        assert doctor.NEEDS[name][1] == (doctor.version_of(too_new) or None)
+        assert doctor.NEEDS[name][1] == doctor.version_of(too_new)
 
 
 def test_a_missing_package_comes_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

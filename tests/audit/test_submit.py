@@ -1,9 +1,7 @@
-"""spark-submit, from pyspark's own bin, runs the audit as a file."""
+"""spark-submit, from pyspark's own bin, runs the audit as a file, on executors that lack it."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pyspark
@@ -11,13 +9,12 @@ import pytest
 
 import audit.submit
 from tests.audit.conftest import History
-
-ROOT = Path(__file__).parents[2]
+from tests.packaging.installation import Installation, clean
 
 
 @pytest.mark.slow
 def test_spark_submit_gives_a_verdict_its_report_and_its_exit_code(tmp_path: Path) -> None:
-    """The whole audit in a process of its own: a broken history is violated, which is 2."""
+    """The whole audit in processes of its own: a broken history is violated, which is 2."""
     history = History("a")
     history.boot()
     for _ in range(5):
@@ -26,11 +23,13 @@ def test_spark_submit_gives_a_verdict_its_report_and_its_exit_code(tmp_path: Pat
     history.row("gc_run", count=0)
     history.write(tmp_path / "history")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    executor = Installation(tmp_path / "environment")  # Spark and what else we need, and not us
     done = subprocess.run(
-        [str(submit), "--master", "local[2]", "--driver-memory", "1g", str(audit.submit.__file__),
+        [str(submit), "--master", "local-cluster[1,2,1024]", "--driver-memory", "1g",
+         str(audit.submit.__file__),
          "run", "--history", str(tmp_path / "history"), "--out", str(tmp_path / "out")],
         capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        env={**clean(), "PYSPARK_PYTHON": executor.python},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr[-2000:]
     assert "H1 violated" in done.stdout

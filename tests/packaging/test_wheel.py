@@ -5,7 +5,6 @@ pip makes an environment for the build and installs into an empty one, from the 
 """
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -22,6 +21,13 @@ from typing import Final
 import pytest
 
 from tests.durability.process import ROOT
+from tests.packaging.installation import (
+    Installation,
+    clean,
+    other_wheel,
+    others_are_themselves,
+    works_beside_others,
+)
 from tests.tidy import test_dockerfile as dockerfile
 
 PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -54,12 +60,6 @@ def build(tmp_path: Path) -> Build:
     return run_pip
 
 
-def clean() -> dict[str, str]:
-    """Return our environment without what decides about the build or names other sources."""
-    unwanted = {"HOLDFAST_BUILD", "CC", "PYTHONPATH"}
-    return {name: value for name, value in os.environ.items() if name not in unwanted}
-
-
 def unpack(tmp_path: Path) -> Path:
     """Return a directory with the contents of the one wheel."""
     (wheel,) = (tmp_path / "wheels").iterdir()
@@ -70,9 +70,9 @@ def unpack(tmp_path: Path) -> Path:
 
 
 def version(place: Path) -> str:
-    """Return what `holdfast --version` says when the broker is imported from `place`."""
+    """Return what `holdfast --version` says when it is imported from `place`."""
     return subprocess.run(
-        [sys.executable, "-m", "broker", "--version"],
+        [sys.executable, "-m", "holdfast_mqtt", "--version"],
         cwd=place,
         env={**clean(), "PYTHONPATH": str(place)},
         capture_output=True,
@@ -89,8 +89,9 @@ def test_without_a_compiler_it_is_pure_python_and_says_so_ever_after(
     assert re.search(r"holdfast: PURE PYTHON: no C compiler was found: \S+", made.stderr)
     place = unpack(tmp_path)
     assert re.search(r", pure Python \(no C compiler was found: \S+\)\n$", version(place))
+    command = [sys.executable, "-m", "holdfast_mqtt", "serve", "-p", "0"]
     broker = subprocess.Popen(
-        [sys.executable, "-m", "broker", "serve", "-p", "0", "--data-dir", str(tmp_path / "data")],
+        [*command, "--data-dir", str(tmp_path / "data")],
         cwd=place,
         env={**clean(), "PYTHONPATH": str(place), "HOLDFAST__METRICS__PORT": "0"},
         stderr=subprocess.PIPE,
@@ -146,7 +147,7 @@ def test_the_sdist_holds_what_the_build_needs(build: Build, tmp_path: Path) -> N
             names.append(sorted(archive.namelist()))
         wheel.unlink()
     assert names[0] == names[1]
-    assert "broker/build.txt" in names[0]
+    assert "holdfast_mqtt/packages/broker/build.txt" in names[0]
 
 
 def sdist(tmp_path: Path) -> Path:
@@ -238,15 +239,16 @@ def test_the_steps_of_the_image_make_a_compiled_broker_that_works(tmp_path: Path
         for pattern in PYPROJECT["tool"]["holdfast"]["compiled"]
         for path in ROOT.glob(pattern)
     }
-    (packages,) = place.glob("lib/python*/site-packages")
-    made = {
-        path.relative_to(packages).as_posix().partition(".")[0]
-        for package in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-        for path in (packages / package).rglob("*.so")
-    }
-    assert made == listed
-    show = subprocess.run([command, "demo"], capture_output=True, text=True, cwd=tmp_path)
-    assert show.returncode == 0, show.stdout + show.stderr
+    installed = Installation(place, is_made=True)
+    folder = installed.packages / "holdfast_mqtt" / "packages"
+    made = {path.relative_to(folder).as_posix().partition(".")[0] for path in folder.rglob("*.so")}
+    assert made == {*listed, "holdfast__mypyc"}
+    # Beside packages that have the names of ours, too.
+    installed.pip("install", str(other_wheel(tmp_path)))
+    works_beside_others(installed, tmp_path, r"compiled \(mypyc [0-9.]+\)")
+    others_are_themselves(installed, tmp_path)
+    installed.pip("uninstall", "holdfast-mqtt")
+    assert not list(installed.packages.glob("holdfast_mqtt*"))
 
 
 @pytest.mark.slow

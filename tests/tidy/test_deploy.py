@@ -95,6 +95,13 @@ def test_the_list_of_metrics_in_the_documents_is_complete() -> None:
     )
 
 
+def test_what_is_needed_at_run_time_has_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for requirement in [*project["dependencies"], *extras["history"], *extras["audit"]]:
+        assert re.search(r"==|,<[0-9]+(;|$)", requirement), requirement
+
+
 def test_every_dependency_has_its_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"]]

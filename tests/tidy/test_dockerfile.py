@@ -81,7 +81,12 @@ def test_all_that_the_build_needs_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert "custom" in wheel["hooks"]
-    needed = {*wheel["packages"], "pyproject.toml", "hatch_build.py", project["project"]["readme"]}
+    needed = {
+        *wheel["only-include"],
+        "pyproject.toml",
+        "hatch_build.py",
+        project["project"]["readme"],
+    }
     needed |= set(project["project"]["license-files"])
     assert needed == set(copied())
 
@@ -132,7 +137,7 @@ def test_the_broker_exports_its_history_and_never_has_spark() -> None:
 def test_the_image_of_the_audit_has_java_and_the_extra() -> None:
     said = stages()
     assert said["build-audit"].startswith(" FROM build AS build-audit RUN ")
-    assert said["build-audit"].endswith("/bin/pip install --no-cache-dir 'holdfast[audit]'")
+    assert said["build-audit"].endswith("/bin/pip install --no-cache-dir 'holdfast-mqtt[audit]'")
     assert re.search(r"apt-get install [^&]*\bopenjdk-17-jre-headless\b", said["audit"])
     (taken,) = re.findall(r"COPY --from=build-audit (\S+) (\S+)", said["audit"])
     assert taken[0] == taken[1] and f"{taken[0]}/bin/pip" in said["build-audit"]
@@ -153,7 +158,7 @@ def test_what_it_runs_is_a_command_of_ours(instruction: str) -> None:
         words = command(only("ENTRYPOINT")) + command(only("CMD"))
     else:
         words = command(only("HEALTHCHECK").partition(" CMD ")[2])
-    assert scripts[words[0]] == "broker.cli.main:main"
+    assert scripts[words[0]] == "holdfast_mqtt:main"
     build_parser().parse_args(words[1:])  # exits, and so fails, on anything unknown
 
 

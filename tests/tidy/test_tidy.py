@@ -19,10 +19,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("mqtt", "session", "storage", "broker")
-# The conformance suite and the Spark jobs act all over, so purity is not asked of them; everything
-# else is.
+# The conformance suite, the Spark jobs and the launcher act all over, so purity is not asked of
+# them; everything else is.
 SUITE: Final = "conformance"
-ACTING: Final = (SUITE, "audit")
+LAUNCHER: Final = "holdfast_mqtt"
+ACTING: Final = (SUITE, "audit", LAUNCHER)
 # Checks are found by importing these folders, and tried by tests/conformance/wrong.
 CHECKS: Final = ("conformance.v311.", "conformance.v50.")
 
@@ -182,6 +183,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "conformance.over_websocket": "checks of both versions; tests/conformance/wrong tries them",
     "conformance.scenes": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.stages": "parts of checks; tests/conformance/wrong tries them with these",
+    "holdfast_mqtt.__main__": "three lines; tests/packaging/test_installed.py runs them",
     "conformance.tables": "tables; tests/conformance/test_packets.py reads packets by them",
     "audit.input.session_columns": "a tuple of columns; test_session_lifetimes.py feeds them",
     "storage.api": "protocols",
@@ -453,7 +455,7 @@ def test_every_module_is_imported_by_another_one() -> None:
         "conformance.__main__",
         "audit.generate.__main__",
     }
-    commands |= {"audit.__main__", "audit.submit"}
+    commands |= {"audit.__main__", "audit.submit", f"{LAUNCHER}.__main__"}
     entrances = {*commands, *PACKAGES, *ACTING}
     dead = [
         _name(path)
@@ -557,9 +559,9 @@ def _exists(name: str) -> bool:
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         place, rest = ROOT.joinpath(*parts[:count]), parts[count:]
-        if place.is_dir():
-            return not rest
-        module = place.with_suffix(".py")
+        if place.is_dir() and not rest:
+            return True
+        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
         if module.is_file():
             members = _members(module)
             if not rest:

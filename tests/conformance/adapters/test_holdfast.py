@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import broker
 from broker.configuration import config as configuration
 from broker.process.preflight import check_files
 from conformance.adapters.base import OPTIONS, Launch, Options, Place
@@ -65,13 +66,13 @@ def test_without_options_it_is_open_and_as_it_comes(tmp_path: Path) -> None:
     assert str(tmp_path / "data") in made.command
 
 
-def test_a_compiled_copy_on_the_path_stays_in_front(
+def test_the_broker_beside_the_suite_comes_before_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", "build/compiled")
-    first = launch(tmp_path, {}).environment["PYTHONPATH"].split(":")[0]
-    assert first == str(tmp_path / "build" / "compiled")
+    monkeypatch.setenv("PYTHONPATH", "other")
+    path = launch(tmp_path, {}).environment["PYTHONPATH"].split(":")
+    assert path == [str(Path(broker.__file__).parents[1]), str(tmp_path / "other")]
 
 
 def test_it_names_the_version() -> None:
