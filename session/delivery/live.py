@@ -223,7 +223,7 @@ class LiveDelivery:
                 data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
                 self._gate.send_messages_after_commit(connection, data)
                 return
-        self._gate.send_message(connection, parts[0], PACKET_ID[packet_id], parts[1])
+        self._gate.send_message(connection, parts[0], packet_id, parts[1])
 
     def _is_held(self, session: Session, message: Message) -> bool:
         """Is this stored message in one of the session's own streams?"""
@@ -286,7 +286,7 @@ class LiveDelivery:
             self._dispatches.delivered(
                 connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
             )
-        self._gate.send_message(connection, parts[0], b"", parts[1])
+        self._gate.send_message(connection, parts[0], 0, parts[1])
 
 
 def _one_by_one(message: Message, payloads: list[bytes], first: int, number: int) -> list[Message]:

@@ -118,19 +118,23 @@ class CommitGate:
     # Messages
 
     def send_message(
-        self, connection: Connection, head: bytes, packet_id: bytes, tail: bytes
+        self, connection: Connection, head: bytes, packet_id: int, tail: bytes
     ) -> None:
-        """Send a PUBLISH of now, in three pieces: it passes replies that wait, but no message."""
+        """Send a PUBLISH of now: it passes replies that wait, but no message.
+
+        `packet_id` stands between `head` and `tail`, 0 = none (QoS 0).
+        """
         waiting = connection.waiting
         if waiting is not None and waiting.messages:
-            self._follow(connection, waiting, b"".join((head, packet_id, tail)), 1)
+            middle = PACKET_ID[packet_id] if packet_id else b""
+            self._follow(connection, waiting, b"".join((head, middle, tail)), 1)
             return
         output = connection.output
         if not output:
             self._sending.append(connection)
         output.append(head)
         if packet_id:
-            output.append(packet_id)
+            output.append(PACKET_ID[packet_id])
         output.append(tail)
 
     def send_run(

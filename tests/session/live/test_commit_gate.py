@@ -57,7 +57,7 @@ class Gate:
 
     def message(self, payload: bytes) -> None:
         """Send a PUBLISH that was published now."""
-        self.rules.send_message(self.connection, payload, b"", b"")
+        self.rules.send_message(self.connection, payload, 0, b"")
 
 
 # Replies
@@ -217,8 +217,9 @@ def test_a_message_of_now_passes_replies_that_wait() -> None:
     assert gate.left() == b"b"
     gate.write()
     gate.message(b"c")
+    gate.rules.send_message(gate.connection, b"head", 8, b"tail")
     gate.rules.send_run(gate.connection, [b"h"], [7], [b"t"])
-    assert gate.left() == b"ch" + PACKET_ID[7] + b"t"
+    assert gate.left() == b"chead" + PACKET_ID[8] + b"tailh" + PACKET_ID[7] + b"t"
 
 
 def test_a_message_from_a_backlog_does_not_pass_replies_that_wait() -> None:
@@ -235,11 +236,11 @@ def test_messages_of_several_batches_keep_their_order() -> None:
     gate.write()
     gate.rules.send_messages_after_commit(gate.connection, b"c")
     gate.write()
-    gate.message(b"d")
+    gate.rules.send_message(gate.connection, b"d", 9, b"d")
     assert gate.commit(1) == b"ab"
     gate.message(b"e")
     assert gate.left() == b""
-    assert gate.commit(2) == b"cde"
+    assert gate.commit(2) == b"cd" + PACKET_ID[9] + b"de"
 
 
 # The CONNACK
