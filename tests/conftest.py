@@ -1,13 +1,14 @@
-"""What holds for every test: in the compiled tree the core really is compiled.
+"""What holds for every test: how examples are generated, in which tier it runs.
 
-Some tests look inside the core: they replace a method, list `__slots__`, read private state, or
-pass a stand-in for one of our classes. Compiled classes allow none of that, so these run on the
-sources only; the table names them. Besides, scripts/test leaves out the directories that judge
-nothing compiled, and nothing else is left out.
+In the compiled tree the core really is compiled. Some tests look inside the core: they replace a
+method, list `__slots__`, read private state, or pass a stand-in for one of our classes. Compiled
+classes allow none of that, so these run on the sources only; the table names them. Besides,
+scripts/test leaves out the directories that judge nothing compiled, and nothing else is left out.
 """
 
 import os
 
+import hypothesis
 import pytest
 
 import session.engine
@@ -66,9 +67,28 @@ LOOKS_INSIDE = (
 )
 
 
+# What hypothesis generates is the same in every run, and a busy machine is no failure. `fresh` is
+# for scripts/test --all: other examples each time, and more of them.
+_BUSY = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=_BUSY
+)
+hypothesis.settings.register_profile(
+    "fresh", max_examples=500, print_blob=True, deadline=None, suppress_health_check=_BUSY
+)
+hypothesis.settings.load_profile("same")
+
+# Fixtures that start a broker as a process, or Spark: not for scripts/test --quick.
+PROCESSES = frozenset({"prepare", "shared_broker", "shelf", "spark", "start_broker"})
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out, in the compiled tree, what looks inside the core."""
-    if COMPILED:
-        for item in items:
-            if item.nodeid.startswith(LOOKS_INSIDE):
-                item.add_marker(pytest.mark.skip(reason="looks inside; runs on the sources"))
+    """Mark by its fixtures what starts processes; leave out, compiled, what looks inside."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "spark" in fixtures and item.get_closest_marker("full") is None:
+            item.add_marker("ci")  # what is marked itself is the sample of the default tier
+        if fixtures & PROCESSES:
+            item.add_marker("full")
+        if COMPILED and item.nodeid.startswith(LOOKS_INSIDE):
+            item.add_marker(pytest.mark.skip(reason="looks inside; runs on the sources"))

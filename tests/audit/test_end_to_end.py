@@ -26,6 +26,8 @@ from tests.durability.powercut import apply_power_cut, baseline
 from tests.durability.process import BrokerProcess, holdfast
 from tests.durability.rawclient import RawClient
 
+pytestmark = pytest.mark.ci  # four audits, each with a Spark of its own
+
 ROOT: Final = Path(__file__).parents[2]
 EXPIRING: Final = 40
 KEPT: Final = 20

@@ -1,6 +1,6 @@
 """What does `pip install` make, with a C compiler and without, and does it say so?
 
-The quick tests build with the tools of .venv; the slow ones, which CI runs too, do as a user does:
+The quick tests build with the tools of .venv; those that only CI runs do as a user does:
 pip makes an environment for the build and installs into an empty one, from the package index.
 """
 
@@ -209,7 +209,7 @@ def install(
     return ran
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_steps_of_the_image_make_a_compiled_broker_that_works(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     for source in dockerfile.copied():
@@ -251,7 +251,7 @@ def test_the_steps_of_the_image_make_a_compiled_broker_that_works(tmp_path: Path
     assert not list(installed.packages.glob("holdfast_mqtt*"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_an_installation_without_a_compiler_works_too(
     tmp_path: Path, no_compiler: dict[str, str]
 ) -> None:

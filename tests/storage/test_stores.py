@@ -212,6 +212,7 @@ def _compare(steps: list[tuple[object, ...]]) -> None:
         pair.rocks.close()
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(STEPS, max_size=30))
 def test_the_fake_disk_answers_as_rocksdb_does(steps: list[tuple[object, ...]]) -> None:

@@ -24,6 +24,7 @@ from tests.audit.generate.oracle import Oracle
 
 ROOT = Path(__file__).parents[3]
 EVENTS_LARGE = 10_000_000
+EACH = pytest.mark.parametrize("name", ["innocent", pytest.param("guilty", marks=pytest.mark.full)])
 
 
 @dataclass
@@ -137,11 +138,13 @@ def test_a_true_history_is_not_accused(innocent: Audited) -> None:
     assert innocent.document["status"] == "ok"
 
 
+@pytest.mark.full
 def test_every_fault_is_found_and_nobody_accused_falsely(guilty: Audited) -> None:
     check_witnesses(guilty)
     assert guilty.document["status"] == "violated"
 
 
+@pytest.mark.full
 def test_what_gaps_hide_is_unknown(guilty: Audited) -> None:
     found = guilty.document["invariants"]
     assert found["H1"]["unknown"] >= 1
@@ -149,7 +152,8 @@ def test_what_gaps_hide_is_unknown(guilty: Audited) -> None:
         assert found["L2"]["unknown"] > 10
 
 
-@pytest.mark.parametrize("name", ["innocent", "guilty"])
+@pytest.mark.usefixtures("spark")
+@EACH
 def test_facts_are_those_of_the_oracle(name: str, request: pytest.FixtureRequest) -> None:
     case: Audited = request.getfixturevalue(name)
     ours, theirs = case.oracle.facts(), case.document["facts"]
@@ -168,7 +172,8 @@ def test_facts_are_those_of_the_oracle(name: str, request: pytest.FixtureRequest
     }
 
 
-@pytest.mark.parametrize("name", ["innocent", "guilty"])
+@pytest.mark.usefixtures("spark")
+@EACH
 def test_deliveries_are_those_of_the_oracle(name: str, request: pytest.FixtureRequest) -> None:
     check_deliveries(request.getfixturevalue(name))
 

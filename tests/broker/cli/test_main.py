@@ -24,6 +24,8 @@ from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 from tests.storage.history.history_cases import Tick
 
+pytestmark = pytest.mark.full  # starts processes
+
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

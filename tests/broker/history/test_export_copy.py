@@ -18,6 +18,8 @@ from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, seal, unseal
 from tests.broker.history.test_queries import recorded, told
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:

@@ -18,6 +18,8 @@ from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, seal, unseal
 from tests.storage.history.history_cases import NOW_MS, Tick
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 def told() -> list[bytes]:
     """Return rows of a message from "p" that is owed to "s" and to "q", in five ticks."""

@@ -15,6 +15,8 @@ from tests.durability.process import ROOT, BrokerProcess, holdfast
 from tests.durability.rawclient import RawClient
 from tests.durability.test_history_export import in_the_database, publish, wait_for
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:

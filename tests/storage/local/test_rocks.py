@@ -94,6 +94,7 @@ def _cut_everywhere(template: Path, directory: Path, offsets: list[int]) -> None
     assert counts[-1] == BATCHES
 
 
+@pytest.mark.full
 def test_a_log_cut_anywhere_holds_a_prefix_of_whole_batches(template: Path, tmp_path: Path) -> None:
     size = _log_of(template / "db").stat().st_size
     offsets = sorted([0, 1, 6, 7, size - 1, size, *random.Random(1).sample(range(size), 14)])
@@ -125,6 +126,7 @@ def _flip_everywhere(template: Path, directory: Path, positions: list[int]) -> d
     return noticed
 
 
+@pytest.mark.full
 def test_a_flipped_bit_in_the_live_log_is_refused_unless_the_loss_is_accepted(
     template: Path, tmp_path: Path
 ) -> None:
@@ -546,6 +548,7 @@ def test_an_error_of_the_system_while_opening_has_a_kind(tmp_path: Path) -> None
         RocksStore("/dev/null/db")
 
 
+@pytest.mark.full
 def test_another_thread_may_read_and_a_full_disk_does_not_mind(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db", families=["a"])
     store.write([("a", bytes([number]), b"x") for number in range(10)])
