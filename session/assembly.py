@@ -35,7 +35,6 @@ from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Routes
 from session.scheduling.admission import Admission
-from session.scheduling.commit_gate import Replies
 from session.scheduling.keep_alive import Silence
 from session.scheduling.read_pauses import ReadPauses
 from session.scheduling.work_budget import Turns
@@ -67,7 +66,7 @@ class Assembly:
         database: Database,
         ports: Ports,
     ) -> None:
-        tick, settings, counters = core.tick, core.settings, core.counters
+        tick, settings = core.tick, core.settings
         store, log, due = database.store, database.log, database.due
         self.core: Final = core
         self.database: Final = database
@@ -89,7 +88,6 @@ class Assembly:
         self.delivery: Final = Delivery(
             DeliveryContext(core, database, self.routes, ports.policy, dispatches), self.retained
         )
-        self.replies: Final = Replies(tick, self.delivery, settings, counters, self.pauses.resume)
         sweep = Sweep()
         self.sessions: Final = Sessions(
             core, database, self.routes, self.delivery, self.quota, sweep, self.chronicle, live

@@ -27,6 +27,7 @@ from session.assembly import Assembly, Ports
 from session.counters import Counters
 from session.history.outbox import Outbox
 from session.lifetime.context import Observe
+from session.live.commit_gate import CommitGate
 from session.live.connection import (
     ACTIVE,
     AUTHENTICATING,
@@ -100,7 +101,8 @@ class Engine:
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
-        self._core: Final = Core(self._tick, settings, counters)
+        self._gate: Final = CommitGate(settings, counters, self._go_on, self._read_on)
+        self._core: Final = Core(self._tick, self._gate, settings, counters)
         self._next_number = 1
         self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
 
@@ -135,7 +137,6 @@ class Engine:
         self._receipts = assembly.receipts
         self._delivery = assembly.delivery
         self._groups = assembly.delivery.groups
-        self._replies = assembly.replies
         self._sessions = assembly.sessions
         self._publishing = assembly.publishing
         self._connects = assembly.connects
@@ -183,7 +184,7 @@ class Engine:
         is_welcome = self._admission.enter(connection, len(self._connections), now)
         if self._maintenance.is_draining or not is_welcome:
             move(connection, TURNED_AWAY)
-            self._tick.close(connection)
+            self._gate.close(connection)
         return connection
 
     def receive(self, connection: Connection, data: bytes, now: int) -> None:
@@ -301,7 +302,7 @@ class Engine:
             self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
             move(connection, DISCONNECT_RECEIVED)
-            self._tick.close(connection)
+            self._gate.close(connection)
         else:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
 
@@ -388,12 +389,12 @@ class Engine:
         if health.retry_ms is None or health.retry_ms <= now:
             if writer.write():
                 self._receipts.attach(writer.written, self.durable, writer.end_written, now)
-                self._replies.attach(writer.written, self.durable)
+                self._gate.batch_written(writer.written, self.durable, now)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.backlog.read() if tick.readers else False
                 sharing = self._delivery.shared.read() if tick.group_readers else False
                 more = reading or sharing
-        self._replies.flush()
+        self._gate.flush()
         tick.work = 0
         if self._lost:
             self._part()
@@ -403,8 +404,9 @@ class Engine:
             more = True
         if self._maintenance.end_departures():
             more = True
-        is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups or tick.holding)
-        return more or ((is_changed or self._log.is_pending) and health.retry_ms is None)
+        is_changed = bool(tick.batch or tick.dirty or tick.dirty_groups)
+        is_changed = is_changed or self._gate.has_unwritten() or self._log.is_pending
+        return more or (is_changed and health.retry_ms is None)
 
     def committed(self, serial: int, now: int) -> None:
         """Everything up to batch `serial` is durable: release what waited for it."""
@@ -416,8 +418,18 @@ class Engine:
         if ended:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
         self._receipts.release(serial, now)
-        self._replies.release(serial)
+        self._gate.release(serial, now)
         self._collection.reclaim(serial)
+
+    def _go_on(self, connection: Connection, was_full: bool) -> None:
+        """Replies of a connection were released: send what has waited for room."""
+        self._delivery.window.send_waiting(connection)  # it stops when too much waits
+        if was_full and connection.group_keys:
+            self._delivery.shared.send_waiting(connection)
+
+    def _read_on(self, connection: Connection) -> None:
+        """Less of a connection's replies waits: read from it again."""
+        self._pauses.resume(connection)
 
     # Time
 
@@ -463,14 +475,14 @@ class Engine:
             return
         if deadline > now:
             self._silence.watch_until(connection, deadline)
-        elif connection.gated or self._pauses.is_paused(connection):
-            # It is us who do not listen, or owe the CONNACK: the client's silence says nothing.
+        elif connection.connack_waits() or self._pauses.is_paused(connection):
+            # It is us who do not listen, or the CONNACK waits: the client's silence says nothing.
             connection.last_received_ms = now
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
             self.counters.connects["timeout"] += 1
             move(connection, CONNECT_TIMEOUT)
-            self._tick.close(connection)
+            self._gate.close(connection)
         elif connection.state == ACTIVE:
             self.counters.disconnects["keep_alive_timeout"] += 1
             self._disconnects.end(connection, KEEP_ALIVE_TIMEOUT, reasons.KEEP_ALIVE_TIMEOUT)

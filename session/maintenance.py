@@ -84,7 +84,7 @@ class Maintenance:
             "log_end": parts.database.log.end,
             "log_bytes": parts.quota.total_bytes(),
             "generations": len(parts.database.log.list_generations()),
-            "waiting_replies": len(parts.replies),
+            "waiting_replies": len(parts.core.gate),
             "batches_unsynced": parts.writer.written - durable,
         }
 
@@ -99,3 +99,4 @@ class Maintenance:
             yield from session.invariants()
             yield from parts.delivery.window.invariants(connection)
         yield from parts.delivery.groups.invariants()
+        yield from parts.core.gate.invariants()

@@ -49,7 +49,7 @@ class Backlog:
         self._settings: Final = context.settings
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
-        self._held_max: Final = context.held_max
+        self._gate: Final = context.gate
         self._trimmer: Final = Trimmer(context.log, context.settings)
         self._pages: Final = BacklogPages(context)
         self._outgoing: Final = outgoing
@@ -87,7 +87,7 @@ class Backlog:
                 quota = session.send_quota
             if session is None or not connection.has_room():
                 continue
-            if connection.held_bytes > self._held_max:
+            if self._gate.is_full(connection):
                 continue  # woken when some of it is released
             if session.replays:
                 self._replay.send_next(connection, session)

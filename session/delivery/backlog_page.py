@@ -2,7 +2,7 @@
 
 A backlog is read in pages. Most of a page needs no look at each message: nothing limits it, no
 message expires, and whether the session wants a topic, and how, is the same for all messages of it.
-Such messages are bound and encoded together and held as one piece. Whatever may need a closer look
+Such messages are bound and encoded together and sent as one piece. Whatever may need a closer look
 is left to `session.delivery.backlog`, which does the same for a single message; a property test
 holds the two against each other. Read next: `session.delivery.sender`.
 """
@@ -53,6 +53,7 @@ class BacklogPages:
 
     def __init__(self, context: DeliveryContext) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._routes: Final = context.routes
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
@@ -137,7 +138,7 @@ class BacklogPages:
         heads: list[bytes],
         tails: list[bytes],
     ) -> list[int]:
-        """Bind packet ids to encoded messages and hold them as one piece; returns the ids."""
+        """Bind packet ids to encoded messages and send them as one piece; returns the ids."""
         count = len(offsets)
         self._counters.messages_sent[qos] += count
         packet_ids = session.bind_each(offsets, qos | FROM_LOG)
@@ -149,5 +150,5 @@ class BacklogPages:
         if offsets[-1] > session.position:
             session.position = offsets[-1]
         self._tick.dirty[session] = None
-        self._tick.hold_messages(connection, b"".join(pieces), count)
+        self._gate.send_messages_after_commit(connection, b"".join(pieces), count)
         return packet_ids

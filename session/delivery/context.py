@@ -12,7 +12,7 @@ from session.routing.router import Routes
 
 
 class DeliveryContext:
-    """The tick, the store and its log, the routes, the rules, and who counts and records."""
+    """The tick, the gate, the store and its log, routes, rules, and who counts and records."""
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class DeliveryContext:
     ) -> None:
         settings = core.settings
         self.tick: Final = core.tick
+        self.gate: Final = core.gate
         self.store: Final = database.store
         self.log: Final = database.log
         self.routes: Final = routes
@@ -32,6 +33,3 @@ class DeliveryContext:
         self.is_open: Final = policy.is_open  # it permits everything and need not be asked
         self.counters: Final = core.counters
         self.dispatches: Final = dispatches
-        # Bytes held for a commit above which a connection is sent nothing new. What is held waits
-        # for the client right after its commit, so the limit of the out-buffer holds, too.
-        self.held_max: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)

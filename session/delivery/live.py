@@ -31,7 +31,7 @@ class LiveDelivery:
         self._routes: Final = context.routes
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
-        self._held_max: Final = context.held_max
+        self._gate: Final = context.gate
         self._is_open: Final = context.is_open
         self._outgoing: Final = outgoing
         self._sender: Final = sender
@@ -86,12 +86,12 @@ class LiveDelivery:
         connection = target.connection
         session = connection.session
         assert session is not None
+        waiting = connection.waiting
         if (
             not self._is_open
             or connection.state != ACTIVE
             or not connection.writable
-            or connection.messages_behind
-            or connection.gated
+            or (waiting is not None and waiting.messages)
             or connection.alias_out_max
             or (target.no_local and message.publisher == session.client_id)
         ):
@@ -99,7 +99,7 @@ class LiveDelivery:
         qos = message.qos if message.qos < target.qos else target.qos
         count = len(payloads)
         if qos == 0:
-            if first or connection.held_bytes > self._held_max:
+            if first or self._gate.is_full(connection):
                 return False
         elif (
             connection.is_lagging
@@ -118,24 +118,16 @@ class LiveDelivery:
         self._counters.messages_sent[qos] += count
         self._counters.payload_bytes_sent += parts.payload_bytes
         if qos == 0:
-            connection.out.append(parts.joined())
+            self._gate.send(connection, parts.joined())
             packet_ids = None
         else:
             packet_ids = self._bind_run(session, first, number, qos, count)
-            heads, tails = parts.heads, parts.tails
-            out = connection.out
-            for index in range(count):
-                out.append(heads[index])
-                out.append(PACKET_ID[packet_ids[index]])
-                out.append(tails[index])
+            self._gate.send_run(connection, parts.heads, packet_ids, parts.tails)
         if self._dispatches.is_on:
             size, now = parts.payload_bytes, self._tick.now
             self._dispatches.delivered_run(
                 connection, session, first, number, count, size, packet_ids, qos, now
             )
-        if not connection.touched:
-            connection.touched = True
-            self._tick.touched.append(connection)
         return True
 
     def _bind_run(
@@ -174,8 +166,8 @@ class LiveDelivery:
                 return
             effective, retain, identifiers = options
         if effective == 0:
-            if offset and self._is_held(session, message):
-                self._publish_held_qos0(connection, message, retain, identifiers, variants)
+            if offset and self._is_in_stream(session, message):
+                self._send_stream_qos0(connection, message, retain, identifiers, variants)
             else:
                 self.send_qos0(connection, message, retain, identifiers, variants)
             return
@@ -189,7 +181,7 @@ class LiveDelivery:
             or connection.pending
             or connection.resend
             or not connection.writable
-            or (connection.messages_behind and connection.held_bytes > self._held_max)
+            or (connection.waiting is not None and self._gate.blocks_messages(connection))
         ):
             self._window.queue(connection, Pending(message, effective, retain, identifiers))
             return
@@ -215,7 +207,7 @@ class LiveDelivery:
         """Bind a packet id in the batch of the append, and send.
 
         At QoS 1 at once: a crash that takes the binding takes the message. At QoS 2 to a stored
-        session after the commit, and never past a message that is held.
+        session after the commit, and never past a message that waits.
         """
         tick = self._tick
         packet_id = bind_packet_id(session, message, message.offset, qos | FROM_LOG)
@@ -229,21 +221,11 @@ class LiveDelivery:
             tick.dirty[session] = None
             if qos == 2:
                 data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-                tick.hold_message(connection, data)
+                self._gate.send_messages_after_commit(connection, data)
                 return
-        if connection.messages_behind or connection.gated:
-            data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
-            tick.follow_message(connection, data)
-            return
-        out = connection.out
-        out.append(parts[0])
-        out.append(PACKET_ID[packet_id])
-        out.append(parts[1])
-        if not connection.touched:
-            connection.touched = True
-            tick.touched.append(connection)
+        self._gate.send_message(connection, parts[0], packet_id, parts[1])
 
-    def _is_held(self, session: Session, message: Message) -> bool:
+    def _is_in_stream(self, session: Session, message: Message) -> bool:
         """Is this stored message in one of the session's own streams?"""
         for entry in self._routes.match(message.topic).entries:
             subscription = session.subscriptions.get(entry.topic_filter)
@@ -251,7 +233,7 @@ class LiveDelivery:
                 return True
         return False
 
-    def _publish_held_qos0(
+    def _send_stream_qos0(
         self,
         connection: Connection,
         message: Message,
@@ -287,8 +269,7 @@ class LiveDelivery:
         if not connection.writable or connection.state != ACTIVE:
             self._outgoing.drop(connection, message, "slow_consumer")
             return
-        is_behind = connection.messages_behind or connection.gated
-        if is_behind and connection.held_bytes > self._held_max:
+        if connection.waiting is not None and self._gate.blocks_messages(connection):
             # What it waits behind has not been committed for long.
             self._outgoing.drop(connection, message, "slow_consumer")
             return
@@ -305,14 +286,7 @@ class LiveDelivery:
             self._dispatches.delivered(
                 connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
             )
-        if is_behind:
-            self._tick.follow_message(connection, parts[0] + parts[1])
-            return
-        connection.out.append(parts[0])
-        connection.out.append(parts[1])
-        if not connection.touched:
-            connection.touched = True
-            self._tick.touched.append(connection)
+        self._gate.send_message(connection, parts[0], 0, parts[1])
 
 
 def _one_by_one(message: Message, payloads: list[bytes], first: int, number: int) -> list[Message]:

@@ -63,11 +63,11 @@ class Outgoing:
         Because the client may not receive it (any more), or because it is too large for it. Every
         message that is sent for the first time comes through here, the others through
         `session.delivery.redelivery`. Topic aliases are used only in packets that go out `at_once`:
-        one that is held could leave after another that relies on its mapping.
+        one that waits could leave after another that relies on its mapping.
         """
         if not self._is_open and not self.may_receive(connection, message):
             return None
-        if at_once and connection.alias_out_max and not connection.gated:
+        if at_once and connection.alias_out_max and not connection.connack_waits():
             parts = self._aliased(connection, message, qos, retain, identifiers)
         else:
             key: object = connection.version << 4 | qos << 1 | retain

@@ -38,7 +38,7 @@ class Redelivery:
         self._log: Final = context.log
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
-        self._held_max: Final = context.held_max
+        self._gate: Final = context.gate
         self._is_open: Final = context.is_open
         self._outgoing: Final = outgoing
         self._mailbox: Final = mailbox
@@ -55,12 +55,8 @@ class Redelivery:
             if entry & RELEASED:
                 self._counters.redeliveries += 1
                 self._counters.packets_sent[PUBREL] += 1
-                self._tick.hold(connection, pubrel(packet_id))
-            elif (
-                connection.resend
-                or session.send_quota == 0
-                or connection.held_bytes > self._held_max
-            ):
+                self._gate.send_after_commit(connection, pubrel(packet_id))
+            elif connection.resend or session.send_quota == 0 or self._gate.is_full(connection):
                 connection.send_later(packet_id)
             else:
                 self._resend(connection, session, packet_id, entry)
@@ -71,7 +67,7 @@ class Redelivery:
         assert session is not None
         waiting = connection.resend
         size = 0
-        while waiting and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+        while waiting and session.send_quota > 0 and not self._gate.is_full(connection):
             if size >= RESEND_BYTES_MAX:
                 self._tick.readers[connection] = None  # goes on in the next tick
                 return
@@ -104,7 +100,7 @@ class Redelivery:
             )
         self._counters.messages_sent[qos] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        self._tick.follow_message(connection, b"".join((head, PACKET_ID[packet_id], tail)))
+        self._gate.send_message_in_turn(connection, b"".join((head, PACKET_ID[packet_id], tail)))
         return len(head) + len(tail)
 
     def _load_in_flight(

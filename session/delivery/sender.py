@@ -21,6 +21,7 @@ class Sender:
 
     def __init__(self, context: DeliveryContext, outgoing: Outgoing) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
         self._outgoing: Final = outgoing
@@ -35,11 +36,11 @@ class Sender:
         reference: int,
         source: int,
         *,
-        hold: bool = False,
+        after_commit: bool = False,
     ) -> int:
         """Bind a packet id and send when that is durable; returns the id, 0 if it was too large.
 
-        For a session in memory it goes out at once, unless told to `hold`. The window has room.
+        For a session in memory it goes out at once, unless `after_commit`. The window has room.
         """
         session = connection.session
         assert session is not None
@@ -58,15 +59,15 @@ class Sender:
         self._counters.payload_bytes_sent += len(message.payload)
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
-            if hold:
-                self._tick.hold_message(connection, data)
+            if after_commit:
+                self._gate.send_messages_after_commit(connection, data)
             else:
-                self._tick.follow_message(connection, data)
+                self._gate.send_message_in_turn(connection, data)
             return packet_id
         if source == FROM_LOG and reference > session.position:
             session.position = reference
         self._tick.dirty[session] = None
-        self._tick.hold_message(connection, data)
+        self._gate.send_messages_after_commit(connection, data)
         return packet_id
 
     def send_qos0_in_order(
@@ -78,7 +79,7 @@ class Sender:
         *,
         is_retained: bool = False,
     ) -> None:
-        """Send a stored message at QoS 0, behind what is held for this connection.
+        """Send a stored message at QoS 0, behind what waits for this connection.
 
         One that `is_retained` answers a SUBSCRIBE.
         """
@@ -96,7 +97,7 @@ class Sender:
                     self._dispatches.retained(connection, session, message, 0, 0, now)
                 else:
                     self._dispatches.delivered(connection, session, message, 0, 0, retain, now)
-            self._tick.follow_message(connection, parts[0] + parts[1])
+            self._gate.send_message_in_turn(connection, parts[0] + parts[1])
 
     def pass_over(self, session: Session, offset: int) -> None:
         """A message is done without having been sent."""

@@ -24,7 +24,7 @@ class SendWindow:
     ) -> None:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
-        self._held_max: Final = context.held_max
+        self._gate: Final = context.gate
         self._outgoing: Final = outgoing
         self._sender: Final = sender
         self._redelivery: Final = redelivery
@@ -77,7 +77,7 @@ class SendWindow:
         assert session is not None
         pending = connection.pending
         now = self._tick.now
-        while pending and session.send_quota > 0 and connection.held_bytes <= self._held_max:
+        while pending and session.send_quota > 0 and not self._gate.is_full(connection):
             item = connection.next_pending()
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:

@@ -362,26 +362,26 @@ class Receipts:
         session: Session,
         qos: int,
         reason_code: int,
-        is_held: bool,
+        waits: bool,
         now: int,
     ) -> None:
-        """The publication under way is answered: with the commit if `is_held`, else right now."""
+        """The publication under way is answered: with the commit if `waits`, else right now."""
         promise = Promise(connection, session, self._packet_id, self._packet_ids, qos, reason_code)
         promise.first = self._first
         promise.count = self._count
         promise.size = self._size
         promise.book = self._book
-        self._promise(promise, is_held, now)
+        self._promise(promise, waits, now)
 
     def complete(
-        self, connection: Connection, session: Session, packet_id: int, is_held: bool, now: int
+        self, connection: Connection, session: Session, packet_id: int, waits: bool, now: int
     ) -> None:
         """PUBREL is answered with PUBCOMP."""
         if self.ledger.is_full:
-            self._promise(Promise(connection, session, packet_id, None, 0, 0), is_held, now)
+            self._promise(Promise(connection, session, packet_id, None, 0, 0), waits, now)
 
-    def _promise(self, promise: Promise, is_held: bool, now: int) -> None:
-        if is_held:
+    def _promise(self, promise: Promise, waits: bool, now: int) -> None:
+        if waits:
             self._promises.append(promise)
         else:
             self._kept(promise, now)

@@ -14,6 +14,7 @@ from mqtt.encoder import encode
 from mqtt.errors import ProtocolError
 from mqtt.packets import AUTH, Auth, Connect
 from session.counters import Counters
+from session.live.commit_gate import CommitGate
 from session.live.connection import ACTIVE, AUTHENTICATING, Connection, Handshake
 from session.live.connection_states import (
     AUTH_RECEIVED,
@@ -21,7 +22,6 @@ from session.live.connection_states import (
     CONNECT_RECEIVED,
     move,
 )
-from session.live.tick import Tick
 from session.ports import STEP_CONTINUE, STEP_SUCCESS, Authenticator, Step, Verdict
 
 
@@ -30,14 +30,14 @@ class Authentication:
 
     def __init__(
         self,
-        tick: Tick,
+        gate: CommitGate,
         authenticator: Authenticator,
         counters: Counters,
         refuse: Callable[[Connection, int], None],
         end: Callable[[Connection, str, int], None],
     ) -> None:
         """`refuse` answers a CONNECT, `end` an accepted connection, each with a reason code."""
-        self._tick: Final = tick
+        self._gate: Final = gate
         self._authenticator: Final = authenticator
         self._counters: Final = counters
         self._refuse: Final = refuse
@@ -170,7 +170,7 @@ class Authentication:
                 self._end(connection, AUTHENTICATION_FAILED, reasons.PACKET_TOO_LARGE)
             return
         self._counters.packets_sent[AUTH] += 1
-        self._tick.send(connection, raw)
+        self._gate.send(connection, raw)
 
 
 class _Names:

@@ -73,6 +73,7 @@ class ConnectHandler:
         watch: Callable[[Connection], None],
     ) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._due: Final = context.due
         self._sessions: Final = sessions
         self._delivery: Final = delivery
@@ -87,7 +88,7 @@ class ConnectHandler:
         self._observe: Final = context.observe
         self._chronicle: Final = context.chronicle
         self.authentication: Final = Authentication(
-            context.tick, authenticator, context.counters, self.refuse, disconnects.end
+            context.gate, authenticator, context.counters, self.refuse, disconnects.end
         )
 
     def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
@@ -153,9 +154,9 @@ class ConnectHandler:
                 data = encode(Connack(False, reason_code), version)
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
-                self._tick.send(connection, data)
+                self._gate.send(connection, data)
         move(connection, CONNECT_REFUSED)
-        self._tick.close(connection)
+        self._gate.close(connection)
 
     def _accept(
         self,
@@ -392,7 +393,6 @@ class ConnectHandler:
         self._observe("connected", connection, how if session.is_stored else "clean session")
         self._counters.packets_sent[CONNACK] += 1
         if is_changed:
-            connection.gated = True
-            self._tick.hold(connection, data)
+            self._gate.send_connack_after_commit(connection, data)
         else:
-            self._tick.send(connection, data)
+            self._gate.send(connection, data)

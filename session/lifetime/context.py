@@ -16,7 +16,7 @@ Observe: TypeAlias = Callable[[str, Connection, str], None]
 
 
 class ClientContext:
-    """The tick, the timers, the rules, and who counts, records and watches."""
+    """The tick, the gate, the timers, the rules, and who counts, records and watches."""
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class ClientContext:
     ) -> None:
         """`settle` writes the open batch, so that loads see it; False if the store refused it."""
         self.tick: Final = core.tick
+        self.gate: Final = core.gate
         self.due: Final = database.due
         self.settings: Final = core.settings
         self.policy: Final = policy

@@ -50,6 +50,7 @@ class DisconnectHandler:
         wills: Wills,
     ) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._due: Final = context.due
         self._sessions: Final = sessions
         self._publishing: Final = publishing
@@ -93,10 +94,7 @@ class DisconnectHandler:
         # The end must be durable before the client sees it: the will is gone, the expiry set.
         tick = self._tick
         is_changed = bool(tick.batch or tick.dirty or self._publishing.is_pending)
-        if is_changed or connection.commits_owed or connection.held:
-            self._tick.hold(connection, b"")
-        else:
-            self._tick.close(connection)
+        self._gate.close_in_turn(connection, promises=is_changed)
         return 0
 
     def end(
@@ -133,14 +131,12 @@ class DisconnectHandler:
         if was_active and connection.version >= 5:
             self._say_why(connection, reason_code)
         move(connection, event)
-        if was_active and connection.gated:
+        if was_active and connection.connack_waits():
             # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: that waits for its commit,
             # and the end behind it.
-            self._tick.hold(connection, b"")
-            return
-        connection.is_over = True
-        connection.held.clear()
-        self._tick.close(connection)
+            self._gate.close_in_turn(connection, promises=False)
+        else:
+            self._gate.close_at_once(connection)
 
     def _say_why(self, connection: Connection, reason_code: int) -> None:
         """Send DISCONNECT; a Server Reference too long for the client is left out."""
@@ -152,7 +148,7 @@ class DisconnectHandler:
             if len(data) > limit:
                 return  # [MQTT-3.1.2-24]
         self._counters.packets_sent[DISCONNECT] += 1
-        self._tick.send(connection, data)
+        self._gate.send(connection, data)
 
     def lost(self, connection: Connection) -> None:
         """The transport is gone: the network failed, or both sides had finished."""
@@ -167,8 +163,7 @@ class DisconnectHandler:
                 connection, CONNECTION_LOST, publish_will=True, ends_session=False, by_client=True
             )
         move(connection, TRANSPORT_LOST)
-        connection.out.clear()
-        connection.held.clear()
+        self._gate.discard(connection)
 
     def _leave(
         self,

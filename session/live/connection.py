@@ -1,10 +1,8 @@
-"""One client connection: what lives and dies with it, and its two out-buffers.
+"""One client connection: what lives and dies with it.
 
-`out` goes to the transport at the end of the tick; `held` goes only after the commit of this
-tick's batch, because it promises something that the batch makes true. As long as the CONNACK
-itself is held (`gated`), everything is. Topic aliases, quotas and keep alive belong to a
-connection and are never stored. Decides nothing about messages; see `session.delivery.delivery` and
-`session.engine`.
+`output` goes to the transport at the end of the tick; `waiting` is what waits for commits, see
+`session.live.commit_gate`. Topic aliases, quotas and keep alive belong to a connection and are
+never stored. Decides nothing about messages; see `session.delivery.delivery` and `session.engine`.
 """
 
 from collections import deque
@@ -24,13 +22,8 @@ from storage.log.message_log import Cursor
 AWAITING_CONNECT: Final = 0
 AUTHENTICATING: Final = 1
 ACTIVE: Final = 2
-CLOSING: Final = 3  # nothing more is read; what is written or held still goes out
+CLOSING: Final = 3  # nothing more is read; what was sent or waits still goes out
 CLOSED: Final = 4
-
-
-# What a held reply costs in memory beside its bytes: without it a million PUBACKs held for a slow
-# disk would count as 4 MB and take 45.
-REPLY_COST: Final = 44
 
 
 class Pending:
@@ -53,25 +46,31 @@ NOTHING_PENDING: Final[deque[Pending]] = deque()
 NOTHING_AGAIN: Final[deque[int]] = deque()
 
 
-class Waiting:
-    """Held replies of one connection, and the batch that they wait for."""
+class Replies:
+    """The replies of one connection that wait for one batch."""
 
     __slots__ = ("acks", "connection", "data", "messages", "serial", "size")
 
-    def __init__(
-        self,
-        serial: int,
-        connection: "Connection",
-        data: list[bytes],
-        acks: int,
-        messages: int,
-    ) -> None:
-        self.serial: int = serial
+    def __init__(self, connection: "Connection") -> None:
         self.connection: Connection = connection
-        self.data: list[bytes] = data
-        self.acks: int = acks
-        self.messages: int = messages
-        self.size: int = sum(map(len, data))
+        self.serial: int = 0  # of the batch, once that is written
+        self.data: list[bytes] = []
+        self.size: int = 0  # in memory
+        self.acks: int = 0  # PUBACKs among them
+        self.messages: int = 0  # PUBLISHes among them, and the CONNACK: no message overtakes these
+
+
+class Waiting:
+    """All replies of one connection that wait: those of this tick, and of earlier ones."""
+
+    __slots__ = ("has_connack", "messages", "newest", "size", "unwritten")
+
+    def __init__(self) -> None:
+        self.unwritten: Replies | None = None  # for the batch of this tick
+        self.newest: Replies | None = None  # for the newest of the batches that are written
+        self.has_connack: bool = False
+        self.size: int = 0  # of all of them
+        self.messages: int = 0
 
 
 class Handshake:
@@ -118,17 +117,11 @@ class Connection:
         "aliases_out",
         "authentication_method",
         "client_id",
-        "commits_owed",
         "cursor",
         "decoder",
         "expiry_interval_s",
-        "gated",
         "group_keys",
         "handshake",
-        "held",
-        "held_acks",
-        "held_bytes",
-        "held_messages",
         "identity",
         "inbound_open",
         "is_lagging",
@@ -136,14 +129,12 @@ class Connection:
         "is_reading",
         "keep_alive_ms",
         "last_received_ms",
-        "last_waiting",
         "listener",
         "maximum_packet_size",
-        "messages_behind",
         "meters",
         "number",
         "opened_at_ms",
-        "out",
+        "output",
         "passed_over",
         "pending",
         "pending_bytes",
@@ -157,11 +148,11 @@ class Connection:
         "session",
         "state",
         "throttled_until_ms",
-        "touched",
         "transport",
         "trim",
         "username",
         "version",
+        "waiting",
         "will",
         "writable",
     )
@@ -195,18 +186,10 @@ class Connection:
         self.authentication_method: str | None = None  # of CONNECT
         self.handshake: Handshake | None = None
 
-        self.out: list[bytes] = []
-        self.touched: bool = False  # is it in the tick's list of connections to write to?
-        self.held: list[bytes] = []
-        self.held_acks: int = 0  # acknowledgements of QoS 1 among the held replies
-        self.held_bytes: int = 0  # held and not released yet, this tick's and earlier ones
-        self.held_messages: int = 0  # PUBLISH packets among the held replies of this tick
-        # PUBLISH packets held and not released yet: no message may overtake them.
-        self.messages_behind: int = 0
-        self.commits_owed: int = 0  # commits which earlier held replies still wait for
-        self.last_waiting: Waiting | None = None  # the newest of those replies
-        self.gated: bool = False
-        self.is_over: bool = False  # we have said the last word: nothing follows our DISCONNECT
+        self.output: list[bytes] = []
+        # None = nothing waits: an idle connection spends no memory on it.
+        self.waiting: Waiting | None = None
+        self.is_over: bool = False  # nothing that waits is sent any more
         self.writable: bool = True
         self.reading_paused: bool = False
         self.meters: Meters | None = None  # if what a client may send is limited
@@ -263,9 +246,19 @@ class Connection:
         self.pending = NOTHING_PENDING
         self.pending_bytes = 0
 
-    def waits(self) -> bool:
-        """Does something that is sent now wait behind what is held?"""
-        return bool(self.held) or self.gated or self.last_waiting is not None
+    def connack_waits(self) -> bool:
+        """Does the CONNACK wait for its commit?"""
+        return self.waiting is not None and self.waiting.has_connack
+
+    def waiting_size(self) -> int:
+        """Return the size in memory of what waits for commits."""
+        return 0 if self.waiting is None else self.waiting.size
+
+    def has_backlog(self) -> bool:
+        """Is there something to send as soon as there is room?"""
+        if self.is_lagging or self.pending or self.resend:
+            return True
+        return self.session is not None and bool(self.session.replays)
 
     def has_room(self) -> bool:
         """May a new QoS > 0 message be sent right now?"""

@@ -11,7 +11,7 @@ A lost transport closes from every state. No state is entered twice: who is refu
 another connection. `move` is the only code that changes `Connection.state`. A pair that the table
 lacks cannot happen: what a client may send in the wrong state is a protocol error, found before
 `move` is asked, and what comes to a connection that is closing already is ignored. Nothing is read
-in CLOSING; what is written or held still goes out.
+in CLOSING; what was sent or waits still goes out.
 """
 
 from typing import Final

@@ -7,6 +7,7 @@ attribute of its own. Read next: `session.assembly`.
 from typing import Final
 
 from session.counters import Counters
+from session.live.commit_gate import CommitGate
 from session.live.tick import Tick
 from session.settings import Settings
 from storage.api import Store
@@ -16,12 +17,15 @@ from storage.tables.timers import Due
 
 
 class Core:
-    """The state of the tick, what was configured, and what is counted."""
+    """The state of the tick, what is sent, what was configured, and what is counted."""
 
-    __slots__ = ("counters", "settings", "tick")
+    __slots__ = ("counters", "gate", "settings", "tick")
 
-    def __init__(self, tick: Tick, settings: Settings, counters: Counters) -> None:
+    def __init__(
+        self, tick: Tick, gate: CommitGate, settings: Settings, counters: Counters
+    ) -> None:
         self.tick: Final = tick
+        self.gate: Final = gate
         self.settings: Final = settings
         self.counters: Final = counters
 

@@ -1,13 +1,13 @@
-"""What one tick gathers: its batch, who has something to send, and which records changed.
+"""What one tick gathers: its batch, and which records changed.
 
 One tick is everything that happens between two writes. It is written as one batch, so the store
-always holds the broker as it was at some tick boundary; replies in `held` wait for that batch.
-Knows no protocol. Read next: `session.engine`, which ends a tick.
+always holds the broker as it was at some tick boundary; which replies wait for that batch is up to
+`session.live.commit_gate`. Knows no protocol. Read next: `session.engine`, which ends a tick.
 """
 
 from typing import Final
 
-from session.live.connection import CLOSED, Connection
+from session.live.connection import Connection
 from session.live.subscribers import Group
 from session.state.session import Session
 from storage.api import Batch
@@ -24,7 +24,7 @@ FILTER_WORK: Final = 4
 
 
 class Tick:
-    """The changes and replies of the current tick."""
+    """The changes of the current tick."""
 
     def __init__(self, progress_delay_ms: int) -> None:
         self._progress_delay_ms: Final = progress_delay_ms
@@ -45,72 +45,9 @@ class Tick:
         # yet: of all offline ones only theirs may differ from what the store has.
         self.parted: set[str] = set()
         self.totals_changed: bool = False
-        self.touched: list[Connection] = []
-        self.holding: list[Connection] = []
-        self.closing: list[Connection] = []  # to be closed once their output is out
         # Connections and groups with room that want to read from the store after the write.
         self.readers: dict[Connection, None] = {}
         self.group_readers: dict[Group, None] = {}
-
-    def send(self, connection: Connection, data: bytes) -> None:
-        """Send at the end of this tick, or after the CONNACK if that is still held."""
-        if connection.gated:
-            self.hold(connection, data)
-            return
-        connection.out.append(data)
-        if not connection.touched:
-            connection.touched = True
-            self.touched.append(connection)
-
-    def hold(self, connection: Connection, data: bytes) -> None:
-        """Send only after this tick's batch is durable."""
-        if not connection.held:
-            self.holding.append(connection)
-        connection.held.append(data)
-        connection.held_bytes += len(data)
-
-    def follow(self, connection: Connection, data: bytes) -> None:
-        """Send now, but behind what is held already, and no later than that."""
-        waiting = connection.last_waiting
-        if connection.held or connection.gated:
-            self.hold(connection, data)
-        elif waiting is not None:
-            waiting.data.append(data)
-            waiting.size += len(data)
-            connection.held_bytes += len(data)
-        else:
-            self.send(connection, data)
-
-    def hold_message(self, connection: Connection, data: bytes) -> None:
-        """Send a PUBLISH only after this tick's batch is durable; later ones stay behind it."""
-        connection.held_messages += 1
-        connection.messages_behind += 1
-        self.hold(connection, data)
-
-    def hold_messages(self, connection: Connection, data: bytes, count: int) -> None:
-        """Send `count` PUBLISHes as `hold_message` does."""
-        connection.held_messages += count
-        connection.messages_behind += count
-        self.hold(connection, data)
-
-    def follow_message(self, connection: Connection, data: bytes) -> None:
-        """Send a PUBLISH now, or behind those that are held: messages keep their order."""
-        waiting = connection.last_waiting
-        if connection.held or connection.gated:
-            self.hold_message(connection, data)
-        elif waiting is not None:
-            connection.messages_behind += 1
-            waiting.messages += 1
-            waiting.data.append(data)
-            waiting.size += len(data)
-            connection.held_bytes += len(data)
-        else:
-            self.send(connection, data)
-
-    def close(self, connection: Connection) -> None:
-        """Close the transport at the end of this tick, after what was written."""
-        if connection.state != CLOSED:
-            self.closing.append(connection)
 
     def mark(self, session: Session) -> None:
         """The session's record changed and belongs into this batch."""

@@ -40,6 +40,7 @@ class AcknowledgeHandler:
         dispatches: Dispatches,
     ) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._window: Final = delivery.window
         self._shared: Final = delivery.shared
         self._mailbox: Final = delivery.mailbox
@@ -109,10 +110,7 @@ class AcknowledgeHandler:
             data = encode(Pubrel(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:
             data = pubrel(packet_id)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+        self._gate.reply(connection, data, promises=session.is_stored)
 
     def pubcomp(self, connection: Connection, packet: Pubcomp) -> None:
         """The QoS 2 exchange is over; the packet id is free."""

@@ -47,7 +47,7 @@ class Dispatcher:
         self.publishes: Final = publishes
         self.acknowledgements: Final = acknowledgements
         self.subscriptions: Final = subscriptions
-        self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._counters: Final = context.counters
         self._authentication: Final = authentication
         self._disconnects: Final = disconnects
@@ -85,4 +85,4 @@ class Dispatcher:
     def _ping(self, connection: Connection) -> None:
         """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""
         self._counters.packets_sent[PINGRESP] += 1
-        self._tick.send(connection, PINGRESP_BYTES)
+        self._gate.send(connection, PINGRESP_BYTES)

@@ -37,6 +37,7 @@ class PublishHandler:
         receipts: Receipts,
     ) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._routes: Final = routes
         self._sessions: Final = sessions
         self._publishing: Final = publishing
@@ -156,22 +157,12 @@ class PublishHandler:
         if qos:
             counters.packets_sent[PUBACK] += count
             data = pubacks(run.packet_ids, run.is_sequential)
-            is_held = (
-                accepted.is_changed
-                or bool(connection.held)
-                or connection.commits_owed > 0
-                or connection.gated
-            )
+            connection.inbound_open += count
+            waits = self._gate.acknowledge(connection, data, count, promises=accepted.is_changed)
             if is_told:
                 receipts.acknowledge(
-                    connection, session, qos, reasons.SUCCESS, is_held, self._tick.now
+                    connection, session, qos, reasons.SUCCESS, waits, self._tick.now
                 )
-            if is_held:
-                connection.inbound_open += count
-                connection.held_acks += count
-                self._tick.hold(connection, data)
-            else:
-                self._tick.send(connection, data)
         return True
 
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
@@ -249,35 +240,21 @@ class PublishHandler:
                 data = encode(Puback(packet_id, reason_code), 5)
             else:
                 data = puback(packet_id)
-            is_held = (
-                is_changed
-                or bool(connection.held)
-                or connection.commits_owed > 0
-                or connection.gated
-            )
+            waits = self._gate.acknowledge(connection, data, 1, promises=is_changed)
             if self._receipts.is_on:
                 self._receipts.acknowledge(
-                    connection, session, 1, reason_code, is_held, self._tick.now
+                    connection, session, 1, reason_code, waits, self._tick.now
                 )
-            if is_held:
-                connection.held_acks += 1
-                self._tick.hold(connection, data)
-            else:
-                connection.inbound_open -= 1
-                self._tick.send(connection, data)
             return
         self._counters.packets_sent[PUBREC] += 1
         if reason_code and connection.version >= 5:
             data = encode(Pubrec(packet_id, reason_code), 5)
         else:
             data = pubrec(packet_id)
+        promises = is_changed or session.is_stored
+        waits = self._gate.reply(connection, data, promises=promises)
         if self._receipts.is_on:
-            is_held = is_changed or session.is_stored or connection.waits()
-            self._receipts.acknowledge(connection, session, 2, reason_code, is_held, self._tick.now)
-        if is_changed or session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+            self._receipts.acknowledge(connection, session, 2, reason_code, waits, self._tick.now)
 
     def pubrel(self, connection: Connection, packet: Pubrel) -> None:
         """The sender let go of its message: forget the id, answer when that is durable."""
@@ -293,10 +270,6 @@ class PublishHandler:
             data = encode(Pubcomp(packet_id, reasons.PACKET_IDENTIFIER_NOT_FOUND), 5)
         else:
             data = pubcomp(packet_id)
+        waits = self._gate.reply(connection, data, promises=session.is_stored)
         if self._receipts.is_on:
-            is_held = session.is_stored or connection.waits()
-            self._receipts.complete(connection, session, packet_id, is_held, self._tick.now)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+            self._receipts.complete(connection, session, packet_id, waits, self._tick.now)

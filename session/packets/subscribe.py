@@ -50,6 +50,7 @@ class SubscribeHandler:
         retained: Retained,
     ) -> None:
         self._tick: Final = context.tick
+        self._gate: Final = context.gate
         self._sessions: Final = sessions
         self._retained_replay: Final = delivery.retained_replay
         self._publishing: Final = publishing
@@ -89,10 +90,7 @@ class SubscribeHandler:
         if is_done:
             self._counters.packets_sent[SUBACK] += 1
             data = encode(Suback(packet.packet_id, codes), connection.version)
-            if session.is_stored:
-                self._tick.hold(connection, data)
-            else:
-                self._tick.follow(connection, data)
+            self._gate.reply(connection, data, promises=session.is_stored)
         else:
             self.under_way[connection] = codes
         for subscription, is_new in granted:
@@ -218,10 +216,7 @@ class SubscribeHandler:
             return False
         self._counters.packets_sent[UNSUBACK] += 1
         data = encode(Unsuback(packet.packet_id, codes), connection.version)
-        if session.is_stored:
-            self._tick.hold(connection, data)
-        else:
-            self._tick.follow(connection, data)
+        self._gate.reply(connection, data, promises=session.is_stored)
         return True
 
     def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:

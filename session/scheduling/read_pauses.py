@@ -3,7 +3,7 @@
 A connection can be held back for several reasons at once: it waits for its turn, it sent too fast,
 too much of it waits for commits, or the store takes no writes. It is read from again only when the
 last of them is gone. Read next: `session.scheduling.work_budget`, `session.scheduling.admission`,
-`session.scheduling.commit_gate`, which hold connections back.
+`session.live.commit_gate`, which hold connections back.
 """
 
 from typing import Final

@@ -35,6 +35,7 @@ from mqtt.packets import (
 )
 from session.counters import Counters
 from session.engine import Engine
+from session.live.commit_gate import CommitGate
 from session.live.connection import CLOSED, Connection
 from session.ports import Authenticator, Exchange, Policy, Verdict
 from session.recovery import Recovery
@@ -546,6 +547,13 @@ def connect_packet(client_id: str, version: int, **fields: Any) -> Connect:
     if version >= 5:
         fields["session_expiry_interval"] = expiry
     return Connect(client_id, version, **fields)
+
+
+def idle_gate(settings: Settings, counters: Counters) -> CommitGate:
+    """Return a gate for tests of what sends nothing, or one connection's output."""
+    return CommitGate(
+        settings, counters, lambda connection, was_full: None, lambda connection: None
+    )
 
 
 def will(topic: str, payload: bytes = b"will", qos: int = 1, **fields: Any) -> Will:

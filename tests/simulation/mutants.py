@@ -29,6 +29,7 @@ from session.lifetime.connect import ConnectHandler
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
+from session.live.commit_gate import CommitGate
 from session.live.connection import CLOSED, CLOSING, Connection, Pending
 from session.live.subscribers import Entry, Group
 from session.live.tick import Tick
@@ -50,33 +51,29 @@ __all__ = ["MUTANTS"]
 
 # Replies that leave before their commit
 
-_hold = Tick.hold
+_wait = CommitGate._wait
 
 
-def _leak(self: Tick, connection: Connection, data: bytes) -> None:
+def _leak(self: CommitGate, connection: Connection, data: bytes, acks: int, messages: int) -> None:
     """Send at once what should wait for the commit (unless even CONNACK has not left)."""
-    if connection.gated:
-        _hold(self, connection, data)
+    if connection.connack_waits():
+        _wait(self, connection, data, acks, messages)
         return
-    connection.inbound_open -= connection.held_acks
-    connection.held_acks = 0
-    connection.out.append(data)
-    if not connection.touched:
-        connection.touched = True
-        self.touched.append(connection)
+    connection.inbound_open -= acks
+    self._leave(connection, data)
 
 
 def _leaking(patcher: Patcher, owner: Any, name: str, when: Callable[..., bool]) -> None:
-    """Let everything that `name` holds back leave at once."""
+    """Let everything that waits because of `name` leave at once."""
 
     def around(original: Any, *arguments: Any, **named: Any) -> Any:
         if not when(*arguments):
             return original(*arguments, **named)
-        Tick.hold = _leak  # type: ignore[method-assign]
+        CommitGate._wait = _leak  # type: ignore[method-assign]
         try:
             return original(*arguments, **named)
         finally:
-            Tick.hold = _hold  # type: ignore[method-assign]
+            CommitGate._wait = _wait  # type: ignore[method-assign]
 
     patcher.wrap(owner, name, around)
 
@@ -160,11 +157,13 @@ def _answer_at_once(patcher: Patcher, present: bool) -> None:
         **named: Any,
     ) -> None:
         original(self, connection, owner, connack, *rest, **named)
-        if connack.session_present is present and connection.gated:
-            connection.gated = False
-            held, connection.held = connection.held, []
-            for data in held:
-                _leak(self._tick, connection, data)
+        waiting = connection.waiting
+        if connack.session_present is present and waiting is not None and waiting.has_connack:
+            assert waiting.unwritten is not None
+            connection.waiting = None
+            self._gate._unwritten.remove(waiting.unwritten)
+            for data in waiting.unwritten.data:
+                self._gate.send(connection, data)
 
     patcher.wrap(ConnectHandler, "_answer", around)
 
@@ -197,7 +196,7 @@ def close_before_disconnect_is_durable(patcher: Patcher) -> None:
     def around(original: Any, self: DisconnectHandler, connection: Connection, packet: Any) -> Any:
         result = original(self, connection, packet)
         if connection.state == CLOSING:
-            self._tick.close(connection)
+            self._gate.close(connection)
         return result
 
     patcher.wrap(DisconnectHandler, "disconnect", around)
@@ -338,7 +337,7 @@ def clean_start_leaves_in_flight(patcher: Patcher) -> None:
     def attach(original: Any, self: Sessions, connection: Connection) -> None:
         original(self, connection)
         assert connection.session is not None
-        if connection.session.in_flight and not connection.resend and connection.gated:
+        if connection.session.in_flight and not connection.resend and connection.connack_waits():
             for packet_id, entry in connection.session.in_flight.items():
                 if not entry & RELEASED:
                     connection.send_later(packet_id)
@@ -572,7 +571,7 @@ def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> 
 @mutant("backlog", seeds=60)
 def page_leaves_before_its_commit(patcher: Patcher) -> None:
     """A page of a backlog leaves before the packet ids of its messages are durable."""
-    _leaking(patcher, Tick, "hold_messages", _always)
+    _leaking(patcher, CommitGate, "send_messages_after_commit", _always)
 
 
 @mutant("backlog", seeds=200)

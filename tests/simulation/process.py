@@ -82,9 +82,9 @@ class BrokerProcess:
         return self.engine.written + 1
 
     def _observe(self, event: str, connection: "Connection", detail: str) -> None:
-        """The engine ends a connection; its transport is closed later, if a CONNACK is held."""
+        """The engine ends a connection; its transport is closed later, if a CONNACK waits."""
         if event == "closed":
-            if connection.gated:
+            if connection.connack_waits():
                 sometimes("ended_before_connack")
             link = connection.transport
             assert isinstance(link, Link)

@@ -38,7 +38,7 @@ class Distribution:
         self._settings: Final = context.settings
         self._policy: Final = context.policy
         self._is_open: Final = context.is_open
-        self._held_max: Final = context.held_max
+        self._gate: Final = context.gate
         self._counters: Final = context.counters
         self._dispatches: Final = context.dispatches
         self._groups: Final = groups.by_key
@@ -109,7 +109,7 @@ class Distribution:
         count = len(members)
         for step in range(count):
             connection = members[(group.rotor + step) % count]
-            if not connection.has_room() or connection.held_bytes > self._held_max:
+            if not connection.has_room() or self._gate.is_full(connection):
                 continue
             session = connection.session
             assert session is not None
@@ -147,7 +147,7 @@ class Distribution:
             (identifier,) if identifier else (),
             message.offset,
             FROM_GROUP,
-            hold=group.is_stored,
+            after_commit=group.is_stored,
         )
         if not packet_id:
             return

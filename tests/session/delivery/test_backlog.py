@@ -4,7 +4,7 @@ import pytest
 
 from mqtt.packets import Publish
 from session.delivery.backlog import PAGE_MAX
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from tests.session.harness import Broker
 from tests.session.messages import in_flight, numbers, publish
 
@@ -160,7 +160,7 @@ def test_a_backlog_behind_a_commit_that_does_not_come_is_bounded() -> None:
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     broker.settle()
-    assert client.connection.held_bytes < 2000 + (PAGE_MAX + 1) * (116 + REPLY_COST)
+    assert client.connection.waiting_size() < 2000 + (PAGE_MAX + 1) * (116 + REPLY_COST)
     broker.commit()
     assert len(client.receive_all()) == 600
 

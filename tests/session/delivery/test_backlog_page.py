@@ -141,11 +141,12 @@ def test_a_page_goes_out_with_the_commit_that_binds_it() -> None:
     client = broker.request("c", expiry=NEVER)
     broker.settle()
     client.expect_nothing()
-    assert client.connection.messages_behind == 10
+    waiting = client.connection.waiting
+    assert waiting is not None and waiting.messages == 11  # with the CONNACK
     broker.commit()
     broker._connack(client)
     assert client.receive_all() == [b"%d" % number for number in range(10)]
-    assert client.connection.messages_behind == 0
+    assert client.connection.waiting is None
 
 
 def test_a_page_is_no_larger_than_the_window() -> None:

@@ -1,6 +1,4 @@
-"""Do all parts of delivery go by the same limit and the same rules?"""
-
-import pytest
+"""Do all parts of delivery go by the same rules?"""
 
 from broker.security.authenticators import AllowAllPolicy
 from session.counters import Counters
@@ -16,25 +14,18 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Rules
+from tests.session.harness import Rules, idle_gate
 
 
 def context(policy: Policy, settings: Settings) -> DeliveryContext:
-    store = MemoryStore(FAMILIES)
+    store, counters = MemoryStore(FAMILIES), Counters()
     return DeliveryContext(
-        Core(Tick(200), settings, Counters()),
+        Core(Tick(200), idle_gate(settings, counters), settings, counters),
         Database(store, MessageLog(store), Due(store), Totals(), 1),
         Routes(),
         policy,
         Dispatches(Ledger(settings)),
     )
-
-
-@pytest.mark.parametrize(("held", "out_buffer"), [(100, 900), (900, 100)])
-def test_what_is_held_is_bounded_by_the_smaller_of_both_limits(held: int, out_buffer: int) -> None:
-    settings = Settings()
-    settings.held_bytes_max, settings.out_buffer_bytes_max = held, out_buffer
-    assert context(AllowAllPolicy(), settings).held_max == 100
 
 
 def test_a_policy_with_rules_is_asked() -> None:

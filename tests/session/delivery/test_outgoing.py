@@ -20,7 +20,7 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Rules, Stream
+from tests.session.harness import Rules, Stream, idle_gate
 
 
 class Desk:
@@ -31,7 +31,7 @@ class Desk:
         self.routes = Routes()
         settings, store = Settings(), MemoryStore(FAMILIES)
         context = DeliveryContext(
-            Core(Tick(200), settings, self.counters),
+            Core(Tick(200), idle_gate(settings, self.counters), settings, self.counters),
             Database(store, MessageLog(store), Due(store), Totals(), 1),
             self.routes,
             rules or AllowAllPolicy(),

@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Puback, Publish, Pubrec, Pubrel
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from tests.session.harness import Broker
 from tests.session.messages import numbers, publish
 
@@ -17,7 +17,7 @@ def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
     broker.hold_commits()
     client = broker.request("c", expiry=100)
     assert len(client.connection.resend) > 40
-    assert client.connection.held_bytes < 2000 + 500 + 2 * REPLY_COST * 8
+    assert client.connection.waiting_size() < 2000 + 500 + 2 * REPLY_COST * 8
     broker.commit()
     assert [message.payload for message in client.messages()] == payloads
 

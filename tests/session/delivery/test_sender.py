@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Publish, Subscribe, Subscription
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from tests.session.harness import Broker
 from tests.session.messages import publish
 
@@ -20,7 +20,7 @@ def test_a_live_qos_0_message_does_not_overtake_the_retained_one() -> None:
     assert client.payloads() == [b"old", b"new"]
 
 
-def test_qos_2_messages_held_for_a_commit_are_bounded() -> None:
+def test_qos_2_messages_that_wait_for_a_commit_are_bounded() -> None:
     broker = Broker(out_buffer_bytes_max=2000)
     client = broker.durable("c", "t", qos=2)
     publisher = broker.connect("p")
@@ -28,7 +28,7 @@ def test_qos_2_messages_held_for_a_commit_are_bounded() -> None:
     payloads = [bytes([number]) * 400 for number in range(50)]
     for number, payload in enumerate(payloads):
         publisher.send(Publish("t", payload, 2, packet_id=number + 1))
-    assert client.connection.held_bytes < 2000 + 500 + REPLY_COST * 8
+    assert client.connection.waiting_size() < 2000 + 500 + REPLY_COST * 8
     broker.commit()
     assert client.receive_all() == payloads
 
@@ -41,10 +41,10 @@ def test_qos_0_behind_a_commit_that_does_not_come_is_bounded() -> None:
     publisher.send(Publish("t", b"", 2, packet_id=1))
     for _ in range(100):
         publisher.send(Publish("t", b"x" * 100, 0))
-    assert client.connection.held_bytes < 1500
+    assert client.connection.waiting_size() < 1500
     assert broker.counters.dropped["slow_consumer"] > 80
     broker.commit()
-    assert client.connection.held_bytes == 0
+    assert client.connection.waiting_size() == 0
 
 
 def test_packet_ids_go_round_and_pass_over_those_in_flight() -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Connack, Publish
+from session.live.tick import Tick
+from session.state.session import Session
 from tests.session.harness import Broker, Stream
 
 
@@ -158,3 +160,21 @@ def test_what_is_due_waits_for_the_store_and_does_not_spin() -> None:
     broker.advance(s=1)
     broker.commit()
     assert [key for key, _ in broker.rows("sessions")] == [b"other"]
+
+
+def test_only_stored_sessions_have_records_to_write() -> None:
+    tick = Tick(200)
+    session = Session("c", "", 1)
+    tick.mark(session)
+    tick.mark_late(session)
+    assert not tick.dirty and not tick.late and tick.late_due_ms is None
+    session.is_stored = True
+    tick.now = 1000
+    tick.mark(session)
+    tick.mark_late(session)
+    tick.now = 1100
+    tick.mark_late(session)
+    assert list(tick.dirty) == list(tick.late) == [session]
+    assert tick.late_due_ms == 1200  # counted from the first
+    tick.forget(session)
+    assert not tick.dirty and not tick.late

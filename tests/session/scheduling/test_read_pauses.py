@@ -3,12 +3,12 @@
 from mqtt.packets import (
     Publish,
 )
-from session.live.connection import REPLY_COST
+from session.live.commit_gate import REPLY_COST
 from storage.errors import WriteStalled
 from tests.session.harness import with_reader
 
 
-def test_acknowledgements_held_for_a_slow_disk_count_by_what_they_cost() -> None:
+def test_acknowledgements_that_wait_for_a_slow_disk_count_by_what_they_cost() -> None:
     """v3.1.1 knows no Receive Maximum: nothing else ends what a publisher may have open."""
     broker, _ = with_reader(held_bytes_max=100_000)
     publisher = broker.connect("q", version=4)

@@ -116,7 +116,7 @@ def test_a_topic_alias_that_stands_for_a_long_topic_counts_by_the_topic() -> Non
     receive(publisher, Publish("x" * 50_000, b"", 0, topic_alias=1))
     aliased = [Publish("", b"", 0, topic_alias=1) for _ in range(100)]
     receive(publisher, *aliased)
-    assert sum(map(len, reader.connection.out)) < 1000 * 128 + 60_000 * SPARED_MAX
+    assert sum(map(len, reader.connection.output)) < 1000 * 128 + 60_000 * SPARED_MAX
     assert not publisher.stream.is_read
     broker.settle()
     assert len(reader.messages()) == 101
