@@ -8,11 +8,7 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
-from session.history.delivery_events import Dispatches
-from session.history.outbox import Outbox
-from session.history.publish_events import Receipts
-from session.history.recorder import Ledger
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.connect import ConnectHandler
@@ -77,23 +73,19 @@ class Assembly:
         self.admission: Final = Admission(settings, self.pauses)
         self.silence: Final = Silence(settings, self.connections)
         self.health: Final = StoreHealth()
-        self.ledger: Final = Ledger(settings)
-        self.outbox: Final = Outbox(tick, self.ledger, log, settings)
-        self.receipts: Final = Receipts(self.ledger)
-        dispatches = Dispatches(self.ledger)
-        self.chronicle: Final = Chronicle(self.ledger, tick, log, live)
+        history = self.history = History(tick, log, settings, live)
         self.routes: Final = Routes()
-        self.retained: Final = Retained(tick, store, due, database.totals, settings, self.chronicle)
+        self.retained: Final = Retained(tick, store, due, database.totals, settings, history)
         self.quota: Final = Quota(store, log, settings)
         self.delivery: Final = Delivery(
-            DeliveryContext(core, database, self.routes, ports.policy, dispatches), self.retained
+            DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
         )
         sweep = Sweep()
         self.sessions: Final = Sessions(
-            core, database, self.routes, self.delivery, self.quota, sweep, self.chronicle, live
+            core, database, self.routes, self.delivery, self.quota, sweep, history, live
         )
         self.writer: Final = TickWriter(
-            core, database, self.retained, self.sessions, self.ledger, self.health, self.pauses
+            core, database, self.retained, self.sessions, history.recorder, self.health, self.pauses
         )
         self.publishing: Final = Publishing(
             core,
@@ -103,14 +95,13 @@ class Assembly:
             self.delivery,
             self.quota,
             self.health,
-            self.receipts,
-            self.chronicle,
+            history,
         )
         context = ClientContext(
             core,
             database,
             ports.policy,
-            self.chronicle,
+            history,
             self.writer.settle,
             ports.observe,
         )
@@ -130,10 +121,8 @@ class Assembly:
         )
         self.dispatcher: Final = Dispatcher(
             context,
-            PublishHandler(
-                context, self.routes, self.sessions, self.publishing, self.retained, self.receipts
-            ),
-            AcknowledgeHandler(context, self.delivery, dispatches),
+            PublishHandler(context, self.routes, self.sessions, self.publishing, self.retained),
+            AcknowledgeHandler(context, self.delivery),
             SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
             self.connects.authentication,
             self.disconnects,
@@ -148,7 +137,7 @@ class Assembly:
             self.writer.settle,
             self.writer.next_serial,
         )
-        census = Census(core, database, self.sessions, self.writer.settle, self.chronicle)
+        census = Census(core, database, self.sessions, self.writer.settle, history)
         self.housekeeping: Final = Housekeeping(
             core,
             database,
@@ -158,5 +147,5 @@ class Assembly:
             self.collection,
             census,
             self.writer.settle,
-            self.chronicle,
+            history,
         )

@@ -132,9 +132,9 @@ class Engine:
         self._log = assembly.database.log
         self._routes = assembly.routes
         self._retained = assembly.retained
-        self._ledger = assembly.ledger
-        self.outbox: Outbox = assembly.outbox  # the history, for whoever exports it
-        self._receipts = assembly.receipts
+        self._recorder = assembly.history.recorder
+        self.outbox: Outbox = assembly.history.outbox  # the history, for whoever exports it
+        self._publish_events = assembly.history.publishes
         self._delivery = assembly.delivery
         self._groups = assembly.delivery.groups
         self._sessions = assembly.sessions
@@ -388,7 +388,7 @@ class Engine:
         writer = self._writer
         if health.retry_ms is None or health.retry_ms <= now:
             if writer.write():
-                self._receipts.attach(writer.written, self.durable, writer.end_written, now)
+                self._publish_events.attach(writer.written, self.durable, writer.end_written, now)
                 self._gate.batch_written(writer.written, self.durable, now)
                 # What is read now was written just before; what it changes is the next batch.
                 reading = self._delivery.backlog.read() if tick.readers else False
@@ -417,7 +417,7 @@ class Engine:
         ended = self._tick.ended
         if ended:
             self._tick.ended = {name: at for name, at in ended.items() if at > serial}
-        self._receipts.release(serial, now)
+        self._publish_events.release(serial, now)
         self._gate.release(serial, now)
         self._collection.reclaim(serial)
 
@@ -446,7 +446,7 @@ class Engine:
             times.append(self._health.retry_ms)  # all else waits until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
-        told_by = self._ledger.next_deadline()
+        told_by = self._recorder.next_deadline()
         if told_by is not None:
             times.append(told_by)
         if self._tick.late_due_ms is not None:

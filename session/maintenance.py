@@ -39,8 +39,8 @@ class Maintenance:
 
     def finish(self) -> None:
         """Everybody is gone and everything durable: say so in the history."""
-        self._parts.chronicle.shut_down()
-        self._parts.ledger.hurry()
+        self._parts.history.sessions.shut_down()
+        self._parts.history.recorder.hurry()
 
     def send_away(self, identities: Collection[str]) -> None:
         """End with 0x87 the connections of users whose password is not what it was.

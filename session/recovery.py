@@ -71,10 +71,10 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     """
     database = assembly.database
     store = database.store
-    assembly.ledger.begin(database.boot, now, store)
+    assembly.history.recorder.begin(database.boot, now, store)
     database.log.open(now)
-    assembly.receipts.begin(database.log.end)
-    assembly.chronicle.booted(store)
+    assembly.history.publishes.begin(database.log.end)
+    assembly.history.sessions.booted(store)
     database.due.open()
     assembly.sessions.open()
     assembly.delivery.groups.open()

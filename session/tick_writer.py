@@ -7,7 +7,7 @@ always holds the broker as it was at some tick boundary. Must never drop a refus
 
 from typing import Final
 
-from session.history.recorder import Ledger
+from session.history.recorder import Recorder
 from session.lifetime.repository import Sessions
 from session.live.core import Core, Database
 from session.publish.store_health import StoreHealth
@@ -29,7 +29,7 @@ class TickWriter:
         database: Database,
         retained: Retained,
         sessions: Sessions,
-        ledger: Ledger,
+        recorder: Recorder,
         health: StoreHealth,
         pauses: ReadPauses,
     ) -> None:
@@ -40,7 +40,7 @@ class TickWriter:
         self._due: Final = database.due
         self._retained: Final = retained
         self._sessions: Final = sessions
-        self._ledger: Final = ledger
+        self._recorder: Final = recorder
         self._health: Final = health
         self._pauses: Final = pauses
         self.written: int = 0  # serial of the last written batch
@@ -77,10 +77,10 @@ class TickWriter:
         self._sessions.write_dirty(tick.now)
         batch = tick.batch
         self._log.seal(batch)
-        if not batch and not self._ledger.is_due(tick.now):
+        if not batch and not self._recorder.is_due(tick.now):
             return True
-        if self._ledger.is_on:
-            self._ledger.seal(batch, tick.now)
+        if self._recorder.is_on:
+            self._recorder.seal(batch, tick.now)
         if not batch:
             return True
         try:

@@ -48,7 +48,7 @@ class Backlog:
         self._routes: Final = context.routes
         self._settings: Final = context.settings
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
         self._trimmer: Final = Trimmer(context.log, context.settings)
         self._pages: Final = BacklogPages(context)
@@ -111,8 +111,8 @@ class Backlog:
         if cursor.missing > missing:
             gone = cursor.missing - missing
             self._counters.drop("max_age", gone)
-            if self._dispatches.is_on:
-                self._dispatches.dropped_range(
+            if self._deliveries.is_on:
+                self._deliveries.dropped_range(
                     session,
                     connection.number,
                     before + 1,

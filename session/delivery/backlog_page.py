@@ -56,7 +56,7 @@ class BacklogPages:
         self._gate: Final = context.gate
         self._routes: Final = context.routes
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._is_plain: Final = context.is_open and not context.settings.max_age_s
 
     def send(
@@ -122,9 +122,9 @@ class BacklogPages:
         if offsets:
             packet_ids = self._send(connection, session, offsets, flags, heads, tails)
             self._counters.payload_bytes_sent += payload_bytes
-            if self._dispatches.is_on:
+            if self._deliveries.is_on:
                 now = self._tick.now
-                self._dispatches.delivered_each(
+                self._deliveries.delivered_each(
                     connection, session, offsets, payload_bytes, packet_ids, flags, retained, now
                 )
         return at + len(offsets)

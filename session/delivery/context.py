@@ -5,7 +5,7 @@ Decides nothing. Read next: `session.delivery.delivery`, which makes the parts.
 
 from typing import Final
 
-from session.history.delivery_events import Dispatches
+from session.history.history import History
 from session.live.core import Core, Database
 from session.ports import Policy
 from session.routing.router import Routes
@@ -20,7 +20,7 @@ class DeliveryContext:
         database: Database,
         routes: Routes,
         policy: Policy,
-        dispatches: Dispatches,
+        history: History,
     ) -> None:
         settings = core.settings
         self.tick: Final = core.tick
@@ -32,4 +32,4 @@ class DeliveryContext:
         self.policy: Final = policy
         self.is_open: Final = policy.is_open  # it permits everything and need not be asked
         self.counters: Final = core.counters
-        self.dispatches: Final = dispatches
+        self.history: Final = history

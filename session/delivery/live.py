@@ -30,7 +30,7 @@ class LiveDelivery:
         self._tick: Final = context.tick
         self._routes: Final = context.routes
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
         self._is_open: Final = context.is_open
         self._outgoing: Final = outgoing
@@ -123,9 +123,9 @@ class LiveDelivery:
         else:
             packet_ids = self._bind_run(session, first, number, qos, count)
             self._gate.send_run(connection, parts.heads, packet_ids, parts.tails)
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             size, now = parts.payload_bytes, self._tick.now
-            self._dispatches.delivered_run(
+            self._deliveries.delivered_run(
                 connection, session, first, number, count, size, packet_ids, qos, now
             )
         return True
@@ -212,8 +212,8 @@ class LiveDelivery:
         tick = self._tick
         packet_id = bind_packet_id(session, message, message.offset, qos | FROM_LOG)
         self._counters.messages_sent[qos] += 1
-        if self._dispatches.is_on:
-            self._dispatches.delivered(
+        if self._deliveries.is_on:
+            self._deliveries.delivered(
                 connection, session, message, packet_id, qos, retain, tick.now
             )
         if session.is_stored:
@@ -280,10 +280,10 @@ class LiveDelivery:
             return
         self._counters.messages_sent[0] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             session = connection.session
             assert session is not None
-            self._dispatches.delivered(
+            self._deliveries.delivered(
                 connection, session, message, 0, 0, retain, self._tick.now, share_name, stream
             )
         self._gate.send_message(connection, parts[0], 0, parts[1])

@@ -27,7 +27,7 @@ class Outgoing:
         self._policy: Final = context.policy
         self._is_open: Final = context.is_open
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
 
     def encode_run(
         self,
@@ -103,14 +103,14 @@ class Outgoing:
     def drop(self, connection: Connection, message: Message, reason: str) -> None:
         """A connected session does not get a message: count it, and tell the history."""
         self._counters.drop(reason)
-        if self._dispatches.is_on:
-            self._dispatches.dropped_message(connection, message, reason, self._tick.now)
+        if self._deliveries.is_on:
+            self._deliveries.dropped_message(connection, message, reason, self._tick.now)
 
     def expire(self, connection: Connection, session: Session, message: Message) -> None:
         """A message has expired before a connected session got it."""
         self._counters.expired_messages += 1
-        if self._dispatches.is_on:
-            self._dispatches.expired(session, connection.number, message, self._tick.now)
+        if self._deliveries.is_on:
+            self._deliveries.expired(session, connection.number, message, self._tick.now)
 
     def _aliased(
         self,

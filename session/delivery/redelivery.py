@@ -37,7 +37,7 @@ class Redelivery:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
         self._is_open: Final = context.is_open
         self._outgoing: Final = outgoing
@@ -93,9 +93,9 @@ class Redelivery:
             return self._give_up(connection, session, packet_id, entry, "too_large")
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             now = self._tick.now
-            self._dispatches.delivered_again(
+            self._deliveries.delivered_again(
                 connection, session, packet_id, entry, message, retain, now
             )
         self._counters.messages_sent[qos] += 1
@@ -132,8 +132,8 @@ class Redelivery:
     ) -> int:
         """End an exchange that cannot go on; its packet id is free. Returns 0: nothing is sent."""
         self._counters.drop(reason)
-        if self._dispatches.is_on:
-            self._dispatches.dropped_in_flight(
+        if self._deliveries.is_on:
+            self._deliveries.dropped_in_flight(
                 session, connection.number, packet_id, entry, reason, self._tick.now
             )
         session.drop_in_flight(packet_id)

@@ -33,7 +33,7 @@ class RetainedReplay:
         self, context: DeliveryContext, retained: Retained, sender: Sender, mailbox: Mailbox
     ) -> None:
         self._tick: Final = context.tick
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._retained: Final = retained
         self._sender: Final = sender
         self._mailbox: Final = mailbox
@@ -89,9 +89,9 @@ class RetainedReplay:
         packet_id = self._sender.send_bound(
             connection, message, qos, True, identifiers, reference, FROM_MAILBOX
         )
-        if packet_id and self._dispatches.is_on:
+        if packet_id and self._deliveries.is_on:
             now = self._tick.now
-            self._dispatches.retained(connection, session, message, packet_id, qos, now)
+            self._deliveries.retained(connection, session, message, packet_id, qos, now)
         if packet_id and session.is_stored:
             self._mailbox.keep(session, reference, identifier, message)
 

@@ -23,7 +23,7 @@ class Sender:
         self._tick: Final = context.tick
         self._gate: Final = context.gate
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._outgoing: Final = outgoing
 
     def send_bound(
@@ -53,9 +53,9 @@ class Sender:
             return 0
         packet_id = bind_packet_id(session, message, reference, qos | source)
         self._counters.messages_sent[qos] += 1
-        if source == FROM_LOG and self._dispatches.is_on:
+        if source == FROM_LOG and self._deliveries.is_on:
             now = self._tick.now
-            self._dispatches.delivered(connection, session, message, packet_id, qos, retain, now)
+            self._deliveries.delivered(connection, session, message, packet_id, qos, retain, now)
         self._counters.payload_bytes_sent += len(message.payload)
         data = b"".join((parts[0], PACKET_ID[packet_id], parts[1]))
         if not session.is_stored:
@@ -89,14 +89,14 @@ class Sender:
         if parts is not None:
             self._counters.messages_sent[0] += 1
             self._counters.payload_bytes_sent += len(message.payload)
-            if self._dispatches.is_on:
+            if self._deliveries.is_on:
                 session = connection.session
                 assert session is not None
                 now = self._tick.now
                 if is_retained:
-                    self._dispatches.retained(connection, session, message, 0, 0, now)
+                    self._deliveries.retained(connection, session, message, 0, 0, now)
                 else:
-                    self._dispatches.delivered(connection, session, message, 0, 0, retain, now)
+                    self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
             self._gate.send_message_in_turn(connection, parts[0] + parts[1])
 
     def pass_over(self, session: Session, offset: int) -> None:

@@ -8,7 +8,7 @@ where the level of detail wants nothing of messages, callers see `is_on` and do 
 from typing import Final
 
 from mqtt.message import Message
-from session.history.recorder import DROPPED, UNSTORED_BOOT_SHIFT, Ledger
+from session.history.recorder import DROPPED, UNSTORED_BOOT_SHIFT, Recorder
 from session.history.stage_counts import check1_of, check2_of
 from session.live.connection import Connection
 from session.state.in_flight import (
@@ -46,16 +46,16 @@ _MOVED: Final = events.MSG_MOVED | HAS_MSG | HAS_STREAM
 _RETAINED_SENT: Final = events.RETAINED_SENT | HAS_QOS | HAS_FLAGS | HAS_PID | HAS_AT
 
 
-class Dispatches:
+class DeliveryEvents:
     """Tells the history what goes out."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger: Final = ledger
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder: Final = recorder
 
     @property
     def is_on(self) -> bool:
         """Does anybody want to know about messages?"""
-        return self.ledger.has_books
+        return self.recorder.has_books
 
     def id_of(self, message: Message) -> int:
         """Return what names a message in the history; 0 = nothing does, it began before that."""
@@ -63,7 +63,7 @@ class Dispatches:
             return message.offset
         if not message.number:
             return 0
-        return events.UNSTORED | self.ledger.boot << UNSTORED_BOOT_SHIFT | message.number
+        return events.UNSTORED | self.recorder.boot << UNSTORED_BOOT_SHIFT | message.number
 
     def _id_in_flight(self, entry: int) -> int:
         """Return the message that a packet id stands for; 0 = none that the history knows."""
@@ -71,14 +71,14 @@ class Dispatches:
             return 0
         reference = entry >> REFERENCE_SHIFT
         if entry & UNSTORED_REFERENCE and reference:
-            return events.UNSTORED | self.ledger.boot << UNSTORED_BOOT_SHIFT | reference
+            return events.UNSTORED | self.recorder.boot << UNSTORED_BOOT_SHIFT | reference
         return reference
 
     def _is_wanted(self, message_id: int) -> bool:
-        ledger = self.ledger
-        if ledger.is_full:
+        recorder = self.recorder
+        if recorder.is_full:
             return True
-        return ledger.has_messages and message_id != 0 and message_id % ledger.sample == 0
+        return recorder.has_messages and message_id != 0 and message_id % recorder.sample == 0
 
     # Sent
 
@@ -97,27 +97,27 @@ class Dispatches:
         """A message goes out for the first time; of a shared subscription with its group."""
         if not message.publisher:
             return  # one of `$SYS`, which is no message of anybody
-        ledger = self.ledger
+        recorder = self.recorder
         offset = message.offset
         check1, check2 = _checks(offset)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_DELIVERED, 1, len(message.payload), check1, check2)
-        if not ledger.has_messages:
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_DELIVERED, 1, len(message.payload), check1, check2)
+        if not recorder.has_messages:
             return
         message_id = offset or self.id_of(message)
         if not self._is_wanted(message_id):
             return
-        ledger.at(now)
+        recorder.at(now)
         w0 = _DELIVERED | qos << QOS_SHIFT
         if not message_id:
             w0 &= ~HAS_MSG
         if retain:
             w0 |= 1 << RETAIN_SHIFT
-        names = ledger.who(session)
+        names = recorder.who(session)
         if share_name:
             w0 |= HAS_STREAM
-            names |= ledger.share(share_name)
-        ledger.put(
+            names |= recorder.share(share_name)
+        recorder.put(
             w0, session.incarnation, connection.number, names, message_id, 1, packet_id, stream
         )
 
@@ -134,26 +134,26 @@ class Dispatches:
         now: int,
     ) -> None:
         """Messages that follow each other go out for the first time."""
-        ledger = self.ledger
+        recorder = self.recorder
         check1 = check2 = 0
         if offset:
             check1, check2 = check1_of(offset, count), check2_of(offset, count)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
-        if not ledger.has_messages:
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
+        if not recorder.has_messages:
             return
-        first = offset or events.UNSTORED | ledger.boot << UNSTORED_BOOT_SHIFT | number
-        ledger.at(now)
+        first = offset or events.UNSTORED | recorder.boot << UNSTORED_BOOT_SHIFT | number
+        recorder.at(now)
         w0 = _DELIVERED | qos << QOS_SHIFT
-        who = ledger.who(session)
-        if ledger.is_full:
+        who = recorder.who(session)
+        if recorder.is_full:
             w6 = 0 if packet_ids is None else self._packet_ids(packet_ids)
-            ledger.put(w0, session.incarnation, connection.number, who, first, count, w6)
+            recorder.put(w0, session.incarnation, connection.number, who, first, count, w6)
             return
         for index in range(count):
             if self._is_wanted(first + index):
                 w6 = 0 if packet_ids is None else packet_ids[index]
-                ledger.put(w0, session.incarnation, connection.number, who, first + index, 1, w6)
+                recorder.put(w0, session.incarnation, connection.number, who, first + index, 1, w6)
 
     def delivered_each(
         self,
@@ -167,17 +167,17 @@ class Dispatches:
         now: int,
     ) -> None:
         """Stored messages go out for the first time, all at one QoS, each with its RETAIN."""
-        ledger = self.ledger
+        recorder = self.recorder
         check1 = check2 = 0
         for offset in offsets:
             check1 += offset
             check2 += check2_of(offset, 1)
-        book = ledger.book(session.identity, now)
+        book = recorder.book(session.identity, now)
         count = len(offsets)
-        ledger.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
-        if not ledger.has_messages:
+        recorder.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
+        if not recorder.has_messages:
             return
-        ledger.at(now)
+        recorder.at(now)
         w0 = _DELIVERED | qos << QOS_SHIFT
         at = 0
         while at < count:
@@ -197,19 +197,19 @@ class Dispatches:
         ids: list[int],
         packet_ids: list[int],
     ) -> None:
-        ledger = self.ledger
-        who = ledger.who(session)
-        if ledger.is_full:
+        recorder = self.recorder
+        who = recorder.who(session)
+        if recorder.is_full:
             first = ids[0]
-            w9 = 0 if first and _are_consecutive(ids) else ledger.extra(ids)
+            w9 = 0 if first and _are_consecutive(ids) else recorder.extra(ids)
             w6 = self._packet_ids(packet_ids)
-            ledger.put(
+            recorder.put(
                 w0, session.incarnation, connection.number, who, first, len(ids), w6, 0, 0, w9
             )
             return
         for index in range(len(ids)):
             if ids[index] and self._is_wanted(ids[index]):
-                ledger.put(
+                recorder.put(
                     w0,
                     session.incarnation,
                     connection.number,
@@ -222,7 +222,7 @@ class Dispatches:
     def _packet_ids(self, packet_ids: list[int]) -> int:
         if _are_consecutive(packet_ids):
             return packet_ids[0]
-        return self.ledger.extra(packet_ids)
+        return self.recorder.extra(packet_ids)
 
     def delivered_again(
         self,
@@ -235,28 +235,28 @@ class Dispatches:
         now: int,
     ) -> None:
         """A message in flight goes out again, with DUP."""
-        ledger = self.ledger
+        recorder = self.recorder
         message_id = self._id_in_flight(entry)
         size = len(message.payload)
         check1, check2 = _checks(message_id)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_REDELIVERED, 1, size, check1, check2)
-        if not ledger.has_messages or not (
-            ledger.is_full or (message_id and self._is_wanted(message_id))
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_REDELIVERED, 1, size, check1, check2)
+        if not recorder.has_messages or not (
+            recorder.is_full or (message_id and self._is_wanted(message_id))
         ):
             return
-        ledger.at(now)
+        recorder.at(now)
         flags = (entry & QOS_MASK) << QOS_SHIFT | 1 << DUP_SHIFT
         if retain:
             flags |= 1 << RETAIN_SHIFT
-        names = ledger.who(session)
+        names = recorder.who(session)
         incarnation, conn = session.incarnation, connection.number
         if message_id:
-            ledger.put(_DELIVERED | flags, incarnation, conn, names, message_id, 1, packet_id)
+            recorder.put(_DELIVERED | flags, incarnation, conn, names, message_id, 1, packet_id)
             return
-        names |= ledger.text(message.topic)
+        names |= recorder.text(message.topic)
         at_ms = message.accepted_at_ms
-        ledger.put(_RETAINED_SENT | flags, incarnation, conn, names, 0, 1, packet_id, 0, at_ms)
+        recorder.put(_RETAINED_SENT | flags, incarnation, conn, names, 0, 1, packet_id, 0, at_ms)
 
     def retained(
         self,
@@ -270,17 +270,17 @@ class Dispatches:
         """A retained message goes out to a new subscription."""
         if not message.publisher:
             return
-        ledger = self.ledger
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_DELIVERED, 1, len(message.payload), 0, 0)
-        if not ledger.is_full:
+        recorder = self.recorder
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_DELIVERED, 1, len(message.payload), 0, 0)
+        if not recorder.is_full:
             return
-        ledger.at(now)
-        ledger.put(
+        recorder.at(now)
+        recorder.put(
             _RETAINED_SENT | qos << QOS_SHIFT | 1 << RETAIN_SHIFT,
             session.incarnation,
             connection.number,
-            ledger.who(session) | ledger.text(message.topic),
+            recorder.who(session) | recorder.text(message.topic),
             0,
             1,
             packet_id,
@@ -313,7 +313,7 @@ class Dispatches:
         now: int,
     ) -> None:
         """PUBACKs came for several messages in flight."""
-        ledger = self.ledger
+        recorder = self.recorder
         ids: list[int] = []
         check1 = check2 = 0
         for entry in entries:
@@ -322,10 +322,10 @@ class Dispatches:
             if 0 < message_id < events.UNSTORED:
                 check1 += message_id
                 check2 += check2_of(message_id, 1)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_ACKED, len(ids), 0, check1, check2)
-        if ledger.has_messages:
-            ledger.at(now)
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_ACKED, len(ids), 0, check1, check2)
+        if recorder.has_messages:
+            recorder.at(now)
             w0 = _ACKED | HAS_MSG | 1 << QOS_SHIFT
             self._put_each(w0, connection, session, ids, packet_ids)
 
@@ -340,8 +340,8 @@ class Dispatches:
     def _count_end(self, session: Session, stage: int, entry: int, now: int) -> None:
         message_id = self._id_in_flight(entry)
         check1, check2 = _checks(message_id)
-        ledger = self.ledger
-        ledger.count(ledger.book(session.identity, now), stage, 1, 0, check1, check2)
+        recorder = self.recorder
+        recorder.count(recorder.book(session.identity, now), stage, 1, 0, check1, check2)
 
     def _put_end(
         self,
@@ -352,22 +352,22 @@ class Dispatches:
         entry: int,
         now: int,
     ) -> None:
-        ledger = self.ledger
-        if not ledger.has_messages:
+        recorder = self.recorder
+        if not recorder.has_messages:
             return
         message_id = self._id_in_flight(entry)
         if message_id:
             w0 |= HAS_MSG
             if not self._is_wanted(message_id):
                 return
-        elif not ledger.is_full:
+        elif not recorder.is_full:
             return
-        ledger.at(now)
-        ledger.put(
+        recorder.at(now)
+        recorder.put(
             w0,
             session.incarnation,
             connection.number,
-            ledger.who(session),
+            recorder.who(session),
             message_id,
             1,
             packet_id,
@@ -412,25 +412,25 @@ class Dispatches:
         packet_id: int,
         now: int,
     ) -> None:
-        ledger = self.ledger
+        recorder = self.recorder
         check1 = check2 = 0
         if 0 < message_id < events.UNSTORED and not last:
             check1, check2 = check1_of(message_id, 1), check2_of(message_id, 1)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_DROPPED, count, size, check1, check2)
-        if not ledger.is_full and (not message_id or last or not self._is_wanted(message_id)):
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_DROPPED, count, size, check1, check2)
+        if not recorder.is_full and (not message_id or last or not self._is_wanted(message_id)):
             return
-        ledger.at(now)
+        recorder.at(now)
         w0 = _DROPPED | DROPPED[reason] << REASON_SHIFT
         if message_id:
             w0 |= HAS_MSG
         if packet_id:
             w0 |= HAS_PID
-        ledger.put(
+        recorder.put(
             w0,
             session.incarnation,
             conn,
-            ledger.who(session),
+            recorder.who(session),
             message_id,
             1,
             packet_id,
@@ -444,52 +444,52 @@ class Dispatches:
     ) -> None:
         """No member of a shared subscription gets a message."""
         if self._is_told_of_group(events.STAGE_DROPPED, message_id, size, now):
-            ledger = self.ledger
+            recorder = self.recorder
             w0 = _DROPPED | HAS_MSG | HAS_STREAM | DROPPED[reason] << REASON_SHIFT
-            names = ledger.name("\0") | ledger.share(share_name)
-            ledger.put(w0, 0, 0, names, message_id, 1, 0, stream, 0, 1)
+            names = recorder.name("\0") | recorder.share(share_name)
+            recorder.put(w0, 0, 0, names, message_id, 1, 0, stream, 0, 1)
 
     def expired_in_group(self, share_name: str, stream: int, message: Message, now: int) -> None:
         """The Message Expiry Interval passed before any member got a message."""
         message_id = self.id_of(message)
         if self._is_told_of_group(events.STAGE_EXPIRED, message_id, len(message.payload), now):
-            ledger = self.ledger
-            names = ledger.name("\0") | ledger.share(share_name)
-            ledger.put(_EXPIRED | HAS_STREAM, 0, 0, names, message_id, 1, 0, stream)
+            recorder = self.recorder
+            names = recorder.name("\0") | recorder.share(share_name)
+            recorder.put(_EXPIRED | HAS_STREAM, 0, 0, names, message_id, 1, 0, stream)
 
     def _is_told_of_group(self, stage: int, message_id: int, size: int, now: int) -> bool:
         """Count a message that no member gets; returns whether it is to be told."""
-        ledger = self.ledger
+        recorder = self.recorder
         check1, check2 = _checks(message_id)
-        ledger.count(ledger.book("", now), stage, 1, size, check1, check2)
+        recorder.count(recorder.book("", now), stage, 1, size, check1, check2)
         if not message_id or not self._is_wanted(message_id):
             return False
-        ledger.at(now)
+        recorder.at(now)
         return True
 
     def expired(self, session: Session, conn: int, message: Message, now: int) -> None:
         """The Message Expiry Interval passed before a session got a message."""
-        ledger = self.ledger
+        recorder = self.recorder
         offset = message.offset
         check1, check2 = _checks(offset)
-        book = ledger.book(session.identity, now)
-        ledger.count(book, events.STAGE_EXPIRED, 1, len(message.payload), check1, check2)
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_EXPIRED, 1, len(message.payload), check1, check2)
         message_id = self.id_of(message)
         if not message_id or not self._is_wanted(message_id):
             return
-        ledger.at(now)
-        ledger.put(_EXPIRED, session.incarnation, conn, ledger.who(session), message_id)
+        recorder.at(now)
+        recorder.put(_EXPIRED, session.incarnation, conn, recorder.who(session), message_id)
 
     def moved(
         self, session: Session, conn: int, offset: int, share_name: str, stream: int, now: int
     ) -> None:
         """A session gives a message back to the group it had it from."""
-        ledger = self.ledger
-        if not ledger.has_messages or not self._is_wanted(offset):
+        recorder = self.recorder
+        if not recorder.has_messages or not self._is_wanted(offset):
             return
-        ledger.at(now)
-        names = ledger.who(session) | ledger.share(share_name)
-        ledger.put(_MOVED, session.incarnation, conn, names, offset, 1, 0, stream)
+        recorder.at(now)
+        names = recorder.who(session) | recorder.share(share_name)
+        recorder.put(_MOVED, session.incarnation, conn, names, offset, 1, 0, stream)
 
 
 def _checks(message_id: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ calls this.
 from collections.abc import Sequence
 from typing import Final
 
-from session.history.recorder import Ledger
+from session.history.recorder import Recorder
 from session.live.tick import Tick
 from session.settings import Settings
 from storage.history.events import ADMIN, CHECKPOINT, OUTBOX_FULL, OUTBOX_TRIMMED
@@ -22,26 +22,26 @@ _CHECKPOINT: Final = CHECKPOINT | HAS_POSITION | ADMIN << ACTOR_SHIFT
 class Outbox:
     """What the exporter may ask of the engine, on the engine's thread."""
 
-    def __init__(self, tick: Tick, ledger: Ledger, log: MessageLog, settings: Settings) -> None:
+    def __init__(self, tick: Tick, recorder: Recorder, log: MessageLog, settings: Settings) -> None:
         self._tick: Final = tick
-        self._ledger: Final = ledger
+        self._recorder: Final = recorder
         self._log: Final = log
         self._settings: Final = settings
 
     @property
     def boot(self) -> int:
         """The number of this start of the broker."""
-        return self._ledger.boot
+        return self._recorder.boot
 
     @property
     def level(self) -> int:
         """The level in force."""
-        return self._ledger.level
+        return self._recorder.level
 
     @property
     def events(self) -> int:
         """How many events this boot has recorded."""
-        return self._ledger.events
+        return self._recorder.events
 
     @property
     def suppressed(self) -> int:
@@ -49,23 +49,23 @@ class Outbox:
 
         The latter are not counted one by one: so often a message passed a stage of the books.
         """
-        return self._ledger.suppressed
+        return self._recorder.suppressed
 
     @property
     def size_bytes(self) -> int:
         """The bytes of this boot's rows in the store."""
-        return self._ledger.outbox_bytes
+        return self._recorder.outbox_bytes
 
     def trim(self, boot: int, first_seqs: Sequence[int], size: int) -> None:
         """Delete rows that are exported, `size` bytes of them."""
         batch = self._tick.batch
         for first_seq in first_seqs:
             batch.append((HISTORY, history_key(boot, first_seq), None))
-        ledger = self._ledger
-        if boot == ledger.boot:
-            ledger.outbox_bytes -= size
+        recorder = self._recorder
+        if boot == recorder.boot:
+            recorder.outbox_bytes -= size
             # The next boot says how far the disk has the history of this one: its rows may be gone.
-            batch.append((META, BOOT_KEY, encode_boot(boot, ledger.seq)))
+            batch.append((META, BOOT_KEY, encode_boot(boot, recorder.seq)))
 
     def discard(
         self, boot: int, first_seqs: Sequence[int], size: int, *, count: int, told: int
@@ -75,24 +75,24 @@ class Outbox:
         `told` events more were thrown away before, as these rows tell: they have to be told again.
         """
         self.trim(boot, first_seqs, size)
-        self._ledger.lost(count + told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
-        self._ledger.suppressed -= told  # they are counted already
+        self._recorder.lost(count + told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
+        self._recorder.suppressed -= told  # they are counted already
 
     def lower(self, level: int, sample: int) -> None:
         """Record no more than `level` from now on, of messages one in `sample`; record that."""
-        self._ledger.change(level, sample, OUTBOX_FULL, self._tick.now, self._log.end)
+        self._recorder.change(level, sample, OUTBOX_FULL, self._tick.now, self._log.end)
 
     def restore(self) -> None:
         """Record what is configured again, and how much was left out."""
         settings = self._settings
         sample = max(1, settings.history_sample)
-        self._ledger.change(
+        self._recorder.change(
             settings.history_level, sample, OUTBOX_FULL, self._tick.now, self._log.end
         )
 
     def copied(self, milliseconds: int) -> None:
         """A copy of the database was made: this is the first event that it does not have."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(_CHECKPOINT, 0, 0, ledger.words(f"{milliseconds} ms"), self._log.end)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(_CHECKPOINT, 0, 0, recorder.words(f"{milliseconds} ms"), self._log.end)

@@ -65,7 +65,7 @@ _GAP_BEGINS: Final = 1053
 _DAMAGED: Final = 1055
 
 
-class Ledger:
+class Recorder:
     """Records and books that are in no batch yet."""
 
     def __init__(self, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from mqtt.message import Message
 from mqtt.packets import Will
-from session.history.recorder import UNSTORED_BOOT_SHIFT, Ledger
+from session.history.recorder import UNSTORED_BOOT_SHIFT, Recorder
 from session.live.connection import Connection
 from session.live.tick import Tick
 from session.state.session import Session
@@ -82,14 +82,14 @@ _RECOVERED: Final = events.RECOVERED | HAS_COUNT | HAS_POSITION
 _GC_RUN: Final = events.GC_RUN | HAS_COUNT | _GC
 
 
-class Chronicle:
+class SessionEvents:
     """Tells the history of everything but messages."""
 
     def __init__(
-        self, ledger: Ledger, tick: Tick, log: MessageLog, live: dict[str, Connection]
+        self, recorder: Recorder, tick: Tick, log: MessageLog, live: dict[str, Connection]
     ) -> None:
         """`live` is the connected sessions by client id, as `Sessions` keeps them."""
-        self._ledger: Final = ledger
+        self._recorder: Final = recorder
         self._tick: Final = tick
         self._log: Final = log
         # Whose will is being published: a retained one is not of the client's present session.
@@ -99,7 +99,7 @@ class Chronicle:
     @property
     def is_on(self) -> bool:
         """Is anything told at all?"""
-        return self._ledger.is_on
+        return self._recorder.is_on
 
     # Sessions
 
@@ -107,10 +107,10 @@ class Chronicle:
         self, connection: Connection, session: Session, *, session_present: bool, clean_start: bool
     ) -> None:
         """A CONNECT was accepted: a session begins, or is resumed as it was loaded."""
-        ledger = self._ledger
-        if not ledger.is_on:
+        recorder = self._recorder
+        if not recorder.is_on:
             return
-        ledger.at(self._tick.now)
+        recorder.at(self._tick.now)
         w0 = _BEGUN | session.protocol_version << PROTO_SHIFT
         if session_present:
             w0 |= events.SESSION_RESUMED | 1 << SP_SHIFT
@@ -136,8 +136,8 @@ class Chronicle:
         at_ms: int = 0,
         is_loaded: bool = True,
     ) -> None:
-        ledger = self._ledger
-        state = ledger.extra(
+        recorder = self._recorder
+        state = recorder.extra(
             [
                 len(session.subscriptions) if is_loaded else NULL,
                 len(session.in_flight),
@@ -146,11 +146,11 @@ class Chronicle:
                 at_ms,
             ]
         )
-        ledger.put(
+        recorder.put(
             w0,
             session.incarnation,
             conn,
-            ledger.who(session),
+            recorder.who(session),
             position,
             w7=state,
             w8=session.expiry_interval_s,
@@ -159,27 +159,27 @@ class Chronicle:
     def _check_of(self, session: Session) -> int:
         """Return what tells apart sets of subscriptions: the sum of a checksum of each."""
         check = 0
-        recorded = self._ledger.recorded
+        recorded = self._recorder.recorded
         for topic_filter, subscription in session.subscriptions.items():
             check += crc32(f"{recorded(topic_filter)}\0{subscription.qos}".encode())
         return check
 
     def taken_over(self, connection: Connection, session: Session, reason_code: int) -> None:
         """Another connection of its client takes the session from `connection`."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
             w0 = _TAKEN_OVER | reason_code << REASON_SHIFT
-            ledger.put(w0, session.incarnation, connection.number, ledger.who(session), 0)
+            recorder.put(w0, session.incarnation, connection.number, recorder.who(session), 0)
 
     def disconnected(
         self, connection: Connection, session: Session, reason: int, *, by_client: bool
     ) -> None:
         """A connection has left its session; `reason` is a reason code or CONNECTION_LOST."""
-        ledger = self._ledger
-        if not ledger.is_on:
+        recorder = self._recorder
+        if not recorder.is_on:
             return
-        ledger.at(self._tick.now)
+        recorder.at(self._tick.now)
         w0 = _DISCONNECTED | reason << REASON_SHIFT
         if by_client:
             w0 |= _CLIENT
@@ -190,9 +190,9 @@ class Chronicle:
 
         Its subscriptions are not loaded: a start has no time for that. The census has.
         """
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
             w0 = _DISCONNECTED | BROKER_CRASHED << REASON_SHIFT
             self._put_state(
                 w0,
@@ -205,37 +205,37 @@ class Chronicle:
 
     def expiry_changed(self, connection: Connection, session: Session) -> None:
         """A DISCONNECT has set another Session Expiry Interval."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(
                 _EXPIRY_CHANGED,
                 session.incarnation,
                 connection.number,
-                ledger.who(session),
+                recorder.who(session),
                 0,
                 w8=session.expiry_interval_s,
             )
 
     def ended(self, session: Session, reason: int, *, is_found: bool) -> None:
         """A session ends; it is as it was. `is_found`: past its time, by its client's CONNECT."""
-        ledger = self._ledger
-        if not ledger.is_on:
+        recorder = self._recorder
+        if not recorder.is_on:
             return
-        ledger.at(self._tick.now)
+        recorder.at(self._tick.now)
         end = self._log.end
         if reason == EXPIRED:
             w0 = _EXPIRED | (_CLIENT if is_found else _GC)
             self._put_state(w0, session, 0, end, NULL, session.expiry_due_ms)
             return
         w0 = _TERMINATED | reason << REASON_SHIFT
-        ledger.put(w0, session.incarnation, 0, ledger.who(session), end)
+        recorder.put(w0, session.incarnation, 0, recorder.who(session), end)
 
     def restored(self, session: Session) -> None:
         """The store still has this session after a start of the broker."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
             self._put_state(_RESTORED, session, 0, session.position)
 
     # Subscriptions
@@ -249,45 +249,47 @@ class Chronicle:
         since: int,
     ) -> None:
         """A session has a subscription from here on; `stream` is what is stored for it, or 0."""
-        ledger = self._ledger
-        if not ledger.is_on:
+        recorder = self._recorder
+        if not recorder.is_on:
             return
-        ledger.at(self._tick.now)
+        recorder.at(self._tick.now)
         w0 = _SUBSCRIBED | subscription.qos << QOS_SHIFT
         if subscription.no_local:
             w0 |= 1 << NO_LOCAL_SHIFT
-        names = ledger.who(session) | self._names_of(subscription)
-        ledger.put(w0, session.incarnation, connection.number, names, since, w7=stream)
+        names = recorder.who(session) | self._names_of(subscription)
+        recorder.put(w0, session.incarnation, connection.number, names, since, w7=stream)
 
     def unsubscribed(
         self, connection: Connection, session: Session, subscription: Subscription, stream: int
     ) -> None:
         """A session has a subscription no more."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            names = ledger.who(session) | self._names_of(subscription)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            names = recorder.who(session) | self._names_of(subscription)
             end = self._log.end
-            ledger.put(_UNSUBSCRIBED, session.incarnation, connection.number, names, end, w7=stream)
+            recorder.put(
+                _UNSUBSCRIBED, session.incarnation, connection.number, names, end, w7=stream
+            )
 
     def _names_of(self, subscription: Subscription) -> int:
-        names = self._ledger.text(subscription.topic_filter)
+        names = self._recorder.text(subscription.topic_filter)
         if subscription.share_name is not None:
-            names |= self._ledger.share(subscription.share_name)
+            names |= self._recorder.share(subscription.share_name)
         return names
 
     # Wills
 
     def will_armed(self, connection: Connection, session: Session, will: Will) -> None:
         """A connection has a will."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(
                 _WILL_ARMED | will.qos << QOS_SHIFT,
                 session.incarnation,
                 connection.number,
-                ledger.who(session) | ledger.text(will.topic),
+                recorder.who(session) | recorder.text(will.topic),
                 0,
                 w8=will.delay_interval,
             )
@@ -345,38 +347,38 @@ class Chronicle:
         w4: int = 0,
         w8: int = 0,
     ) -> None:
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            names = ledger.name(f"{client_id}\0{identity}") | ledger.text(will.topic)
-            ledger.put(w0, incarnation, 0, names, w4, w8=w8)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            names = recorder.name(f"{client_id}\0{identity}") | recorder.text(will.topic)
+            recorder.put(w0, incarnation, 0, names, w4, w8=w8)
 
     # Retained messages
 
     def retained_kept(self, message: Message) -> None:
         """A message is retained from here on, or, if it is empty, none is any more."""
-        ledger = self._ledger
-        if not ledger.is_on:
+        recorder = self._recorder
+        if not recorder.is_on:
             return
-        ledger.at(self._tick.now)
+        recorder.at(self._tick.now)
         incarnation, who = self._publisher_of(message)
-        names = ledger.name(who) | ledger.text(message.topic)
+        names = recorder.name(who) | recorder.text(message.topic)
         at_ms = message.accepted_at_ms
         if not message.payload:
-            ledger.put(_RETAINED_CLEARED, incarnation, 0, names, 0, w8=at_ms)
+            recorder.put(_RETAINED_CLEARED, incarnation, 0, names, 0, w8=at_ms)
             return
         w0 = _RETAINED_SET | message.qos << QOS_SHIFT
         message_id = self._id_of(message)
         if message_id:
             w0 |= HAS_MSG
         size = len(message.payload)
-        ledger.put(w0, incarnation, 0, names, message_id, w7=size, w8=at_ms)
+        recorder.put(w0, incarnation, 0, names, message_id, w7=size, w8=at_ms)
 
     def _id_of(self, message: Message) -> int:
         """Return what names a message in the history; 0 = nothing does."""
         if message.offset or not message.number:
             return message.offset
-        return events.UNSTORED | self._ledger.boot << UNSTORED_BOOT_SHIFT | message.number
+        return events.UNSTORED | self._recorder.boot << UNSTORED_BOOT_SHIFT | message.number
 
     def _publisher_of(self, message: Message) -> tuple[int, str]:
         if self._will_of is not None:
@@ -389,48 +391,48 @@ class Chronicle:
 
     def retained_expired(self, topic: str) -> None:
         """The time of a retained message is over."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(_RETAINED_EXPIRED, 0, 0, ledger.text(topic), 0)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(_RETAINED_EXPIRED, 0, 0, recorder.text(topic), 0)
 
     # The broker
 
     def booted(self, store: Store) -> None:
         """The broker begins to work on what is in the store: the first event of its boot."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
             boot, told = load_boot(store)
             # Another boot before this one than the store knows: it has nothing of that.
-            before = max(told, last_seq(store, boot)) if boot == ledger.boot - 1 else 0
-            detail = ledger.words(ledger.describe())
-            ledger.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
+            before = max(told, last_seq(store, boot)) if boot == recorder.boot - 1 else 0
+            detail = recorder.words(recorder.describe())
+            recorder.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
 
     def recovered(self, sessions: int, restored: int, damaged: int) -> None:
         """All that a start found (`sessions`) was looked at.
 
         `restored` have a row of their own, `damaged` cannot be read, and the others' clients came.
         """
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            detail = ledger.words(f"{restored} restored, {damaged} damaged")
-            ledger.put(_RECOVERED, 0, 0, detail, self._log.end, w9=sessions)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            detail = recorder.words(f"{restored} restored, {damaged} damaged")
+            recorder.put(_RECOVERED, 0, 0, detail, self._log.end, w9=sessions)
 
     def collected(self, count: int) -> None:
         """So many wills, sessions and retained messages whose time had come were looked at."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(_GC_RUN, 0, 0, 0, 0, w9=count)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(_GC_RUN, 0, 0, 0, 0, w9=count)
 
     def shut_down(self) -> None:
         """The broker ends in good order: its last event."""
-        ledger = self._ledger
-        if ledger.is_on:
-            ledger.at(self._tick.now)
-            ledger.put(_SHUTDOWN, 0, 0, 0, self._log.end)
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            recorder.put(_SHUTDOWN, 0, 0, 0, self._log.end)
 
 
 def last_seq(store: Store, boot: int) -> int:

@@ -10,7 +10,7 @@ Read next: `session.history.session_events`, `storage.history.replay` (which com
 from collections.abc import Callable
 from typing import Final
 
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.lifetime.repository import INCARNATION_SHIFT, Sessions
 from session.live.core import Core, Database
 from storage.errors import CorruptRecord
@@ -29,7 +29,7 @@ class Census:
         database: Database,
         sessions: Sessions,
         settle: Callable[[], bool],
-        chronicle: Chronicle,
+        history: History,
     ) -> None:
         self._tick: Final = core.tick
         self._store: Final = database.store
@@ -37,7 +37,7 @@ class Census:
         self._boot: Final = database.boot
         self._sessions: Final = sessions
         self._settle: Final = settle
-        self._chronicle: Final = chronicle
+        self._session_events: Final = history.sessions
         self._after = b""
         self._found = 0  # sessions that the start found
         self._restored = 0
@@ -46,7 +46,7 @@ class Census:
 
     def begin(self) -> None:
         """Count the sessions that the start has found, and look at them from now on."""
-        if self._chronicle.is_on:
+        if self._session_events.is_on:
             self._found = self._totals.sessions
             self.due_ms = self._tick.now
 
@@ -67,7 +67,7 @@ class Census:
             self._look_at(key.decode(), value)
         if len(rows) < CENSUS_SLICE:
             self.due_ms = None
-            self._chronicle.recovered(self._found, self._restored, self._damaged)
+            self._session_events.recovered(self._found, self._restored, self._damaged)
 
     def _look_at(self, client_id: str, value: bytes) -> None:
         if client_id in self._sessions.live:
@@ -86,4 +86,4 @@ class Census:
             self._sessions.write(session)
             self._tick.parted.add(client_id)
         self._restored += 1
-        self._chronicle.restored(session)
+        self._session_events.restored(session)

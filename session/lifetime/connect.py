@@ -86,7 +86,7 @@ class ConnectHandler:
         self._settle_for: Final = settle_for
         self._watch: Final = watch
         self._observe: Final = context.observe
-        self._chronicle: Final = context.chronicle
+        self._session_events: Final = context.history.sessions
         self.authentication: Final = Authentication(
             context.gate, authenticator, context.counters, self.refuse, disconnects.end
         )
@@ -305,7 +305,7 @@ class ConnectHandler:
             ends = packet.clean_start or not session.expiry_interval_s
             will = old.will
             waits = will is not None and will.delay_interval > 0
-            self._chronicle.taken_over(old, session, reasons.SESSION_TAKEN_OVER)
+            self._session_events.taken_over(old, session, reasons.SESSION_TAKEN_OVER)
             self._disconnects.end(
                 old,
                 TAKEN_OVER,
@@ -361,7 +361,7 @@ class ConnectHandler:
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
         self._watch(connection)
         self._tick.mark(session)
-        self._chronicle.begun(
+        self._session_events.begun(
             connection,
             session,
             session_present=session_present,
@@ -380,7 +380,7 @@ class ConnectHandler:
             self._tick.batch.append((CONNECTIONS, session.client_id.encode(), value))
         if packet.will is not None:
             self._counters.wills["armed"] += 1
-            self._chronicle.will_armed(connection, session, packet.will)
+            self._session_events.will_armed(connection, session, packet.will)
 
     def _answer(
         self, connection: Connection, session: Session, connack: Connack, *, is_changed: bool

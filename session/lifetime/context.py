@@ -6,7 +6,7 @@ Decides nothing. Read next: `session.lifetime.connect`, `session.packets.dispatc
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.ports import Policy
@@ -23,7 +23,7 @@ class ClientContext:
         core: Core,
         database: Database,
         policy: Policy,
-        chronicle: Chronicle,
+        history: History,
         settle: Callable[[], bool],
         observe: Observe,
     ) -> None:
@@ -34,6 +34,6 @@ class ClientContext:
         self.settings: Final = core.settings
         self.policy: Final = policy
         self.counters: Final = core.counters
-        self.chronicle: Final = chronicle
+        self.history: Final = history
         self.settle: Final = settle
         self.observe: Final = observe

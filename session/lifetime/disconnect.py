@@ -59,7 +59,7 @@ class DisconnectHandler:
         self._counters: Final = context.counters
         self._settle: Final = context.settle
         self._observe: Final = context.observe
-        self._chronicle: Final = context.chronicle
+        self._session_events: Final = context.history.sessions
 
     def disconnect(self, connection: Connection, packet: Disconnect) -> int:
         """The client says goodbye; returns 0, or the reason code of its mistake."""
@@ -78,7 +78,7 @@ class DisconnectHandler:
             in_force = expiry if most is None else min(expiry, most)
             if in_force != session.expiry_interval_s:
                 session.expiry_interval_s = in_force
-                self._chronicle.expiry_changed(connection, session)
+                self._session_events.expiry_changed(connection, session)
         with_will = packet.reason_code != reasons.SUCCESS
         self._counters.disconnects["with_will" if with_will else "normal"] += 1
         self._observe("disconnected", connection, "with will" if with_will else "normal")
@@ -189,7 +189,7 @@ class DisconnectHandler:
         if was_stored or will is not None:
             tick.batch.append((CONNECTIONS, session.client_id.encode(), None))
         self._sessions.detach(connection)
-        self._chronicle.disconnected(connection, session, reason, by_client=by_client)
+        self._session_events.disconnected(connection, session, reason, by_client=by_client)
         if ends:
             self._sessions.end(session, connection, ending)
         else:
@@ -258,7 +258,7 @@ class DisconnectHandler:
                 self._due.add(tick.batch, session.expiry_due_ms, SESSION, name)
             if not session.incarnation:
                 session.incarnation = self._sessions.next_incarnation()  # a record of version 1
-            self._chronicle.crashed(session)
+            self._session_events.crashed(session)
             if record.will is not None:
                 self._wills.arm(session, record.will, closed_at_ms)
             self._sessions.write(session)

@@ -7,7 +7,7 @@ Must never do so much at once that clients wait. Read next: `session.lifetime.co
 from collections.abc import Callable
 from typing import Final
 
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.disconnect import DisconnectHandler
@@ -33,7 +33,7 @@ class Housekeeping:
         collection: Collection,
         census: Census,
         settle: Callable[[], bool],
-        chronicle: Chronicle,
+        history: History,
     ) -> None:
         self._tick: Final = core.tick
         self._settings: Final = core.settings
@@ -45,7 +45,7 @@ class Housekeeping:
         self._collection: Final = collection
         self._census: Final = census
         self._settle: Final = settle
-        self._chronicle: Final = chronicle
+        self._session_events: Final = history.sessions
 
     def open(self) -> None:
         """Learn what generations there are, and begin to look at all sessions."""
@@ -77,7 +77,7 @@ class Housekeeping:
     def _work_off(self, now: int) -> None:
         """Do a slice of the wills and expiries that are due."""
         entries = self._due.come(now, self._settings.expiry_slice)
-        self._chronicle.collected(len(entries))
+        self._session_events.collected(len(entries))
         batch = self._tick.batch
         for entry in entries:
             if len(batch) > EXPIRY_CHANGES_MAX:

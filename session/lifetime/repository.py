@@ -11,7 +11,7 @@ from typing import Final
 
 from mqtt.topics import split_shared
 from session.delivery.delivery import Delivery
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
 from session.live.core import Core, Database
@@ -65,7 +65,7 @@ class Sessions:
         delivery: Delivery,
         quota: Quota,
         sweep: Sweep,
-        chronicle: Chronicle,
+        history: History,
         live: dict[str, Connection],
     ) -> None:
         """`live` is empty; the history looks into it, too."""
@@ -80,7 +80,7 @@ class Sessions:
         self._shared: Final = delivery.shared
         self._quota: Final = quota
         self._sweep: Final = sweep
-        self._chronicle: Final = chronicle
+        self._session_events: Final = history.sessions
         self._last_incarnation = database.boot << INCARNATION_SHIFT
         self.live: Final = live  # client_id -> its connection
 
@@ -214,7 +214,7 @@ class Sessions:
             self._subscribe_stream(connection, session, subscription, old)
         session.add(subscription)
         if old is None or not _is_told_alike(old, subscription):
-            self._chronicle.subscribed(
+            self._session_events.subscribed(
                 connection, session, subscription, *self._stream_of(session, subscription)
             )
         if session.is_stored:
@@ -287,7 +287,7 @@ class Sessions:
         if subscription is None:
             return False
         stream, _ = self._stream_of(session, subscription)
-        self._chronicle.unsubscribed(connection, session, subscription, stream)
+        self._session_events.unsubscribed(connection, session, subscription, stream)
         self._remove_subscription(session, subscription, connection)
         connection.cursor = None
         return True
@@ -425,7 +425,7 @@ class Sessions:
         `ending` (`session.history.session_events`), and if it was found past its time by its
         client's CONNECT.
         """
-        self._chronicle.ended(session, ending, is_found=is_found)
+        self._session_events.ended(session, ending, is_found=is_found)
         for subscription in list(session.subscriptions.values()):
             self._remove_subscription(session, subscription, connection)
         session.subscriptions.clear()

@@ -32,7 +32,8 @@ class Wills:
         self._publishing: Final = publishing
         self._policy: Final = context.policy
         self._counters: Final = context.counters
-        self._chronicle: Final = context.chronicle
+        self._session_events: Final = context.history.sessions
+        self._publish_events: Final = context.history.publishes
         self._postponed = 0  # wills that could not be stored when they were due
 
     def leave(
@@ -42,7 +43,7 @@ class Wills:
         if not is_published:
             self._counters.wills["cancelled"] += 1
             why = WILL_DISCONNECTED if by_client else WILL_RESUMED
-            self._chronicle.will_cancelled(
+            self._session_events.will_cancelled(
                 session.client_id, session.identity, session.incarnation, will, why
             )
         elif at_once or will.delay_interval == 0:
@@ -59,7 +60,7 @@ class Wills:
         record = ConnectionRecord(session.identity, True, 0, 0, will, session.incarnation)
         name = session.client_id.encode()
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
-        self._chronicle.will_delayed(
+        self._session_events.will_delayed(
             session.client_id, session.identity, session.incarnation, will, at_ms
         )
 
@@ -70,7 +71,7 @@ class Wills:
         assert record.will is not None
         name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
         self._due.add(self._tick.batch, closed_at_ms, WILL, name, encode_connection(record))
-        self._chronicle.will_delayed(
+        self._session_events.will_delayed(
             client_id, record.identity, record.incarnation, record.will, closed_at_ms
         )
 
@@ -87,7 +88,7 @@ class Wills:
             return
         assert waiting.will is not None
         self._counters.wills["cancelled"] += 1
-        self._chronicle.will_cancelled(
+        self._session_events.will_cancelled(
             session.client_id,
             waiting.identity,
             session.incarnation,
@@ -143,13 +144,16 @@ class Wills:
             now,
             NEVER if expiry is None else now + expiry * 1000,
         )
-        self._publishing.receipts.publisher_of_will(client_id, identity)
-        self._chronicle.will_begins(client_id, identity, incarnation)
-        accepted = self._publishing.accept(message, self._publishing.route(will.topic))
-        self._chronicle.will_ends()
+        publication = None
+        if self._publish_events.is_on:
+            publication = self._publish_events.will(client_id, identity)
+        self._session_events.will_begins(client_id, identity, incarnation)
+        route = self._publishing.route(will.topic)
+        accepted = self._publishing.accept(message, route, publication)
+        self._session_events.will_ends()
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1
-            self._chronicle.will_fired(client_id, identity, incarnation, will, message, due_ms)
+            self._session_events.will_fired(client_id, identity, incarnation, will, message, due_ms)
             return
         if not self._publishing.refuses_writes:
             # A limit refuses it, not the disk. That may last for ever, and there is no publisher
@@ -163,10 +167,12 @@ class Wills:
         name = client_id.encode() + b"\0" + struct.pack(">QI", now, self._postponed)
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
         if not due_ms:  # else the history knows that it waits
-            self._chronicle.will_delayed(client_id, identity, incarnation, will, at_ms)
+            self._session_events.will_delayed(client_id, identity, incarnation, will, at_ms)
 
     def _refuse(
         self, client_id: str, identity: str, will: Will, incarnation: int, due_ms: int
     ) -> None:
         self._counters.wills["refused"] += 1
-        self._chronicle.will_cancelled(client_id, identity, incarnation, will, WILL_REFUSED, due_ms)
+        self._session_events.will_cancelled(
+            client_id, identity, incarnation, will, WILL_REFUSED, due_ms
+        )

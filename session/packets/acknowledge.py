@@ -12,7 +12,6 @@ from mqtt.errors import ProtocolError
 from mqtt.packet_runs import PubackRun
 from mqtt.packets import PUBREL, Puback, Pubcomp, Pubrec, Pubrel
 from session.delivery.delivery import Delivery
-from session.history.delivery_events import Dispatches
 from session.lifetime.context import ClientContext
 from session.live.connection import Connection
 from session.state.in_flight import (
@@ -37,7 +36,6 @@ class AcknowledgeHandler:
         self,
         context: ClientContext,
         delivery: Delivery,
-        dispatches: Dispatches,
     ) -> None:
         self._tick: Final = context.tick
         self._gate: Final = context.gate
@@ -45,7 +43,7 @@ class AcknowledgeHandler:
         self._shared: Final = delivery.shared
         self._mailbox: Final = delivery.mailbox
         self._counters: Final = context.counters
-        self._dispatches: Final = dispatches
+        self._deliveries: Final = context.history.deliveries
 
     def puback(self, connection: Connection, packet: Puback) -> None:
         """The client has the QoS 1 message, or refused it for good [MQTT-4.4.0-2]."""
@@ -65,7 +63,7 @@ class AcknowledgeHandler:
         done = False
         packet_ids: list[int] = []
         entries: list[int] = []
-        is_told = self._dispatches.is_on
+        is_told = self._deliveries.is_on
         try:
             for packet_id in run.packet_ids:
                 entry = session.complete(packet_id, AWAITING_PUBACK)
@@ -81,7 +79,7 @@ class AcknowledgeHandler:
         finally:
             if packet_ids:
                 now = self._tick.now
-                self._dispatches.acked_run(connection, session, packet_ids, entries, now)
+                self._deliveries.acked_run(connection, session, packet_ids, entries, now)
             if done:
                 self._go_on(connection, session)
 
@@ -120,9 +118,9 @@ class AcknowledgeHandler:
         if entry < 0:
             self._check_phase(session, packet.packet_id, PUBCOMP)
             return
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             now = self._tick.now
-            self._dispatches.completed(connection, session, packet.packet_id, entry, now)
+            self._deliveries.completed(connection, session, packet.packet_id, entry, now)
         self._finish(connection, session, packet.packet_id, entry)
 
     def _tell_acked(
@@ -133,9 +131,9 @@ class AcknowledgeHandler:
         entry: int,
         reason_code: int,
     ) -> None:
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             now = self._tick.now
-            self._dispatches.acked(connection, session, packet_id, entry, reason_code, now)
+            self._deliveries.acked(connection, session, packet_id, entry, reason_code, now)
 
     def _check_phase(self, session: Session, packet_id: int, answer: str) -> None:
         """Fail if a message in flight may not be answered so. An unknown id is nobody's fault."""

@@ -13,7 +13,7 @@ from mqtt.errors import ProtocolError
 from mqtt.message import NEVER, Message
 from mqtt.packet_runs import PublishRun
 from mqtt.packets import PUBACK, PUBCOMP, PUBREC, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from session.history.publish_events import Receipts
+from session.history.publish_events import Publication
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.live.connection import Connection
@@ -34,7 +34,6 @@ class PublishHandler:
         sessions: Sessions,
         publishing: Publishing,
         retained: Retained,
-        receipts: Receipts,
     ) -> None:
         self._tick: Final = context.tick
         self._gate: Final = context.gate
@@ -46,7 +45,7 @@ class PublishHandler:
         self._policy: Final = context.policy
         self._is_open: Final = context.policy.is_open
         self._counters: Final = context.counters
-        self._receipts: Final = receipts
+        self._publish_events: Final = context.history.publishes
 
     def publish(self, connection: Connection, packet: Publish) -> None:
         """Accept a message; it is ours once the append is durable, and acknowledged then."""
@@ -59,37 +58,34 @@ class PublishHandler:
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
-        receipts = self._receipts
-        if receipts.is_on:
-            receipts.publisher(session, connection, packet.packet_id, None, packet.dup)
+        publication = None  # what the history is told of it, if anything
+        if self._publish_events.is_on:
+            publication = self._publish_events.received(
+                session, connection, packet.packet_id, dup=packet.dup
+            )
         if qos:
             if qos > self._settings.maximum_qos:
-                raise ProtocolError(
-                    f"QoS {qos}, expected at most {self._settings.maximum_qos}",
-                    reasons.QOS_NOT_SUPPORTED,
-                )
+                raise _too_high(qos, self._settings.maximum_qos)
             if qos == 2 and packet.packet_id in session.incoming:
                 # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
-                if receipts.is_on:
-                    receipts.received_again(self._tick.now)
-                self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
+                if publication is not None:
+                    publication.received_again(self._tick.now)
+                self._acknowledge(
+                    connection, session, packet, publication, reasons.SUCCESS, is_changed=True
+                )
                 return
             connection.inbound_open += 1
             if connection.inbound_open > self._settings.receive_maximum and connection.version >= 5:
-                raise ProtocolError(
-                    f"{connection.inbound_open} unacknowledged messages,"
-                    f" expected at most {self._settings.receive_maximum}",
-                    reasons.RECEIVE_MAXIMUM_EXCEEDED,
-                )
+                raise _too_many(connection.inbound_open, self._settings.receive_maximum)
         if packet.retain and not self._settings.retain_available:
             raise ProtocolError("RETAIN 1, expected 0", reasons.RETAIN_NOT_SUPPORTED)
         route = self._routes.match(topic)
         refusal = self._refusal(session, topic, route)
         if refusal:
-            if receipts.is_on and refusal == reasons.NOT_AUTHORIZED:
+            if publication is not None and refusal == reasons.NOT_AUTHORIZED:
                 size = len(packet.payload)
-                receipts.refused(topic, size, "not_authorized", self._tick.now)
-            self._refuse(connection, session, packet, refusal)
+                publication.refused(topic, size, "not_authorized", self._tick.now)
+            self._refuse(connection, session, packet, publication, refusal)
             return
         retain = packet.retain
         if retain and connection.version < 5 and packet.payload:
@@ -109,15 +105,17 @@ class PublishHandler:
             now,
             NEVER if expiry < 0 else now + expiry * 1000,
         )
-        accepted = self._publishing.accept(message, route)
+        accepted = self._publishing.accept(message, route, publication)
         reason_code = accepted.reason_code
         if reason_code >= 0x80:
-            self._refuse(connection, session, packet, reason_code)
+            self._refuse(connection, session, packet, publication, reason_code)
         elif qos:
             if qos == 2:
                 self._sessions.receive_begun(session, packet.packet_id)
             is_changed = accepted.is_changed
-            self._acknowledge(connection, session, packet, reason_code, is_changed=is_changed)
+            self._acknowledge(
+                connection, session, packet, publication, reason_code, is_changed=is_changed
+            )
 
     def publish_run(self, connection: Connection, run: PublishRun) -> bool:
         """Accept messages of one topic together; False if they must come one by one.
@@ -142,13 +140,12 @@ class PublishHandler:
         if self._refusal(session, topic, route):
             return False
         message = Message(topic, b"", qos, False, b"", session.client_id, self._tick.now, NEVER)
-        receipts = self._receipts
-        is_told = receipts.is_on
-        if is_told:
+        publication = None
+        if self._publish_events.is_on:
             packet_ids = run.packet_ids
             others = None if run.is_sequential or not qos else packet_ids
-            receipts.publisher(session, connection, packet_ids[0], others)
-        accepted = self._publishing.accept_run(message, payloads, route)
+            publication = self._publish_events.received(session, connection, packet_ids[0], others)
+        accepted = self._publishing.accept_run(message, payloads, route, publication)
         if accepted is None:
             return False
         counters = self._counters
@@ -159,10 +156,8 @@ class PublishHandler:
             data = pubacks(run.packet_ids, run.is_sequential)
             connection.inbound_open += count
             waits = self._gate.acknowledge(connection, data, count, promises=accepted.is_changed)
-            if is_told:
-                receipts.acknowledge(
-                    connection, session, qos, reasons.SUCCESS, waits, self._tick.now
-                )
+            if publication is not None:
+                publication.acknowledged(qos, reasons.SUCCESS, waits=waits, now=self._tick.now)
         return True
 
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
@@ -197,7 +192,12 @@ class PublishHandler:
         return 0
 
     def _refuse(
-        self, connection: Connection, session: Session, packet: Publish, reason_code: int
+        self,
+        connection: Connection,
+        session: Session,
+        packet: Publish,
+        publication: Publication | None,
+        reason_code: int,
     ) -> None:
         """The message was not taken. v5 is told so; v3.1.1 has no way to say it.
 
@@ -208,7 +208,9 @@ class PublishHandler:
             self._counters.drop("not_authorized")
         if connection.version >= 5:
             if packet.qos:
-                self._acknowledge(connection, session, packet, reason_code, is_changed=False)
+                self._acknowledge(
+                    connection, session, packet, publication, reason_code, is_changed=False
+                )
                 if packet.qos == 2:
                     connection.inbound_open -= 1  # PUBREC >= 0x80 ends the exchange
             elif reason_code == reasons.TOPIC_NAME_INVALID:
@@ -221,13 +223,16 @@ class PublishHandler:
         if packet.qos == 2:
             self._sessions.receive_begun(session, packet.packet_id)
         if packet.qos:
-            self._acknowledge(connection, session, packet, reasons.SUCCESS, is_changed=True)
+            self._acknowledge(
+                connection, session, packet, publication, reasons.SUCCESS, is_changed=True
+            )
 
     def _acknowledge(
         self,
         connection: Connection,
         session: Session,
         packet: Publish,
+        publication: Publication | None,
         reason_code: int,
         *,
         is_changed: bool,
@@ -241,10 +246,8 @@ class PublishHandler:
             else:
                 data = puback(packet_id)
             waits = self._gate.acknowledge(connection, data, 1, promises=is_changed)
-            if self._receipts.is_on:
-                self._receipts.acknowledge(
-                    connection, session, 1, reason_code, waits, self._tick.now
-                )
+            if publication is not None:
+                publication.acknowledged(1, reason_code, waits=waits, now=self._tick.now)
             return
         self._counters.packets_sent[PUBREC] += 1
         if reason_code and connection.version >= 5:
@@ -253,8 +256,8 @@ class PublishHandler:
             data = pubrec(packet_id)
         promises = is_changed or session.is_stored
         waits = self._gate.reply(connection, data, promises=promises)
-        if self._receipts.is_on:
-            self._receipts.acknowledge(connection, session, 2, reason_code, waits, self._tick.now)
+        if publication is not None:
+            publication.acknowledged(2, reason_code, waits=waits, now=self._tick.now)
 
     def pubrel(self, connection: Connection, packet: Pubrel) -> None:
         """The sender let go of its message: forget the id, answer when that is durable."""
@@ -271,5 +274,18 @@ class PublishHandler:
         else:
             data = pubcomp(packet_id)
         waits = self._gate.reply(connection, data, promises=session.is_stored)
-        if self._receipts.is_on:
-            self._receipts.complete(connection, session, packet_id, waits, self._tick.now)
+        if self._publish_events.is_on:
+            self._publish_events.completed(
+                session, connection, packet_id, waits=waits, now=self._tick.now
+            )
+
+
+def _too_high(qos: int, maximum_qos: int) -> ProtocolError:
+    return ProtocolError(f"QoS {qos}, expected at most {maximum_qos}", reasons.QOS_NOT_SUPPORTED)
+
+
+def _too_many(count: int, receive_maximum: int) -> ProtocolError:
+    return ProtocolError(
+        f"{count} unacknowledged messages, expected at most {receive_maximum}",
+        reasons.RECEIVE_MAXIMUM_EXCEEDED,
+    )

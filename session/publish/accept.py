@@ -10,8 +10,8 @@ from typing import Final
 from mqtt import reasons
 from mqtt.message import NEVER, Message
 from session.delivery.delivery import Delivery
-from session.history.publish_events import NO_FILTERS, Receipts
-from session.history.session_events import Chronicle
+from session.history.history import History
+from session.history.publish_events import Publication
 from session.live.core import Core, Database
 from session.live.tick import RETAIN_WORK
 from session.publish.storage_quota import Quota
@@ -54,8 +54,7 @@ class Publishing:
         delivery: Delivery,
         quota: Quota,
         health: StoreHealth,
-        receipts: Receipts,
-        chronicle: Chronicle,
+        history: History,
     ) -> None:
         settings = core.settings
         self._tick: Final = core.tick
@@ -69,8 +68,7 @@ class Publishing:
         self._retained_replay: Final = delivery.retained_replay
         self._quota: Final = quota
         self._health: Final = health
-        self.receipts: Final = receipts
-        self._chronicle: Final = chronicle
+        self._session_events: Final = history.sessions
         self._store_qos0: Final = settings.store_qos0
         self._is_limited: Final = bool(
             settings.total_bytes_max
@@ -94,23 +92,24 @@ class Publishing:
         """The offset of the newest message that was stored."""
         return self._log.end
 
-    def accept(self, message: Message, route: Route) -> Accepted:
+    def accept(self, message: Message, route: Route, publication: Publication | None) -> Accepted:
         """Take a message over, or refuse it (0x97) without having changed anything.
 
-        `route` is that of its topic. What it changes is durable with this tick's batch.
+        `route` is that of its topic, `publication` what the history is told of it, if anything.
+        What it changes is durable with this tick's batch.
         """
         self._tick.work += 1
         to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = kept = False
+        now = self._tick.now
         if to_store or message.retain:
             if self._health.refuses_new or (
                 self._is_limited and self._is_over_limit(message, route)
             ):
                 self._counters.drop("storage_refused")
-                if self.receipts.is_on:
-                    size = len(message.payload)
-                    self.receipts.refused(message.topic, size, "storage_refused", self._tick.now)
+                if publication is not None:
+                    publication.refused(message.topic, len(message.payload), "storage_refused", now)
                 return REFUSED
             if message.retain:
                 self._tick.work += RETAIN_WORK
@@ -120,18 +119,14 @@ class Publishing:
                 changed = True
                 if route.targets:
                     self._retained_replay.replaced(message, route.targets)
-            if to_store and not (self._is_limited and self._drops_new(message)):
+            if to_store and not (self._is_limited and self._drops_new(message, publication)):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
                 changed = True
-        receipts = self.receipts
-        if receipts.is_on:
-            if not message.offset:
-                message.number = receipts.number()
-            streams = route.filter_ids if message.offset else NO_FILTERS
-            receipts.accepted(message, streams, self._tick.now)
+        if publication is not None:
+            publication.accepted(message, route.filter_ids, now)
         if kept:
-            self._chronicle.retained_kept(message)
+            self._session_events.retained_kept(message)
         if route.targets:
             self._live.publish(message, route.targets)
         if route.groups:
@@ -146,7 +141,13 @@ class Publishing:
         self._counters.unmatched_messages += 1
         return UNMATCHED_YET if waits else UNMATCHED
 
-    def accept_run(self, message: Message, payloads: list[bytes], route: Route) -> Accepted | None:
+    def accept_run(
+        self,
+        message: Message,
+        payloads: list[bytes],
+        route: Route,
+        publication: Publication | None,
+    ) -> Accepted | None:
         """Take over messages that differ from `message` only in their payloads.
 
         None if they have to be accepted one by one; nothing has changed then.
@@ -164,13 +165,11 @@ class Publishing:
                 return None
             first = self._log.append_run(self._tick.batch, message, payloads, route.filter_ids)
             self._counters.messages_stored += len(payloads)
-        receipts = self.receipts
         number = 0
-        if receipts.is_on:
-            if not first:
-                number = receipts.number(len(payloads))
-            streams = route.filter_ids if first else NO_FILTERS
-            receipts.accepted_run(message, payloads, first, number, streams, self._tick.now)
+        if publication is not None:
+            number = publication.accepted_run(
+                message, payloads, first, route.filter_ids, self._tick.now
+            )
         if route.targets:
             self._live.publish_run(message, payloads, first, number, route.targets)
         if first or self._tick.ended or self._tick.ending:
@@ -202,16 +201,16 @@ class Publishing:
         size = size * len(payloads) + sum([len(payload) for payload in payloads])
         return self._quota.total_bytes() + size < limit
 
-    def _drops_new(self, message: Message) -> bool:
+    def _drops_new(self, message: Message, publication: Publication | None) -> bool:
         on_limit = self._settings.on_limit
         if on_limit == "drop_oldest" or not self._quota.is_total_full():
             return False
         if on_limit == "reject" and message.qos:
             return False  # judged before
         self._counters.drop("total_limit")
-        if self.receipts.is_on:
+        if publication is not None:
             size = len(message.payload)
-            self.receipts.refused(message.topic, size, "total_limit", self._tick.now)
+            publication.refused(message.topic, size, "total_limit", self._tick.now)
         return True
 
     def _is_over_limit(self, message: Message, route: Route) -> bool:

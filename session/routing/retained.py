@@ -10,7 +10,7 @@ from typing import Final
 
 from mqtt.message import Message
 from mqtt.topics import matches
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.live.tick import Tick
 from session.settings import Settings
 from storage.api import Store
@@ -39,14 +39,14 @@ class Retained:
         due: Due,
         totals: Totals,
         settings: Settings,
-        chronicle: Chronicle,
+        history: History,
     ) -> None:
         self._tick: Final = tick
         self._store: Final = store
         self._due: Final = due
         self._totals: Final = totals
         self._settings: Final = settings
-        self._chronicle: Final = chronicle
+        self._session_events: Final = history.sessions
         self._system: dict[str, Message] = {}
         # Topics set (True) or cleared (False) by the unwritten batch.
         self._unwritten: dict[bytes, bool] = {}
@@ -107,7 +107,7 @@ class Retained:
         self._unwritten[key] = False
         self._totals.retained -= 1
         self._tick.totals_changed = True
-        self._chronicle.retained_expired(message.topic)
+        self._session_events.retained_expired(message.topic)
         return True
 
     def set_system(self, message: Message) -> None:

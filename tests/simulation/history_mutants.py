@@ -6,9 +6,9 @@ with what the disk holds finds it. Read next: `tests.simulation.retold`.
 
 from typing import Any
 
-from session.history.delivery_events import Dispatches
-from session.history.recorder import Ledger
-from session.history.session_events import Chronicle
+from session.history.delivery_events import DeliveryEvents
+from session.history.recorder import Recorder
+from session.history.session_events import SessionEvents
 from session.lifetime.census import Census
 from session.lifetime.connect import ConnectHandler
 from session.lifetime.repository import Sessions
@@ -27,67 +27,67 @@ def _silent(patcher: Patcher, owner: Any, name: str) -> None:
 @mutant("mixed", seeds=60, in_history=True)
 def subscription_is_not_recorded(patcher: Patcher) -> None:
     """A subscription is stored and the history does not know it."""
-    _silent(patcher, Chronicle, "subscribed")
+    _silent(patcher, SessionEvents, "subscribed")
 
 
 @mutant("mixed", seeds=60, in_history=True)
 def unsubscription_is_not_recorded(patcher: Patcher) -> None:
     """A subscription goes, and the history has it still."""
-    _silent(patcher, Chronicle, "unsubscribed")
+    _silent(patcher, SessionEvents, "unsubscribed")
 
 
 @mutant("sessions", seeds=60, in_history=True)
 def session_end_is_not_recorded(patcher: Patcher) -> None:
     """A session ends, and the history has it for ever."""
-    _silent(patcher, Chronicle, "ended")
+    _silent(patcher, SessionEvents, "ended")
 
 
 @mutant("mixed", seeds=60, in_history=True)
 def crashed_connection_is_not_recorded(patcher: Patcher) -> None:
     """Who was connected when the broker died stays connected in the history."""
-    _silent(patcher, Chronicle, "crashed")
+    _silent(patcher, SessionEvents, "crashed")
 
 
 @mutant("sessions", seeds=60, in_history=True)
 def cancelled_will_is_not_recorded(patcher: Patcher) -> None:
     """A will is gone, and the history waits for it."""
-    _silent(patcher, Chronicle, "will_cancelled")
+    _silent(patcher, SessionEvents, "will_cancelled")
 
 
 @mutant("retained", seeds=100, in_history=True)
 def retained_message_is_not_recorded(patcher: Patcher) -> None:
     """What is retained, or is no more, is not told."""
-    _silent(patcher, Chronicle, "retained_kept")
+    _silent(patcher, SessionEvents, "retained_kept")
 
 
 @mutant("qos2", seeds=60, in_history=True)
 def completed_exchange_is_not_recorded(patcher: Patcher) -> None:
     """PUBCOMP frees a packet id, and the history has it in flight."""
-    _silent(patcher, Dispatches, "completed")
+    _silent(patcher, DeliveryEvents, "completed")
 
 
 @mutant("gates", seeds=200, in_history=True)
 def history_is_in_another_batch_than_the_state(patcher: Patcher) -> None:
     """The rows of a tick are written with the next one: a crash between tells two stories."""
 
-    def around(original: Any, self: Ledger, batch: Batch, now: int) -> None:
+    def around(original: Any, self: Recorder, batch: Batch, now: int) -> None:
         rows: Batch = []
         original(self, rows, now)
         batch.extend(vars(self).get("held", ()))
         vars(self)["held"] = rows
 
-    patcher.wrap(Ledger, "seal", around)
+    patcher.wrap(Recorder, "seal", around)
 
 
 @mutant("mixed", seeds=60, in_history=True)
 def subscription_is_recorded_with_another_offset(patcher: Patcher) -> None:
     """The history has a subscription owed more than it is."""
 
-    def around(original: Any, self: Chronicle, *arguments: Any) -> None:
+    def around(original: Any, self: SessionEvents, *arguments: Any) -> None:
         *others, since = arguments
         original(self, *others, since - 1 if since else 1)
 
-    patcher.wrap(Chronicle, "subscribed", around)
+    patcher.wrap(SessionEvents, "subscribed", around)
 
 
 @mutant("sessions", seeds=100, in_history=True)
@@ -129,13 +129,13 @@ def census_passes_over_a_session(patcher: Patcher) -> None:
 def a_row_of_the_history_is_dropped(patcher: Patcher) -> None:
     """A row is thrown away: the numbers of its events are missing."""
 
-    def around(original: Any, self: Ledger, batch: Batch, now: int) -> None:
+    def around(original: Any, self: Recorder, batch: Batch, now: int) -> None:
         original(self, batch, now)
         rows = [at for at, change in enumerate(batch) if change[0] == HISTORY]
         if len(rows) > 1:
             del batch[rows[0]]
 
-    patcher.wrap(Ledger, "seal", around)
+    patcher.wrap(Recorder, "seal", around)
 
 
 @mutant("sessions", seeds=100, in_history=True)
@@ -144,7 +144,7 @@ def takeover_leaves_the_old_connection_in_the_history(patcher: Patcher) -> None:
 
     def around(
         original: Any,
-        self: Chronicle,
+        self: SessionEvents,
         connection: Connection,
         session: Session,
         reason: int,
@@ -153,7 +153,7 @@ def takeover_leaves_the_old_connection_in_the_history(patcher: Patcher) -> None:
         if n["by_client"]:
             original(self, connection, session, reason, **n)
 
-    patcher.wrap(Chronicle, "disconnected", around)
+    patcher.wrap(SessionEvents, "disconnected", around)
 
 
 @mutant("mixed", seeds=100, in_history=True)

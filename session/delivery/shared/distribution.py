@@ -40,7 +40,7 @@ class Distribution:
         self._is_open: Final = context.is_open
         self._gate: Final = context.gate
         self._counters: Final = context.counters
-        self._dispatches: Final = context.dispatches
+        self._deliveries: Final = context.history.deliveries
         self._groups: Final = groups.by_key
         self._live: Final = live
         self._sender: Final = sender
@@ -152,8 +152,8 @@ class Distribution:
         if not packet_id:
             return
         session.leases[packet_id] = group.key()
-        if self._dispatches.is_on:
-            self._dispatches.delivered(
+        if self._deliveries.is_on:
+            self._deliveries.delivered(
                 connection,
                 session,
                 message,
@@ -326,30 +326,30 @@ class Distribution:
     def _tell_moved(
         self, session: Session, connection: Connection | None, offset: int, group: Group
     ) -> None:
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             conn = 0 if connection is None else connection.number
             stream = group.entry.filter_id
             now = self._tick.now
-            self._dispatches.moved(session, conn, offset, group.share_name, stream, now)
+            self._deliveries.moved(session, conn, offset, group.share_name, stream, now)
 
     def _expire(self, group: Group, message: Message) -> None:
         """A message has expired before anybody in the group got it."""
         self._counters.expired_messages += 1
-        if self._dispatches.is_on:
-            self._dispatches.expired_in_group(
+        if self._deliveries.is_on:
+            self._deliveries.expired_in_group(
                 group.share_name, group.entry.filter_id, message, self._tick.now
             )
 
     def _drop(self, group: Group, message: Message, reason: str) -> None:
         """Nobody in the group gets a message: count it, and tell the history."""
         size = len(message.payload)
-        self._drop_known(group, self._dispatches.id_of(message), size, reason)
+        self._drop_known(group, self._deliveries.id_of(message), size, reason)
 
     def _drop_known(self, group: Group, message_id: int, size: int, reason: str) -> None:
         self._counters.drop(reason)
-        if self._dispatches.is_on:
+        if self._deliveries.is_on:
             stream = group.entry.filter_id
-            self._dispatches.dropped_by_group(
+            self._deliveries.dropped_by_group(
                 group.share_name, stream, message_id, size, reason, self._tick.now
             )
 

@@ -216,9 +216,9 @@ def test_what_is_not_known_is_said(config: Config) -> None:
 def test_a_client_is_found_by_its_name_where_names_are_hashed(config: Config) -> None:
     config.settings.history_hash_names = True
     config.settings.history_hash_key = "k" * 16
-    from session.history.recorder import Ledger
+    from session.history.recorder import Recorder
 
-    hashed = Ledger(config.settings)._hash(b"s")
+    hashed = Recorder(config.settings)._hash(b"s")
     tick = Tick()
     tick.record(events.SESSION_EXPIRED, who=f"{hashed}\0", words={1: 7})
     store = RocksStore(Path(config.shell.data_dir) / "db")

@@ -3,8 +3,7 @@
 from broker.security.authenticators import AllowAllPolicy
 from session.counters import Counters
 from session.delivery.context import DeliveryContext
-from session.history.delivery_events import Dispatches
-from session.history.recorder import Ledger
+from session.history.history import History
 from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.ports import Policy
@@ -19,12 +18,13 @@ from tests.session.harness import Rules, idle_gate
 
 def context(policy: Policy, settings: Settings) -> DeliveryContext:
     store, counters = MemoryStore(FAMILIES), Counters()
+    tick, log = Tick(200), MessageLog(store)
     return DeliveryContext(
-        Core(Tick(200), idle_gate(settings, counters), settings, counters),
-        Database(store, MessageLog(store), Due(store), Totals(), 1),
+        Core(tick, idle_gate(settings, counters), settings, counters),
+        Database(store, log, Due(store), Totals(), 1),
         Routes(),
         policy,
-        Dispatches(Ledger(settings)),
+        History(tick, log, settings, {}),
     )
 
 

@@ -7,8 +7,7 @@ from session.counters import Counters
 from session.delivery.context import DeliveryContext
 from session.delivery.outgoing import Outgoing
 from session.delivery.publish_bytes import EncodedPublish
-from session.history.delivery_events import Dispatches
-from session.history.recorder import Ledger
+from session.history.history import History
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.live.tick import Tick
@@ -30,12 +29,13 @@ class Desk:
         self.counters = Counters()
         self.routes = Routes()
         settings, store = Settings(), MemoryStore(FAMILIES)
+        tick, log = Tick(200), MessageLog(store)
         context = DeliveryContext(
-            Core(Tick(200), idle_gate(settings, self.counters), settings, self.counters),
-            Database(store, MessageLog(store), Due(store), Totals(), 1),
+            Core(tick, idle_gate(settings, self.counters), settings, self.counters),
+            Database(store, log, Due(store), Totals(), 1),
             self.routes,
             rules or AllowAllPolicy(),
-            Dispatches(Ledger(settings)),
+            History(tick, log, settings, {}),
         )
         self.outgoing = Outgoing(context)
         self.connection = Connection(1, Stream(), Decoder("server", 0), 0, "tcp", "", None)

@@ -6,7 +6,7 @@ from tests.session.harness import Broker
 
 
 @pytest.mark.parametrize(
-    "name", ["tick", "due", "settings", "policy", "counters", "chronicle", "settle", "observe"]
+    "name", ["tick", "due", "settings", "policy", "counters", "session_events", "settle", "observe"]
 )
 def test_everybody_has_what_the_engine_has(name: str) -> None:
     engine = Broker().engine
@@ -27,7 +27,7 @@ def test_everybody_has_what_the_engine_has(name: str) -> None:
         "settings": engine.settings,
         "policy": engine._ports.policy,
         "counters": engine.counters,
-        "chronicle": housekeeping._chronicle,
+        "session_events": housekeeping._session_events,
         "settle": engine._writer.settle,
         "observe": engine._ports.observe,
     }

@@ -7,8 +7,7 @@ import pytest
 from mqtt.message import NEVER, Message
 from mqtt.packets import Puback, Publish, Subscribe, Subscription
 from mqtt.topics import matches
-from session.history.recorder import Ledger
-from session.history.session_events import Chronicle
+from session.history.history import History
 from session.live.tick import Tick
 from session.routing.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
 from session.settings import Settings
@@ -257,8 +256,9 @@ def full_store(topics: list[str]) -> Retained:
     store = MemoryStore(FAMILIES)
     tick = Tick(200)
     log = MessageLog(store)
-    chronicle = Chronicle(Ledger(Settings()), tick, log, {})
-    retained = Retained(tick, store, Due(store), Totals(), Settings(), chronicle)
+    retained = Retained(
+        tick, store, Due(store), Totals(), Settings(), History(tick, log, Settings(), {})
+    )
     for topic in topics:
         retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))
     store.write(tick.batch)
