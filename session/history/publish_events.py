@@ -47,7 +47,7 @@ _DROPPED: Final = events.MSG_DROPPED | HAS_REASON | HAS_COUNT
 COMPLETED: Final = 0  # in place of the QoS: the answer is PUBCOMP
 
 
-class Sum:
+class PersistedSum:
     """What of one book waits to become durable."""
 
     __slots__ = ("check1", "check2", "count", "size")
@@ -59,18 +59,22 @@ class Sum:
         self.check2: int = 0
 
 
-class Mark:
+class WrittenBatch:
     """What becomes true when one batch is durable."""
 
     __slots__ = ("acknowledged", "end", "serial", "stored")
 
     def __init__(
-        self, serial: int, end: int, acknowledged: "list[Publication]", stored: dict[Book, Sum]
+        self,
+        serial: int,
+        end: int,
+        acknowledged: "list[Publication]",
+        stored: dict[Book, PersistedSum],
     ) -> None:
         self.serial: int = serial
         self.end: int = end  # of the log
         self.acknowledged: list[Publication] = acknowledged
-        self.stored: dict[Book, Sum] = stored
+        self.stored: dict[Book, PersistedSum] = stored
 
 
 class PublishEvents:
@@ -81,8 +85,8 @@ class PublishEvents:
         self._unstored: int = 0  # messages of this boot that were never stored
         # What waits for the batch of this tick, and for commits.
         self._acknowledged: list[Publication] = []
-        self._stored: dict[Book, Sum] = {}
-        self._marks: deque[Mark] = deque()
+        self._stored: dict[Book, PersistedSum] = {}
+        self._marks: deque[WrittenBatch] = deque()
         self._end: int = 0  # of the log, when a batch was written last
         self._persisted: int = 0  # of the log, as far as it is durable
 
@@ -130,7 +134,7 @@ class PublishEvents:
             self._end = self._persisted = end
         elif self._acknowledged or self._stored or end != self._end:
             self._end = end
-            self._marks.append(Mark(serial, end, self._acknowledged, self._stored))
+            self._marks.append(WrittenBatch(serial, end, self._acknowledged, self._stored))
             self._acknowledged = []
             self._stored = {}
             if serial <= durable:
@@ -173,7 +177,7 @@ class PublishEvents:
         """Messages of a book wait for the batch of this tick."""
         stored = self._stored.get(book)
         if stored is None:
-            stored = self._stored[book] = Sum()
+            stored = self._stored[book] = PersistedSum()
         stored.count += count
         stored.size += size
         stored.check1 += check1
@@ -186,7 +190,7 @@ class PublishEvents:
         else:
             publication.leave(now)
 
-    def _persist(self, mark: Mark, now: int) -> None:
+    def _persist(self, mark: WrittenBatch, now: int) -> None:
         recorder = self.recorder
         recorder.at(now)
         for book, stored in mark.stored.items():

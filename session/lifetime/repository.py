@@ -15,9 +15,9 @@ from session.history.history import History
 from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
 from session.live.core import Core, Database
-from session.live.subscribers import Entry, Group
+from session.live.subscribers import FilterEntry, Group
 from session.publish.storage_quota import Quota
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.state.records import decode_session, encode_session
 from session.state.session import Session
 from session.state.subscription import Subscription, decode_subscription
@@ -61,7 +61,7 @@ class Sessions:
         self,
         core: Core,
         database: Database,
-        routes: Routes,
+        routes: Router,
         delivery: Delivery,
         quota: Quota,
         sweep: Sweep,
@@ -336,7 +336,7 @@ class Sessions:
 
     # Streams
 
-    def _hold(self, entry: Entry, holder: bytes, since: int) -> None:
+    def _hold(self, entry: FilterEntry, holder: bytes, since: int) -> None:
         """`holder` is owed the messages of this filter from here on."""
         if not entry.filter_id:
             entry.filter_id = self._totals.next_filter_id
@@ -347,7 +347,7 @@ class Sessions:
         key = holder_key(entry.filter_id, holder)
         self._tick.batch.append((HOLDERS, key, encode_since(since)))
 
-    def _let_go(self, entry: Entry, holder: bytes) -> None:
+    def _let_go(self, entry: FilterEntry, holder: bytes) -> None:
         """`holder` is owed nothing more of this filter. A stream without holders ends."""
         entry.holders -= 1
         assert entry.holders >= 0
@@ -356,7 +356,7 @@ class Sessions:
         if not entry.holders:
             entry.filter_id = 0
 
-    def _write_entry(self, entry: Entry) -> None:
+    def _write_entry(self, entry: FilterEntry) -> None:
         value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
         self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
 

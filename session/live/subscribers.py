@@ -1,6 +1,6 @@
 """Who wants one topic filter: connected sessions, holders in the store, shared groups.
 
-`Entry` is one distinct filter, `Group` one shared subscription to it. Values with no decisions:
+`FilterEntry` is one distinct filter, `Group` one shared subscription to it. Both only hold state:
 `session.routing.filter_index` finds entries, `session.delivery.shared.distribution` hands messages
 to the members of a group.
 """
@@ -14,7 +14,7 @@ from session.state.subscription import Subscription
 from storage.log.message_log import Cursor
 
 
-class Entry:
+class FilterEntry:
     """One distinct topic filter, awake."""
 
     __slots__ = ("filter_id", "groups", "holders", "live", "routes", "topic_filter", "version")
@@ -58,9 +58,9 @@ class Group:
         "stored_members",
     )
 
-    def __init__(self, share_name: str, entry: Entry) -> None:
+    def __init__(self, share_name: str, entry: FilterEntry) -> None:
         self.share_name: str = share_name
-        self.entry: Entry = entry
+        self.entry: FilterEntry = entry
         self.members: dict[Connection, Subscription] = {}
         self.rotor: int = 0
         self.is_stored: bool = False

@@ -1,6 +1,6 @@
 """All distinct topic filters: exact ones in a hash map, wildcards in a tree of levels.
 
-An `Entry` is one filter with its connected sessions, its holders in the store and its shared
+An `FilterEntry` is one filter with its connected sessions, its holders in the store and its shared
 groups. A filter that only one offline session holds needs none of that: it *rests* as the number of
 its stream, and is woken when somebody wants more of it. So a million offline sessions cost some
 150 bytes each. Matching is iterative and compares whole levels: no pattern is ever built from
@@ -9,7 +9,7 @@ client data. Read next: `session.routing.router`.
 
 from typing import Final, TypeAlias
 
-from session.live.subscribers import Entry
+from session.live.subscribers import FilterEntry
 
 _PLUS: Final = "+"
 _HASH: Final = "#"
@@ -21,13 +21,13 @@ _END: Final = "/"  # where a node keeps the filter that ends at it: no level con
 _Node: TypeAlias = dict[str, object]
 
 
-class Filters:
+class TopicFilterIndex:
     """All distinct topic filters of the broker, awake or resting."""
 
     __slots__ = ("_exact", "_root", "_wild_count")
 
     def __init__(self) -> None:
-        self._exact: Final[dict[str, Entry | int]] = {}
+        self._exact: Final[dict[str, FilterEntry | int]] = {}
         self._root: Final[_Node] = {}
         self._wild_count = 0
 
@@ -42,7 +42,7 @@ class Filters:
         else:
             self._exact[topic_filter] = filter_id
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: FilterEntry) -> None:
         """Add a filter that is awake. It is not there yet."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, entry, 0)
@@ -50,19 +50,19 @@ class Filters:
         else:
             self._exact[entry.topic_filter] = entry
 
-    def wake(self, topic_filter: str) -> Entry | None:
+    def wake(self, topic_filter: str) -> FilterEntry | None:
         """Return the entry of a filter, which is awake from now on; None if there is no filter."""
         if is_wild(topic_filter):
             found = self._find(topic_filter)
-            if found is None or isinstance(found, Entry):
+            if found is None or isinstance(found, FilterEntry):
                 return found
-            entry = Entry(topic_filter, found, 1)
+            entry = FilterEntry(topic_filter, found, 1)
             self._put(topic_filter, entry, 0)
             return entry
         known = self._exact.get(topic_filter)
-        if known is None or isinstance(known, Entry):
+        if known is None or isinstance(known, FilterEntry):
             return known
-        entry = Entry(topic_filter, known, 1)
+        entry = FilterEntry(topic_filter, known, 1)
         self._exact[topic_filter] = entry
         return entry
 
@@ -74,9 +74,9 @@ class Filters:
             found = self._exact.get(topic_filter)
         if found is None:
             return 0
-        return found.filter_id if isinstance(found, Entry) else found
+        return found.filter_id if isinstance(found, FilterEntry) else found
 
-    def rest(self, entry: Entry) -> None:
+    def rest(self, entry: FilterEntry) -> None:
         """Let a filter rest that `may_rest`. Whoever has its entry must forget it."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, None, entry.filter_id)
@@ -107,19 +107,19 @@ class Filters:
 
     # Matching
 
-    def match(self, topic: str, wakes: bool) -> list[Entry]:
+    def match(self, topic: str, wakes: bool) -> list[FilterEntry]:
         """Return the entries of all filters that match a topic.
 
         The resting ones among them wake, or if nobody keeps the answer (not `wakes`) are shown by
         entries that are good for reading only.
         """
-        found: list[Entry] = []
+        found: list[FilterEntry] = []
         known = self._exact.get(topic)
         if known is not None:
-            if isinstance(known, Entry):
+            if isinstance(known, FilterEntry):
                 found.append(known)
             else:
-                entry = Entry(topic, known, 1)
+                entry = FilterEntry(topic, known, 1)
                 if wakes:
                     self._exact[topic] = entry
                 found.append(entry)
@@ -127,7 +127,7 @@ class Filters:
             self._match_wild(topic.split("/"), wakes, found)
         return found
 
-    def _match_wild(self, levels: list[str], wakes: bool, found: list[Entry]) -> None:
+    def _match_wild(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
         nodes: list[_Node] = [self._root]
         pluses: list[int] = [0]  # of each node: which levels on the way to it are a `+`, as bits
         # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
@@ -172,12 +172,12 @@ class Filters:
         depth: int,
         way: int,
         wakes: bool,
-        found: list[Entry],
+        found: list[FilterEntry],
     ) -> None:
         """Look at one filter whose level at `depth` is `key`: do the levels after it match too?"""
         leaf = node[key]
         passed = 0 if key in (_HASH, _END) else 1  # what is left to match begins behind the key
-        if isinstance(leaf, Entry):
+        if isinstance(leaf, FilterEntry):
             if passed and not _fits(leaf.topic_filter.split("/"), depth + 1, levels, depth + 1):
                 return
             found.append(leaf)
@@ -190,14 +190,14 @@ class Filters:
         texts = [_PLUS if way >> at & 1 else levels[at] for at in range(depth)]
         if key != _END:
             texts.append(key)
-        entry = Entry("/".join(texts + tail), int(number), 1)
+        entry = FilterEntry("/".join(texts + tail), int(number), 1)
         if wakes:
             node[key] = entry
         found.append(entry)
 
     # The tree
 
-    def _find(self, topic_filter: str) -> Entry | int | None:
+    def _find(self, topic_filter: str) -> FilterEntry | int | None:
         """Return what is known of a wildcard filter: its entry, the number of its stream, None."""
         levels = topic_filter.split("/")
         node = self._root
@@ -211,7 +211,7 @@ class Filters:
         child = node.get(_END)
         return None if child is None else _known(child)
 
-    def _put(self, topic_filter: str, entry: Entry | None, filter_id: int) -> None:
+    def _put(self, topic_filter: str, entry: FilterEntry | None, filter_id: int) -> None:
         """Set what is known of a wildcard filter: its entry, or the number of its stream."""
         levels = topic_filter.split("/")
         node = self._root
@@ -238,8 +238,8 @@ def _resting(filter_id: int, tail: list[str]) -> str:
     return "/".join([str(filter_id), *tail])
 
 
-def _known(leaf: object) -> Entry | int:
-    if isinstance(leaf, Entry):
+def _known(leaf: object) -> FilterEntry | int:
+    if isinstance(leaf, FilterEntry):
         return leaf
     assert isinstance(leaf, str)
     return int(leaf.partition("/")[0])
@@ -247,7 +247,7 @@ def _known(leaf: object) -> Entry | int:
 
 def _tail_of(leaf: object, depth: int) -> list[str]:
     """Return the levels from `depth` on of the filter that stands alone there."""
-    if isinstance(leaf, Entry):
+    if isinstance(leaf, FilterEntry):
         return leaf.topic_filter.split("/")[depth:]
     assert isinstance(leaf, str)
     return leaf.split("/")[1:]
@@ -262,7 +262,7 @@ def _below(leaf: object, depth: int) -> _Node:
     """Return a node, to be put where `leaf` stands alone, with `leaf` one level below."""
     tail = _tail_of(leaf, depth)
     key = tail[0] if tail else _END
-    if isinstance(leaf, Entry):
+    if isinstance(leaf, FilterEntry):
         return {key: leaf}
     assert isinstance(leaf, str)
     return {key: _resting(int(leaf.partition("/")[0]), tail[1:])}

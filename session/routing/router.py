@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from session.live.connection import Connection
-from session.live.subscribers import Entry, Group
-from session.routing.filter_index import Filters, is_wild
+from session.live.subscribers import FilterEntry, Group
+from session.routing.filter_index import TopicFilterIndex, is_wild
 from session.state.subscription import Subscription
 
 # Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest make room.
@@ -67,10 +67,10 @@ class Route:
         "targets",
     )
 
-    def __init__(self, topic: str, entries: list[Entry]) -> None:
+    def __init__(self, topic: str, entries: list[FilterEntry]) -> None:
         self.levels: int = topic.count("/") + 1
         self.is_reserved: bool = topic.startswith("$")  # the server's [MQTT-4.7.2-1]
-        self.entries: list[Entry] = entries
+        self.entries: list[FilterEntry] = entries
         self.targets: list[Target] = []
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
         self.groups: list[Group] = []
@@ -104,14 +104,14 @@ class Route:
         self.targets = list(merged.values())
 
 
-class Routes:
+class Router:
     """Finds all who get a topic, and the entry of a filter to change.
 
     Between asking for an entry and `changed` nothing else may be asked: it might go to rest.
     """
 
     def __init__(self) -> None:
-        self._filters = Filters()
+        self._filters = TopicFilterIndex()
         self._cache: dict[str, Route] = {}
         self.routes_max: int = ROUTES_MAX
         self._version = 0
@@ -128,20 +128,20 @@ class Routes:
         if holders == 1:
             self._filters.lay(topic_filter, filter_id)
         else:
-            self._filters.add(Entry(topic_filter, filter_id, holders))
+            self._filters.add(FilterEntry(topic_filter, filter_id, holders))
 
-    def find(self, topic_filter: str) -> Entry | None:
+    def find(self, topic_filter: str) -> FilterEntry | None:
         """Return the entry of a filter, to be changed, or None. The caller calls `changed`."""
         return self._filters.wake(topic_filter)
 
-    def ensure(self, topic_filter: str) -> Entry:
+    def ensure(self, topic_filter: str) -> FilterEntry:
         """Return the entry of a filter, to be changed, made if there was none.
 
         The filter is valid. The caller calls `changed`.
         """
         entry = self._filters.wake(topic_filter)
         if entry is None:
-            entry = Entry(topic_filter)
+            entry = FilterEntry(topic_filter)
             self._filters.add(entry)
             self._invalidate(topic_filter)
         return entry
@@ -150,7 +150,7 @@ class Routes:
         """Return the number of a filter's stream, 0 if it has none."""
         return self._filters.filter_id(topic_filter)
 
-    def changed(self, entry: Entry) -> None:
+    def changed(self, entry: FilterEntry) -> None:
         """Take note that somebody joined, left or changed at `entry`; forget it when it is idle."""
         entry.version += 1
         self._version += 1
@@ -223,7 +223,7 @@ class Routes:
             return
         self._stamps[_beginning(topic_filter)] = self._wild_version
 
-    def _release(self, entries: list[Entry]) -> None:
+    def _release(self, entries: list[FilterEntry]) -> None:
         """A cached route needs these entries no more."""
         for entry in entries:
             entry.routes -= 1

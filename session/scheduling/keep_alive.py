@@ -17,7 +17,7 @@ WATCHED_SPARE: Final = 1024  # entries of closed connections that are not worth 
 SLICE_MAX: Final = 256
 
 
-class Silence:
+class KeepAlive:
     """The deadlines of all connections."""
 
     def __init__(self, settings: Settings, connections: dict[Connection, None]) -> None:

@@ -9,13 +9,13 @@ last of them is gone. Read next: `session.scheduling.work_budget`, `session.sche
 from typing import Final
 
 from session.live.connection import ACTIVE, AUTHENTICATING, Connection
-from session.scheduling.work_budget import Turns
+from session.scheduling.work_budget import WorkBudget
 
 
 class ReadPauses:
     """Knows every reason for which a connection is not read from."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: WorkBudget) -> None:
         self._turns: Final = turns
         self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
 

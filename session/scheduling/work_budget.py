@@ -22,7 +22,7 @@ SPARED_MAX: Final = 4
 LARGE_READ: Final = 65_536
 
 
-class Turns:
+class WorkBudget:
     """Clients that wait for the next tick, with what they have sent already."""
 
     def __init__(self, tick: Tick, work_max: int) -> None:

@@ -21,7 +21,7 @@ _SESSION: Final = struct.Struct(">BBQQQIQQQHQHHQ")
 _META_ID_SHIFT: Final = 16
 
 
-class Reader:
+class RecordReader:
     """Cuts length-prefixed fields off a value; every cut is checked."""
 
     __slots__ = ("_at", "_data", "_what")
@@ -128,7 +128,7 @@ def decode_session(client_id: str, value: bytes) -> Session:
             f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected 1 or {_VERSION}"
         )
     fields = layout.unpack_from(value)
-    reader = Reader(value, what, layout.size)
+    reader = RecordReader(value, what, layout.size)
     session = Session(client_id, reader.text(), fields[2])
     session.is_stored = True
     session.protocol_version = fields[1]

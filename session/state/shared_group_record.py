@@ -10,7 +10,7 @@ those sessions' records. Read next: `session.delivery.shared.groups`.
 import struct
 from typing import Final
 
-from session.state.records import Reader
+from session.state.records import RecordReader
 
 _VERSION: Final = 1
 # version, position, since, stored members, owed count
@@ -43,7 +43,7 @@ def decode_group(value: bytes) -> GroupRecord:
             f"group: version {value[:1].hex()} of {len(value)} bytes, expected {_VERSION}"
         )
     _, position, since, stored_members, count = _GROUP.unpack_from(value)
-    reader = Reader(value, "group", _GROUP.size)
+    reader = RecordReader(value, "group", _GROUP.size)
     owed = list(struct.unpack(f">{count}Q", reader.take(8 * count)))
     reader.end()
     return GroupRecord(position, since, stored_members, owed)

@@ -9,7 +9,7 @@ and fires them.
 from typing import Final
 
 from mqtt.packets import Will
-from session.state.records import Reader, blob, text
+from session.state.records import RecordReader, blob, text
 
 _VERSION: Final = 2
 _STORED: Final = 1
@@ -73,7 +73,7 @@ def encode_connection(record: ConnectionRecord) -> bytes:
 
 def decode_connection(value: bytes) -> ConnectionRecord:
     """Return the record of a row; raises ValueError when the value is not one of ours."""
-    reader = Reader(value, "connection")
+    reader = RecordReader(value, "connection")
     version, flags = reader.number(1), reader.number(1)
     if version not in (1, _VERSION):
         raise ValueError(f"connection: version {version}, expected 1 or {_VERSION}")
