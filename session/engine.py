@@ -101,7 +101,13 @@ class Engine:
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
-        self._gate: Final = CommitGate(settings, counters, self._go_on, self._read_on)
+        self._gate: Final = CommitGate(
+            settings,
+            counters,
+            send_pending=self._send_pending,
+            send_shared=self._send_shared,
+            resume_reading=self._resume_reading,
+        )
         self._core: Final = Core(self._tick, self._gate, settings, counters)
         self._next_number = 1
         self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
@@ -171,9 +177,12 @@ class Engine:
         """
         self._tick.now = now
         settings = self.settings
-        decoder = Decoder("server", settings.maximum_packet_size)
-        decoder.connect_size_max = settings.connect_size_max
-        decoder.holds_after_connect = True
+        decoder = Decoder(
+            "server",
+            settings.maximum_packet_size,
+            connect_size_max=settings.connect_size_max,
+            holds_after_connect=True,
+        )
         connection = Connection(
             self._next_number, transport, decoder, now - waited_ms, listener, remote, identity
         )
@@ -414,21 +423,18 @@ class Engine:
         if serial <= self.durable:
             return
         self.durable = serial
-        ended = self._tick.ended
-        if ended:
-            self._tick.ended = {name: at for name, at in ended.items() if at > serial}
+        self._tick.batch_committed(serial)
         self._publish_events.release(serial, now)
         self._gate.release(serial, now)
         self._collection.reclaim(serial)
 
-    def _go_on(self, connection: Connection, was_full: bool) -> None:
-        """Replies of a connection were released: send what has waited for room."""
-        self._delivery.window.send_waiting(connection)  # it stops when too much waits
-        if was_full and connection.group_keys:
-            self._delivery.shared.send_waiting(connection)
+    def _send_pending(self, connection: Connection) -> None:
+        self._delivery.window.send_waiting(connection)
 
-    def _read_on(self, connection: Connection) -> None:
-        """Less of a connection's replies waits: read from it again."""
+    def _send_shared(self, connection: Connection) -> None:
+        self._delivery.shared.send_waiting(connection)
+
+    def _resume_reading(self, connection: Connection) -> None:
         self._pauses.resume(connection)
 
     # Time

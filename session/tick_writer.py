@@ -92,14 +92,10 @@ class TickWriter:
                 self._refused_at = self._counters.bytes_received
             self._health.refused(refusal, tick.now)
             return False
-        tick.batch = []
         self.end_written = self._log.end
         self.written += 1
         self._counters.batch_records.add(len(batch))
-        tick.parted.clear()
-        if tick.ending:
-            tick.ended.update(dict.fromkeys(tick.ending, self.written))
-            tick.ending.clear()
+        tick.batch_written(self.written)
         if self._health.retry_ms is not None:
             self._health.recovered()
             self._pauses.end_stall()

@@ -63,7 +63,7 @@ class Outbox:
             batch.append((HISTORY, history_key(boot, first_seq), None))
         recorder = self._recorder
         if boot == recorder.boot:
-            recorder.outbox_bytes -= size
+            recorder.trimmed(size)
             # The next boot says how far the disk has the history of this one: its rows may be gone.
             batch.append((META, BOOT_KEY, encode_boot(boot, recorder.seq)))
 
@@ -75,8 +75,7 @@ class Outbox:
         `told` events more were thrown away before, as these rows tell: they have to be told again.
         """
         self.trim(boot, first_seqs, size)
-        self._recorder.lost(count + told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
-        self._recorder.suppressed -= told  # they are counted already
+        self._recorder.lost(count, told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
 
     def lower(self, level: int, sample: int) -> None:
         """Record no more than `level` from now on, of messages one in `sample`; record that."""

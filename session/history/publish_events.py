@@ -105,16 +105,23 @@ class PublishEvents:
         connection: Connection,
         packet_id: int,
         packet_ids: list[int] | None = None,
+        *,
         dup: bool = False,
     ) -> "Publication":
-        """A PUBLISH came, or a run: `packet_ids` of one if they are not consecutive."""
-        publication = Publication(self, session.client_id, session.identity)
-        publication.session = session
-        publication.connection = connection
-        publication.packet_id = packet_id
-        publication.packet_ids = packet_ids
-        publication.dup = 1 << DUP_SHIFT if dup else 0
-        return publication
+        """Begin to record a PUBLISH, or a run of them.
+
+        `packet_ids` are those of a run, if they are not consecutive.
+        """
+        return Publication(
+            self,
+            session.client_id,
+            session.identity,
+            session,
+            connection,
+            packet_id,
+            packet_ids,
+            1 << DUP_SHIFT if dup else 0,
+        )
 
     def will(self, client_id: str, identity: str) -> "Publication":
         """A will is to be published: nobody waits for its answer."""
@@ -233,15 +240,25 @@ class Publication:
         "tenant",
     )
 
-    def __init__(self, events: PublishEvents, client_id: str, tenant: str) -> None:
+    def __init__(
+        self,
+        events: PublishEvents,
+        client_id: str,
+        tenant: str,
+        session: Session | None = None,
+        connection: Connection | None = None,
+        packet_id: int = 0,
+        packet_ids: list[int] | None = None,
+        dup: int = 0,
+    ) -> None:
         self._events: PublishEvents = events
         self.client_id: str = client_id
         self.tenant: str = tenant
-        self.session: Session | None = None  # None = it is a will
-        self.connection: Connection | None = None
-        self.packet_id: int = 0
-        self.packet_ids: list[int] | None = None  # of a run whose ids are not consecutive
-        self.dup: int = 0
+        self.session: Session | None = session  # None = it is a will
+        self.connection: Connection | None = connection
+        self.packet_id: int = packet_id
+        self.packet_ids: list[int] | None = packet_ids  # of a run whose ids are not consecutive
+        self.dup: int = dup
         # What `accepted` made of it.
         self.first: int = 0  # id of the first message, 0 = nothing was accepted
         self.count: int = 1

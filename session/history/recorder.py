@@ -385,14 +385,19 @@ class Recorder:
         if not is_whole:
             self._put_gap(_GAP_BEGINS, 0, now, position)
 
-    def lost(self, count: int, reason: int, now: int, position: int) -> None:
-        """Tell that `count` events were thrown away before anybody exported them.
+    def trimmed(self, size: int) -> None:
+        """Count `size` bytes of this boot's rows as deleted."""
+        self.outbox_bytes -= size
 
-        Where nothing is recorded, of an earlier boot's rows, that is not recorded either.
+    def lost(self, count: int, lost_before: int, reason: int, now: int, position: int) -> None:
+        """Record a gap of `count` events that were deleted before they were exported.
+
+        `lost_before` events more belong to it that were counted as suppressed already. With the
+        history off the gap is counted, but not recorded.
         """
         self.suppressed += count
         if self.is_on:
-            self._put_gap(reason, count, now, position)
+            self._put_gap(reason, count + lost_before, now, position)
 
     def _sample_of(self, level: int) -> int:
         return self._sample_wanted if level == events.SAMPLED else 1

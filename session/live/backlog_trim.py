@@ -45,25 +45,21 @@ class Trim:
 class Plan:
     """Counts a backlog slice by slice, to say in the end what of it is over the limits."""
 
-    def __init__(self, log: MessageLog, streams: Sequence[Stream], position: int) -> None:
+    def __init__(
+        self, log: MessageLog, streams: Sequence[Stream], position: int, settings: Settings
+    ) -> None:
         self._log: Final = log
         self._streams: Final = streams
         self._cursor: Final = log.cursor(streams, position)
         self._until: Final = log.end  # messages that come from now on are not judged
-        self._count_max = 0
-        self._bytes_max = 0
-        self._keeps_oldest = False
+        self._count_max: Final = settings.max_offline_messages
+        self._bytes_max: Final = settings.max_offline_bytes
+        self._keeps_oldest: Final = settings.on_limit == "drop_new"
         self._window: deque[int] = deque()  # sizes of what would be kept, where bytes count
         self._bytes = 0
         self._kept = 0
         self._dropped = 0
         self._is_over = False
-
-    def limit(self, settings: Settings) -> None:
-        """Set the limits before the first `advance`."""
-        self._count_max = settings.max_offline_messages
-        self._bytes_max = settings.max_offline_bytes
-        self._keeps_oldest = settings.on_limit == "drop_new"
 
     def advance(self) -> bool:
         """Count the next slice; True when everything that matters was counted."""
@@ -140,9 +136,7 @@ class Trimmer:
             return None
         if settings.on_limit == "reject":
             return None  # decided when it was published: what was acknowledged then is delivered
-        plan = Plan(self._log, streams, position)
-        plan.limit(settings)
-        return plan
+        return Plan(self._log, streams, position, settings)
 
 
 def counted_size(message: Message) -> int:

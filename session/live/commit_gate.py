@@ -45,19 +45,22 @@ class CommitGate:
         self,
         settings: Settings,
         counters: Counters,
-        go_on: Callable[[Connection, bool], None],
-        read_on: Callable[[Connection], None],
+        *,
+        send_pending: Callable[[Connection], None],
+        send_shared: Callable[[Connection], None],
+        resume_reading: Callable[[Connection], None],
     ) -> None:
-        """`go_on` sends what has waited for room to a connection whose replies were released.
+        """Take what to call when replies of a connection were released.
 
-        It is told whether the connection was full before. `read_on` reads again from a connection
-        of which too much had been waiting.
+        `send_pending` sends messages that are waiting for room, `send_shared` those of its shared
+        subscriptions. `resume_reading` reads from it again after too many replies were waiting.
         """
         self._counters: Final = counters
-        self._go_on: Final = go_on
-        self._read_on: Final = read_on
-        # Above the first a client is not read from. Above the second it gets no new messages: what
-        # is released has to fit into its transport.
+        self._send_pending: Final = send_pending
+        self._send_shared: Final = send_shared
+        self._resume_reading: Final = resume_reading
+        # A client is not read from while more than the first is waiting for it. Above the second it
+        # gets no new messages either: what is released must fit into its transport.
         self._size_max: Final = settings.held_bytes_max
         self._full_size: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
         self._sending: list[Connection] = []  # those with output
@@ -345,9 +348,12 @@ class CommitGate:
         output.extend(replies.data)
         if connection.state == CLOSING and connection.waiting is None:
             self.close(connection)
-        if connection.has_backlog() or (was_full and connection.group_keys):
-            self._go_on(connection, was_full)
-        # What has waited for room may wait for a commit now.
+        is_member_with_room = was_full and bool(connection.group_keys)
+        if is_member_with_room or connection.has_backlog():
+            self._send_pending(connection)
+            if is_member_with_room:
+                self._send_shared(connection)
+        # What was just sent may be waiting for a commit in turn.
         if connection.reading_paused and connection.waiting_size() <= self._size_max // 2:
             connection.reading_paused = False
-            self._read_on(connection)
+            self._resume_reading(connection)

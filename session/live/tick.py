@@ -61,6 +61,19 @@ class Tick:
             if self.late_due_ms is None:
                 self.late_due_ms = self.now + self._progress_delay_ms
 
+    def batch_written(self, serial: int) -> None:
+        """Begin the next batch: this one is written and has the serial `serial`."""
+        self.batch = []
+        self.parted.clear()
+        if self.ending:
+            self.ended.update(dict.fromkeys(self.ending, serial))
+            self.ending.clear()
+
+    def batch_committed(self, serial: int) -> None:
+        """Forget the ended sessions of batches up to `serial`, which are durable now."""
+        if self.ended:
+            self.ended = {name: at for name, at in self.ended.items() if at > serial}
+
     def forget(self, session: Session) -> None:
         """The session is gone; its record must not be written any more."""
         self.dirty.pop(session, None)

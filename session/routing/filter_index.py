@@ -107,7 +107,7 @@ class TopicFilterIndex:
 
     # Matching
 
-    def match(self, topic: str, wakes: bool) -> list[FilterEntry]:
+    def match(self, topic: str, *, wakes: bool) -> list[FilterEntry]:
         """Return the entries of all filters that match a topic.
 
         The resting ones among them wake, or if nobody keeps the answer (not `wakes`) are shown by

@@ -173,7 +173,7 @@ class Router:
 
     def _make(self, topic: str) -> Route:
         is_kept = len(topic) <= TOPIC_CACHED_MAX
-        route = Route(topic, self._filters.match(topic, is_kept))
+        route = Route(topic, self._filters.match(topic, wakes=is_kept))
         if not is_kept:
             return route
         for entry in route.entries:  # before others are released: what both have must not rest
@@ -189,7 +189,7 @@ class Router:
     def _match_again(self, topic: str, route: Route) -> None:
         """Wildcard filters came or went: see whether that concerns this route."""
         if self._is_concerned(topic, route.matched):
-            entries = self._filters.match(topic, True)
+            entries = self._filters.match(topic, wakes=True)
             if entries != route.entries:
                 for entry in entries:
                     entry.routes += 1

@@ -26,9 +26,9 @@ FILTERS = all_filters()
 TOPICS = ["/".join(t) for n in (1, 2, 3, 4) for t in product(("", "a", "b", "$c"), repeat=n)][1:]
 
 
-def found_for(filters: TopicFilterIndex, topic: str, wakes: bool) -> dict[str, int]:
+def found_for(filters: TopicFilterIndex, topic: str, *, wakes: bool) -> dict[str, int]:
     """Return the filters that match, with their ids; each once."""
-    entries = filters.match(topic, wakes)
+    entries = filters.match(topic, wakes=wakes)
     found = {entry.topic_filter: entry.filter_id for entry in entries}
     assert len(found) == len(entries)
     return found
@@ -47,8 +47,8 @@ def test_filters_match_as_defined_awake_or_resting(seed: int) -> None:
     ids = {name: number for number, name in enumerate(names, 1)}
     for topic in source.sample(TOPICS, 60):
         expected = {name: number for name, number in ids.items() if matches(name, topic)}
-        assert found_for(filters, topic, False) == expected
-        assert found_for(filters, topic, source.random() < 0.5) == expected
+        assert found_for(filters, topic, wakes=False) == expected
+        assert found_for(filters, topic, wakes=source.random() < 0.5) == expected
         for name in source.sample(names, 2):
             assert filters.filter_id(name) == ids[name]
             entry = filters.wake(name)
@@ -64,7 +64,7 @@ def test_filters_match_as_defined_awake_or_resting(seed: int) -> None:
         filters.remove(name)
         del ids[name]
         topic = source.choice(TOPICS)
-        assert found_for(filters, topic, False) == {
+        assert found_for(filters, topic, wakes=False) == {
             n: i for n, i in ids.items() if matches(n, topic)
         }
     assert len(filters) == 0 and not filters._root and not filters._exact
@@ -82,10 +82,10 @@ def test_a_resting_filter_wakes_in_place_only_for_those_who_keep_the_answer() ->
     filters = TopicFilterIndex()
     for name, number in (("a/b", 1), ("a/+", 2), ("+/b", 3), ("#", 4), ("a/b/#", 5)):
         filters.lay(name, number)
-    shown = filters.match("a/b", False)
+    shown = filters.match("a/b", wakes=False)
     assert sorted(entry.filter_id for entry in shown) == [1, 2, 3, 4, 5]
     assert all(filters.wake(entry.topic_filter) is not entry for entry in shown)
-    kept = filters.match("a/b", True)
+    kept = filters.match("a/b", wakes=True)
     assert all(filters.wake(entry.topic_filter) is entry for entry in kept)
 
 
