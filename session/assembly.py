@@ -1,4 +1,4 @@
-"""The parts of one broker, put together around an opened store: who is handed what, and no more.
+"""Makes all parts of one broker around an opened store, and connects them.
 
 Read next: `session.engine`, which runs them.
 """
@@ -38,7 +38,7 @@ from session.tick_writer import TickWriter
 
 
 class Ports:
-    """The engine's surroundings, as far as its parts ask them."""
+    """The objects outside of the engine that its parts call."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Ports:
 
 
 class Assembly:
-    """One of each part."""
+    """All parts of one broker."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""All distinct topic filters: exact ones in a hash map, wildcards in a tree of levels.
+"""All distinct topic filters: exact ones in a hash map, wildcard filters in a tree of levels.
 
-An `FilterEntry` is one filter with its connected sessions, its holders in the store and its shared
-groups. A filter that only one offline session holds needs none of that: it *rests* as the number of
-its stream, and is woken when somebody wants more of it. So a million offline sessions cost some
-150 bytes each. Matching is iterative and compares whole levels: no pattern is ever built from
-client data. Read next: `session.routing.router`.
+A `FilterEntry` is one filter with its connected sessions, its stored holders and its shared groups.
+A filter that only one offline session holds *rests*: only the number of its stream is kept, and its
+entry is made again when it is needed. So a million offline sessions need about 150 bytes each.
+Matching is iterative and compares whole levels: no pattern is ever built from client data. Read
+next: `session.routing.router`.
 """
 
 from typing import Final, TypeAlias
@@ -13,11 +13,11 @@ from session.live.subscribers import FilterEntry
 
 _PLUS: Final = "+"
 _HASH: Final = "#"
-_END: Final = "/"  # where a node keeps the filter that ends at it: no level contains a slash
+_END: Final = "/"  # key of the filter that ends at a node: no level contains a slash
 
 
-# What stands at one place of the tree: a node below, or one filter alone, with all its levels from
-# there on: awake, or resting as the number of its stream and these levels ("7/+/#").
+# A node maps levels to nodes, or to the only filter below, which is an entry, or a string while it
+# rests: the number of its stream and its remaining levels ("7/+/#").
 _Node: TypeAlias = dict[str, object]
 
 
@@ -35,7 +35,7 @@ class TopicFilterIndex:
         return len(self._exact) + self._wild_count
 
     def lay(self, topic_filter: str, filter_id: int) -> None:
-        """Add a filter that rests. It is not there yet."""
+        """Add a new filter that rests."""
         if is_wild(topic_filter):
             self._put(topic_filter, None, filter_id)
             self._wild_count += 1
@@ -43,7 +43,7 @@ class TopicFilterIndex:
             self._exact[topic_filter] = filter_id
 
     def add(self, entry: FilterEntry) -> None:
-        """Add a filter that is awake. It is not there yet."""
+        """Add a new filter with its entry."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, entry, 0)
             self._wild_count += 1
@@ -51,7 +51,7 @@ class TopicFilterIndex:
             self._exact[entry.topic_filter] = entry
 
     def wake(self, topic_filter: str) -> FilterEntry | None:
-        """Return the entry of a filter, which is awake from now on; None if there is no filter."""
+        """Return the entry of a filter, made if it rests; None if there is no such filter."""
         if is_wild(topic_filter):
             found = self._find(topic_filter)
             if found is None or isinstance(found, FilterEntry):
@@ -67,7 +67,7 @@ class TopicFilterIndex:
         return entry
 
     def filter_id(self, topic_filter: str) -> int:
-        """Return the number of a filter's stream, 0 if it has none. Wakes nobody."""
+        """Return the number of a filter's stream, 0 if it has none; a resting one keeps resting."""
         if is_wild(topic_filter):
             found = self._find(topic_filter)
         else:
@@ -77,14 +77,14 @@ class TopicFilterIndex:
         return found.filter_id if isinstance(found, FilterEntry) else found
 
     def rest(self, entry: FilterEntry) -> None:
-        """Let a filter rest that `may_rest`. Whoever has its entry must forget it."""
+        """Let a filter rest that `may_rest`; its entry must not be used any more."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, None, entry.filter_id)
         else:
             self._exact[entry.topic_filter] = entry.filter_id
 
     def remove(self, topic_filter: str) -> None:
-        """Forget a filter that is there."""
+        """Remove a filter of the index."""
         if not is_wild(topic_filter):
             del self._exact[topic_filter]
             return
@@ -110,8 +110,8 @@ class TopicFilterIndex:
     def match(self, topic: str, *, wakes: bool) -> list[FilterEntry]:
         """Return the entries of all filters that match a topic.
 
-        The resting ones among them wake, or if nobody keeps the answer (not `wakes`) are shown by
-        entries that are good for reading only.
+        With `wakes` the resting ones among them stop resting. Without it their entries are
+        temporary and must not be changed or kept.
         """
         found: list[FilterEntry] = []
         known = self._exact.get(topic)
@@ -129,7 +129,7 @@ class TopicFilterIndex:
 
     def _match_wild(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
         nodes: list[_Node] = [self._root]
-        pluses: list[int] = [0]  # of each node: which levels on the way to it are a `+`, as bits
+        pluses: list[int] = [0]  # of each node: bits of the levels above it that are a `+`
         # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
         wildcards = not levels[0].startswith("$")
         for depth, level in enumerate(levels):
@@ -174,9 +174,9 @@ class TopicFilterIndex:
         wakes: bool,
         found: list[FilterEntry],
     ) -> None:
-        """Look at one filter whose level at `depth` is `key`: do the levels after it match too?"""
+        """Add the only filter below `key` at `depth` to `found` if its other levels match."""
         leaf = node[key]
-        passed = 0 if key in (_HASH, _END) else 1  # what is left to match begins behind the key
+        passed = 0 if key in (_HASH, _END) else 1  # 1 = levels after the key must match
         if isinstance(leaf, FilterEntry):
             if passed and not _fits(leaf.topic_filter.split("/"), depth + 1, levels, depth + 1):
                 return
@@ -198,7 +198,7 @@ class TopicFilterIndex:
     # The tree
 
     def _find(self, topic_filter: str) -> FilterEntry | int | None:
-        """Return what is known of a wildcard filter: its entry, the number of its stream, None."""
+        """Return a wildcard filter: its entry, the number of its stream if it rests, or None."""
         levels = topic_filter.split("/")
         node = self._root
         for depth, level in enumerate(levels):
@@ -212,7 +212,7 @@ class TopicFilterIndex:
         return None if child is None else _known(child)
 
     def _put(self, topic_filter: str, entry: FilterEntry | None, filter_id: int) -> None:
-        """Set what is known of a wildcard filter: its entry, or the number of its stream."""
+        """Set a wildcard filter: its entry, or if that is None the number of its stream."""
         levels = topic_filter.split("/")
         node = self._root
         for depth, level in enumerate(levels):
@@ -229,12 +229,12 @@ class TopicFilterIndex:
 
 
 def is_wild(topic_filter: str) -> bool:
-    """Does a valid topic filter match more than one topic?"""
+    """Return whether a valid topic filter has a wildcard."""
     return _PLUS in topic_filter or _HASH in topic_filter
 
 
 def _resting(filter_id: int, tail: list[str]) -> str:
-    """Return what stands for a resting filter whose further levels are `tail`."""
+    """Return the string of a resting filter whose remaining levels are `tail`."""
     return "/".join([str(filter_id), *tail])
 
 
@@ -246,7 +246,7 @@ def _known(leaf: object) -> FilterEntry | int:
 
 
 def _tail_of(leaf: object, depth: int) -> list[str]:
-    """Return the levels from `depth` on of the filter that stands alone there."""
+    """Return the levels from `depth` on of a filter that is alone there."""
     if isinstance(leaf, FilterEntry):
         return leaf.topic_filter.split("/")[depth:]
     assert isinstance(leaf, str)
@@ -254,12 +254,12 @@ def _tail_of(leaf: object, depth: int) -> list[str]:
 
 
 def _is_that(leaf: object, levels: list[str], depth: int) -> bool:
-    """Is `leaf`, which agrees up to `depth`, the filter with these levels?"""
+    """Return whether `leaf`, which agrees up to `depth`, is the filter with these levels."""
     return _tail_of(leaf, depth) == levels[depth:]
 
 
 def _below(leaf: object, depth: int) -> _Node:
-    """Return a node, to be put where `leaf` stands alone, with `leaf` one level below."""
+    """Return a node to replace `leaf`, with `leaf` one level below."""
     tail = _tail_of(leaf, depth)
     key = tail[0] if tail else _END
     if isinstance(leaf, FilterEntry):
@@ -269,7 +269,7 @@ def _below(leaf: object, depth: int) -> _Node:
 
 
 def _fits(tail: list[str], at: int, levels: list[str], depth: int) -> bool:
-    """Do a filter's levels from `at` on match the topic's from `depth` on?"""
+    """Return whether a filter's levels from `at` match the topic's from `depth`."""
     count, depths = len(tail), len(levels)
     while at < count:
         level = tail[at]
