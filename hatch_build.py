@@ -117,7 +117,7 @@ def _missing_compiler() -> str:
         return ""
     if "Python.h" in ran.stderr:
         return "the C compiler finds no Python.h"
-    said = (ran.stderr.strip().splitlines() or ["without a word"])[-1]
+    said = (ran.stderr.strip().splitlines() or ["no output"])[-1]
     return f"the C compiler does not work: {said}"
 
 

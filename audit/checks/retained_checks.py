@@ -154,7 +154,7 @@ def _witness(row: Row) -> dict[str, Any]:
     served = row.at_us
     what = "a retained message was served that is not the last one of its topic"
     if row.last_at is None:
-        what = "a retained message was served that nobody had set"
+        what = "a retained message was served that was never set"
     elif row.last_at < 0:
         what = "a retained message was served that was no longer there"
     return {

@@ -179,7 +179,7 @@ def _disk_losses(view: View) -> list[dict[str, object]]:
 def _odd_collections(view: View) -> list[dict[str, object]]:
     rows = view.of("gc_run", columns=["node", "boot", "seq", "count"]).where(F.col("count") < 0)
     return [
-        {"what": "a collection of less than nothing", **row.asDict()}
+        {"what": "a garbage collection with a negative count", **row.asDict()}
         for row in rows.orderBy("node", "boot", "seq").take(view.settings.witnesses_max)
     ]
 

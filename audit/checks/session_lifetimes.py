@@ -265,7 +265,7 @@ class Client:
         if row.sp:
             self._found.violated("S1", "Session Present, but the session is new", **row.place())
         elif cleaned is not None and not row.clean_start and not self._hole(cleaned.gseq, row.gseq):
-            what = "the session before it was ended for a clean start that nobody asked for"
+            what = "the session before it was ended by a clean start that was not requested"
             self._found.violated("S1", what, **row.place(), ended=cleaned.session)
         else:
             self._found.ok("S1")
@@ -384,7 +384,7 @@ class Client:
         elif life.taken_over is not None and row.reason != TAKEN_OVER:
             what = "a connection that was taken over was not told 0x8E"
         elif life.taken_over is None and row.reason == TAKEN_OVER:
-            what = "a connection was told 0x8E that nobody took over"
+            what = "a connection was told 0x8E but not taken over"
         elif row.conn and life.conn and row.conn != life.conn:
             what = "another connection ended than the one that was up"
         self._found.judge("S4", bool(what), what, **row.place(), reason=row.reason)
@@ -515,7 +515,7 @@ class Client:
             life.was_doubted = True
             self._found.violated(
                 invariant,
-                "its subscriptions are others than those it made",
+                "its subscriptions differ from those it made",
                 **row.place(),
                 subs=row.subs,
                 expected=expected[0],

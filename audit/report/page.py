@@ -396,6 +396,6 @@ def _foot(picture: Picture) -> str:
         f"<footer><p>Made {when(picture.made_us)} UTC{took}{batches}. "
         "<b>ok</b>: checked and true. <b>violated</b>: shown to be false, with witnesses. "
         "<b>unknown</b>: the history has a gap, an open end, or was not recorded in enough "
-        "detail there; that is no accusation. <b>not tested</b>: its status is ok, because nothing "
+        "detail there; no violation. <b>not tested</b>: its status is ok, because nothing "
         "happened that could have broken it.</p></footer>"
     )

@@ -484,8 +484,8 @@ def _drops(picture: Picture) -> str:
         else charts.empty(_nothing(picture, "Nothing was dropped.", BOOK_LEVELS))
     )
     waste = (
-        f"{plural(picture.expired, 'delivery', 'deliveries')} expired before anybody took them, "
-        f"{size(picture.expired_bytes)} stored in vain."
+        f"{plural(picture.expired, 'delivery', 'deliveries')} expired before they were received, "
+        f"{size(picture.expired_bytes)} stored for nothing."
         if picture.expired
         else _nothing(picture, "Nothing expired unread.", BOOK_LEVELS)
     )

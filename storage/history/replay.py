@@ -283,7 +283,7 @@ class Fold:
                 self._say(flat, f"session {session.incarnation} of {client_id!r} is gone")
                 del self.sessions[client_id]
             elif session.conn and session.conn_boot != self.boot:
-                self._say(flat, f"{client_id!r} is connected still, of boot {session.conn_boot}")
+                self._say(flat, f"{client_id!r} is still connected, of boot {session.conn_boot}")
         if self.is_complete and _number(flat, "count") != self._stored_before:
             self._say(flat, f"found {flat['count']} sessions, not {self._stored_before}")
         for (client_id, _), wills in self.wills.items():

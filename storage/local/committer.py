@@ -229,7 +229,7 @@ class Committer:
         return 0
 
     def _watermark_wait(self) -> float | None:
-        """Return how long to wait for a request before the watermark is due, None for ever."""
+        """Return the seconds to wait for a request until the watermark is due, None = no limit."""
         if self._watermark is None or self._sequence is None:
             return None
         if self._watermark.sequence >= self._sequence():

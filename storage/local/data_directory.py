@@ -59,7 +59,7 @@ class DataDirectory:
 
 
 def is_in_use(path: str | Path) -> bool:
-    """Tell whether a process holds the data directory at this moment; creates nothing."""
+    """Return whether a process holds the data directory now; creates nothing."""
     try:
         file = os.open(Path(path) / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

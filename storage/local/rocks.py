@@ -373,7 +373,7 @@ class RocksStore:
         """Make a consistent copy in the new directory `path` (hard links on one file system).
 
         Holds the GIL and syncs: 17 ms for 131 MiB. For maintenance, not for every minute. Raises
-        `Recoverable` when the copy failed and the database is unharmed.
+        `Recoverable` when only the copy failed.
         """
         try:
             Checkpoint(self._open_database()).create_checkpoint(str(path))

@@ -88,7 +88,7 @@ class Due:
         return key in self._removed
 
     def written(self) -> None:
-        """Tell that the batch with all changes so far was written to the store."""
+        """Forget the removals. Call it when the batch with all changes so far was written."""
         self._removed.clear()
 
     def come(self, now: int, count: int) -> list[Entry]:
