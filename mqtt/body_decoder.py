@@ -427,7 +427,7 @@ def _read_codes(reader: Reader, allowed: frozenset[int], kind: int) -> list[int]
     return codes
 
 
-def header_fault(first: int, version: int, from_client: bool) -> MqttError | None:
+def header_fault(first: int, version: int, *, from_client: bool) -> MqttError | None:
     """Return the error of a first byte, None if such a packet is allowed now, section 2.1.
 
     `version` 0 means that there was no CONNECT yet [MQTT-3.1.0-1].

@@ -73,23 +73,23 @@ _KIND_ROUTES: Final[dict[int, int]] = {
 }
 
 
-def _routes(version: int, from_client: bool) -> bytes:
+def _routes(version: int, *, from_client: bool) -> bytes:
     """Return the table first byte -> route for one state of a decoder."""
     table = bytearray(256)
     for first in range(256):
-        if body_decoder.header_fault(first, version, from_client) is None:
+        if body_decoder.header_fault(first, version, from_client=from_client) is None:
             table[first] = _KIND_ROUTES.get(first >> 4, _OTHER)
     return bytes(table)
 
 
 _ROUTES: Final[dict[tuple[int, bool], bytes]] = {
-    (0, True): _routes(0, True),
-    (3, True): _routes(3, True),
-    (4, True): _routes(4, True),
-    (5, True): _routes(5, True),
-    (3, False): _routes(3, False),
-    (4, False): _routes(4, False),
-    (5, False): _routes(5, False),
+    (0, True): _routes(0, from_client=True),
+    (3, True): _routes(3, from_client=True),
+    (4, True): _routes(4, from_client=True),
+    (5, True): _routes(5, from_client=True),
+    (3, False): _routes(3, from_client=False),
+    (4, False): _routes(4, from_client=False),
+    (5, False): _routes(5, from_client=False),
 }
 
 
@@ -152,13 +152,13 @@ class Decoder:
         linear in the bytes, however they are split: an incomplete packet is decoded only when as
         many bytes are there as its header requires.
         """
-        return cast(list[Packet], self._receive(data, False))
+        return cast(list[Packet], self._receive(data, gathers=False))
 
     def receive_runs(self, data: bytes) -> list[Received]:
         """Decode as `receive`, but join similar consecutive packets into runs."""
-        return self._receive(data, True)
+        return self._receive(data, gathers=True)
 
-    def _receive(self, data: bytes, gathers: bool) -> list[Received]:
+    def _receive(self, data: bytes, *, gathers: bool) -> list[Received]:
         found: list[Received] = []
         if self.error is not None:
             return found
@@ -192,7 +192,7 @@ class Decoder:
         """Decode as `go_on`, but join similar consecutive packets into runs."""
         self.is_held = False
         self._needed = 0
-        return self._receive(b"", True)
+        return self._receive(b"", gathers=True)
 
     def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
         """Append all complete packets in `data` to `found`; return where the incomplete one starts.
@@ -369,7 +369,7 @@ class Decoder:
 
     def _check_first(self, first: int) -> None:
         """Raise if no packet may start with `first` now. Every path checks this first."""
-        fault = body_decoder.header_fault(first, self.version, self._from_client)
+        fault = body_decoder.header_fault(first, self.version, from_client=self._from_client)
         if fault is not None:
             raise fault
 
@@ -434,7 +434,7 @@ class Decoder:
         except UnsupportedProtocolVersion as error:
             error.reads_as_five = self._reads_as_five(reader)
             raise
-        fault = body_decoder.header_fault(data[first], 0, True)
+        fault = body_decoder.header_fault(data[first], 0, from_client=True)
         if fault is not None:
             raise fault
         found = props.Properties()

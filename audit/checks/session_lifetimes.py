@@ -134,7 +134,7 @@ class Client:
             life = self._unheard(row)
         else:
             self._pass(life, row)
-        life.wills.settle(row.us, self._ends(row), self._found)
+        life.wills.settle(row.us, self._found, ended=self._ends(row))
         self._feeders[row.ev](row, life)
         if row.ev != BALANCE:
             if not row.ev.startswith("will_"):
@@ -161,7 +161,7 @@ class Client:
         if self._hole(life.last.gseq, self._node.boots[-1].last_gseq + 1):
             wills.leave_open(end_us, self._found, self._node, tolerance_us)
         else:
-            wills.settle(end_us, False, self._found)
+            wills.settle(end_us, self._found, ended=False)
             wills.judge(end_us, self._found, self._node, tolerance_us)
 
     # Order of rows, holes and boots
@@ -259,7 +259,7 @@ class Client:
         for life in list(self.lives.values()):
             if not life.ended:
                 self._pass(life, row)
-                life.wills.settle(row.us, False, self._found)
+                life.wills.settle(row.us, self._found, ended=False)
                 self._succeed(life, row)
         cleaned, self._cleaned = self._cleaned, None
         if row.sp:

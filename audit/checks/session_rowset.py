@@ -202,7 +202,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         table = F.broadcast(holders) if small else holders
         return rows.join(table, keys).where(held_then).withColumn("doubt", doubt)
 
-    def frame(rows: DataFrame, group: int, session: str, carried: bool) -> DataFrame:
+    def frame(rows: DataFrame, group: int, session: str, *, carried: bool) -> DataFrame:
         holder = (F.lit(group).alias("group"), F.col(session).alias("session"))
         same = ("node", "msg", "stream", "gseq", "ts", "to_gseq", "doubt")
         return rows.select(*holder, *same, F.lit(carried).alias("carried"))
@@ -213,9 +213,9 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
             joined(enqueued, sessions.where("NOT no_local"), ["node", "stream"]),
             0,
             "session",
-            False,
+            carried=False,
         ),
-        frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", False),
+        frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", carried=False),
     ]
     deaf = sessions.where("no_local")
     if not deaf.isEmpty():
@@ -224,7 +224,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         others = joined(enqueued, deaf, ["node", "stream"]).join(
             published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
         )
-        parts.append(frame(others, 0, "session", False))
+        parts.append(frame(others, 0, "session", carried=False))
     if view.boots_before:  # there was an earlier run
         columns = ["node", "gseq", "ts", "msg", "stream", "session", "position", "dup"]
         kept = on_disk(view, view.of(STILL_OWED, columns=columns))
@@ -236,10 +236,10 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         still = joined(lasting.where(of_sessions), sessions, ["node", "stream", "session"])
         theirs = joined(lasting.where(of_groups), shared, ["node", "stream"])
         parts += [
-            frame(ended.where(of_sessions), 0, "session", True),
-            frame(ended.where(of_groups), 1, "stream", True),
-            frame(still, 0, "session", True),
-            frame(theirs, 1, "stream", True),
+            frame(ended.where(of_sessions), 0, "session", carried=True),
+            frame(ended.where(of_groups), 1, "stream", carried=True),
+            frame(still, 0, "session", carried=True),
+            frame(theirs, 1, "stream", carried=True),
         ]
     return reduce(DataFrame.unionByName, parts)
 

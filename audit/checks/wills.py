@@ -152,7 +152,7 @@ class Wills:
             if will.due_us is not None:
                 will.due_us = min(will.due_us, us)
 
-    def settle(self, us: int, ended: bool, found: Findings) -> None:
+    def settle(self, us: int, found: Findings, *, ended: bool) -> None:
         """Judge wills published early or held back, now that the time is `us`."""
         if self._held is not None and us > self._held[1].us + SLACK_US:
             will, row = self._held
