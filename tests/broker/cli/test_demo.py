@@ -52,6 +52,14 @@ def test_the_show_ends_with_nothing_lost_and_leaves_nothing_behind(tmp_path: Pat
     assert os.listdir(tmp_path) == []
 
 
+def test_no_process_of_a_broker_outlives_it_and_writes_into_its_directory(tmp_path: Path) -> None:
+    """May the export of the history make files again while the directory is removed?"""
+    broker = demo.BrokerProcess(str(tmp_path / "data"), 0)
+    broker.kill()
+    assert (tmp_path / "data" / "db").is_dir()
+    assert list((tmp_path / "data").glob("history*")) == []
+
+
 @pytest.mark.parametrize(
     ("numbers", "status"),
     [
