@@ -528,6 +528,14 @@ def test_the_map_of_contributing_names_what_exists() -> None:
     assert not lost, "the map in CONTRIBUTING.md leads nowhere: " + ", ".join(lost)
 
 
+def test_the_table_of_packages_in_the_design_names_every_room() -> None:
+    _, _, text = (ROOT / "docs" / "design.md").read_text().partition("## Packages\n")
+    listed = re.findall(r"^\| `([\w.]+)` \|", text.partition("\n\n`broker` imports")[0], flags=re.M)
+    rooms = {_module(path.parent) for path in MODULES}
+    rooms = {room for room in rooms if room.count(".") < 2}
+    assert sorted(listed) == sorted(rooms | set(ACTING))
+
+
 def test_nothing_names_the_machine_it_was_written_on() -> None:
     places = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+|tmp/hf)/[\w.]")
     found = []
