@@ -89,7 +89,7 @@ class Quota:
             budget.accepted_end = self._log.end + 1
         return False
 
-    def parted(self, session: Session) -> None:
+    def session_offline(self, session: Session) -> None:
         """A session goes offline; one that leaves a backlog behind was in no budget."""
         if self._budgets and session.position < self._log.end:
             self._budgets.clear()

@@ -410,7 +410,7 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
     def around(original: Any, self: Wills, *entry: Any) -> None:
         postponed.append(lambda: original(self, *entry))
 
-    patcher.wrap(Wills, "come_due", around)
+    patcher.wrap(Wills, "fire_due", around)
 
 
 @mutant("sessions")

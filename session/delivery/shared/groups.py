@@ -86,7 +86,7 @@ class Groups:
         if group.members.pop(connection, None) is not None:
             del connection.group_keys[group.key()]
 
-    def is_deserted(self, group: Group) -> bool:
+    def is_empty(self, group: Group) -> bool:
         """Has the group lost its last session?"""
         return not group.members and not group.stored_members
 
@@ -116,7 +116,7 @@ class Groups:
     def invariants(self) -> Iterator[str]:
         """Yield what must hold of the groups and does not."""
         for key, group in self.by_key.items():
-            if self.is_deserted(group):
+            if self.is_empty(group):
                 yield f"group {key}: no member is left"
             if group.is_stored and group.entry.filter_id == 0:
                 yield f"group {key}: stored, but its filter has no stream"
