@@ -157,7 +157,7 @@ class AcknowledgeHandler:
         if entry & SOURCE_MASK == FROM_GROUP:
             self._shared.acknowledged(connection, packet_id, entry)
         else:
-            self._mailbox.finished(session, entry)
+            self._mailbox.remove(session, entry)
 
     def _go_on(self, connection: Connection, session: Session) -> None:
         """The session made progress: remember it, and send what has waited for the room."""

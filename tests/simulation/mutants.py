@@ -472,8 +472,8 @@ def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
 def dup_is_not_set(patcher: Patcher) -> None:
     """What is sent again does not say so."""
 
-    def around(original: Any, *arguments: Any, dup: bool) -> Any:
-        return original(*arguments)
+    def around(original: Any, *arguments: Any, dup: bool, **named: Any) -> Any:
+        return original(*arguments, **named)
 
     patcher.wrap(session.delivery.redelivery, "encode_delivery", around)
 
