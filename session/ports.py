@@ -42,7 +42,7 @@ class Verdict:
 
     __slots__ = ("identity", "ok", "reason_code")
 
-    def __init__(self, ok: bool, reason_code: int, identity: str) -> None:
+    def __init__(self, *, ok: bool, reason_code: int, identity: str) -> None:
         self.ok: bool = ok
         self.reason_code: int = reason_code  # CONNACK reason when refused, else 0
         self.identity: str = identity  # owner of the session; "" is the anonymous identity

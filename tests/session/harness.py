@@ -131,7 +131,7 @@ class SlowAuthenticator:
 
     def answer(self, client_id: str, *, ok: bool = True, reason_code: int = 0) -> None:
         """Answer one CONNECT."""
-        self.waiting.pop(client_id)(Verdict(ok, reason_code, ""))
+        self.waiting.pop(client_id)(Verdict(ok=ok, reason_code=reason_code, identity=""))
 
 
 class Client:

@@ -420,7 +420,7 @@ def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> N
     slow.answer("c")
     broker.settle()
     second.subscribe("t")
-    late(Verdict(True, 0, ""))
+    late(Verdict(ok=True, reason_code=0, identity=""))
     broker.settle()
     assert first.is_closed and not second.is_closed
     second.ping()
