@@ -1,9 +1,10 @@
-"""Builds the wheel: the modules of [tool.holdfast] compiled by mypyc, wherever a C compiler works.
+"""Build hook of the wheel: compiles the modules of [tool.holdfast] with mypyc if possible.
 
-`HOLDFAST_BUILD` decides: `auto` (unset) compiles if it can and makes a pure wheel otherwise,
-`compiled` fails if it cannot, `pure` never compiles. Must never fall back in silence: what was made
-and why goes into the wheel as `build.txt`, which `broker.build` reads. pip and `scripts/compile`
-both build by this; an editable installation runs the sources and is left alone.
+`HOLDFAST_BUILD` decides: `auto` (the default) compiles if it can and makes a pure wheel otherwise,
+`compiled` fails if it cannot compile, `pure` never compiles. Must never fall back silently: what
+was built and why is written into the wheel as `build.txt` of `broker`, which `broker.build` reads.
+pip and `scripts/compile` both use this hook; an editable installation runs the sources and does
+not.
 """
 
 import os
@@ -23,14 +24,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 VARIABLE: Final = "HOLDFAST_BUILD"
 PACKAGES: Final = "holdfast_mqtt/packages"  # where a wheel has our packages, as pyproject.toml says
 AUTO, COMPILED, PURE = "auto", "compiled", "pure"
-# The first word of broker/build.txt where nothing was compiled though nobody asked for that.
+# The first word of broker/build.txt if compiling failed and nobody asked for a pure wheel.
 FELL_BACK: Final = "fallback"
 
 COMPILE_SECONDS_MAX: Final = 3600  # a small ARM board takes a quarter of an hour
 LOG_LINES_SHOWN: Final = 30
-# The extension modules are one group, so that a call from one to another is a call in C. A C file
-# a module instead of one for all takes 60 % of the time and a quarter of the memory (190 MB), and
-# the code is as fast; so is -O2 (measured 2026-11-21).
+# The extension modules are one group, so that calls between them are C calls. One C file per module
+# takes 60 % of the time and a quarter of the memory (190 MB) of one file for all, and the code is
+# as fast; so is -O2 (measured 2026-11-21).
 GROUP: Final = "holdfast"
 OPTIMIZATION: Final = "3"
 PROBE: Final = "#include <Python.h>\nint probe(void) { return PY_MAJOR_VERSION; }\n"
@@ -42,17 +43,17 @@ class BuildFailed(Exception):
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """What hatchling asks before it makes the wheel."""
+    """The hook that hatchling calls when it builds the wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return what the build needs besides hatchling: nothing where nothing is compiled."""
+        """Return what the build needs besides hatchling: nothing unless it compiles."""
         wanted = _wanted()
         if wanted == PURE or (wanted == AUTO and _missing_compiler()):
             return []
         return list(_settings(Path(self.root))["compile-with"])
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile into a directory of our own and have its files taken into the wheel."""
+        """Compile into a temporary directory and add its files to the wheel."""
         if version == "editable":
             return
         self._directory = tempfile.TemporaryDirectory(prefix="holdfast-build-")
@@ -71,12 +72,12 @@ class CustomBuildHook(BuildHookInterface[Any]):
             taken[str(library)] = f"{PACKAGES}/{library.relative_to(place).as_posix()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what the wheel now holds."""
+        """Remove the temporary directory."""
         if version != "editable":
             self._directory.cleanup()
 
     def _build(self, place: Path) -> tuple[list[Path], str]:
-        """Return the extension modules made below `place`, or none, and what to say of it."""
+        """Return the extension modules built below `place`, if any, and the reason."""
         wanted = _wanted()
         if wanted == PURE:
             return [], f"{VARIABLE}={PURE}"
@@ -104,7 +105,7 @@ def _settings(root: Path) -> dict[str, list[str]]:
 
 
 def _missing_compiler() -> str:
-    """Return why nothing can be compiled here, "" if it can: tried, with Python.h."""
+    """Return why compiling is impossible here, "" if a test program with Python.h compiles."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if not shutil.which(compiler[0]):
         return f"no C compiler was found: {compiler[0]}"
@@ -118,7 +119,7 @@ def _missing_compiler() -> str:
         return ""
     if "Python.h" in ran.stderr:
         return "the C compiler finds no Python.h"
-    said = (ran.stderr.strip().splitlines() or ["without a word"])[-1]
+    said = (ran.stderr.strip().splitlines() or ["no output"])[-1]
     return f"the C compiler does not work: {said}"
 
 
@@ -132,7 +133,7 @@ def _compile(root: Path, place: Path) -> list[Path]:
         for pattern in _settings(root)["compiled"]
         for path in sorted(root.glob(pattern))
     ]
-    # All sources, because mypy wants the types of what the modules import, too.
+    # All sources, because mypy also needs the types of imported modules.
     for package in {module.split("/")[0] for module in modules}:
         skipped = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(root / package, place / package, ignore=skipped)
@@ -159,7 +160,7 @@ def _compile(root: Path, place: Path) -> list[Path]:
 
 
 def _run_mypyc(modules: list[str]) -> None:
-    """Compile `modules` of the working directory beside their sources; a process of its own."""
+    """Compile `modules` beside their sources in the working directory, in a separate process."""
     from concurrent.futures import ThreadPoolExecutor
 
     from mypyc.build import mypycify
@@ -167,7 +168,7 @@ def _run_mypyc(modules: list[str]) -> None:
     from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
     Path("mypy.ini").write_text(
-        # Foreign packages are not installed where a wheel is built: the same types everywhere.
+        # Third-party packages are not installed in a wheel build: use the same types everywhere.
         "[mypy]\nignore_missing_imports = True\nno_site_packages = True\ncache_dir = build/mypy\n"
     )
     extensions = mypycify(
@@ -179,7 +180,7 @@ def _run_mypyc(modules: list[str]) -> None:
         target_dir="build",
     )
     for extension in extensions:
-        extension.extra_compile_args.append("-Wno-error")  # a newer compiler warns of more
+        extension.extra_compile_args.append("-Wno-error")  # newer compilers warn about more
         if sys.platform == "linux":
             extension.extra_link_args.append("-Wl,-s")  # no symbols: half of the size
 

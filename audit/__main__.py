@@ -1,4 +1,4 @@
-"""`python -m audit` is `holdfast audit`."""
+"""Run `holdfast audit` as `python -m audit`."""
 
 import sys
 

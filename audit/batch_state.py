@@ -1,12 +1,12 @@
-"""What one run leaves for the next: which segments are consumed, boots, gaps, totals.
+"""The state that one run leaves for the next: consumed segments, boots, gaps, totals.
 
-A batch is a run over segments that no batch before has consumed. Its outputs are keyed by its
-number, and it is done when `state/batch-N.json` is there (written last, at once): a run that is
-killed before leaves nothing that counts, and the next one does the same batch again, over it.
+A batch is a run over segments that no earlier batch has consumed. Its outputs are keyed by its
+number. It is complete when `state/batch-N.json` exists, which is written last and atomically. If a
+run is killed before that, the next one repeats the batch and overwrites its outputs.
 
-Which segments are consumed is kept as ranges of seq per boot, so it stays small, and a segment of
-an older hour that arrives late is still seen to be new. Rows that are needed again (what is open)
-are kept as rows, in `state/rows/batch=N`.
+Consumed segments are stored as ranges of seq per boot. That is small, and a segment of an older
+hour that arrives late is still recognised as new. Rows needed again (of what is still open) are
+stored as rows, in `state/rows/batch=N`.
 """
 
 import json
@@ -29,7 +29,7 @@ Ranges = dict[str, list[tuple[int, int]]]  # "node/boot" -> ranges of seq, both 
 
 @dataclass(frozen=True)
 class State:
-    """What is known after a batch; batch -1 is before the first."""
+    """The state after a batch; batch -1 is before the first."""
 
     batch: int = -1
     segments: tuple[str, ...] = ()  # names of those this batch consumed
@@ -39,7 +39,7 @@ class State:
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def has(self, segment: Segment) -> bool:
-        """Tell whether a batch has consumed the segment."""
+        """Return whether a batch has consumed the segment."""
         return any(
             first <= segment.first_seq and segment.last_seq <= last
             for first, last in self.consumed.get(segment.key, ())
@@ -47,7 +47,7 @@ class State:
 
     def after(self, segments: Sequence[Segment], boots: Sequence[Boot], gaps: Sequence[Gap],
               totals: dict[str, dict[str, int]]) -> "State":  # fmt: skip
-        """Return the state when these segments are consumed, too."""
+        """Return the state after consuming these segments, too."""
         consumed = {key: list(ranges) for key, ranges in self.consumed.items()}
         for segment in segments:
             consumed.setdefault(segment.key, []).append((segment.first_seq, segment.last_seq))
@@ -62,14 +62,14 @@ class State:
 
 
 def rows_place(out: str, batch: int) -> str:
-    """Return where the rows that a batch keeps for the next are."""
+    """Return the place of the rows that a batch keeps for the next."""
     return join(out, "state", "rows", f"batch={batch}")
 
 
 def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
-    """Return the state after a batch, the last one by default; the empty state if there is none.
+    """Return the state after a batch, by default the last; the empty state if there is none.
 
-    Raises ValueError if the file is damaged, or of a version this code does not know.
+    Raises ValueError if the file is damaged or of an unknown version.
     """
     if batch is None:
         batch = max(batches(spark, out), default=-1)
@@ -97,13 +97,13 @@ def load(spark: SparkSession, out: str, batch: int | None = None) -> State:
 
 
 def batches(spark: SparkSession, out: str) -> list[int]:
-    """Return the numbers of the batches that are done."""
+    """Return the numbers of the complete batches."""
     names = list_files(spark, join(out, "state"), ".json")
     return sorted(int(match[1]) for name in names if (match := _NAME.search(name)))
 
 
 def save(spark: SparkSession, out: str, state: State) -> None:
-    """Make a batch count: durable when this returns."""
+    """Write the state, which completes its batch. Durable on return."""
     text = json.dumps({"version": STATE_VERSION, **asdict(state)}, indent=1)
     write_text(spark, _place(out, state.batch), text)
 
@@ -113,7 +113,7 @@ def _place(out: str, batch: int) -> str:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges with those that touch put together."""
+    """Return the ranges with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:

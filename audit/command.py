@@ -1,9 +1,9 @@
 """The command line: `holdfast audit run | watch | doctor`.
 
-Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = there is no verdict, because it
-could not be done; 64 = asked for in a wrong way (the usual 2 would look like a verdict); 130 =
-interrupted. Progress goes to stderr, the verdict to stdout. Nothing heavy is imported before it is
-needed, and nothing of the extra at all before it is known to be there.
+Exit status: 0 = ok, 2 = violated, 3 = unknown: the verdict. 1 = no verdict, because the audit
+failed; 64 = wrong usage (the usual 2 would look like a verdict); 130 = interrupted. Progress goes
+to stderr, the verdict to stdout. Heavy modules are imported only when needed, and those of the
+extra only after a check that it is installed.
 """
 
 import argparse
@@ -30,11 +30,11 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 64  # EX_USAGE of sysexits.h
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
-TRACE: Final = "HOLDFAST_AUDIT_TRACE"  # set: errors of Spark are shown whole
+TRACE: Final = "HOLDFAST_AUDIT_TRACE"  # if set, errors of Spark are shown in full
 LINE_MAX: Final = 400  # characters of an error
 OUT_DEFAULT: Final = "holdfast-audit"
 MEMORY_DEFAULT: Final = "2g"
-MEMORY_MIN_MIB: Final = 600  # Spark wants 450 MiB, and not all of what Java gets counts
+MEMORY_MIN_MIB: Final = 600  # Spark needs 450 MiB, and does not count all of Java's heap
 _MASTER: Final = re.compile(
     r"local(\[(\*|[1-9]\d*)(, *[1-9]\d*)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn"
 )
@@ -51,13 +51,13 @@ class AuditError(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit with 64: argparse's own 2 means `violated` here."""
+        """Exit with 64, because argparse's default of 2 means `violated` here."""
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast audit") -> int:
-    """Run the command line `arguments` (default: the process's) and return its exit status."""
+    """Run the command with `arguments` (default: those of the process); return its exit status."""
     options = build_parser(prog).parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -152,7 +152,7 @@ def _master(text: str) -> str:
 
 
 def run_once(options: argparse.Namespace) -> int:
-    """Audit what no run has audited, write the report, and return the verdict's exit status."""
+    """Audit the new segments, write the report, and return the verdict's exit status."""
     began = time.monotonic()
     if options.start is not None and options.end is not None and options.start >= options.end:
         raise AuditError(f"no time lies between {options.start} and {options.end}")
@@ -199,14 +199,14 @@ def run_watch(options: argparse.Namespace) -> int:
             every_s=options.every, progress=progress, settings=_settings(options), done=done,
         )  # fmt: skip
         if worst is None and options.every is not None:
-            return EXIT_INTERRUPTED  # before there was anything to judge
+            return EXIT_INTERRUPTED  # before any batch
         if worst is None:
             worst = _last_verdict(spark, options, progress)
     return worst
 
 
 def _last_verdict(spark: Any, options: argparse.Namespace, progress: "Progress") -> int:
-    """Say the verdict of the last batch once more: there was nothing new."""
+    """Print the verdict of the last batch again, because there was nothing new."""
     from audit import run as runs
     from audit.files import join
 
@@ -219,7 +219,7 @@ def _last_verdict(spark: Any, options: argparse.Namespace, progress: "Progress")
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Print what an audit needs; return 1 if something is missing."""
+    """Print what an audit needs and whether it is there; return 1 if something is missing."""
     findings = doctor.examine(history=options.history, out=options.out)
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
@@ -235,7 +235,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def _need(options: argparse.Namespace) -> None:
-    """Refuse what can be told to be wrong before anything is started or written."""
+    """Check the options and the machine before anything is started or written."""
     missing = doctor.missing_packages(find_spec)
     if missing:
         raise AuditError(f"{', '.join(missing)} not installed: {doctor.PIP}")
@@ -251,13 +251,13 @@ def _need(options: argparse.Namespace) -> None:
 
 
 def _is_submitted() -> bool:
-    """Tell whether spark-submit has started the JVM already."""
+    """Return whether spark-submit has already started the JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextlib.contextmanager
 def _only_one(out: str) -> Iterator[None]:
-    """Hold the lock of a local folder of results: two runs at once would mix their batches."""
+    """Lock a local folder of results: two runs at once would mix their batches."""
     if "://" in out:
         yield
         return
@@ -278,7 +278,7 @@ def _only_one(out: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _spark(options: argparse.Namespace) -> Iterator[Any]:
-    """Start Spark, and turn its failures, and the disk's, into one line."""
+    """Start Spark; turn its errors and those of the disk into one line."""
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
@@ -290,7 +290,7 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
     spark = None
     silence = logging.NullHandler()
     if not os.environ.get(TRACE):
-        logging.getLogger().addHandler(silence)  # or py4j tells of Ctrl-C in pages
+        logging.getLogger().addHandler(silence)  # otherwise py4j logs pages at Ctrl-C
     try:
         with _uninterrupted():
             spark = session("holdfast audit", options.master, memory)
@@ -307,14 +307,14 @@ def _spark(options: argparse.Namespace) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until Spark has started: a JVM that is left alone before runs on forever."""
+    """Delay Ctrl-C until Spark has started: a JVM abandoned before that runs forever."""
     pressed = []
     held = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     mine = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        # Spark's own, if it has set one meanwhile, also cancels its jobs.
+        # Keep a handler that Spark has set meanwhile: it also cancels its jobs.
         if signal.getsignal(signal.SIGINT) is mine:
             signal.signal(signal.SIGINT, held)
     if pressed:
@@ -322,12 +322,12 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _one_line(problem: Exception) -> str:
-    """Return the line of a Java stack that says what happened, or the first of another error."""
+    """Return the line with the cause in a Java stack, or the first line of another error."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     text = causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else ""
     if isinstance(problem, ValueError) and not causes:
-        return text[:LINE_MAX]  # it is our own sentence
+        return text[:LINE_MAX]  # our own message
     return f"{type(problem).__name__}: {text[:LINE_MAX]} ({TRACE}=1 shows all)"
 
 
@@ -360,7 +360,7 @@ def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> s
 
 
 def _say(document: dict[str, Any], place: str) -> None:
-    """Print the verdict: what is wrong, what cannot be told, and where to look."""
+    """Print the verdict: violations, what is unknown, and the place of the report."""
     print(f"verdict: {document['status']}")
     for name, found in document["invariants"].items():
         if found["status"] == "violated":

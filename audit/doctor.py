@@ -1,7 +1,7 @@
-"""What an audit needs, whether it is here, and how to get it. Standard library only.
+"""Check what an audit needs and how to get it. Standard library only.
 
-Everything is looked up without importing it, so that the answer comes at once and also where
-nothing is installed. `NEEDS` is what the extra `audit` pins.
+Packages are looked up without importing them, so the answer comes at once, and also where nothing
+is installed. `NEEDS` is what the extra `audit` pins.
 """
 
 import os
@@ -27,7 +27,7 @@ NEEDS: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "numpy": ((1, 26), (3,)),
 }
 GIB: Final = 1 << 30
-MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python's workers and the system
+MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python workers and the system
 SCRATCH_MIN: Final = 2 * GIB  # shuffles of 10 million events take about 1 GiB
 
 _SEGMENT: Final = re.compile(r"-\d{8}-\d{16}-\d{16}\.parquet$")  # how its name ends
@@ -42,7 +42,7 @@ _JAVA_HELP: Final = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `help` says how to get it; empty where all is well."""
+    """The result of one check. `help` says how to get what is missing, "" if nothing is."""
 
     name: str
     state: str  # "ok", "missing" or "warning"
@@ -51,7 +51,7 @@ class Finding:
 
 
 def examine(*, history: str | None, out: str) -> list[Finding]:
-    """Return everything an audit needs, found or not."""
+    """Return a finding for everything an audit needs."""
     findings = [_python(), java()]
     findings += [_package(name) for name in NEEDS]
     findings += [_memory(), _scratch(), _writable(out)]
@@ -61,7 +61,7 @@ def examine(*, history: str | None, out: str) -> list[Finding]:
 
 
 def system() -> str:
-    """Return the kind of system, as far as installing things is concerned."""
+    """Return the kind of system, which decides how packages are installed."""
     if os.environ.get("CONDA_PREFIX"):
         return "conda"
     if sys.platform == "darwin":
@@ -70,12 +70,12 @@ def system() -> str:
 
 
 def java_help() -> str:
-    """Return how to get Java here."""
+    """Return how to install Java on this system."""
     return _JAVA_HELP[system()]
 
 
 def java() -> Finding:
-    """Find the Java that Spark will start: JAVA_HOME's, or the first on the PATH."""
+    """Find the Java that Spark will start: that of JAVA_HOME, or the first on the PATH."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if command is None:
@@ -128,7 +128,7 @@ def _package(name: str) -> Finding:
 
 
 def _memory() -> Finding:
-    """Look at what is free; a container's limit counts, too."""
+    """Check the free memory, also against a container's limit."""
     numbers = [number for number in (_available(), _container_limit()) if number is not None]
     if not numbers:
         return Finding("memory", "warning", "cannot be found out here", "3 GiB should be free")

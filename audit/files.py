@@ -1,7 +1,7 @@
-"""Small files of an audit, wherever it runs: listing, reading, and replacing one at once.
+"""Small files of an audit, local or remote: list, read, and replace atomically.
 
-A place with a scheme (`s3a://`, `hdfs://`, `gs://`) is Hadoop's, reached through Spark's JVM, so
-that whatever Spark can read can be listed. Everything else is the local disk.
+A place with a scheme (`s3a://`, `hdfs://`, `gs://`) is accessed with Hadoop through Spark's JVM, so
+everything that Spark can read can be listed. Everything else is on the local disk.
 """
 
 import os
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 
 def is_local(place: str) -> bool:
-    """Tell whether a place is on this machine's disk."""
+    """Return whether a place is on the local disk."""
     return "://" not in place or place.startswith("file://")
 
 
@@ -28,7 +28,7 @@ def join(place: str, *names: str) -> str:
 def list_files(spark: SparkSession, place: str, suffix: str) -> list[str]:
     """Return all files below `place` that end with `suffix`, sorted; none if it does not exist.
 
-    Names that start with a dot or an underscore are nobody's business, as they are for Spark.
+    Ignores names that start with a dot or an underscore, like Spark.
     """
     if is_local(place):
         found = [str(path) for path in local_path(place).rglob(f"*{suffix}") if path.is_file()]
@@ -59,12 +59,12 @@ def read_text(spark: SparkSession, place: str) -> str:
 
 
 def write_text(spark: SparkSession, place: str, text: str) -> None:
-    """Replace a small file: after this it has the new text, durably; before, the old or none."""
+    """Replace a small file atomically. Durable on return."""
     if is_local(place):
         _write_local(local_path(place), text.encode())
         return
     path, system = _hadoop(spark, place)
-    stream = system.create(path, True)  # object stores show a file when it is closed, not before
+    stream = system.create(path, True)  # object stores show a file only when it is closed
     try:
         stream.write(bytearray(text.encode()))
     finally:
@@ -87,7 +87,7 @@ def _write_local(path: Path, content: bytes) -> None:
 
 
 def _hadoop(spark: SparkSession, place: str):  # type: ignore[no-untyped-def] # objects of the JVM
-    """Return Hadoop's path and file system of a place."""
+    """Return the Hadoop path and file system of a place."""
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)  # type: ignore[union-attr]
     configuration = context._jsc.hadoopConfiguration()
@@ -95,6 +95,6 @@ def _hadoop(spark: SparkSession, place: str):  # type: ignore[no-untyped-def] # 
 
 
 def remove(spark: SparkSession, place: str) -> None:
-    """Remove a folder and all in it, if it is there."""
+    """Remove a folder with everything in it, if it exists."""
     path, system = _hadoop(spark, place)
     system.delete(path, True)

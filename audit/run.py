@@ -1,9 +1,9 @@
 """One run of the audit: new segments in, tables and a verdict out.
 
-The order is what makes a run repeatable: tables of the batch are written over whatever an earlier
-attempt left, then the verdict, and last the state that makes the batch count (`audit.batch_state`).
-Each part of the audit is a module with `check`, and perhaps `carry` and `tables`; PARTS names them
-all.
+The order makes a run repeatable: first the tables of the batch are written, over those of an
+earlier attempt, then the verdict, and last the state that completes the batch
+(`audit.batch_state`). Each part of the audit is a module with `check`, and optionally `carry` and
+`tables`; PARTS lists them all.
 """
 
 import json
@@ -50,7 +50,7 @@ class Part:
 
     name: str
     check: Callable[[View], list[Outcome]]
-    # What the next batch has to see again.
+    # The rows that the next batch needs.
     carry: Callable[[View], Kept] | None = None
     # Tables to write, by name.
     tables: Callable[[View], dict[str, DataFrame]] | None = None
@@ -68,13 +68,13 @@ PARTS: Final = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run says; `document` is what verdict.json holds."""
+    """The verdict of a run; `document` is the content of verdict.json."""
 
     document: dict[str, Any]
 
     @property
     def status(self) -> Status:
-        """Return the verdict about the batch."""
+        """Return the verdict for the batch."""
         status: Status = self.document["status"]
         return status
 
@@ -85,7 +85,7 @@ class Verdict:
 
 
 class NothingToAudit(Exception):
-    """There is no segment, and there never was one."""
+    """There is no segment, and no earlier batch."""
 
 
 def run(
@@ -102,16 +102,16 @@ def run(
     parts: Sequence[Part] = PARTS,
     from_db: str | None = None,
 ) -> Verdict:
-    """Audit the segments that no batch has consumed; return the verdict, which is on disk then.
+    """Audit the segments that no batch has consumed; return the verdict, which is then on disk.
 
-    `only` names the segments that may be new: what a stream handed out.
-    `batch` does a batch again that is done already, with the same segments. Without new segments
-    the last verdict is returned once more. Raises NothingToAudit if there is none, ValueError if
-    the state in `out_dir` is of another version.
+    `only` limits the new segments to these names, as handed out by a stream. `batch` repeats a
+    complete batch with the same segments. Without new segments the last verdict is returned again.
+    Raises NothingToAudit if there is none, ValueError if the state in `out_dir` is of another
+    version.
 
-    `from_db` is a checkpoint or a data directory: what it holds and no segment has is audited, too.
-    That is a look ahead: the batch does not count, and the next run does it again with segments.
-    Raises SourceError if there is no database of ours.
+    `from_db` is a checkpoint or a data directory whose events without a segment are audited, too.
+    The state of such a batch is not kept: the next run repeats it with segments. Raises SourceError
+    if there is no Holdfast database.
     """
     found = segments.find(spark, history_dir, start, end)
     before = state.load(spark, out_dir, None if batch is None else batch - 1)
@@ -164,9 +164,9 @@ def _last_verdict(
 
 @contextmanager
 def _shelf(spark: SparkSession, out_dir: str) -> Iterator[Shelf]:
-    """Lend a shelf that nobody else has, and clear it away.
+    """Provide a shelf for this run only, and remove it at the end.
 
-    On a local disk one run has `out_dir` to itself, so what a killed one left goes too.
+    On a local disk a run has `out_dir` to itself, so files left by a killed run are removed too.
     """
     work = join(out_dir, "state", "work")
     if is_local(out_dir):
@@ -211,13 +211,13 @@ def _rows_ahead(
     found: Sequence[Segment],
     before: state.State,
 ) -> DataFrame:
-    """Return what a database holds and no segment has; read once, as a live one goes on."""
+    """Return a database's events without a segment; read once, because a live database changes."""
     exported: dict[tuple[str, int], int] = {}
     ends = [((segment.node, segment.boot), segment.last_seq) for segment in found]
     ends += [((boot.node, boot.boot), boot.last_seq) for boot in before.boots]
     for key, seq in ends:
         exported[key] = max(seq, exported.get(key, 0))
-    # Only here: it needs the storage engine, which the driver of a cluster may not have.
+    # Imported here: it needs the storage engine, which the driver of a cluster may lack.
     from audit.database.spark_source import frame_beyond
 
     place = join(out_dir, "state", "database")
@@ -254,7 +254,7 @@ def _totals(
 def _document(
     view: View, good: Sequence[Segment], outcomes: list[Outcome], after: state.State
 ) -> dict[str, Any]:
-    """Return verdict.json but for `facts`: the batch, and the totals of all batches so far."""
+    """Return verdict.json without `facts`: the batch, and the totals of all batches so far."""
     return {
         "version": VERDICT_VERSION,
         "status": overall(outcomes),
@@ -284,7 +284,7 @@ def _document(
 
 
 def _facts(view: View, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what this batch has rows of, what was dropped and why, and what the checks counted."""
+    """Return facts about this batch: rows by event, drops by reason, and counts of the checks."""
     fresh = view.events.where(~F.col("carried")).select("ev", "dup", "reason", "count")
     is_drop = F.col("ev") == "msg_dropped"
     counted = fresh.groupBy("ev", F.when(is_drop, F.col("reason")).alias("reason")).agg(

@@ -1,8 +1,8 @@
-"""The Spark session of an audit: every setting that a local run, or a cluster, needs to be right.
+"""The Spark session of an audit, with the settings that a local run or a cluster needs.
 
-The settings are answers to traps, each named beside its line. Besides, Spark's Python workers must
-find our packages, which are on the path of our own processes only: workers of this machine are told
-where they are, and to a cluster they are sent.
+Each setting avoids a problem, which is named beside it. Spark's Python workers must find our
+packages too, which are only on the path of our own processes: workers of this machine are told the
+folder, and a cluster is sent an archive.
 """
 
 import atexit
@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-# Shuffles of a local run: enough that a task of 10 million events sorts in memory on 2 GB, and no
-# more than the tiny histories of tests can bear.
+# Shuffle partitions of a local run: enough that tasks for 10 million events sort in 2 GB of memory,
+# and few enough for the tiny histories of tests.
 LOCAL_SHUFFLES_MIN: Final = 8
-# What fails is said once, in one line, by the command; Spark's own pages only if they are wanted.
+# The command prints an error once, in one line. Spark's own log is shown only on request.
 _LOG_LEVEL: Final = "ERROR" if os.environ.get("HOLDFAST_AUDIT_TRACE") else "FATAL"
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -30,8 +30,8 @@ PACKAGES: Final = Path(__file__).resolve().parents[1]  # the folder that holds o
 SENT: Final = ("audit", "mqtt", "session", "storage")  # to a cluster: `audit`, and what it imports
 
 # A run compiles hundreds of small programs, each for one query. The optimizing compiler took 110 s
-# of two cores, more than what it compiled; ten times as patient it takes 77 s, and the whole run
-# 258 instead of 291 CPU seconds (10 million events, 2026-11-22).
+# of CPU time, more than the programs themselves; with thresholds ten times as high it takes 77 s,
+# and the whole run 258 instead of 291 CPU seconds (10 million events, 2 cores, 2026-11-22).
 LATE_COMPILER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -48,33 +48,33 @@ _ARROW: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 
-# In force everywhere, a cluster too.
+# Settings for every run, also on a cluster.
 SETTINGS: Final[dict[str, str]] = {
-    "spark.sql.session.timeZone": "UTC",  # or minutes and dates depend on the machine
+    "spark.sql.session.timeZone": "UTC",  # otherwise minutes and dates depend on the machine
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, never a wrong number
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # hour=03 stays "03"
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Histories are 1 byte per event in files, and 30 times that in memory: or Spark takes millions
-    # of rows for few, and copies them to every task.
+    # Histories take 1 byte per event in files and 30 in memory. Without this Spark underestimates
+    # frames of millions of rows, and copies them to every task.
     "spark.sql.sources.fileCompressionFactor": "30.0",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.ui.showConsoleProgress": "false",
     "spark.executorEnv.PYTHONSAFEPATH": "1",  # or workers import from their working directory first
 }
 
-# Only where the driver is the whole cluster.
+# Settings for local runs, where the driver is the whole cluster.
 LOCAL_SETTINGS: Final[dict[str, str]] = {
-    "spark.driver.bindAddress": "127.0.0.1",  # or it listens on the first address of the machine
+    "spark.driver.bindAddress": "127.0.0.1",  # otherwise it listens on the machine's first address
     "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",  # or it opens port 4040
+    "spark.ui.enabled": "false",  # otherwise it opens port 4040
     "spark.executorEnv.PYTHONPATH": str(PACKAGES),  # a worker does not get the path of its driver
     # With 2 GB the parallel collector takes 84 s where G1 takes 111 s (10 million events, 2 cores).
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseParallelGC {LATE_COMPILER} -Dlog4j2.configurationFile=file:{LOG_SETTINGS}"
         f" -Dholdfast.spark.log={_LOG_LEVEL}"
     ),
-    # Or the sizes of a few hundred segments are asked for by a job of their own.
+    # Otherwise Spark starts a job to get the sizes of a few hundred segments.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
@@ -90,11 +90,11 @@ def session(
 ) -> SparkSession:
     """Return the Spark session of this process, started with the settings of an audit.
 
-    `master` is any Spark master; without one it is what spark-submit says, or else `local[*]`.
-    `memory` is the driver's ("2g"); it only counts if no JVM runs yet. `conf` goes over everything.
+    `master` is any Spark master; the default is that of spark-submit, or else `local[*]`. `memory`
+    is the driver's ("2g"); it has an effect only if no JVM runs yet. `conf` overrides everything.
     Raises pyspark's PySparkRuntimeError (JAVA_GATEWAY_EXITED) if there is no Java 17.
     """
-    # Or workers run the first `python3` on the PATH, which knows neither pyspark nor pyarrow.
+    # Otherwise workers run the first `python3` on the PATH, which may lack pyspark and pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
@@ -106,7 +106,7 @@ def session(
     if master is not None:
         builder = builder.master(master)
         if is_local:
-            # Or Spark warns that the name of the machine resolves to a loopback address.
+            # Otherwise Spark warns that the host name resolves to a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             settings |= LOCAL_SETTINGS
             settings["spark.sql.shuffle.partitions"] = str(_local_shuffles(master))
@@ -125,7 +125,7 @@ def session(
 def frame_of(
     spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str | StructType
 ) -> DataFrame:
-    """Return a few rows as a frame that Spark plans with: no worker is asked for them.
+    """Return a few rows as a frame that is part of the plan, so that no worker computes it.
 
     `schema` is a type, or its DDL ("node string, seq long").
     """

@@ -1,9 +1,9 @@
 """The audit as a stream: Structured Streaming finds the new segments, a run audits them.
 
-Spark's file source remembers in its checkpoint which segments it has handed out. Each of its
-micro-batches becomes one run over exactly those segments; a run keys its tables by its own batch
-and counts only when its state is written, so a micro-batch that Spark plays again after a crash
-either finishes what it began, over its own files, or finds all its segments consumed.
+Spark's file source records in its checkpoint which segments it has handed out. Each micro-batch
+becomes one run over exactly those segments. A run keys its tables by its own batch number and is
+complete only when its state is written. So a micro-batch that Spark repeats after a crash either
+overwrites its own files, or finds that all its segments are consumed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from audit.files import join
 from audit.input.batch_view import Settings
 from audit.run import Part, Progress
 
-# Names of segments, as a pattern of Hadoop; other files are left alone.
+# Names of segments, as a Hadoop glob; other files are ignored.
 SEGMENTS: Final = f"*-{'[0-9]' * 8}-{'[0-9]' * 16}-{'[0-9]' * 16}.parquet"
-# What Spark's source of whole files has to be told; the content is never read.
+# The schema that Spark's source of whole files requires; the content is never read.
 FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
 
 Done = Callable[[dict[str, Any], int], None]
@@ -37,20 +37,20 @@ def watch(
     done: Done,
     parts: Sequence[Part] = runs.PARTS,
 ) -> None:
-    """Audit what is there and, with `every_s`, what comes, until interrupted.
+    """Audit all present segments and, with `every_s`, new ones until interrupted.
 
-    `done` is told each verdict document and its exit code. Raises what a run raises, and Spark's
-    StreamingQueryException if it is the stream itself that fails.
+    Calls `done` with each verdict document and its exit code. Raises the errors of a run, and
+    Spark's StreamingQueryException if the stream itself fails.
     """
     failed: list[Exception] = []
 
     def audit(batch: DataFrame, number: int) -> None:
-        """Audit one micro-batch; what fails would be buried in a stack of Spark's."""
+        """Audit one micro-batch; keep an error, which Spark would bury in its own stack."""
         try:
             audit_segments(batch, number)
         except (PySparkException, Py4JError, OSError, ValueError) as problem:
             failed.append(problem)
-            # Spark passes on every line of a stack, and chokes on long ones.
+            # Spark forwards every line of a stack, and fails on long ones.
             raise RuntimeError("the run failed") from None
 
     def audit_segments(batch: DataFrame, number: int) -> None:
@@ -64,7 +64,7 @@ def watch(
         )  # fmt: skip
         done(verdict.document, verdict.exit_code)
 
-    # Only names are asked for, so no file is opened here: a torn one is the run's to judge.
+    # Only names are selected, so no file is opened here: the run deals with torn files.
     source = (
         spark.readStream.format("binaryFile")
         .schema(FILE_SCHEMA)

@@ -1,7 +1,7 @@
-"""What spark-submit runs: `spark-submit [OPTIONS] submit.py run --history DIR --out DIR`.
+"""The script for spark-submit: `spark-submit [OPTIONS] submit.py run --history DIR --out DIR`.
 
-The arguments are those of `holdfast audit`; the master and the memory are spark-submit's. See
-docs/audit.md for a cluster.
+The arguments are those of `holdfast audit`; give master and memory to spark-submit. See
+docs/audit.md about clusters.
 """
 
 import sys

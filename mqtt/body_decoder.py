@@ -1,9 +1,9 @@
-"""Decoding of what follows the fixed header, packet by packet, off the hot path.
+"""Decode packet bodies (what follows the fixed header) off the hot path.
 
-Must never look beyond its packet or keep anything between packets. Each function reads one whole
-body: leftover bytes are malformed. The usual PUBLISH and the acknowledgements do not come through
-here, see `mqtt.decoder`. `from_client` tells the direction, which decides over reason codes and a
-few properties.
+Must never read beyond its packet or keep anything between packets. Each function reads one whole
+body: leftover bytes are malformed. The usual PUBLISH and the acknowledgements are decoded in
+`mqtt.decoder`. `from_client` is the direction, which decides the allowed reason codes and a few
+properties.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ from mqtt.properties import Properties
 from mqtt.topics import SHARE_PREFIX
 from mqtt.wire import Reader, text
 
-# Topic filters in one SUBSCRIBE or UNSUBSCRIBE: each costs objects, whatever its size.
+# Topic filters in one SUBSCRIBE or UNSUBSCRIBE: each costs objects, however small.
 FILTERS_MAX: Final = 16_384
 PROTOCOL_NAME: Final = b"MQTT"
 PROTOCOL_NAME_V3: Final = b"MQIsdp"  # MQTT 3.1, before the standard
@@ -50,7 +50,7 @@ _USER_NAME: Final = 0x80
 
 
 def read_topic(raw: bytes, field: str = "topic") -> str:
-    """Decode the bytes of a topic name; fail unless it may be published to [MQTT-3.3.2-2]."""
+    """Decode the bytes of a topic name; raise if it has wildcards [MQTT-3.3.2-2]."""
     topic = text(raw, field)
     if "+" in topic or "#" in topic:
         raise MalformedPacket(f"{field} holds a wildcard", reasons.TOPIC_NAME_INVALID)
@@ -73,14 +73,14 @@ def read_protocol(reader: Reader) -> int:
         )
     problem = f"protocol name {name[:8]!r}: expected b'MQTT'"
     if version == packets.V5:
-        raise UnsupportedProtocolVersion(problem, version)  # it can be told: section 3.1.2.1
+        raise UnsupportedProtocolVersion(problem, version)  # can be answered: section 3.1.2.1
     raise ProtocolError(problem, reasons.UNSUPPORTED_PROTOCOL_VERSION)
 
 
 def read_connect(
     reader: Reader, version: int, user_properties_max: int, found: Properties
 ) -> Connect:
-    """Read CONNECT after its protocol version; fills `found`, as far as it gets if it fails."""
+    """Read CONNECT after its protocol version, filling `found` up to the first error."""
     flags = reader.byte("connect flags")
     _check_connect_flags(flags, version)
     keep_alive = reader.two_bytes("keep alive")
@@ -91,8 +91,8 @@ def read_connect(
                 raise ProtocolError("authentication data without authentication method")
     client_id = reader.string("client id")
     will = _read_will(reader, flags, version, user_properties_max) if flags & _WILL else None
-    # MQTT 3.1, CONNECT, "User name and password flags": for the sake of older clients the end of
-    # the packet counts for more than the flags.
+    # MQTT 3.1, CONNECT, "User name and password flags": for older clients the end of the packet
+    # takes precedence over the flags.
     ends = version == packets.V3 and reader.position == reader.end
     username = reader.string("user name") if flags & _USER_NAME and not ends else None
     ends = version == packets.V3 and reader.position == reader.end
@@ -120,7 +120,7 @@ def read_connect(
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
-    is_old = version == packets.V3  # it does not use bit 0, nor what belongs to a will without one
+    is_old = version == packets.V3  # ignores bit 0, and the will's bits if there is no will
     if flags & _RESERVED and not is_old:
         raise MalformedPacket("connect flags: reserved bit 0 is set")  # [MQTT-3.1.2-3]
     if flags & _WILL:
@@ -161,7 +161,7 @@ def read_body(
 ) -> Packet:
     """Read the body of a packet of type `kind`, which is neither CONNECT nor PUBLISH.
 
-    The caller has checked that this type may come from this side in this version.
+    The caller has checked that the sender may send this type in this version.
     """
     if packets.PUBACK <= kind <= packets.PUBCOMP:
         return _read_acknowledgement(kind, reader, version, user_properties_max)
@@ -260,7 +260,7 @@ def _check_count(count: int) -> None:
 
 
 def _read_filter(reader: Reader) -> str:
-    """Read a topic filter; whether its wildcards are well placed is answered per filter, later."""
+    """Read a topic filter; its wildcards are checked later, because each filter gets an answer."""
     topic_filter = reader.string("topic filter")
     if not topic_filter:
         raise ProtocolError("topic filter is empty")  # [MQTT-4.7.3-1]
@@ -268,7 +268,7 @@ def _read_filter(reader: Reader) -> str:
 
 
 def _subscription(topic_filter: str, options: int) -> Subscription:
-    """Take the v5 options byte apart, section 3.8.3.1."""
+    """Decode the v5 options byte, section 3.8.3.1."""
     if options & 0xC0:
         raise MalformedPacket("subscription options: reserved bits are set")  # [MQTT-3.8.3-5]
     qos = options & 3
@@ -354,7 +354,7 @@ def _read_auth(reader: Reader, from_client: bool, user_properties_max: int) -> A
 def _read_connack(reader: Reader, version: int, user_properties_max: int) -> Connack:
     flags = reader.byte("connect acknowledge flags")
     if version == packets.V3:
-        flags = 0  # reserved in MQTT 3.1, whatever it is
+        flags = 0  # reserved in MQTT 3.1 and ignored
     if flags > 1:
         raise MalformedPacket("connect acknowledge flags: reserved bits are set")  # [MQTT-3.2.2-1]
     code = reader.byte("reason code")
@@ -427,10 +427,10 @@ def _read_codes(reader: Reader, allowed: frozenset[int], kind: int) -> list[int]
     return codes
 
 
-def header_fault(first: int, version: int, from_client: bool) -> MqttError | None:
-    """Say what is wrong with a first byte, None if such a packet may come now, section 2.1.
+def header_fault(first: int, version: int, *, from_client: bool) -> MqttError | None:
+    """Return the error of a first byte, None if such a packet is allowed now, section 2.1.
 
-    `version` 0 means that CONNECT is still to come [MQTT-3.1.0-1].
+    `version` 0 means that there was no CONNECT yet [MQTT-3.1.0-1].
     """
     kind = first >> 4
     flags = first & 15
@@ -443,7 +443,7 @@ def header_fault(first: int, version: int, from_client: bool) -> MqttError | Non
         if flags & 14 == 8 and version != packets.V3:
             return MalformedPacket("PUBLISH with DUP at QoS 0")  # [MQTT-3.3.1-2]
     elif version == packets.V3:
-        pass  # MQTT 3.1 has DUP on what is sent again, and says of the others "not used"
+        pass  # MQTT 3.1 sets DUP on packets sent again; the other flags are "not used"
     elif flags != (2 if kind in (packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE) else 0):
         return MalformedPacket(f"{name} with fixed header flags {flags:04b}")  # [MQTT-2.1.3-1]
     if version == 0:

@@ -1,8 +1,8 @@
-"""Cuts a byte stream into control packets: `receive(data)` returns the packets that got complete.
+"""Decode a byte stream into control packets: `receive(data)` returns the completed packets.
 
-Must never let an exception out for what the peer sent: a broken stream ends in `error`, after the
-packets before the fault. Does not know connection state beyond "was there a CONNECT", so what
-depends on more (aliases, quotas, capabilities) is judged above. The usual PUBLISH and the
+Must never raise for what the peer sent: a broken stream sets `error`, after the packets before the
+fault were returned. Of the connection it knows only whether there was a CONNECT, so rules that need
+more (aliases, quotas, capabilities) are checked by its callers. The usual PUBLISH and the
 acknowledgements are decoded here, in one loop without a call per field; the rest is in
 `mqtt.body_decoder`.
 """
@@ -21,31 +21,32 @@ from mqtt.wire import VARINT_MAX, Reader
 Role: TypeAlias = Literal["server", "client"]
 
 PACKET_SIZE_MAX: Final = VARINT_MAX + 5  # bytes, fixed header included
-# Room for a CONNECT with client id, will payload, user name and password of full length, before
-# anybody has proved who they are.
+# Room for client id, will payload, user name and password of full length. It limits what a client
+# can send before it is authenticated.
 CONNECT_SIZE_MAX: Final = 4 * 65_536
-# User properties in one packet: each costs three objects, whatever its size.
+# User properties in one packet: each costs three objects, however small.
 USER_PROPERTIES_MAX: Final = 1024
 
-# Validated topics by their raw bytes: a topic seen before costs one look-up. Bounded in entries and
-# in the size of a key, because the peers choose both; 65,536 x 256 bytes twice is 32 MiB at worst.
+# Cache of validated topics by their raw bytes: a topic seen before costs one look-up. Entries and
+# the size of a key are limited, because peers choose both; 65,536 x 256 bytes, twice, is 32 MiB at
+# worst.
 TOPICS_MAX: Final = 65_536
 TOPIC_KEPT_SIZE_MAX: Final = 256
 _topics: Final[dict[bytes, str]] = {}
 
-# The same for property blocks of PUBLISH: publishers tend to send one block with every message.
+# The same for property blocks of PUBLISH: publishers often send the same block with every message.
 BLOCKS_MAX: Final = 4_096
 BLOCK_KEPT_SIZE_MAX: Final = 256
 _blocks: Final[dict[bytes, props.PublishProperties]] = {}
 
-# Packets in one run: whoever handles them bounds its work between two of them.
+# Packets in one run: a run is handled without a pause, so this bounds the work.
 RUN_MAX: Final = 64
 
-# First bytes of the PUBLISHes that make runs: QoS 0 or 1, no DUP, no RETAIN.
+# First bytes of PUBLISHes that can be in a run: QoS 0 or 1, no DUP, no RETAIN.
 _PLAIN_0: Final = 0x30
 _PLAIN_1: Final = 0x32
 
-# PUBACKs without a reason are two words each: this one, and the packet id.
+# A PUBACK without a reason is two 16-bit words: this one, and the packet id.
 _PUBACK_WORD: Final = 0x4002
 _WORDS: Final[list[struct.Struct]] = [
     struct.Struct(f">{2 * count}H") for count in range(RUN_MAX + 1)
@@ -72,33 +73,33 @@ _KIND_ROUTES: Final[dict[int, int]] = {
 }
 
 
-def _routes(version: int, from_client: bool) -> bytes:
+def _routes(version: int, *, from_client: bool) -> bytes:
     """Return the table first byte -> route for one state of a decoder."""
     table = bytearray(256)
     for first in range(256):
-        if body_decoder.header_fault(first, version, from_client) is None:
+        if body_decoder.header_fault(first, version, from_client=from_client) is None:
             table[first] = _KIND_ROUTES.get(first >> 4, _OTHER)
     return bytes(table)
 
 
 _ROUTES: Final[dict[tuple[int, bool], bytes]] = {
-    (0, True): _routes(0, True),
-    (3, True): _routes(3, True),
-    (4, True): _routes(4, True),
-    (5, True): _routes(5, True),
-    (3, False): _routes(3, False),
-    (4, False): _routes(4, False),
-    (5, False): _routes(5, False),
+    (0, True): _routes(0, from_client=True),
+    (3, True): _routes(3, from_client=True),
+    (4, True): _routes(4, from_client=True),
+    (5, True): _routes(5, from_client=True),
+    (3, False): _routes(3, from_client=False),
+    (4, False): _routes(4, from_client=False),
+    (5, False): _routes(5, from_client=False),
 }
 
 
 class Decoder:
-    """Decodes what arrives on one connection.
+    """Decodes the bytes received on one connection.
 
-    `role` is ours: "server" decodes what clients send and takes the version from CONNECT (a
-    `version` given means that CONNECT is already behind us), "client" decodes what a server sends
-    and needs the `version`. `maximum_packet_size` is in bytes with the fixed header, 0 = only the
-    format's own limit.
+    `role` is that of the receiver. "server" decodes what clients send and takes the version from
+    CONNECT (pass a `version` if CONNECT was already read). "client" decodes what a server sends and
+    needs the `version`. `maximum_packet_size` is in bytes with the fixed header, 0 = only the limit
+    of the format.
     """
 
     __slots__ = (
@@ -131,41 +132,41 @@ class Decoder:
             raise ValueError(f"version {version}: expected 3, 4 or 5")
         if maximum_packet_size < 0:
             raise ValueError(f"maximum_packet_size {maximum_packet_size}: expected 0 or more")
-        # 3, 4 or 5; 0 until CONNECT told it. It is set as soon as the version byte of a CONNECT is
-        # read, also if that CONNECT turns out to be broken: the form of the answer depends on it.
+        # 3, 4 or 5; 0 before CONNECT. Set as soon as the version byte of CONNECT is read, even if
+        # the rest is broken: the form of the answer depends on it.
         self.version: int = version
         self.maximum_packet_size: int = maximum_packet_size
-        # Maximum Packet Size of a CONNECT that is broken behind it: the answer must fit, 0 = none.
+        # Maximum Packet Size of a CONNECT that is broken after it: limits the answer, 0 = none.
         self.peer_packet_size_max: int = 0
         self.connect_size_max: Final = connect_size_max  # bytes; the smaller of both limits holds
         self.user_properties_max: int = USER_PROPERTIES_MAX
-        # With it nothing behind a CONNECT is decoded before `go_on`: who sent it is to be judged
+        # If set, nothing after a CONNECT is decoded before `go_on`: the client is authenticated
         # first, and bytes are cheaper to keep than packets.
         self.holds_after_connect: Final = holds_after_connect
         self.is_held: bool = False
-        self.error: MqttError | None = None  # set once; the stream is broken for good
+        self.error: MqttError | None = None  # once set, nothing more is decoded
         self._pending: bytearray = bytearray()  # the packet not yet complete, from its first byte
-        self._needed: int = 0  # size `_pending` must have before another look makes sense
+        self._needed: int = 0  # size of `_pending` from which decoding can go on
 
     @property
     def pending_size(self) -> int:
-        """Bytes of an incomplete packet that are kept in memory."""
+        """Return the bytes of an incomplete packet kept in memory."""
         return len(self._pending)
 
     def receive(self, data: bytes) -> list[Packet]:
-        """Take the next bytes of the stream and return the packets that they complete, in order.
+        """Decode the next bytes of the stream; return the packets they complete, in order.
 
-        Look at `error` after every call. Once it is set, later calls return nothing. The cost is
-        linear in the bytes, however they are cut: an incomplete packet is looked at again only when
-        as many bytes are there as its header asks for.
+        Check `error` after every call. Once it is set, later calls return nothing. The cost is
+        linear in the bytes, however they are split: an incomplete packet is decoded only when as
+        many bytes are there as its header requires.
         """
-        return cast(list[Packet], self._receive(data, False))
+        return cast(list[Packet], self._receive(data, gathers=False))
 
     def receive_runs(self, data: bytes) -> list[Received]:
-        """Do what `receive` does, and gather neighbours that are alike (`mqtt.packet_runs`)."""
-        return self._receive(data, True)
+        """Decode as `receive`, but join similar consecutive packets into runs."""
+        return self._receive(data, gathers=True)
 
-    def _receive(self, data: bytes, gathers: bool) -> list[Received]:
+    def _receive(self, data: bytes, *, gathers: bool) -> list[Received]:
         found: list[Received] = []
         if self.error is not None:
             return found
@@ -181,7 +182,7 @@ class Decoder:
         try:
             position = self._decode(data, found, gathers)
         except MqttError as error:
-            # Frames would keep `data` alive: its own, and those of what it came from.
+            # The traceback's frames would keep `data` alive, also those of the cause.
             error.__cause__ = error.__context__ = None
             self.error = error.with_traceback(None)
             return found
@@ -190,22 +191,22 @@ class Decoder:
         return found
 
     def go_on(self) -> list[Packet]:
-        """Decode what was held behind a CONNECT, and everything from now on."""
+        """Decode what was held back after CONNECT, and hold nothing back from now on."""
         self.is_held = False
         self._needed = 0
         return self.receive(b"")
 
     def go_on_runs(self) -> list[Received]:
-        """Do what `go_on` does, and gather neighbours that are alike."""
+        """Decode as `go_on`, but join similar consecutive packets into runs."""
         self.is_held = False
         self._needed = 0
-        return self._receive(b"", True)
+        return self._receive(b"", gathers=True)
 
     def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
         """Append all complete packets in `data` to `found`; return where the incomplete one starts.
 
-        Sets `_needed` for it. One long function on purpose: a call per packet or per field would
-        cost as much as the decoding itself.
+        Sets `_needed` for that one. A single long function on purpose: a call per packet or field
+        would cost as much as the decoding itself.
         """
         append = found.append
         topics = _topics
@@ -266,7 +267,7 @@ class Decoder:
                     data[body:stop],
                     first >> 1 & 3,
                     first & 1 == 1,
-                    # DUP at QoS 0 gets this far in MQTT 3.1 only, where it means nothing.
+                    # DUP at QoS 0 is possible here in MQTT 3.1 only, where it means nothing.
                     first & 8 == 8 and first & 6 != 0,
                     packet_id,
                 )
@@ -323,16 +324,16 @@ class Decoder:
         size_max: int,
         found: list[Received],
     ) -> int:
-        """Make a run of the PUBLISH last found and of those behind it that are like it.
+        """Join the PUBLISH found last and the similar ones after it into a run; return its end.
 
-        It lies from `position` to `stop`, its body from `start` on. Returns where the run ends.
-        What is not complete, or not sound, is left to `_decode`, and so is what is not plain.
+        That PUBLISH is at `position` to `stop`, with its body from `start` on. The run ends before
+        the first packet that is incomplete, malformed or not plain; `_decode` handles that one.
         """
         first = data[position]
         five = self.version == 5
         ids = 2 if first == _PLAIN_1 else 0
         topic = data[start : start + 2 + (data[start] << 8 | data[start + 1])]
-        # Fixed header and topic: the same bytes, as long as the payloads are of one size.
+        # Fixed header and topic are the same bytes as long as payload sizes are equal.
         head = data[position : start + len(topic)]
         size = stop - position
         run: PublishRun | None = None
@@ -368,20 +369,20 @@ class Decoder:
         return position
 
     def _size_max(self) -> int:
-        """Return the largest packet that may come now, in bytes."""
+        """Return the size in bytes of the largest packet allowed now."""
         size_max = self.maximum_packet_size or PACKET_SIZE_MAX
         if self.version == 0 and self.connect_size_max < size_max:
             return self.connect_size_max
         return size_max
 
     def _check_first(self, first: int) -> None:
-        """Raise if `first` cannot start a packet now; in every path this is judged first."""
-        fault = body_decoder.header_fault(first, self.version, self._from_client)
+        """Raise if no packet may start with `first` now. Every path checks this first."""
+        fault = body_decoder.header_fault(first, self.version, from_client=self._from_client)
         if fault is not None:
             raise fault
 
     def _check_start(self, first: int) -> None:
-        """The same for a packet that is not complete: a CONNECT waits for its version."""
+        """Check an incomplete packet as `_check_first`; a CONNECT waits for its version byte."""
         if self.version or first >> 4 != packets.CONNECT:
             self._check_first(first)
 
@@ -392,7 +393,7 @@ class Decoder:
         return position
 
     def _long_length(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """Read a Remaining Length of more than two bytes, or one that is cut off or over-long.
+        """Read a Remaining Length of more than two bytes, or one that is incomplete or too long.
 
         Returns (start of the body, length), or (0, 0) and sets `_needed` if bytes are missing.
         """
@@ -414,10 +415,10 @@ class Decoder:
     def _judge_incomplete(
         self, data: bytes, position: int, start: int, stop: int, end: int, size_max: int
     ) -> None:
-        """Set `_needed` for a packet that is not complete, raise if it must not be waited for.
+        """Set `_needed` for an incomplete packet; raise if the packet is not allowed.
 
-        Too large is decided on the fixed header, before any byte of the body is kept, except for
-        CONNECT, of which seven bytes are awaited: they tell the version to answer in.
+        A too large packet is refused by its fixed header, before any byte of the body is kept. Only
+        CONNECT is first read up to seven bytes, which hold the version to answer in.
         """
         self._check_start(data[position])
         if stop - position <= size_max:
@@ -434,14 +435,14 @@ class Decoder:
         )
 
     def _connect(self, data: bytes, first: int, start: int, stop: int) -> Packet:
-        """Read CONNECT; its flags are judged when the version is known, so that it can be told."""
+        """Read CONNECT. Its header flags are checked after the version, which the answer needs."""
         reader = Reader(data, start, stop)
         try:
             self.version = body_decoder.read_protocol(reader)
         except UnsupportedProtocolVersion as error:
             error.reads_as_five = self._reads_as_five(reader)
             raise
-        fault = body_decoder.header_fault(data[first], 0, True)
+        fault = body_decoder.header_fault(data[first], 0, from_client=True)
         if fault is not None:
             raise fault
         found = props.Properties()
@@ -452,7 +453,7 @@ class Decoder:
             raise
 
     def _reads_as_five(self, reader: Reader) -> bool:
-        """Tell whether the rest of a CONNECT, from its flags on, has the form of v5."""
+        """Return whether the rest of a CONNECT, from its flags on, has the form of v5."""
         try:
             body_decoder.read_connect(reader, 5, self.user_properties_max, props.Properties())
         except MqttError:
@@ -495,7 +496,7 @@ class Decoder:
 
 
 def _packet_ids(data: bytes, position: int, end: int) -> list[int]:
-    """Return the packet ids of a PUBACK of four bytes and of those right behind it."""
+    """Return the packet ids of a four-byte PUBACK and of those directly after it."""
     count = min(end - position >> 2, RUN_MAX)
     words = _WORDS[count].unpack_from(data, position)
     if words[::2] == _PUBACK_WORDS[count] and 0 not in words:
@@ -510,7 +511,7 @@ def _packet_ids(data: bytes, position: int, end: int) -> list[int]:
 
 
 def _learn_topic(raw: bytes) -> str:
-    """Validate the bytes of a topic and remember the result, unless it is empty or long."""
+    """Validate the bytes of a topic and cache the result, unless it is empty or long."""
     topic = body_decoder.read_topic(raw)
     if raw and len(raw) <= TOPIC_KEPT_SIZE_MAX:
         if len(_topics) >= TOPICS_MAX:
@@ -520,7 +521,7 @@ def _learn_topic(raw: bytes) -> str:
 
 
 def _learn_block(raw: bytes, user_properties_max: int) -> props.PublishProperties:
-    """Validate a property block of PUBLISH and remember the result, unless it is long."""
+    """Validate a property block of PUBLISH and cache the result, unless it is long."""
     known = props.read_publish(raw, user_properties_max)
     if len(raw) <= BLOCK_KEPT_SIZE_MAX:
         if len(_blocks) >= BLOCKS_MAX:

@@ -1,9 +1,9 @@
-"""Turns control packets into bytes, for both versions and both directions.
+"""Encode control packets, for both versions and both directions.
 
-Must never send what the wire cannot carry or the tables forbid: `ValueError` names the field. On
-the way out the engine does not build `Publish` objects: it asks `encode_publish_parts` once per
-version and set of properties and puts the packet ids in between. Acknowledgements without a reason
-are four bytes and the same in both versions. Read next: `mqtt.wire`.
+Raises `ValueError`, naming the field, for anything the format cannot carry or the specification
+forbids. For deliveries the engine builds no `Publish` objects: it calls `encode_publish_parts` once
+per version and set of properties and inserts the packet ids. Acknowledgements without a reason are
+four bytes and the same in both versions. Read next: `mqtt.wire`.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ PINGREQ_BYTES: Final = b"\xc0\x00"
 PINGRESP_BYTES: Final = b"\xd0\x00"
 
 _PUBLISH_FIRST: Final[list[bytes]] = [bytes((0x30 | flags,)) for flags in range(16)]
-_LENGTH_MAX_SHORT: Final = 16_384  # remaining lengths below this are ready made
+_LENGTH_MAX_SHORT: Final = 16_384  # remaining lengths below this are encoded in advance
 _LENGTHS: Final[list[bytes]] = [
     encode_varint(length, "remaining length") for length in range(_LENGTH_MAX_SHORT)
 ]
@@ -64,12 +64,12 @@ def puback(packet_id: int) -> bytes:
     return b"\x40\x02" + TWO_BYTES[packet_id]
 
 
-# PUBACK of every packet id, one after the other: those of sequential ids are one slice of it.
+# The PUBACKs of all packet ids in order: those of sequential ids are one slice.
 _PUBACKS: Final[bytes] = b"".join([b"\x40\x02" + packet_id for packet_id in TWO_BYTES])
 
 
 def pubacks(packet_ids: list[int], is_sequential: bool) -> bytes:
-    """Encode the PUBACKs of a run of PUBLISHes in their order, all with reason 0x00."""
+    """Encode PUBACKs with reason 0x00 for a run of PUBLISHes, in order."""
     if is_sequential:
         return _PUBACKS[4 * packet_ids[0] : 4 * packet_ids[-1] + 4]
     return b"".join([b"\x40\x02" + TWO_BYTES[packet_id] for packet_id in packet_ids])
@@ -105,8 +105,8 @@ def encode_publish_parts(
     """Encode a PUBLISH around its packet id; return (head, tail).
 
     The packet is head + tail at QoS 0 and head + PACKET_ID[packet_id] + tail at QoS 1 and 2; the
-    remaining length counts the id already. `topic_bytes` is a valid topic name in UTF-8 (empty only
-    with a topic alias), `properties` is the whole v5 property block without its length, see
+    remaining length includes the id. `topic_bytes` is a valid topic name in UTF-8 (empty only with
+    a topic alias). `properties` is the v5 property block without its length, see
     `publish_properties`; it is ignored for v3.1.1.
     """
     assert 0 <= qos <= 2
@@ -131,9 +131,9 @@ def encode_publish_parts(
 def encode_publish_run(
     version: int, topic_bytes: bytes, payloads: list[bytes], qos: int, properties: bytes
 ) -> tuple[list[bytes], list[bytes]]:
-    """Encode PUBLISHes that differ in their payloads: their heads and tails.
+    """Encode PUBLISHes that differ in their payloads; return their heads and tails.
 
-    Each pair is what `encode_publish_parts` returns, without RETAIN and DUP.
+    Each pair is as from `encode_publish_parts`, without RETAIN and DUP.
     """
     heads: list[bytes] = []
     tails: list[bytes] = []
@@ -159,7 +159,7 @@ def publish_properties(
     subscription_identifiers: tuple[int, ...],
     forward: bytes,
 ) -> bytes:
-    """Compose the property block of a PUBLISH, without its length.
+    """Encode the property block of a PUBLISH, without its length.
 
     `message_expiry_interval` is in seconds, -1 = absent; `topic_alias` 0 = absent; `forward` holds
     the publisher's properties to pass on, as `Publish.properties` has them.
@@ -181,9 +181,9 @@ def publish_properties(
 def encode(packet: Packet, version: int) -> bytes:
     """Encode any packet for `version` 3 (MQTT 3.1), 4 (3.1.1) or 5.
 
-    What v3.1.1 cannot say is left out (properties, reasons) or mapped to what comes nearest
-    (CONNACK, SUBACK); what it does not have at all (AUTH, a CONNACK reason without a return code)
-    and whatever breaks a limit or table of the specification raises `ValueError`.
+    For v3.1.1, properties and reasons are left out, and CONNACK and SUBACK codes are mapped to the
+    nearest one. Raises `ValueError` for what v3.1.1 does not have (AUTH, a CONNACK reason without a
+    return code) and for anything that breaks a limit or table of the specification.
     """
     if not packets.V3 <= version <= packets.V5:
         raise ValueError(f"version {version}: expected 3, 4 or 5")
@@ -256,7 +256,7 @@ def _qos(qos: int, field: str) -> int:
 
 
 def _block(*pieces: bytes) -> bytes:
-    """Put the property length in front of properties."""
+    """Join properties and prefix them with the property length."""
     properties = b"".join(pieces)
     return encode_varint(len(properties), "property length") + properties
 
@@ -283,7 +283,7 @@ def _binary(identifier: int, value: bytes | None) -> bytes:
 
 
 def _number(identifier: int, value: int | None, default: int | None = None) -> bytes:
-    """Encode a number in the width of its identifier, nothing if it has its default value."""
+    """Encode a number in the width of its identifier, b"" if it has its default value."""
     if value is None or value == default:
         return b""
     name = props.NAMES[identifier]

@@ -1,13 +1,13 @@
-"""An application message as the broker holds it: in memory, in the log and on its way out.
+"""An application message, as the broker stores and delivers it.
 
-Must never hold anything of one delivery (packet ids, granted QoS, DUP): one `Message` is shared by
-all its receivers. Read next: `storage.tables.message_record` (its bytes on disk) and
-`session.delivery.delivery` (its way out).
+Must never hold anything of one delivery (packet ids, granted QoS, DUP): all receivers share one
+`Message`. Read next: `storage.tables.message_record` (its bytes on disk) and
+`session.delivery.delivery` (its delivery).
 """
 
 from typing import Final
 
-NEVER: Final = 0  # an expiry deadline of 0 means that the message does not expire
+NEVER: Final = 0  # the `expires_at_ms` of a message that does not expire
 
 
 class Message:
@@ -49,4 +49,4 @@ class Message:
         self.accepted_at_ms: int = accepted_at_ms  # broker time
         self.expires_at_ms: int = expires_at_ms  # broker time, NEVER = 0
         self.offset: int = offset  # position in the log, 0 = not stored
-        self.number: int = 0  # what the history calls it if it is not stored, 0 = it does not
+        self.number: int = 0  # its id in the history if it is not stored, 0 = none

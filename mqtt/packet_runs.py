@@ -1,10 +1,9 @@
-"""Packets of one kind that came together and differ only in what must differ.
+"""Runs: consecutive packets of one kind that differ only in packet id and payload.
 
-A client under load sends many PUBLISHes of one topic, and many PUBACKs, with every segment. What is
-the same in all of them is then looked at once: the decoder gathers neighbours into a run, if it is
-told to, and who handles runs pays per message only for its payload and its packet id. A run is
-never more than its packets: `packets` gives them back. Must never hold a PUBLISH with RETAIN, DUP,
-QoS 2 or a property. Read next: `mqtt.decoder`.
+Under load a TCP segment holds many PUBLISHes of one topic, or many PUBACKs. On request the decoder
+joins such neighbours into a run, so that what they share is handled once, and each message costs
+only its payload and its packet id. `packets` returns the packets of a run. Must never hold a
+PUBLISH with RETAIN, DUP, QoS 2 or a property. Read next: `mqtt.decoder`.
 """
 
 from typing import Final, TypeAlias
@@ -13,7 +12,7 @@ from mqtt.packets import PUBACK, PUBLISH, Packet, Puback, Publish
 
 
 class PublishRun:
-    """PUBLISHes of one topic in the order received: QoS 0 or 1, and nothing beside the payload."""
+    """PUBLISHes of one topic in the order received: QoS 0 or 1, no DUP, RETAIN or properties."""
 
     __slots__ = ("is_sequential", "packet_ids", "payloads", "qos", "topic")
     kind: Final = PUBLISH
@@ -26,7 +25,7 @@ class PublishRun:
         self.is_sequential: bool = True  # does each packet id follow the one before?
 
     def add(self, packet_id: int, payload: bytes) -> None:
-        """Take the next packet."""
+        """Append the next packet."""
         packet_ids = self.packet_ids
         if packet_id != packet_ids[-1] + 1:
             self.is_sequential = False
@@ -57,12 +56,12 @@ class PubackRun:
         return [Puback(packet_id) for packet_id in self.packet_ids]
 
 
-# What a decoder that gathers runs returns.
+# What a decoder returns when it joins packets into runs.
 Received: TypeAlias = Packet | PublishRun | PubackRun
 
 
 def one_by_one(received: list[Received]) -> list[Packet]:
-    """Return the packets that were received, those of runs too."""
+    """Return the packets received, with those of runs listed singly."""
     packets: list[Packet] = []
     for item in received:
         if isinstance(item, PublishRun):

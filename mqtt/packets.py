@@ -1,10 +1,10 @@
 """The control packets of MQTT 3.1.1 and 5.0 as plain values.
 
-Must never hold state of a connection, and must never check itself: `mqtt.decoder` makes only legal
-packets, `mqtt.encoder` refuses what the wire cannot carry. Fields that only v5 knows keep their
-default in v3.1.1. Plain classes with annotated `__init__`, because these are created once per
-packet and are compiled well that way; what several packets share is in a base class, which costs
-nothing when compiled. Read next: `mqtt.decoder`.
+They hold no state of a connection and do not check themselves: `mqtt.decoder` creates only legal
+packets, `mqtt.encoder` refuses what the wire cannot carry. Fields that exist only in v5 keep their
+default in v3.1.1. These are plain classes with an annotated `__init__`, because one is created per
+packet and mypyc compiles this form well; base classes cost nothing when compiled. Read next:
+`mqtt.decoder`.
 """
 
 from typing import ClassVar, Final, TypeAlias
@@ -55,9 +55,9 @@ UserProperties: TypeAlias = tuple[tuple[str, str], ...]  # (name, value) in orde
 
 
 class _Value:
-    """Compares and shows itself field by field: for tests, assertions and logs."""
+    """Equality and repr, field by field: for tests, assertions and logs."""
 
-    # What `__slots__` holds, which compiled classes do not have.
+    # The same names as `__slots__`, which compiled classes do not have.
     _fields: ClassVar[tuple[str, ...]] = ()
     __slots__: tuple[str, ...] = ()
 
@@ -70,7 +70,7 @@ class _Value:
         return True
 
     def __repr__(self) -> str:
-        """Return `Class(field=value, ...)` without secrets, long payloads by their size."""
+        """Return `Class(field=value, ...)`: no secrets, and only the size of long payloads."""
         shown: list[str] = []
         for field in self._fields:
             content = getattr(self, field)
@@ -250,7 +250,7 @@ class Connack(_Value):
 
 
 class Publish(_Value):
-    """An application message on its way, in either direction."""
+    """Carries an application message, in either direction."""
 
     _fields = (
         "dup",
@@ -295,7 +295,7 @@ class Publish(_Value):
 
 
 class Acknowledgement(_Value):
-    """What the four acknowledgements in the flows of QoS 1 and 2 hold."""
+    """The fields of the four acknowledgements of QoS 1 and 2."""
 
     _fields = ("packet_id", "reason_code", "reason_string", "user_properties")
     __slots__ = _fields
@@ -335,14 +335,14 @@ class Pubrel(Acknowledgement):
 
 
 class Pubcomp(Acknowledgement):
-    """Answers PUBREL; the end of a QoS 2 flow."""
+    """Answers PUBREL and ends a QoS 2 flow."""
 
     __slots__ = ()
     kind: Final = PUBCOMP
 
 
 class Subscription(_Value):
-    """One filter of a SUBSCRIBE with its options. Its syntax is not judged here."""
+    """One filter of a SUBSCRIBE with its options. The syntax of the filter is not checked here."""
 
     _fields = ("no_local", "qos", "retain_as_published", "retain_handling", "topic_filter")
     __slots__ = _fields
@@ -356,14 +356,14 @@ class Subscription(_Value):
         retain_handling: int = 0,
     ) -> None:
         self.topic_filter: str = topic_filter
-        self.qos: int = qos  # the maximum asked for
+        self.qos: int = qos  # the maximum requested
         self.no_local: bool = no_local
         self.retain_as_published: bool = retain_as_published
         self.retain_handling: int = retain_handling  # 0 = always, 1 = if new, 2 = never
 
 
 class Subscribe(_Value):
-    """Asks for one subscription or more."""
+    """Asks for one or more subscriptions."""
 
     _fields = ("packet_id", "subscription_identifier", "subscriptions", "user_properties")
     __slots__ = _fields
@@ -383,7 +383,7 @@ class Subscribe(_Value):
 
 
 class FilterAcknowledgement(_Value):
-    """What SUBACK and UNSUBACK hold: one reason code per filter, in order."""
+    """The fields of SUBACK and UNSUBACK: one reason code per filter, in order."""
 
     _fields = ("packet_id", "reason_codes", "reason_string", "user_properties")
     __slots__ = _fields
@@ -434,7 +434,7 @@ class Unsuback(FilterAcknowledgement):
 
 
 class Pingreq(_Value):
-    """Asks whether the server is there."""
+    """Asks whether the server is alive."""
 
     __slots__ = ()
     kind: Final = PINGREQ

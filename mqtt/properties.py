@@ -1,9 +1,9 @@
-"""The properties of MQTT 5.0: which exist, of what type, in which packet, and how a block is read.
+"""The properties of MQTT 5.0: their types, the packets that may hold them, and their decoding.
 
-Must never know a packet's other fields. `TABLES` says for each packet which identifiers it may hold
-(anything else is malformed, section 2.2.2.2); `read` checks types, repeats and values that are
-never legal. Rules that need the direction or the connection's state belong to `mqtt.body_decoder`
-and above.
+Knows nothing of a packet's other fields. `TABLES` lists for each packet the identifiers it may hold
+(any other is malformed, section 2.2.2.2); `read` checks types, repeats and values that are never
+legal. Rules that need the direction or the connection's state belong to `mqtt.body_decoder` and
+above.
 """
 
 from typing import Final
@@ -138,8 +138,8 @@ TABLES: Final[dict[int, bytes]] = {
     for kind, allowed in ALLOWED.items()
 }
 
-# What travels with a message from publisher to receivers, unaltered and in order [MQTT-3.3.2-4,
-# -15, -16, -17, -18, -20].
+# Properties passed on from publisher to receivers, unaltered and in order [MQTT-3.3.2-4, -15, -16,
+# -17, -18, -20].
 _FORWARDED: Final = bytes(
     identifier
     in (PAYLOAD_FORMAT_INDICATOR, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY)
@@ -181,9 +181,9 @@ def read(
 ) -> Properties:
     """Read a whole property block of a packet of type `kind` (or `WILL`), into `found` if given.
 
-    Raises `MalformedPacket` for an identifier that is unknown or foreign to the packet and for
-    bytes that do not end on a property border, `ProtocolError` for repeats and for values that are
-    never legal.
+    Raises `MalformedPacket` for an identifier that is unknown or not allowed in the packet and for
+    a block that ends within a property, `ProtocolError` for repeats and values that are never
+    legal.
     """
     table = TABLES[kind]
     if found is None:
@@ -240,12 +240,12 @@ def _read_value(block: Reader, identifier: int, value_type: int, found: Properti
 
 
 def too_many(user_properties_max: int) -> ProtocolError:
-    """Return the fault of a packet with too many user properties."""
+    """Return the error for a packet with too many user properties."""
     return ProtocolError(f"more than {user_properties_max} user properties", reasons.QUOTA_EXCEEDED)
 
 
 class PublishProperties:
-    """What a property block of PUBLISH says, apart from direction and limits of a connection."""
+    """The decoded property block of a PUBLISH; direction and connection limits are not checked."""
 
     __slots__ = (
         "forward",
@@ -271,7 +271,7 @@ class PublishProperties:
 
 
 def read_publish(raw: bytes, user_properties_max: int) -> PublishProperties:
-    """Read a property block of PUBLISH that is `raw`, its length not included."""
+    """Read `raw`, the property block of a PUBLISH without its length."""
     found = read(Reader(raw, 0, len(raw)), packets.PUBLISH, user_properties_max)
     return PublishProperties(
         forwardable(raw, 0, len(raw)),
@@ -283,9 +283,9 @@ def read_publish(raw: bytes, user_properties_max: int) -> PublishProperties:
 
 
 def forwardable(data: bytes, start: int, end: int) -> bytes:
-    """Return the properties to pass on to receivers, raw, in order, of a block `read` accepted.
+    """Return the properties to pass on to receivers, raw and in order, of a block `read` accepted.
 
-    One slice of `data` if nothing else is in the block, which is the usual case.
+    A single slice of `data` if the block has no others, which is the usual case.
     """
     pieces: list[bytes] = []
     position = piece = start  # data[piece:position] is forwardable and not yet in `pieces`

@@ -1,6 +1,6 @@
 """Reason codes of MQTT 5.0 by name, the packets that may carry them, and their v3.1.1 counterparts.
 
-Tables only; must never decide which code answers a fault. Read next: `mqtt.errors`.
+Tables only: which code answers which error is decided elsewhere. Read next: `mqtt.errors`.
 """
 
 from typing import Final
@@ -102,8 +102,8 @@ CONNACK_CODES: Final = frozenset(
     (SUCCESS, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F)
 )
 PUBACK_CODES: Final = frozenset((SUCCESS, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
-# A client has no use for "No matching subscribers". From one it is a success all the same: what is
-# below 0x80 goes on [MQTT-4.3.3-4].
+# "No matching subscribers" makes no sense from a client, but counts as a success like every code
+# below 0x80 [MQTT-4.3.3-4].
 PUBREC_CODES: Final = PUBACK_CODES
 PUBREL_CODES: Final = frozenset((SUCCESS, PACKET_IDENTIFIER_NOT_FOUND))
 PUBCOMP_CODES: Final = PUBREL_CODES
@@ -115,7 +115,7 @@ UNSUBACK_CODES: Final = frozenset((SUCCESS, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
 DISCONNECT_CODES_FROM_SERVER: Final = frozenset(
     (0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3))
 )
-# 0x9B: section 3.3.4 lets a client answer an unsolicited too high QoS with it.
+# 0x9B: section 3.3.4 lets a client answer a PUBLISH above its Maximum QoS with it.
 DISCONNECT_CODES_FROM_CLIENT: Final = frozenset(
     (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x8C, 0x90, *range(0x93, 0x9A), 0x9B)
 )
@@ -126,7 +126,7 @@ AUTH_CODES_FROM_CLIENT: Final = frozenset((CONTINUE_AUTHENTICATION, REAUTHENTICA
 CONNACK_CODES_V4: Final = frozenset(range(6))
 SUBACK_CODES_V4: Final = frozenset((0x00, 0x01, 0x02, 0x80))
 
-# The v3.1.1 return code that comes nearest to a v5 reason. Absent: no code fits, close in silence.
+# The v3.1.1 return code nearest to a v5 reason. Absent: none fits, close without CONNACK.
 _CONNACK_V4: Final[dict[int, int]] = {
     **{code: code for code in CONNACK_CODES_V4},  # already a v3.1.1 return code
     UNSUPPORTED_PROTOCOL_VERSION: 1,
@@ -147,7 +147,7 @@ _CONNACK_V4: Final[dict[int, int]] = {
 
 
 def name(code: int) -> str:
-    """Return the name of a reason code as the specification prints it, or its hex value."""
+    """Return the name of a reason code as in the specification, or its hex value."""
     return NAMES.get(code) or f"0x{code:02X}"
 
 

@@ -1,8 +1,8 @@
-"""Topic names and topic filters: syntax and matching, section 4.7 and 4.8.2.
+"""Topic names and topic filters: syntax and matching, sections 4.7 and 4.8.2.
 
-Must never recurse, and must never turn a client's string into a pattern of some other language:
-levels are compared literally, character for character [MQTT-4.7.3-4]. Indexes over many filters are
-elsewhere; this is the definition they have to agree with. Read next: `session.routing.router`.
+Must never recurse, and must never turn a client's string into a pattern of another language, such
+as a regular expression: levels are compared literally, character by character [MQTT-4.7.3-4].
+Indexes over many filters must agree with `matches`. Read next: `session.routing.router`.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _SHOWN_MAX: Final = 60  # characters of a topic in a message
 
 
 def topic_problem(topic: str) -> str | None:
-    """Say why `topic` is not a valid topic name, None if it is valid."""
+    """Return why `topic` is not a valid topic name, None if it is valid."""
     if "#" in topic or "+" in topic:
         return f"topic {_shown(topic)}: wildcards are for filters only"  # [MQTT-4.7.1-1]
     problem = _string_problem(topic)
@@ -21,7 +21,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def filter_problem(topic_filter: str) -> str | None:
-    """Say why `topic_filter` is not a valid topic filter, shared or not, None if it is valid."""
+    """Return why `topic_filter` is not a valid filter, shared or not, None if it is valid."""
     problem = _string_problem(topic_filter)
     if problem is None and topic_filter.startswith(SHARE_PREFIX):
         problem = _share_problem(topic_filter)
@@ -31,10 +31,10 @@ def filter_problem(topic_filter: str) -> str | None:
 
 
 def split_shared(topic_filter: str) -> tuple[str, str] | None:
-    """Split `$share/NAME/FILTER` into (NAME, FILTER); None if the filter is not a shared one.
+    """Split `$share/NAME/FILTER` into (NAME, FILTER); return None for a filter that is not shared.
 
-    A filter that starts with `$share/` but has no name or no filter after it is not valid
-    [MQTT-4.8.2-1, MQTT-4.8.2-2] and gives None: ask `filter_problem` first.
+    Also returns None for a `$share/` filter without name or filter, which is not valid
+    [MQTT-4.8.2-1, MQTT-4.8.2-2]: call `filter_problem` first.
     """
     if not topic_filter.startswith(SHARE_PREFIX):
         return None
@@ -45,7 +45,7 @@ def split_shared(topic_filter: str) -> tuple[str, str] | None:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Tell whether a valid, not shared `topic_filter` matches the valid topic name `topic`.
+    """Return whether a valid, not shared `topic_filter` matches the valid topic name `topic`.
 
     A filter that starts with a wildcard matches no topic that starts with `$` [MQTT-4.7.2-1].
     """
@@ -68,7 +68,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def levels_count(topic_or_filter: str) -> int:
-    """Count the levels; empty levels count [section 4.7.1.1]."""
+    """Return the number of levels, empty ones included [section 4.7.1.1]."""
     return topic_or_filter.count("/") + 1
 
 
@@ -112,7 +112,7 @@ def _wildcard_problem(topic_filter: str) -> str | None:
 
 
 def _shown(value: str) -> str:
-    """Return `value` quoted for a message, cut short: a peer chose it and it may be 64 KiB."""
+    """Return `value` quoted for a message and cut: a peer chose it, it may be 64 KiB."""
     if len(value) <= _SHOWN_MAX:
         return repr(value)
     return f"{value[:_SHOWN_MAX]!r}... ({len(value)} characters)"

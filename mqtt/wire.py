@@ -1,11 +1,11 @@
-"""The data types of section 1.5, read from and written to bytes.
+"""Read and write the data types of section 1.5.
 
-Must never know a packet. Reading raises `MalformedPacket` for the peer's faults, writing raises
-`ValueError` for ours; both name the field. Read next: `mqtt.properties`.
+Knows no packets. Reading raises `MalformedPacket` (the peer's error), writing raises `ValueError`
+(ours); both name the field. Read next: `mqtt.properties`.
 
-Disallowed code points that a receiver MAY refuse (control characters, non-characters) are passed
-on: section 1.5.4 leaves the choice, one policy holds for every string, and tabs and line feeds in
-user properties are common in the field. U+0000 and ill-formed UTF-8 are refused [MQTT-1.5.4-1, -2].
+Disallowed code points that a receiver MAY refuse (control characters, non-characters) are accepted
+in every string: section 1.5.4 leaves the choice, and tabs and line feeds in user properties are
+common in practice. U+0000 and ill-formed UTF-8 are refused [MQTT-1.5.4-1, -2].
 """
 
 from typing import Final
@@ -16,13 +16,13 @@ VARINT_MAX: Final = 268_435_455  # four bytes of seven bits
 FIELD_SIZE_MAX: Final = 65_535  # bytes in a string or binary field
 FOUR_BYTE_MAX: Final = 0xFFFF_FFFF
 
-# Two Byte Integers, ready made. As packet ids and as length prefixes they are on every hot path.
+# Two Byte Integers, encoded in advance: every hot path needs them as packet ids or string lengths.
 TWO_BYTES: Final[list[bytes]] = [value.to_bytes(2, "big") for value in range(65_536)]
 _ONE_BYTE: Final[list[bytes]] = [bytes((value,)) for value in range(256)]
 
 
 class Reader:
-    """Reads fields one after the other from `data[position:end]` and sees nothing else."""
+    """Reads consecutive fields from `data[position:end]` and nothing outside."""
 
     __slots__ = ("data", "end", "position")
 
@@ -80,11 +80,11 @@ class Reader:
         return self.data[start:stop]
 
     def string(self, field: str) -> str:
-        """Read a UTF-8 Encoded String; the bytes EF BB BF stay U+FEFF [MQTT-1.5.4-3]."""
+        """Read a UTF-8 Encoded String; EF BB BF is U+FEFF and is kept [MQTT-1.5.4-3]."""
         return text(self.binary(field), field)
 
     def properties(self) -> "Reader":
-        """Read a Property Length; return a reader of that block and step over it."""
+        """Read a Property Length; return a reader of that block and skip it here."""
         length = self.varint("property length")
         start = self.position
         if start + length > self.end:
@@ -93,13 +93,13 @@ class Reader:
         return Reader(self.data, start, start + length)
 
     def finish(self) -> None:
-        """Fail unless everything was read."""
+        """Raise unless everything was read."""
         if self.position != self.end:
             raise MalformedPacket(f"{self.end - self.position} bytes are left over")
 
 
 def text(raw: bytes, field: str) -> str:
-    """Decode the bytes of a UTF-8 Encoded String; fail unless it is well formed, without U+0000."""
+    """Decode the bytes of a UTF-8 Encoded String; raise if ill-formed or with U+0000."""
     try:
         value = raw.decode()
     except UnicodeDecodeError as error:

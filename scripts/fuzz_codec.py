@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fuzz the codec: no input may raise, packets must round trip, pieces must not matter.
+"""Fuzz the codec: no input may raise, packets must round trip, splitting must not matter.
 
     scripts/fuzz_codec.py --seconds 60         coverage-guided with atheris, if it is installed
     scripts/fuzz_codec.py --inputs 1000000     the mutational loop: seeded, no dependency
     scripts/fuzz_codec.py --input 0a1b2c...    one input again, as a failure prints it
 
-`check` is what every input must pass; the first byte of an input chooses side, version and packet
-limit, the second how the rest is cut into pieces. The loop is in the tests too, 40,000 inputs in
-the quick tier and 1,000,000 in the slow one: tests/mqtt/test_fuzz_codec.py.
+Every input must pass `check`. The first byte of an input chooses role, version and packet limit,
+the second how the rest is split. The tests run the loop, too, with 40,000 inputs in the quick tier
+and 1,000,000 in the slow one: tests/mqtt/test_fuzz_codec.py.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from mqtt.errors import (  # noqa: E402
 from mqtt.packet_runs import one_by_one  # noqa: E402
 from mqtt.packets import Connack, Connect, Packet, Puback, Publish  # noqa: E402
 
-# (role of the decoder, version): what the first byte of an input chooses, modulo their number ...
+# (role of the decoder, version), chosen by the first byte of an input modulo their number ...
 STATES = (
     ("server", 0),
     ("server", 4),
@@ -42,12 +42,12 @@ STATES = (
     ("server", 3),
     ("client", 3),
 )
-# ... and what the rest of that division does.
+# ... and packet limits, chosen by the quotient of that division.
 PACKET_SIZES_MAX = (100_000, 100_000, 40, 0)
 FAULTS = (MalformedPacket, ProtocolError, UnsupportedProtocolVersion)
 INPUT_SIZE_MAX = 4096
-EVERY_CUT_SIZE_MAX = 80  # bytes of the longest input that is cut at every place
-EVERY_CUT_SHARE = 25  # one of so many is
+EVERY_CUT_SIZE_MAX = 80  # bytes of the longest input that is split at every place
+EVERY_CUT_SHARE = 25  # one of so many short inputs is split so
 CONNECT_V3 = bytes.fromhex("100f00064d51497364700302003c000163")
 PUBLISH_V3 = bytes.fromhex("300400017478")
 
@@ -59,12 +59,12 @@ class CodecFault(AssertionError):
 
 
 def check(data: bytes) -> int:
-    """Put one input through the codec; return the number of packets in it.
+    """Check the codec with one input; return the number of packets in it.
 
-    Promises: no exception but the stored `MqttError`, which is a malformed packet or a protocol
-    error; any cutting gives the same packets, the same fault and the same kept bytes; after a fault
-    nothing comes any more; each packet can be encoded and decodes to itself, which means that what
-    was accepted is legal to send.
+    Checks: no exception except the stored `MqttError`, a malformed packet or protocol error; any
+    splitting gives the same packets, the same fault and the same kept bytes; nothing is decoded
+    after a fault; each packet can be encoded and decodes to itself, so whatever was accepted is
+    legal to send.
     """
     if len(data) < 2:
         return 0
@@ -81,7 +81,7 @@ def check(data: bytes) -> int:
 
 
 def check_every_cut(data: bytes) -> None:
-    """Cut one short input in two at every place, into single bytes, and behind its CONNECT."""
+    """Split a short input in two at every place, into single bytes, and after its CONNECT."""
     state, stream = data[0], data[2:]
     whole = _decode(state, [stream])
     for place in range(1, len(stream)):
@@ -161,7 +161,7 @@ def seeds() -> list[bytes]:
 
 
 def _alike(version: int) -> bytes:
-    """Return neighbours that are alike, with a gap here and there."""
+    """Return inputs with runs of similar packets, some with gaps."""
     packets: list[Packet] = [Publish("a", bytes(n % 3), n & 1, packet_id=n & 1) for n in range(3)]
     packets += [Publish("a/b", b"12", 1, packet_id=n) for n in (7, 8, 9, 1)]
     packets += [Publish("a/b", b"1" * n, 0) for n in (1, 2, 2, 130, 130, 200)]
@@ -170,7 +170,7 @@ def _alike(version: int) -> bytes:
 
 
 def _load_samples() -> ModuleType:
-    """Import the golden table by its path: some installed packages bring a `tests` of their own."""
+    """Import the golden table by path, because some installed packages also have a `tests`."""
     path = ROOT / "tests" / "mqtt" / "samples.py"
     spec = importlib.util.spec_from_file_location("codec_samples", path)
     assert spec is not None and spec.loader is not None
@@ -183,25 +183,25 @@ INTERESTING = (0x00, 0x01, 0x02, 0x03, 0x7F, 0x80, 0x81, 0xFF, 0x26, 0x0B, 0x23,
 
 
 def generate(random_source: random.Random, corpus: list[bytes]) -> bytes:
-    """Make a new input: mostly a damaged one, sometimes a cut, spliced or random one."""
+    """Make a new input: usually a damaged one, sometimes a cut, spliced or random one."""
     kind = random_source.randrange(20)
     if kind == 0:
         return random_source.randbytes(random_source.randrange(2, 80))
     data = random_source.choice(corpus)
     if kind == 1:
         return data[: random_source.randrange(2, len(data) + 1)]
-    if kind == 2:  # the beginning of one, the end of another one
+    if kind == 2:  # the beginning of one and the end of another
         other = random_source.choice(corpus)
         place = random_source.randrange(2, len(data) + 1)
         return data[:place] + other[random_source.randrange(2, len(other) + 1) :]
-    if kind == 3:  # any two one after the other, in any state
+    if kind == 3:  # any two joined, in any state
         head = random_source.randbytes(2)
         return head + data[2:] + random_source.choice(corpus)[2:]
     return mutate(random_source, corpus)
 
 
 def mutate(random_source: random.Random, corpus: list[bytes]) -> bytes:
-    """Make a new input out of the corpus by one to six small damages."""
+    """Make a new input from the corpus by one to six small changes."""
     data = bytearray(random_source.choice(corpus))
     for _ in range(random_source.choice((1, 1, 1, 2, 3, 6))):
         place = random_source.randrange(len(data) + 1)
@@ -230,7 +230,7 @@ def mutate(random_source: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def _repair_lengths(data: bytearray) -> None:
-    """Make the remaining length fit what is there, so that damage inside is reached."""
+    """Correct the remaining length, so that damage inside the packet is reached."""
     if 5 <= len(data) <= 130:
         data[3] = len(data) - 4
 
@@ -265,13 +265,13 @@ def _checked(data: bytes, *, every_cut: bool = False) -> int:
 
 
 def run_atheris(seconds: int) -> None:
-    """Let atheris look for new paths. Does not return: libFuzzer ends the process."""
+    """Fuzz with atheris, guided by coverage. Does not return: libFuzzer ends the process."""
     import tempfile
 
     import atheris  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 
-    # The codec is imported already, so it is instrumented function by function.
-    for name in ("wire", "properties", "bodies", "decoder", "encoder"):
+    # The codec is already imported, so instrument it function by function.
+    for name in ("wire", "properties", "body_decoder", "decoder", "encoder"):
         _instrument(atheris, sys.modules[f"mqtt.{name}"])
     with tempfile.TemporaryDirectory(prefix="fuzz-codec-") as directory:
         for number, seed in enumerate(seeds()):
@@ -295,7 +295,7 @@ def _instrument(atheris: ModuleType, module: ModuleType) -> None:
 
 
 def main() -> int:
-    """Run what the command line asks for; 0 if the codec kept its promises."""
+    """Run the command; return 0 if no check failed."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, help="fuzz this long")

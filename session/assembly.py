@@ -3,7 +3,6 @@
 Read next: `session.engine`, which runs them.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from session.delivery.context import DeliveryContext
@@ -12,7 +11,7 @@ from session.history.history import History
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.connect import ConnectHandler
-from session.lifetime.context import ClientContext, Observe
+from session.lifetime.context import ClientContext, Ports
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.housekeeping import Housekeeping
 from session.lifetime.repository import Sessions
@@ -24,7 +23,6 @@ from session.packets.acknowledge import AcknowledgeHandler
 from session.packets.dispatch import Dispatcher
 from session.packets.publish import PublishHandler
 from session.packets.subscribe import SubscribeHandler
-from session.ports import Authenticator, Policy
 from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
@@ -35,22 +33,6 @@ from session.scheduling.keep_alive import KeepAlive
 from session.scheduling.read_pauses import ReadPauses
 from session.scheduling.work_budget import WorkBudget
 from session.tick_writer import TickWriter
-
-
-class Ports:
-    """The objects outside of the engine that its parts call."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        policy: Policy,
-        new_client_id: Callable[[], str],
-        observe: Observe,
-    ) -> None:
-        self.authenticator: Final = authenticator
-        self.policy: Final = policy
-        self.new_client_id: Final = new_client_id
-        self.observe: Final = observe
 
 
 class Assembly:
@@ -100,10 +82,10 @@ class Assembly:
         context = ClientContext(
             core,
             database,
-            ports.policy,
+            ports,
             history,
             self.writer.settle,
-            ports.observe,
+            self.writer.settle_for,
         )
         wills = Wills(context, self.publishing)
         self.disconnects: Final = DisconnectHandler(context, self.sessions, self.publishing, wills)
@@ -114,9 +96,6 @@ class Assembly:
             self.publishing,
             wills,
             self.disconnects,
-            ports.authenticator,
-            ports.new_client_id,
-            self.writer.settle_for,
             self.silence.watch,
         )
         self.dispatcher: Final = Dispatcher(
@@ -128,24 +107,15 @@ class Assembly:
             self.disconnects,
         )
         self.collection: Final = Collection(
-            core,
+            context,
             database,
             self.delivery,
             self.sessions,
             self.quota,
             sweep,
-            self.writer.settle,
             self.writer.next_serial,
         )
-        census = Census(core, database, self.sessions, self.writer.settle, history)
+        census = Census(context, database, self.sessions)
         self.housekeeping: Final = Housekeeping(
-            core,
-            database,
-            self.retained,
-            self.disconnects,
-            wills,
-            self.collection,
-            census,
-            self.writer.settle,
-            history,
+            context, self.retained, self.disconnects, wills, self.collection, census
         )

@@ -23,10 +23,10 @@ from mqtt.packets import (
     Disconnect,
     Publish,
 )
-from session.assembly import Assembly, Ports
+from session.assembly import Assembly
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.context import Observe
+from session.lifetime.context import Observe, Ports
 from session.live.commit_gate import CommitGate
 from session.live.connection import (
     ACTIVE,
@@ -298,7 +298,7 @@ class Engine:
             self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
-            self._connects.connect(connection, packet, lambda: self._handle_early(connection))
+            self._connects.connect(connection, packet, self._handle_early)
             if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
         elif connection.handshake is not None:

@@ -38,17 +38,17 @@ class Transport(Protocol):
 
 
 class Verdict:
-    """An authenticator's answer to one CONNECT: accepted with reason code 0, else refused."""
+    """An authenticator's answer to one CONNECT."""
 
     __slots__ = ("identity", "ok", "reason_code")
 
-    def __init__(self, reason_code: int, identity: str) -> None:
-        self.ok: bool = reason_code == 0
-        self.reason_code: int = reason_code  # of the CONNACK
+    def __init__(self, *, ok: bool, reason_code: int, identity: str) -> None:
+        self.ok: bool = ok
+        self.reason_code: int = reason_code  # CONNACK reason when refused, else 0
         self.identity: str = identity  # owner of the session; "" is the anonymous identity
 
     def __repr__(self) -> str:
-        return f"Verdict({self.reason_code:#04x}, {self.identity!r})"
+        return f"Verdict(ok={self.ok}, reason_code={self.reason_code:#04x}, {self.identity!r})"
 
 
 class Step:

@@ -91,7 +91,7 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
 def _drop_deserted_groups(assembly: Assembly) -> None:
     for group in assembly.delivery.groups.all():
         if not group.stored_members:
-            assembly.sessions.end_if_deserted(group)
+            assembly.sessions.end_if_empty(group)
 
 
 def _settle_connections(assembly: Assembly, alive_ms: int) -> int:

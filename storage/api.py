@@ -1,9 +1,9 @@
-"""The port between Holdfast's pure code and a key-value store, and what it promises.
+"""The port between Holdfast's pure code and a key-value store.
 
 A store holds column families of ordered byte keys. The broker writes one atomic batch per tick and
-never asks for a sync itself: the committer (`storage.local.committer`, or the simulation) syncs and
-reports. Implementations: `storage.local.rocks` (RocksDB) and `storage.local.memory` (a disk that
-forgets what was not synced). Read next: `storage.log.message_log` (the message log),
+never syncs itself: the committer (`storage.local.committer`, or the simulation) syncs and reports
+what is durable. Implementations: `storage.local.rocks` (RocksDB) and `storage.local.memory` (loses
+at a crash what was not synced). Read next: `storage.log.message_log` (the message log),
 `storage.tables.tables` (the keys of everything else).
 """
 
@@ -41,13 +41,13 @@ class Store(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply `batch` atomically; it is visible on return and durable only after a later sync.
 
-        Raises `Recoverable` when the store refused it and may take it later (nothing of it was
-        applied, and applying it again is safe), `Unrecoverable` when the process must end.
+        Raises `Recoverable` when the store refused it for now: nothing of it was applied, and it
+        may be written again. Raises `Unrecoverable` when the process must end.
         """
         ...
 
     def sync(self) -> None:
-        """Make every `write` that returned before this call durable. Blocks; committer only."""
+        """Make every `write` that returned before this call durable. Blocks. For the committer."""
         ...
 
     def families(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""What can go wrong below the broker, in two kinds: to be retried, and to end the process.
+"""Storage errors, of two kinds: the caller retries, or the process ends.
 
-Every caller of a store has to choose between them; nothing in storage logs and goes on.
+Every caller of a store must handle both. Nothing in storage logs an error and goes on.
 """
 
 
@@ -13,7 +13,7 @@ class Recoverable(StorageError):
 
 
 class WriteStalled(Recoverable):
-    """The store cannot keep up with what is written; it takes the batch when it has caught up."""
+    """The store cannot keep up with the writes; write the same batch again later."""
 
 
 class Unrecoverable(StorageError):
@@ -21,7 +21,7 @@ class Unrecoverable(StorageError):
 
 
 class DataLoss(Unrecoverable):
-    """The store opened below what it once promised to hold; says what is missing."""
+    """The opened store holds less than was once durable; the text says what is missing."""
 
 
 class StoreBusy(StorageError):
@@ -33,4 +33,4 @@ class CorruptRecord(Unrecoverable):
 
 
 class GenerationDropped(StorageError):
-    """A reader's generation is gone: policy dropped it, or the iterator is of another store."""
+    """A reader's generation is gone: a policy dropped it, or the iterator is from another store."""

@@ -1,4 +1,4 @@
-"""What the store may take of memory and disk.
+"""Memory and disk limits of the store.
 
 Read next: `storage.local.rocks`, `storage.local.disk_space`.
 """
@@ -11,10 +11,10 @@ MIB: Final = 1024 * 1024
 CACHE_BYTES: Final = 32 * MIB  # blocks, indexes and filters of all families
 WRITE_BUFFER_BYTES: Final = 32 * MIB  # all memtables together
 MEMTABLE_BYTES: Final = 8 * MIB  # one memtable
-# Without it one idle family pins every write-ahead log: 979 MiB of log for 1 GB written.
+# Without a limit one idle family keeps every write-ahead log: 979 MiB of log for 1 GB written.
 WAL_BYTES_MAX: Final = 64 * MIB
 OPEN_FILES_MAX: Final = 256
 
-# What RocksDB may still need on disk after the broker has stopped accepting: every memtable flushed
-# while its compaction holds the old files, and a full write-ahead log.
+# Disk space that RocksDB may still need after the broker stopped accepting messages: every memtable
+# flushed while its compaction keeps the old files, and a full write-ahead log.
 RESERVE_BYTES: Final = 2 * WRITE_BUFFER_BYTES + WAL_BYTES_MAX

@@ -18,8 +18,8 @@ if COMPILED:
     assert session.engine.__file__.endswith(".so"), session.engine.__file__
 
 LOOKS_INSIDE = (
-    "tests/broker/configuration/test_config.py::test_every_engine_setting_can_be_configured",
-    "tests/broker/configuration/test_config.py::test_the_template_loads_as_the_defaults_even_with",
+    "tests/broker/configuration/test_options.py::test_every_engine_setting_can_be_configured",
+    "tests/broker/configuration/test_show.py::test_the_template_loads_as_the_defaults_even_with",
     "tests/broker/configuration/test_config.py::test_without_anything_the_defaults_hold",
     "tests/broker/loop/test_driver.py::test_a_bug_in_timed_work_is_counted_and_does_not_spin",
     "tests/broker/loop/test_driver.py::test_an_exception_at_the_end_of_a_tick_ends_everything",

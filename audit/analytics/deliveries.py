@@ -1,8 +1,8 @@
-"""Deliveries in numbers: what became of them, how long they took, how far sessions fell behind.
+"""Statistics of deliveries: their outcome, their duration, and the backlog of sessions.
 
-Built on the deliveries of a batch, one row per (session, message), which `of` brings into the shape
-that is used here. What is still open counts when it ends, in whichever batch that is, so
-all tables add up over batches.
+Computed from the deliveries of a batch, one row per (session, message), as `of` prepares them. An
+open delivery is counted when it ends, in whichever batch that is, so all tables add up over
+batches.
 """
 
 from typing import Final
@@ -16,15 +16,15 @@ from audit.checks import delivery_checks
 from audit.input.batch_view import View
 from audit.input.kept_rows import few
 
-BACKLOGS_KEPT: Final = 50  # sessions per batch whose curve is kept
+BACKLOGS_KEPT: Final = 50  # sessions per batch whose backlog curve is kept
 
 
 def of(view: View) -> DataFrame:
-    """Return the deliveries of a batch as they are counted here.
+    """Return the deliveries of a batch in the form used here.
 
-    Columns: node, session (null: a group nobody of which got it), msg, owed_us, done_us (null:
-    still open, or nobody knows), outcome, attempts, and is_new (it was not open before the batch).
-    What ended with its session was done when the session ended.
+    Columns: node, session (null: a group of which no member got it), msg, owed_us, done_us (null:
+    open or unknown), outcome, attempts, and is_new (not open before the batch). A delivery that
+    ended with its session is done at the session's end.
     """
     ends = (
         view.sessions.where(F.col("ev").isin("session_expired", "session_terminated"))
@@ -53,7 +53,7 @@ def fates(pairs: DataFrame) -> DataFrame:
     """Return (minute, fate, count), by the minute in which the message was owed.
 
     Fate `owed` counts each delivery once, in the batch in which it began; delivered, expired,
-    dropped, ended, lost and unknown once, in the batch in which that was seen. The rest is open.
+    dropped, ended, lost and unknown once, in the batch in which it was found. All others are open.
     """
     kind = (
         F.when(F.col("outcome").isin("acked", "completed", "delivered_qos0"), F.lit("delivered"))
@@ -71,7 +71,7 @@ def fates(pairs: DataFrame) -> DataFrame:
 
 
 def latencies(pairs: DataFrame, names: DataFrame) -> DataFrame:
-    """Return (tenant, client_id, bucket, count): from stored to acknowledged."""
+    """Return (tenant, client_id, bucket, count) of the times from stored to acknowledged."""
     acked = pairs.where(F.col("outcome").isin("acked", "completed") & F.col("owed_us").isNotNull())
     buckets = acked.groupBy(
         "node", "session", bucket_of(F.col("done_us") - F.col("owed_us")).alias("bucket")
@@ -88,10 +88,10 @@ def latencies(pairs: DataFrame, names: DataFrame) -> DataFrame:
 
 
 def backlogs(pairs: DataFrame, names: DataFrame) -> DataFrame:
-    """Return (tenant, client_id, minute, delta) of the sessions that fell behind the furthest.
+    """Return (tenant, client_id, minute, delta) of the sessions with the largest backlogs.
 
-    `delta` is what became owed in that minute less what was done. A delivery that was done in the
-    minute in which it became owed is no backlog and leaves no row.
+    `delta` is the number of deliveries owed from that minute on minus the number done in it. A
+    delivery done in the minute in which it became owed is not counted.
     """
     begin = F.col("owed_us") - F.pmod("owed_us", F.lit(MINUTE_US))
     end = F.col("done_us") - F.pmod("done_us", F.lit(MINUTE_US))

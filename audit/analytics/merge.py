@@ -1,7 +1,7 @@
-"""The tables of all batches, added up and made small enough to look at: a Picture.
+"""Merge the tables of all batches into a Picture, the numbers of the report.
 
-Everything large is added up by Spark; what comes to the driver is bounded by constants here. A
-history of any length becomes at most `BINS_MAX` bins of time.
+Spark adds up everything large; the constants here limit what comes to the driver. A history of any
+length becomes at most `BINS_MAX` bins of time.
 """
 
 import json
@@ -36,15 +36,15 @@ from audit.spark import frame_of
 from storage.history.events import REASONS
 
 BINS_MAX: Final = 240
-HOURS_MAX: Final = 50_000  # tenant hours that are looked through for unusual ones
-TENANTS_MAX: Final = 200  # of the bill
+HOURS_MAX: Final = 50_000  # tenant hours searched for unusual ones
+TENANTS_MAX: Final = 200  # in the bill
 CLIENTS_MAX: Final = 10  # shown per list
 BACKLOGS_MAX: Final = 6
 DIFFERENCES_MAX: Final = 50
 GAPS_MAX: Final = 100
-LOSSES_MAX: Final = 10_000  # violations of S5 that are laid beside the boots
+LOSSES_MAX: Final = 10_000  # violations of S5 that are assigned to boots
 STEPS_MAX: Final = 50
-SLOW_MIN: Final = 20  # acknowledgements of a client before it is called slow
+SLOW_MIN: Final = 20  # acknowledgements of a client before it can be called slow
 
 _STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _MINUTE_US: Final = 60_000_000
@@ -53,7 +53,7 @@ _HOUR_US: Final = 3_600_000_000
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables below `out_dir`, all their batches together."""
+    """The tables below `out_dir`, over all batches."""
 
     spark: SparkSession
     out_dir: str
@@ -78,7 +78,7 @@ class Tables:
 def picture(
     spark: SparkSession, out_dir: str, document: dict[str, Any], *, made_us: int, seconds: float
 ) -> Picture:
-    """Return what the report of `document` (verdict.json) shows, numbers of all batches."""
+    """Return the numbers of all batches for the report of `document` (verdict.json)."""
     tables = Tables(spark, out_dir)
     shown = _frame(document, made_us, seconds, _losses(tables))
     _books(tables, shown)
@@ -100,18 +100,18 @@ def picture(
 
 
 def write_findings(spark: SparkSession, out_dir: str, findings: Sequence[Finding]) -> None:
-    """Replace the table `findings`: they are about all batches together."""
+    """Replace the table `findings`, which is about all batches together."""
     rows = [(f.kind, f.at_us, f.tenant, f.subject, f.reason, float(f.score)) for f in findings]
     schema = "kind string, at_us long, tenant string, subject string, reason string, score double"
     found = frame_of(spark, rows, schema).coalesce(1)
     found.write.mode("overwrite").parquet(join(out_dir, "tables", "findings"))
 
 
-# -- what verdict.json says ------------------------------------------------------------------------
+# -- from verdict.json -----------------------------------------------------------------------------
 
 
 def _losses(tables: Tables) -> list[dict[str, Any]]:
-    """Return what shows, in all batches, that something did not survive a boot."""
+    """Return the witnesses, from all batches, of state that did not survive a boot."""
     table = tables.get("violations")
     if table is None:
         return []
@@ -160,14 +160,14 @@ def _frame(
 
 
 def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[Boot]:
-    """Return the boots; what had to survive one is known only if S5 could look at all of it."""
+    """Return the boots; the sessions before a boot are known only if S5 could check them all."""
     rows = document["boots"]
     last = {boot["node"]: boot["boot"] for boot in rows}
     following = {(row["node"], row["boot"]): row for row in rows}
     total = document.get("totals", {}).get("S5", {})
-    # Where every loss is named, and nothing was unknown, there is no other.
+    # If all violations are listed and nothing was unknown, there are no other losses.
     is_told = total.get("unknown") == 0 and total.get("violated") == len(losses)
-    # What was there before the first row of a node, and had none since, nobody can miss.
+    # Sessions from before the first row of a node, without rows since, are unknown.
     begun = {gap["node"]: boot_of(gap["to_gseq"]) for gap in document["gaps"] if _is_start(gap)}
     boots = []
     for row in rows:
@@ -181,7 +181,7 @@ def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[B
             for witness in losses
         )
         is_known = is_told and not lost and row["boot"] > begun.get(row["node"], 0)
-        # Where nothing is missing, what was found is what there was.
+        # If nothing is missing, the sessions found are all that existed before.
         before = after if is_known else None
         boots.append(
             Boot(
@@ -194,15 +194,15 @@ def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[B
 
 
 def _is_start(gap: dict[str, Any]) -> bool:
-    """Tell whether a gap is all that was before the first row of a node."""
+    """Return whether a gap is the time before the first row of a node."""
     return bool(gap["from_gseq"] == 0)
 
 
 def _ended_boot(witness: dict[str, Any]) -> int:
-    """Return the boot whose end a witness of S5 speaks of.
+    """Return the boot at whose end the loss of an S5 witness happened.
 
-    What is missing names the boot after it, what the disk lost the boot itself, and what came back
-    changed is a row of the boot after it.
+    A missing session names the boot after it, a loss of the disk the boot itself, and a changed
+    session is a row of the boot after it.
     """
     if "after_boot" in witness:
         return int(witness["after_boot"]) - 1
@@ -210,7 +210,7 @@ def _ended_boot(witness: dict[str, Any]) -> int:
 
 
 def _gaps(document: dict[str, Any]) -> list[Gap]:
-    """Return the gaps with their times, as near as the boots around them tell."""
+    """Return the gaps with times estimated from the boots around them."""
     anchors: dict[str, list[tuple[int, int]]] = {}
     for boot in document["boots"]:
         points = anchors.setdefault(boot["node"], [])
@@ -220,7 +220,7 @@ def _gaps(document: dict[str, Any]) -> list[Gap]:
     for gap in document["gaps"][:GAPS_MAX]:
         points = sorted(anchors.get(gap["node"], []))
         if not points or _is_start(gap):
-            continue  # nothing is missing that was ever there
+            continue  # nothing existed there
         begin, end = gap["from_gseq"], gap["to_gseq"]
         is_open = end & ((1 << 40) - 1) == (1 << 40) - 1
         whole = gap["kind"] == "hole" and begin >> 40 == end >> 40 and not is_open
@@ -242,7 +242,7 @@ _GAP_WORDS: Final = {
 
 
 def _time_of(points: Sequence[tuple[int, int]], place: int) -> int:
-    """Return the time at a gseq, on a straight line between the two nearest known ones."""
+    """Return the time at a gseq, interpolated between the two nearest known points."""
     before = [point for point in points if point[0] <= place]
     after = [point for point in points if point[0] > place]
     if not before:
@@ -271,7 +271,7 @@ def _books(tables: Tables, shown: Picture) -> None:
         return
     books = stage_counts.added_up(table)
     keys = ["tenant", "minute", "stage"]
-    # The broker's own books where there are any, the events' elsewhere.
+    # The broker's own books if there are any, otherwise those of the events.
     one = books.groupBy(*keys).agg(
         F.coalesce(
             F.max(F.when(F.col("source") == "broker", F.col("count"))), F.max("count")
@@ -300,7 +300,7 @@ def _books(tables: Tables, shown: Picture) -> None:
 
 
 def _minutes(rows: Sequence[Row], step: int, column: str) -> list[Minute]:
-    """Return every bin from the first to the last; those without a row are zero."""
+    """Return all bins from the first to the last; bins without a row are zero."""
     found: dict[int, dict[str, int]] = {}
     for row in rows:
         found.setdefault(row.at, {})[row[column]] = row["count"]
@@ -336,10 +336,10 @@ def _bill_rows(hourly: DataFrame) -> list[Bill]:
 
 
 def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
-    """Return where the broker's books and the events disagree, and where stages do not balance.
+    """Return where the broker's books and the events differ, and where stages do not balance.
 
-    Left out is what a gap, the first or the last two minutes of a boot can explain: there one of
-    the two books may have stopped in the middle.
+    Leaves out minutes that touch a gap, and the first and last two minutes of a boot: there one of
+    the two books may be incomplete.
     """
     names = ("count", "check1", "check2")
 
@@ -380,7 +380,7 @@ def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
 
 
 def _explained(shown: Picture) -> Any:
-    """Return the condition that a minute is near the edge of a boot, or touches a gap."""
+    """Return the condition that a minute is near the begin or end of a boot, or touches a gap."""
     condition = F.lit(False)
     spans = []
     for boot in shown.boots:
@@ -428,7 +428,7 @@ def _latency(tables: Tables, shown: Picture) -> None:
         return
     for row in table.groupBy("bucket").agg(F.sum("count").alias("count")).collect():
         shown.latency.buckets[row.bucket] = row["count"]
-    # The mean of the buckets is the logarithm of the geometric mean: good enough to order by.
+    # The mean of the buckets is the logarithm of the geometric mean: good enough for sorting.
     keys = ["tenant", "client_id"]
     slowest = (
         table.groupBy(*keys)
@@ -546,7 +546,7 @@ def _retained(tables: Tables, shown: Picture) -> None:
 
 
 def _bills(tables: Tables, shown: Picture) -> None:
-    """Turn changes of what is stored into byte-hours, hour by hour, until the history ends."""
+    """Convert changes of the stored bytes into byte-hours, hour by hour, to the history's end."""
     rows = tables.rows("storage", ["tenant", "hour"], ["delta", "moment"])
     if rows is None or shown.to_us is None:
         return
@@ -560,9 +560,9 @@ def _bills(tables: Tables, shown: Picture) -> None:
 
 
 def byte_hours(changes: dict[int, tuple[int, float]], end_us: int) -> list[tuple[int, float]]:
-    """Return (hour, byte-hours) from changes per hour: (bytes, bytes times seconds left of it).
+    """Return (hour, byte-hours) from changes per hour: (bytes, bytes times seconds left in it).
 
-    The last hour is billed only as far as the history goes.
+    The last hour counts only up to the end of the history.
     """
     result = []
     level = 0

@@ -1,8 +1,8 @@
-"""One pass over everything that names a message: how far it got and spread, how long it stayed.
+"""Statistics of messages: the stages they reached, their fan-out, and how long they were stored.
 
-The rows of a message are brought together once, as seven numbers (no string in a buffer of an
-aggregation: Spark would sort instead of hash), and everything else is asked of the result: the
-books by minute of acceptance, the fan-out of publishers, what expired unread, and the storage bill.
+One pass aggregates the rows of a message into seven numbers (no strings, because with a string in
+the aggregation buffer Spark sorts instead of hashing). From these come the books by minute of
+acceptance, the fan-out of publishers, messages that expired unread, and the storage bill.
 """
 
 from functools import reduce
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from audit.input.batch_view import View
 
-# `flags` adds these up, so that one number counts four things; (position, bits).
+# `flags` is a sum of these, so that one number holds four counts; (position, bits).
 PERSISTED_ONE: Final = (0, 8)
 ACKED_ONE: Final = (8, 8)
 EXPIRED_ONE: Final = (16, 22)
@@ -45,7 +45,7 @@ def counted(place: tuple[int, int]) -> Column:
 
 
 def tenants(view: View) -> DataFrame:
-    """Return (tenant_code, tenant) of all who published."""
+    """Return (tenant_code, tenant) of all publishers."""
     rows = view.of("msg_accepted", columns=("tenant",)).distinct()
     named = rows.select(
         _tenant_code().alias("tenant_code"), F.coalesce("tenant", F.lit("")).alias("tenant")
@@ -58,23 +58,22 @@ def _tenant_code() -> Column:
 
 
 def node_code() -> Column:
-    """Return the number that stands for a node: each has messages of the same numbers."""
+    """Return the hash of a node; message numbers are unique only within a node."""
     return F.xxhash64("node")
 
 
 def client_code() -> Column:
-    """Return the number that stands for (tenant, client_id) in buffers of aggregations."""
+    """Return the hash of (tenant, client_id), used in aggregation buffers."""
     return F.xxhash64(F.coalesce("tenant", F.lit("")), F.coalesce("client_id", F.lit("")))
 
 
 def messages(view: View, deliveries: DataFrame | None) -> DataFrame:
-    """Return one row per message that something happened to.
+    """Return one row per message with any row in the batch.
 
     Columns: node_code, msg, client (code of the publisher), tenant_code, bytes, accepted_us (null:
-    accepted before this batch, and nothing kept of it), flags (`counted`), fresh (1: accepted in
-    this batch), freed_us (when the last delivery was done; null: never owed), open (deliveries that
-    are not done).
-    `deliveries` has node, msg, done_us (null: open), or is None where the history has none.
+    accepted before this batch and not carried), flags (`counted`), fresh (1: accepted in this
+    batch), freed_us (when the last delivery was done; null: never owed), open (deliveries not
+    done). `deliveries` has node, msg, done_us (null: open), or is None if the history has none.
     """
     is_accepted, is_new = F.col("ev") == "msg_accepted", ~F.col("carried")
     again = (F.col("ev") == "msg_delivered") & (F.col("attempt") > 1)
@@ -92,7 +91,7 @@ def messages(view: View, deliveries: DataFrame | None) -> DataFrame:
         "accepted_us": F.unix_micros("ts"),
         "fresh": is_new.cast("long"),
     }
-    # One pass: what is said of a message stands close together, and is added up where it is read.
+    # One pass: rows of a message are close together, so most are aggregated where they are read.
     passed = (
         view.of(
             *("msg_accepted", "msg_persisted", "pub_acked", "msg_expired", "msg_delivered"),
@@ -150,12 +149,12 @@ def waste(table: DataFrame) -> DataFrame:
 
 
 def storage(table: DataFrame) -> DataFrame:
-    """Return (tenant_code, hour, delta, moment): how the bytes a tenant has stored rose and fell.
+    """Return (tenant_code, hour, delta, moment), the changes of a tenant's stored bytes.
 
-    A message is stored once, from its acceptance until nobody is owed it any more. `delta` is the
-    sum of bytes in and out within the hour, `moment` that of bytes times the seconds left of the
-    hour. So the byte-seconds of an hour are level at its start * 3600 + moment, and the rows of
-    several batches can simply be added.
+    A message is stored once, from its acceptance until it is owed to nobody. `delta` is the sum of
+    bytes added and removed within the hour, `moment` the sum of these bytes times the seconds left
+    in the hour. So the byte-seconds of an hour are level at its start * 3600 + moment, and the rows
+    of several batches can be added.
     """
     known = table.where(
         F.col("accepted_us").isNotNull() & (F.col("msg") < _UNSTORED) & (F.col("bytes") > 0)

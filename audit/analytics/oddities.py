@@ -1,8 +1,8 @@
-"""What no invariant forbids and a person should still look at, each with its reason. Pure.
+"""Unusual behaviour that no invariant forbids, each finding with its reason. Pure.
 
-Decided on merged numbers, so what two batches show together is found. "Unusual" is measured
-against the median and the median absolute deviation (robust z-score): a single wild value cannot
-hide itself by raising the average. The thresholds are meant to keep quiet.
+Uses merged numbers, so patterns across batches are found. "Unusual" is measured by the median and
+the median absolute deviation (robust z-score), because a single extreme value would raise an
+average and so hide itself. The thresholds are chosen to give few findings.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from typing import Final
 from audit.report.summary import Backlog, Churn, Finding, Talker
 from audit.report.text import compact, count, duration, plural
 
-Z_MIN: Final = 6.0  # robust z-score from which on an hour is unusual
-HOURS_MIN: Final = 6  # of a tenant, before one of them can be unusual
-UNUSUAL_MIN: Final = 100  # messages that an unusual hour differs by, at least
+Z_MIN: Final = 6.0  # an hour with this robust z-score is unusual
+HOURS_MIN: Final = 6  # hours of a tenant needed to call one unusual
+UNUSUAL_MIN: Final = 100  # least difference of an unusual hour, in messages
 MAD_TO_SIGMA: Final = 1.4826  # of a normal distribution
 
 MASS_MIN: Final = 20  # connections lost within a minute
@@ -40,7 +40,7 @@ class Hour:
 
 @dataclass(slots=True)
 class Moves:
-    """How many connections came and were lost in one minute."""
+    """The connections made and lost in one minute."""
 
     minute_us: int
     connects: int
@@ -49,7 +49,7 @@ class Moves:
 
 @dataclass(slots=True)
 class Difference:
-    """One line of the books that does not agree with another."""
+    """A line of the books that differs from another that it must equal."""
 
     tenant: str
     minute_us: int
@@ -63,8 +63,8 @@ class Difference:
 def robust_z(values: Sequence[float]) -> list[float]:
     """Return how far each value is from the median, in robust standard deviations.
 
-    Where more than half of the values are equal the deviation is 0; one unit is taken instead, or
-    a twentieth of the median, so that a quiet series does not cry at its first event.
+    If more than half of the values are equal, the deviation is 0. Then one unit or a twentieth of
+    the median is used instead, so that the first event of a quiet series is not unusual.
     """
     if not values:
         return []
@@ -75,7 +75,7 @@ def robust_z(values: Sequence[float]) -> list[float]:
 
 
 def unusual_hours(hours: Iterable[Hour]) -> list[Finding]:
-    """Name the hours in which a tenant published far more or less than it does otherwise."""
+    """Return the hours in which a tenant published far more or less than usual."""
     by_tenant: dict[str, list[Hour]] = {}
     for hour in hours:
         by_tenant.setdefault(hour.tenant, []).append(hour)
@@ -99,7 +99,7 @@ def unusual_hours(hours: Iterable[Hour]) -> list[Finding]:
 
 
 def mass_disconnects(minutes: Iterable[Moves], clients: int) -> list[Finding]:
-    """Name the minutes in which many clients lost their connections at once."""
+    """Return the minutes in which many clients lost their connections."""
     found = []
     own = list(minutes)
     scores = robust_z([float(minute.lost) for minute in own])
@@ -119,7 +119,7 @@ def mass_disconnects(minutes: Iterable[Moves], clients: int) -> list[Finding]:
 
 
 def one_client(talkers: Iterable[Talker], total: int, clients: int) -> list[Finding]:
-    """Name the clients that make most of the traffic, where there are enough others."""
+    """Return the clients that cause most of the traffic, if there are enough others."""
     if total < TRAFFIC_MIN or clients < 4:
         return []
     found = []
@@ -138,7 +138,7 @@ def one_client(talkers: Iterable[Talker], total: int, clients: int) -> list[Find
 
 
 def flapping(churn: Iterable[Churn], median_connects: float, seconds: float) -> list[Finding]:
-    """Name the clients that connect again and again."""
+    """Return the clients that reconnect very often."""
     hours = max(seconds / 3600, 1 / 60)
     found = []
     for client in churn:
@@ -164,7 +164,7 @@ def flapping(churn: Iterable[Churn], median_connects: float, seconds: float) -> 
 
 
 def growing_backlogs(backlogs: Iterable[Backlog]) -> list[Finding]:
-    """Name the sessions that were owed more at the end than ever before, and ever more."""
+    """Return the sessions whose backlog grew steadily and was largest at the end."""
     found = []
     for backlog in backlogs:
         if len(backlog.points) < 2:
@@ -187,7 +187,7 @@ def growing_backlogs(backlogs: Iterable[Backlog]) -> list[Finding]:
 
 
 def clock_steps(steps: Iterable[tuple[int, str, str]]) -> list[Finding]:
-    """Name the moments at which a broker saw the wall clock jump: (time, node, words)."""
+    """Return the times at which a broker saw the wall clock jump, from (time, node, text)."""
     return _most(
         [
             Finding("clock_step", at, "", node,
@@ -199,7 +199,7 @@ def clock_steps(steps: Iterable[tuple[int, str, str]]) -> list[Finding]:
 
 
 def books(differences: Iterable[Difference]) -> list[Finding]:
-    """Name the minutes in which two books that have to agree do not."""
+    """Return the minutes in which two books that must be equal differ."""
     found = []
     for line in differences:
         if line.same_count:
@@ -215,5 +215,5 @@ def books(differences: Iterable[Difference]) -> list[Finding]:
 
 
 def _most(found: list[Finding]) -> list[Finding]:
-    """Return the oddest of one kind, so that one of them cannot drown the others."""
+    """Return the top findings of one kind, so that one kind cannot crowd out the others."""
     return sorted(found, key=lambda finding: -finding.score)[:PER_KIND_MAX]

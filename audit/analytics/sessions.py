@@ -1,7 +1,7 @@
-"""Sessions and clients: how long away, how old, who comes and goes, who publishes; retained topics.
+"""Statistics of sessions and clients: absences, ages, connections, traffic; retained topics.
 
-Everything here adds up over batches: counts, half-octave histograms, and changes per minute. An
-absence, or a life, counts in the batch in which it ended, wherever it began.
+All results add up over batches: counts, half-octave histograms, and changes per minute. An absence
+or a session's age counts in the batch in which it ended, wherever it began.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ def bucket_of(micros: Column) -> Column:
 
 
 def durations(view: View) -> DataFrame:
-    """Return (kind, tenant, bucket, count): `offline`, absences; `age`, sessions that ended."""
+    """Return (kind, tenant, bucket, count) of absences (`offline`) and ages at the end (`age`)."""
     rows = view.sessions.where(F.col("ev").isin(*_LIVES)).select(
         "node", "session", "gseq", "ev", "carried", F.coalesce("tenant", F.lit("")).alias("tenant"),
         F.unix_micros(F.coalesce("at", "ts")).alias("us"),
@@ -63,7 +63,7 @@ def durations(view: View) -> DataFrame:
 
 
 def still_there(view: View) -> DataFrame:
-    """Return the rows that absences and ages of sessions which have not ended begin with."""
+    """Return the rows at which the absences and ages of sessions that still exist begin."""
     rows = view.sessions.where(F.col("ev").isin(*_LIVES))
     life = Window.partitionBy("node", "session")
     ends = F.col("ev").isin("session_expired", "session_terminated")
@@ -77,9 +77,9 @@ def still_there(view: View) -> DataFrame:
 
 
 def clients(view: View, fan_out: DataFrame | None) -> DataFrame:
-    """Return what each client did: connects, takeovers, lost connections, messages, bytes.
+    """Return the counts of each client: connects, takeovers, lost connections, messages, bytes.
 
-    `deliveries` (how many sessions got what it published) is null where `fan_out` is None.
+    `deliveries` (deliveries of its messages) is null if `fan_out` is None.
     """
     came = view.sessions.where(
         ~F.col("carried")
@@ -92,7 +92,7 @@ def clients(view: View, fan_out: DataFrame | None) -> DataFrame:
     )  # fmt: skip
     said = (
         view.of("msg_accepted", columns=("carried", "tenant", "client_id", "bytes"))
-        .groupBy("tenant", "client_id")  # carried ones, too: what they published arrives now
+        .groupBy("tenant", "client_id")  # carried rows too: their messages are delivered now
         .agg(
             _times(~F.col("carried")).alias("messages"),
             F.sum(F.when(~F.col("carried"), F.coalesce("bytes", F.lit(0)).cast("long"))).alias(
@@ -121,9 +121,9 @@ def _times(condition: Column) -> Column:
 
 
 def moves(view: View) -> DataFrame:
-    """Return (minute, tenant, connects, ends, lost): coming and going by the minute.
+    """Return (minute, tenant, connects, ends, lost): connections by minute.
 
-    Connections that ended with the broker's own crash are not counted: it has its own place.
+    Connections that ended by a crash of the broker are not counted: crashes are shown elsewhere.
     """
     rows = view.sessions.where(
         ~F.col("carried")
@@ -140,7 +140,7 @@ def moves(view: View) -> DataFrame:
 
 
 def drops(view: View) -> DataFrame:
-    """Return (tenant, reason, count) of what was dropped."""
+    """Return (tenant, reason, count) of dropped messages."""
     rows = view.of("msg_dropped", columns=("carried", "tenant", "reason", "count"))
     return (
         rows.where(~F.col("carried"))
@@ -150,10 +150,10 @@ def drops(view: View) -> DataFrame:
 
 
 def retained(view: View) -> DataFrame:
-    """Return (minute, topics, bytes): how much is retained more than the minute before.
+    """Return (minute, topics, bytes), the changes of what is retained.
 
-    A topic counts from its first message to its clearing or expiry; a later message changes only
-    the bytes. What was retained when the batch began is known by carried rows (`still_retained`).
+    A topic counts from its first message until it is cleared or expires; a later message changes
+    only the bytes. Carried rows (`still_retained`) give what was retained when the batch began.
     """
     steps = _retained_steps(view)
     return (
@@ -172,7 +172,7 @@ def retained(view: View) -> DataFrame:
 
 
 def still_retained(view: View) -> DataFrame:
-    """Return the places (node, gseq) of the rows that set what is retained at the end."""
+    """Return the places (node, gseq) of the rows that set the messages retained at the end."""
     steps = _retained_steps(view)
     return steps.where(F.col("later").isNull() & F.col("size").isNotNull()).select("node", "gseq")
 
@@ -195,7 +195,7 @@ def _retained_steps(view: View) -> DataFrame:
 
 
 def clock_steps(view: View) -> DataFrame:
-    """Return (at_us, node, detail): when a broker saw the wall clock jump."""
+    """Return (at_us, node, detail) of wall-clock jumps that a broker saw."""
     rows = view.of("clock_step", columns=("carried", "node", "ts", "detail"))
     return rows.where(~F.col("carried")).select(
         F.unix_micros("ts").alias("at_us"), "node", F.coalesce("detail", F.lit("")).alias("detail")
@@ -203,7 +203,7 @@ def clock_steps(view: View) -> DataFrame:
 
 
 def names(view: View) -> DataFrame:
-    """Return (node, session, tenant, client_id): whose session it is."""
+    """Return (node, session, tenant, client_id) of every session."""
     return view.sessions.select(
         "node", "session", F.coalesce("tenant", F.lit("")).alias("tenant"),
         F.coalesce("client_id", F.lit("")).alias("client_id"),

@@ -1,10 +1,10 @@
-"""Books: how many messages passed each stage in each minute, and which ones (by checksum).
+"""Books: how many messages passed each stage in each minute, with checksums of their ids.
 
-Counted twice and independently: the broker counts while it works (`books` rows, at every level
-from `books` up), and here the events of every message are counted (levels `sampled` and `full`).
-Two wrongs do not cancel: a lost message and a doubled one leave the count right and the checksums
-wrong. Checksums are sums (of offsets; of squares of their last 30 bits) modulo 2 ** 61, so batches
-add up; what was never stored, and ranges of messages that are gone, add nothing to them.
+There are two independent counts: the broker counts while it works (`books` rows, at every level
+from `books` up), and this module counts the events of every message (levels `sampled` and `full`).
+The checksums find errors that cancel out in the count, such as one lost and one duplicated message.
+They are sums (of offsets; of squares of their last 30 bits) modulo 2 ** 61, so batches add up.
+Messages never stored, and dropped ranges of messages, add nothing to them.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _LOW_BITS: Final = 31
 _LOW: Final = (1 << _LOW_BITS) - 1
 _MODULUS: Final = (1 << CHECK_BITS) - 1
 
-# Event -> stage, for those that are booked by the minute in which they happen.
+# Event -> stage, for stages counted in the minute of the event.
 _SENDING: Final = {
     "msg_acked": "acked",
     "msg_completed": "completed",
@@ -51,15 +51,15 @@ def from_broker(view: View) -> DataFrame:
 def from_events(view: View, messages: DataFrame) -> DataFrame:
     """Return the books of the events themselves: KEYS and NUMBERS.
 
-    `messages` is the table of `analytics_messages.messages`. Bytes are only known where a row of
-    the stage has them: accepted, stored and ack_owed; elsewhere they are null.
+    `messages` is the table of `audit.analytics.messages.messages`. Bytes are known only for stages
+    whose rows have them: accepted, stored and ack_owed; elsewhere they are null.
     """
     parts = [_accepted(view), _sent(view), _by_message(view, messages)]
     return reduce(DataFrame.unionByName, parts)
 
 
 def _accepted(view: View) -> DataFrame:
-    """Count what was accepted, what of it was stored, and what of it an acknowledgement owes."""
+    """Count the accepted messages, those stored, and those that need an acknowledgement."""
     rows = view.of(
         "msg_accepted",
         columns=("carried", "tenant", "ts", "msg", "bytes", "pub_qos", "actor"),
@@ -108,7 +108,7 @@ def _sent(view: View) -> DataFrame:
 
 
 def _by_message(view: View, messages: DataFrame) -> DataFrame:
-    """Count what became durable and what was acknowledged, by the minute of acceptance."""
+    """Count the durable and the acknowledged messages, by the minute of acceptance."""
     sums = (
         messages.where(F.col("accepted_us").isNotNull())
         .select(
@@ -129,21 +129,21 @@ def _by_message(view: View, messages: DataFrame) -> DataFrame:
 
 
 def _staged(sums: DataFrame, stages: Mapping[str, Column]) -> DataFrame:
-    """Return sums as rows of the books: each counts for all the stages whose condition it meets."""
+    """Return sums as rows of the books, one for each stage whose condition a sum meets."""
     passed = [F.when(condition, F.lit(stage)) for stage, condition in stages.items()]
     rows = sums.withColumn("stage", F.explode(F.array_compact(F.array(*passed))))
     return added_up(rows.withColumn("source", F.lit("events")))
 
 
 def _checks(msg: Column) -> tuple[Column, Column]:
-    """Return the two numbers that one message adds to the checksums; null is no message."""
+    """Return the two numbers that a message adds to the checksums; null adds nothing."""
     stored = F.coalesce(F.when(msg < UNSTORED, msg), F.lit(0).cast("long"))
     root = stored.bitwiseAND(F.lit((1 << CHECK_ROOT_BITS) - 1))
     return stored.alias("x1"), (root * root).alias("x2")
 
 
 def _added(rows: DataFrame, *keys: str) -> DataFrame:
-    """Return the sums per key; numbers below 2**61 are added in halves, so no sum overflows."""
+    """Return the sums per key; numbers below 2**61 are added in halves so that none overflows."""
     halves = []
     for name in ("x1", "x2"):
         halves.append(F.sum(F.col(name).bitwiseAND(F.lit(_LOW))).alias(f"{name}_low"))
@@ -161,7 +161,7 @@ def _added(rows: DataFrame, *keys: str) -> DataFrame:
 
 
 def _whole(name: str) -> Column:
-    """Put the sums of two halves together again, modulo 2 ** 61."""
+    """Combine the sums of two halves, modulo 2 ** 61."""
     kept = F.lit((1 << (CHECK_BITS - _LOW_BITS)) - 1)
     high = F.shiftleft(F.col(f"{name}_high").bitwiseAND(kept), _LOW_BITS)
     return (high + F.col(f"{name}_low").bitwiseAND(F.lit(_MODULUS))).bitwiseAND(F.lit(_MODULUS))

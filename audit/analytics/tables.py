@@ -1,7 +1,7 @@
-"""Numbers of a batch for people: the tables that are written, and the rows the next batch needs.
+"""The statistics of a batch: the tables it writes, and the rows the next batch needs.
 
-All tables are sums, so those of several batches, or of a batch done again over its own files, give
-the same as one run over everything. `audit.analytics.merge` adds them up for the report.
+All tables are sums, so several batches give the same as one run over everything, and a batch that
+is repeated replaces its own files. `audit.analytics.merge` adds them up for the report.
 """
 
 from pyspark.sql import DataFrame
@@ -15,16 +15,16 @@ from audit.input.kept_rows import Kept, few
 
 
 def check(view: View) -> list[Outcome]:
-    """Accuse nobody: numbers have no verdict."""
+    """Return nothing: statistics have no verdict."""
     return []
 
 
 def carry(view: View) -> Kept:
-    """Return the rows with which something began that this batch did not see end."""
+    """Return the first rows of everything that has not ended in this batch."""
     places = [sessions.still_retained(view), sessions.still_there(view)]
     if view.has_messages:
         owed = few(_messages(view).where("open > 0").select("node_code", "msg"))
-        # With their acknowledgements, or the next batch takes them for unanswered.
+        # With the rows of their acknowledgements, or the next batch takes them for unanswered.
         said = view.of(
             "msg_accepted", "msg_persisted", "pub_acked", columns=("node", "gseq", "msg")
         )
@@ -34,7 +34,7 @@ def carry(view: View) -> Kept:
 
 
 def tables(view: View) -> dict[str, DataFrame]:
-    """Return the tables of the batch by name, without those its level of detail cannot fill."""
+    """Return the tables of the batch by name, except those its level of detail cannot fill."""
     written = {
         "durations": sessions.durations(view),
         "moves": sessions.moves(view),

@@ -23,7 +23,7 @@ CHECKS: Final = ("L2", "D1", "D2", "D3", "F1")
 
 
 def check(view: View) -> list[Outcome]:
-    """Return L2, D1, D2, D3, F1, O1 and E1. The facts of all deliveries are with L2."""
+    """Return L2, D1, D2, D3, F1, O1 and E1; L2 has the facts about all deliveries."""
     found = tallies(view, suspicions(view).where(F.col("invariant").isin(*CHECKS)), CHECKS)
     sums = _sums(view)
     incoming_checked, twice = incoming.accepted_twice(view)
@@ -47,7 +47,7 @@ def check(view: View) -> list[Outcome]:
 
 
 def _lost_by_the_disk(view: View) -> Tally:
-    """Return the messages that were promised to be durable, and are not on the disk any more."""
+    """Return the messages that the broker reported as durable and that are no longer on disk."""
     losses = disk_losses(view)
     if not losses:
         return Tally()
@@ -66,7 +66,7 @@ def _lost_by_the_disk(view: View) -> Tally:
         F.col("accepted").alias("from_gseq"),
         F.greatest("pub_acked", "persisted").alias("to_gseq"),
         F.lit("L2").alias("invariant"),
-        # Rows that are there are the evidence: that others are missing does not weaken it.
+        # The evidence is rows that exist; missing rows do not weaken it.
         F.lit(False).alias("unknown"),
     )
     return tallies(view, lost, ["L2"])["L2"]
@@ -88,10 +88,10 @@ def tables(view: View) -> dict[str, DataFrame]:
 def table(view: View) -> DataFrame:
     """Return the table `deliveries`.
 
-    A row tells what became of one message for one session, or, with a null session, for a shared
-    group none of whose members was sent it. `queued_us` is how long the message waited to be sent
-    first, `acked_us` how long after that PUBACK or PUBREC took, both in microseconds. `carried`
-    rows were in the table of an earlier run too, and still open there.
+    A row is the outcome of one message for one session, or, with a null session, for a shared group
+    of which no member was sent it. `queued_us` is the time until the first sending, `acked_us` from
+    there to PUBACK or PUBREC, both in microseconds. `carried` rows were also in the table of an
+    earlier run, open there.
     """
     group = F.col("owner").bitwiseAND(1) == 1
     unsent = F.isnull("delivered_gseq") & (F.col("owed") == 1)
@@ -126,7 +126,7 @@ def table(view: View) -> DataFrame:
 
 
 def _doubted(view: View, rows: DataFrame) -> DataFrame:
-    """Add `doubt`: lost, if the gaps of the history did not say that nobody can know."""
+    """Add `doubt`: the message would count as lost, but a gap of the history makes it unknown."""
     doubts = suspicions(view).where((F.col("invariant") == "L2") & F.col("unknown"))
     if doubts.isEmpty():
         return rows.withColumn("doubt", F.lit(False))
@@ -136,7 +136,7 @@ def _doubted(view: View, rows: DataFrame) -> DataFrame:
 
 
 def _sums(view: View) -> dict[str, int]:
-    """Return totals of all deliveries, in one job."""
+    """Return totals over all deliveries, in one Spark job."""
     group = F.col("owner").bitwiseAND(1) == 1
     unsent = F.isnull("delivered_gseq")
     new = ~group & (F.col("code") == 0)
@@ -145,7 +145,7 @@ def _sums(view: View) -> dict[str, int]:
     def total(value: Column) -> Column:
         return F.coalesce(F.sum(F.when(new, value)), F.lit(0))
 
-    # A group's message is owed to the group alone, whichever member it is sent to.
+    # A message of a group is owed once, to the group, whichever member it is sent to.
     owed = (F.col("owed") == 1) & fresh & (F.col("code") == 0)
     begun = (F.col("first_is_new") == 1) | (F.isnull("delivered_gseq") & fresh)
     still_open = (F.col("outcome") == OUTCOMES.index("open")) & (~group | unsent)

@@ -1,7 +1,7 @@
-"""E1: nothing is sent first after its expiry, and nothing is dropped as expired before.
+"""E1: no message is sent first after its expiry, and none is dropped as expired before it.
 
-Times are the broker's own (`ts` never jumps back), from the row of acceptance on. A message that
-was sent once may be sent again after its expiry: it is the client's by then.
+Times are broker time (`ts` never jumps back), from the row of acceptance on. A message that was
+sent once may be sent again after its expiry.
 """
 
 from typing import Final
@@ -18,12 +18,12 @@ from audit.input.batch_view import View
 from audit.input.kept_rows import few
 
 NEVER: Final = 0xFFFF_FFFF  # seconds
-# What a deadline may be off, either way: MQTT counts whole seconds.
+# Tolerance in both directions: MQTT counts whole seconds.
 ROUNDING_US: Final = 1_000_000
 
 
 def check(view: View) -> Outcome:
-    """Return E1. Counted are deliveries and expiries of messages that had an expiry."""
+    """Return E1. It counts deliveries and expiries of messages with an expiry."""
     accepted = on_disk(
         view, view.of("msg_accepted", columns=["node", "gseq", "ts", "msg", "expiry_s"])
     ).where(F.col("expiry_s").isNotNull() & (F.col("expiry_s") < NEVER))

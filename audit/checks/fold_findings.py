@@ -1,4 +1,4 @@
-"""Counts and witnesses of what a fold over rows finds; plain, and small enough to send around."""
+"""Counts and witnesses of the findings of a fold; plain values that Spark workers can return."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +9,7 @@ UNKNOWN: Final = 2
 
 
 class Findings:
-    """What was found so far: per invariant three counts and the first witnesses."""
+    """The findings so far: per invariant three counts and the first witnesses."""
 
     def __init__(self, witnesses_max: int) -> None:
         self.witnesses_max = witnesses_max
@@ -17,15 +17,15 @@ class Findings:
         self.witnesses: dict[str, list[dict[str, object]]] = {}
 
     def ok(self, invariant: str) -> None:
-        """Count something that is as it should be."""
+        """Count a case that is correct."""
         self._count(invariant)[CHECKED] += 1
 
     def unknown(self, invariant: str) -> None:
-        """Count something that cannot be judged."""
+        """Count a case that cannot be decided."""
         self._count(invariant)[UNKNOWN] += 1
 
     def violated(self, invariant: str, what: str, **evidence: object) -> None:
-        """Count a violation and keep its evidence, if there is room."""
+        """Count a violation; keep its evidence if there are few witnesses so far."""
         counts = self._count(invariant)
         counts[CHECKED] += 1
         counts[VIOLATED] += 1
@@ -34,7 +34,7 @@ class Findings:
             kept.append({"what": what, **evidence})
 
     def judge(self, invariant: str, wrong: bool, what: str, **evidence: object) -> None:
-        """Count a violation if `wrong`, or else something that is as it should be."""
+        """Count a violation if `wrong`, a correct case otherwise."""
         if wrong:
             self.violated(invariant, what, **evidence)
         else:

@@ -1,7 +1,7 @@
-"""From rows that look wrong to an Outcome: held against the gaps, counted, and some of them named.
+"""From findings to an Outcome: compare them with the gaps, count them, and fetch some witnesses.
 
 Findings are a DataFrame with at least `node`, `from_gseq`, `to_gseq` (all the evidence lies between
-them), `what` (words), `ts` and `session`; other columns go into the witnesses as they are.
+them), `what` (text), `ts` and `session`; other columns are copied into the witnesses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from audit.input.events import boot_of, seq_of
 
 @dataclass
 class Tally:
-    """How many findings there are, and the first of those that are accusations."""
+    """The number of findings, and the first of those that are violations."""
 
     violated: int = 0
     unknown: int = 0
@@ -27,7 +27,7 @@ class Tally:
     def outcome(
         self, view: View, invariant: str, checked: int, *, facts: dict[str, object] | None = None
     ) -> Outcome:
-        """Return the Outcome of an invariant of which `checked` things could be judged."""
+        """Return the Outcome of an invariant with `checked` cases that could be decided."""
         return Outcome(
             invariant,
             checked,
@@ -40,7 +40,7 @@ class Tally:
 
 
 def against_gaps(view: View, findings: DataFrame) -> DataFrame:
-    """Return the findings with `unknown`: their evidence touches a gap."""
+    """Add `unknown` to the findings: true if their evidence touches a gap."""
     touches = view.touches_gap(F.col("node"), F.col("from_gseq"), F.col("to_gseq"))
     return findings.withColumn("unknown", F.coalesce(touches, F.lit(True)))
 
@@ -48,7 +48,7 @@ def against_gaps(view: View, findings: DataFrame) -> DataFrame:
 def tallies(view: View, findings: DataFrame, invariants: Iterable[str]) -> dict[str, Tally]:
     """Return a Tally per invariant of findings that have `invariant` and `unknown`.
 
-    Two jobs at most: everything is counted, then the witnesses are fetched, if there are any.
+    Two Spark jobs at most: one counts, one fetches the witnesses if there are any.
     """
     result = {invariant: Tally() for invariant in invariants}
     counted = findings.groupBy("invariant", "unknown").count().collect()
@@ -65,14 +65,14 @@ def tallies(view: View, findings: DataFrame, invariants: Iterable[str]) -> dict[
 
 
 def tally(view: View, findings: DataFrame) -> Tally:
-    """Return the Tally of findings of one invariant, which need no column of it."""
+    """Return the Tally of findings of one invariant, which need no column `invariant`."""
     return tally_marked(view, against_gaps(view, findings))
 
 
 def tally_marked(view: View, findings: DataFrame) -> Tally:
-    """Return the Tally of findings of one invariant that have `unknown` already.
+    """Return the Tally of findings of one invariant that already have `unknown`.
 
-    They are kept between the two jobs: to find them may be dear, and there are few.
+    The findings are cached between the two jobs: computing them may be expensive, and they are few.
     """
     marked = findings.withColumn("invariant", F.lit("")).persist()
     try:
@@ -110,7 +110,7 @@ def client_ids(view: View, sessions: Iterable[int]) -> dict[tuple[str, int | Non
 
 
 def _witness(row: dict[str, object], client_id: str | None) -> dict[str, object]:
-    """Return a finding as it goes into the verdict: places readable, nothing empty."""
+    """Return a finding as a witness: places in readable form, empty fields left out."""
     witness: dict[str, object] = {"what": row["what"], "node": row["node"]}
     if client_id is not None:
         witness["client_id"] = client_id

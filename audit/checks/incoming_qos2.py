@@ -1,4 +1,4 @@
-"""D1, its incoming half: a QoS 2 packet identifier is accepted once until its PUBCOMP."""
+"""D1, incoming half: between PUBLISH and PUBCOMP a QoS 2 packet identifier is accepted once."""
 
 from typing import Final
 
@@ -10,17 +10,17 @@ from audit.checks.stream_holders import ends, on_disk
 from audit.input.batch_view import View
 from audit.input.events import SEQ_BITS
 
-# Not an event of the history: an exchange that was open when an earlier run ended. At the place of
-# its `msg_accepted`: session, pid, msg.
+# Not an event of the history: an exchange still open when an earlier run ended. It has the place of
+# its `msg_accepted`, and session, pid and msg.
 STILL_OPEN: Final = "#exchange"
 
 REFUSED = 0x80  # a PUBREC with a reason code from here on ends the exchange
 
 
 def accepted_twice(view: View) -> tuple[int, Tally]:
-    """Return how many QoS 2 messages came in, and those that were accepted as new once too often.
+    """Return how many QoS 2 messages came in, and those accepted as new more than once.
 
-    The row of a PUBCOMP may be cut off by a crash: what a boot that died left open accuses nobody.
+    A crash may cut off the row of a PUBCOMP, so exchanges open at a crash are no evidence.
     """
     checked = _rows(view).where((F.col("ev") == "msg_accepted") & ~F.col("carried")).count()
     findings = _remarkable(view).where("held AND NOT carried")
@@ -36,7 +36,7 @@ def accepted_twice(view: View) -> tuple[int, Tally]:
 
 
 def still_open(view: View) -> DataFrame:
-    """Return the messages of exchanges that have no end yet, of sessions that have none.
+    """Return the messages of exchanges that have not ended, of sessions that have not ended.
 
     Columns: node, session, pid, msg, ts, gseq, boot.
     """
@@ -49,7 +49,7 @@ def still_open(view: View) -> DataFrame:
 
 
 def _remarkable(view: View) -> DataFrame:
-    """Return the messages accepted while their identifier was held, or not answered to the end."""
+    """Return the messages accepted while their identifier was in use, or without a PUBCOMP."""
     return view.keep("remarkable exchanges", lambda: _exchanges(view).where("held OR next IS NULL"))
 
 
@@ -74,7 +74,7 @@ def _exchanges(view: View) -> DataFrame:
 def _rows(view: View) -> DataFrame:
     """Return the rows that begin and end exchanges with publishers at QoS 2.
 
-    A message that is carried because it is owed says nothing here: its PUBCOMP is not.
+    Messages carried because they are owed are left out: their PUBCOMP is not carried.
     """
     refused = (F.col("ev") == "pub_acked") & (F.col("reason") >= REFUSED)
     begins = (F.col("ev") == "msg_accepted") & (F.col("pub_qos") == 2) & ~F.col("carried")

@@ -1,4 +1,4 @@
-"""Judge the packed rows of some sessions: what became of their messages, and what looks wrong."""
+"""Judge the packed rows of some sessions: the outcome of their messages, and suspicions."""
 
 from audit.checks.message_outcomes import Pairs, outcomes
 from audit.checks.packed_rows import PACKED, Clock, Longs, Rows, Suspicions
@@ -8,10 +8,10 @@ from audit.checks.sending_checks import sendings
 def trace(
     columns: dict[str, Longs], clock: Clock
 ) -> tuple[dict[str, Longs] | None, dict[str, Longs]]:
-    """Return (deliveries, suspicions) of sessions whose rows are all here, in any order.
+    """Return (deliveries, suspicions) of sessions whose rows must all be given, in any order.
 
     Deliveries are None if no row is about a message. Suspicions become findings only after they
-    have been held against the gaps of the history.
+    were compared with the gaps of the history.
     """
     assert set(columns) == set(PACKED)
     rows = Rows(columns)

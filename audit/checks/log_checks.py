@@ -1,8 +1,8 @@
-"""H1: the history itself. Rows without holes, boots that follow each other, nothing unwritten.
+"""H1: the history itself. Rows without holes, consecutive boots, no durable rows lost.
 
-A hole that the history accounts for (the broker threw rows away, and said so) is `unknown`; one
-that nobody accounts for is a violation, and so is a row that is there twice. The gravest: the next
-boot found less on its disk than was exported, so the disk lost what had been promised.
+A hole that the history explains (the broker deleted rows and recorded it) is `unknown`; any other
+hole is a violation, and so is a duplicate row. The worst case: a boot found fewer rows on its disk
+than were exported before, so the disk lost what was durable.
 """
 
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from audit.input.events import boot_of, gseq, seq_of
 from audit.input.gaps import HOLE, Boot
 from audit.input.kept_rows import Kept
 
-# Messages of so many that the disk lost are named.
+# Number of lost messages listed per loss.
 NAMED_MAX: Final = 100
 PROMISES: Final = ("pub_acked", "msg_persisted")
-# A disk that loses rows loses the last ones. They are kept for so long.
+# A disk that loses rows loses the last ones, so the promises of this time are carried.
 LATE_PROMISES_US: Final = 5_000_000
 
 
 @dataclass(frozen=True)
 class DiskLoss:
-    """Rows of a boot that were exported as durable, but that the next boot does not have."""
+    """Rows of a boot that were exported as durable, but that the next boot did not find."""
 
     node: str
     boot: int
@@ -35,7 +35,7 @@ class DiskLoss:
 
 
 def disk_losses(view: View) -> list[DiskLoss]:
-    """Return what each new boot found missing on its disk, of what had been exported before."""
+    """Return the exported rows that each new boot did not find on its disk."""
     return [
         DiskLoss(before.node, before.boot, after.claimed + 1, before.last_seq)
         for before, after in _new_pairs(view)
@@ -45,7 +45,7 @@ def disk_losses(view: View) -> list[DiskLoss]:
 
 
 def lost_messages(view: View, loss: DiskLoss) -> list[int]:
-    """Return the messages whose durability was promised by rows that the disk lost, 100 at most."""
+    """Return at most 100 messages that were reported durable in rows that the disk lost."""
     rows = view.of(*PROMISES, columns=["node", "gseq", "msg"]).where(
         (F.col("node") == loss.node)
         & F.col("gseq").between(gseq(loss.boot, loss.from_seq), gseq(loss.boot, loss.to_seq))
@@ -55,7 +55,7 @@ def lost_messages(view: View, loss: DiskLoss) -> list[int]:
 
 
 def check(view: View) -> list[Outcome]:
-    """Return H1. Counted: each boot, what joins it to the one before, and each hole; once."""
+    """Return H1. It counts each boot, each transition between boots and each hole once."""
     witnesses: list[dict[str, object]] = []
     unknown = 0
     for gap in view.new_gaps:
@@ -94,7 +94,7 @@ def check(view: View) -> list[Outcome]:
 
 
 def carry(view: View) -> Kept:
-    """Return the last promises of each node: the next boot may show that the disk lost them."""
+    """Return the last promises of each node, which the next boot may show to be lost."""
     late = F.lit(False)
     for node in {boot.node for boot in view.boots}:
         since = F.timestamp_micros(F.lit(view.last_us(node) - LATE_PROMISES_US))
@@ -103,7 +103,7 @@ def carry(view: View) -> Kept:
 
 
 def _new_pairs(view: View) -> list[tuple[Boot, Boot]]:
-    """Return each boot that earlier batches did not know, after the one before it on its node."""
+    """Return (boot before, boot) for each boot of a node that earlier batches did not know."""
     known = {(boot.node, boot.boot) for boot in view.boots_before}
     return [
         (before, after)

@@ -1,6 +1,6 @@
-"""What became of every message of a session: one row per (session, message), and what is lost.
+"""The outcome of every message of a session, one row per (session, message), and which are lost.
 
-Lost is what the history proves to be lost, and nothing else:
+A message is lost only if the history proves it:
 
 - passed over: the session's position, or its newest first delivery at QoS 1 or 2, is beyond an owed
   message that was neither sent, nor dropped, nor expired;
@@ -9,8 +9,8 @@ Lost is what the history proves to be lost, and nothing else:
 - stuck: the session is connected, has nothing in flight and is idle past the horizon, and an owed
   message waits.
 
-Everything else that has no end yet is open. Gaps are not known here: `audit.checks.delivery_checks`
-asks.
+Every other message without an end is open. This module does not know the gaps;
+`audit.checks.delivery_checks` compares with them.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Course:
-    """Where, among a pair's rows, each thing happened first (or last): indexes into `Pairs.at`."""
+    """The first (or last) row of each kind per pair, as indexes into `Pairs.at`."""
 
     owed: Longs
     sent: Longs
@@ -100,23 +100,23 @@ class Course:
     qos: Longs
     hold_to: Longs  # gseq: when the last subscription that wanted the message ended
     shared: Flags
-    # Owed only if a subscription did not end in a hole: the evidence reaches back to that hole.
+    # Owed unless a subscription ended in a hole, so the evidence reaches back to that hole.
     doubtful: Flags
 
     @property
     def in_flight(self) -> Flags:
-        """Tell what was sent at QoS 1 or 2."""
+        """Return which messages were sent at QoS 1 or 2."""
         return (self.sent >= 0) & (self.qos > 0)
 
     @property
     def known(self) -> Flags:
-        """Tell what came to an end that the history names."""
+        """Return which messages have an end in the history."""
         answered = np.maximum(self.acked, self.completed)
         return np.maximum(answered, np.maximum(self.dropped, self.expired)) >= 0
 
 
 def outcomes(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> dict[str, Longs]:
-    """Return the deliveries, as columns; add what is lost to `suspicions`. -1 is "none"."""
+    """Return the deliveries as columns, -1 = none; add the lost ones to `suspicions`."""
     course = _course(rows, pairs)
     outcome = _named(rows, pairs, course)
     why, gone_at = _ranges(rows, pairs, outcome, course.owed)
@@ -187,7 +187,7 @@ def _course(rows: Rows, pairs: Pairs) -> Course:
 
 
 def _named(rows: Rows, pairs: Pairs, course: Course) -> Longs:
-    """Return what the history says of each pair: what is lower here overrules what is above."""
+    """Return the outcome of each pair in the history; later assignments here take precedence."""
     ended_at = _ended(rows)[pairs.sid]
     refused = pairs.first((pairs.kind == ACKED) & (rows.reason[pairs.at] >= REFUSED)) >= 0
     outcome = np.full(pairs.count, OUTCOME["open"], np.int64)
@@ -212,14 +212,15 @@ def _ended(rows: Rows) -> Longs:
 
 
 def _duplicates(rows: Rows, pairs: Pairs, fresh: Flags) -> Longs:
-    """Count, per pair, the sendings a client may take for another message, or has answered before.
+    """Count, per pair, the sendings that may be duplicates for the client.
 
-    Sent as new once more (legal at QoS 1 after a crash), or sent after PUBACK, PUBREC or PUBCOMP.
+    Sent as new a second time (legal at QoS 1 after a crash), or sent after PUBACK, PUBREC or
+    PUBCOMP.
     """
     same = np.zeros(pairs.size, np.bool_)
     same[1:] = pairs.number[1:] == pairs.number[:-1]
     relevant = np.isin(pairs.kind, (DELIVERED, ACKED, COMPLETED))
-    before: Longs = np.cumsum(relevant) - relevant  # rows of exchanges before this one, in all
+    before: Longs = np.cumsum(relevant) - relevant  # rows of exchanges before this one, over all
     started = before - before[pairs.begin][pairs.number] > 0
     answered = np.zeros(pairs.size, np.bool_)
     answered[1:] = np.isin(pairs.kind[:-1], (ACKED, COMPLETED))
@@ -228,9 +229,9 @@ def _duplicates(rows: Rows, pairs: Pairs, fresh: Flags) -> Longs:
 
 
 def _ranges(rows: Rows, pairs: Pairs, outcome: Longs, owed: Longs) -> tuple[Longs, Longs]:
-    """Apply rows that drop a range of messages: what is open in it is dropped.
+    """Apply rows that drop a range of messages: open messages in it become dropped.
 
-    There are few such rows (max_age drops a whole backlog with one), so a loop is enough.
+    There are few such rows (max_age drops a whole backlog with one), so a loop is fast enough.
     """
     why = np.full(pairs.count, -1, np.int64)
     gone_at = np.full(pairs.count, -1, np.int64)
@@ -266,9 +267,9 @@ def _passed_over(
     if not len(which):
         return lost
     group = (rows.owner & 1) == 1
-    # What is sent at QoS 0, or for a group, follows another cursor than the session's.
+    # Messages at QoS 0, or of a group, follow another cursor than the session's.
     in_order = (rows.kind == DELIVERED) & (rows.qos > 0) & (rows.msg < UNSTORED)
-    # A row of a group may be meant for another group of the same name: then nothing was owed here.
+    # A row of a group may be about another group of the same name; then nothing was owed here.
     owed_here = np.zeros(rows.size, np.bool_)
     owed_here[pairs.at] = (owed >= 0)[pairs.number]
     in_order &= np.where(group, owed_here, ~rows.shared)
@@ -281,7 +282,7 @@ def _passed_over(
     passed = rows.gseq[np.minimum(at, rows.size - 1)]
     enqueued = pairs.pick(rows.gseq, owed[which])
     guilty = inside & (passed > enqueued) & (passed < hold_to[which])
-    # A member of a group may hold a message back that another has overtaken, but not for long.
+    # A member of a group may be overtaken by another member, but not for longer than the horizon.
     waited = _end_us(rows, clock, rows.first[sid]) - pairs.pick(rows.ts, owed[which])
     guilty &= ~group[rows.first[sid]] | (waited > clock.horizon_us)
     which, at = which[guilty], at[guilty]
@@ -339,7 +340,7 @@ def _stuck(
         boot[(rows.owner >> 1) == node] = newest
     alive = (last_in > last_out) & (last_in >= 0) & (rows.boot[last_in] == boot[last_in])
     active = np.maximum.reduceat(np.where(rows.kind == OWED, 0, rows.ts), rows.first)
-    # In flight: sent on this connection at QoS 1 or 2 and not acknowledged. Then it may be full.
+    # In flight: sent on this connection at QoS 1 or 2, not acknowledged. Its window may be full.
     in_flight = _busy(rows, pairs, last_in)
     sid = pairs.sid[which]
     since = np.maximum(active[sid], pairs.pick(rows.ts, owed[which]))
@@ -354,7 +355,7 @@ def _stuck(
 
 
 def _busy(rows: Rows, pairs: Pairs, last_in: Longs) -> Flags:
-    """Tell the sessions that have something in flight on their connection."""
+    """Return which sessions have something in flight on their connection."""
     sent = pairs.last(pairs.kind == DELIVERED)
     final = (pairs.kind == COMPLETED) | (
         (pairs.kind == ACKED) & ((rows.qos[pairs.at] != 2) | (rows.reason[pairs.at] >= REFUSED))
@@ -371,14 +372,14 @@ def _busy(rows: Rows, pairs: Pairs, last_in: Longs) -> Flags:
 
 
 def _next_of(places: Longs, after: Longs) -> Longs:
-    """Return the first of the sorted `places` after each index; beyond the last a large number."""
+    """Return the first of the sorted `places` after each index, a large number if there is none."""
     found = np.searchsorted(places, after, "right")
     big = np.iinfo(np.int64).max
     return np.where(found < len(places), places[np.minimum(found, len(places) - 1)], big)
 
 
 def _end_us(rows: Rows, clock: Clock, at: Longs) -> Longs:
-    """Return the time of the newest row of the node, for the rows `at`."""
+    """Return, for the rows `at`, the time of the newest row of their node."""
     end = np.zeros(len(at), np.int64)
     for node, newest in clock.end_us.items():
         end[(rows.owner[at] >> 1) == node] = newest

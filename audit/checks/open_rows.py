@@ -1,12 +1,12 @@
-"""What the next batch has to see again of messages: the rows of everything that is still open.
+"""The rows about messages that the next batch needs: those of everything still open.
 
 Open are deliveries without an end, acknowledgements that publishers may still get, QoS 2 exchanges
-with publishers, and the subscriptions that began what is owed. (The newest row of each subscription
-and connection is kept by `audit.checks.session_checks`.) A delivery that is over is forgotten: that
-it is sent once more in a later batch is not noticed, nor is an order broken across batches.
+with publishers, and the subscriptions by which messages are owed. (The newest row of each
+subscription and connection is kept by `audit.checks.session_checks`.) A finished delivery is not
+kept: a repeated sending in a later batch is not found, nor is a broken order across batches.
 
-One `msg_enqueued` makes a message owed to all who hold the stream, and some of them may be done
-with it. So that row is not kept: what is still owed is a row per holder (`STILL_OWED`).
+One `msg_enqueued` makes a message owed to all holders of the stream, and some of them may have got
+it. So instead of that row, one row per holder is kept (`STILL_OWED`).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from audit.input.kept_rows import Kept, few
 
 
 def carry(view: View) -> Kept:
-    """Return the rows, and what is still owed."""
+    """Return the rows of open messages, and one row per message still owed."""
     holders = view.keep("holders of open messages", lambda: _holders(view))
     own = holders.where("group = 0").select("node", "session", "msg")
     deliveries = _places(view, "msg_delivered", "msg_acked", columns=("session", "msg"))
@@ -43,7 +43,7 @@ def carry(view: View) -> Kept:
 
 
 def _holders(view: View) -> DataFrame:
-    """Return who is still owed what: node, group, session (of a group: its stream), msg."""
+    """Return what is still owed: node, group, session (for a group: its stream), msg."""
     open_now = book(view).where((F.col("code") == 0) & (F.col("outcome") == OUTCOME["open"]))
     holders = open_now.select(
         node_name(view, F.col("owner")).alias("node"),
@@ -54,7 +54,7 @@ def _holders(view: View) -> DataFrame:
         F.isnull("delivered_gseq").alias("unsent"),
     )
     own, groups = holders.where("group = 0"), holders.where("group = 1")
-    # A group's message that was sent is its member's affair, as long as it is open there.
+    # A message that a group's member was sent is kept only while it is open for that member.
     sent = own.where("shared = 1").select("node", "msg").distinct()
     groups = groups.where("unsent").unionByName(
         groups.where("NOT unsent").join(sent, ["node", "msg"], "left_semi")
@@ -63,7 +63,7 @@ def _holders(view: View) -> DataFrame:
 
 
 def _arrivals(view: View, owed_messages: DataFrame) -> DataFrame:
-    """Return what was said of messages that are still owed, or whose publishers are not done."""
+    """Return the rows of acceptance of messages still owed, or still open with their publisher."""
     rows = _places(
         view, "msg_accepted", "msg_persisted", "pub_acked", columns=("boot", "ts", "msg")
     )
@@ -77,7 +77,7 @@ def _arrivals(view: View, owed_messages: DataFrame) -> DataFrame:
 def _publishing(view: View) -> DataFrame:
     """Return the messages whose publishers may still get an answer: node, boot, msg, is_open.
 
-    `is_open` are QoS 2 exchanges; of all others it is too late for an answer after a while.
+    `is_open` are QoS 2 exchanges; for the others an answer is only possible for some time.
     """
     waiting = messages(view).where("accepted IS NOT NULL AND pub_acked IS NULL AND NOT refused")
     keys = ("node", "boot", "msg")
@@ -87,7 +87,7 @@ def _publishing(view: View) -> DataFrame:
 
 
 def _recent(view: View) -> Column:
-    """Tell the rows of brokers that are alive, which they may still go back to."""
+    """Return which rows are recent rows of running brokers, so that more may follow."""
     alive = {boot.node: boot for boot in view.boots}
     recent = F.lit(False)
     for boot in alive.values():
@@ -98,9 +98,9 @@ def _recent(view: View) -> Column:
 
 
 def _still_owed(view: View, holders: DataFrame) -> DataFrame:
-    """Return what these holders are owed, as rows of the history's columns."""
+    """Return the messages these holders are owed, as rows with the columns of the history."""
     keys = ["node", "group", "session", "msg"]
-    # A session may hold one stream by several filters: it is owed until the last one ends.
+    # A session may hold a stream by several subscriptions: owed until the last one ends.
     rows = (
         owed(view, few(holders.select("node", "msg").distinct()))
         .join(few(holders), keys, "left_semi")
@@ -114,7 +114,7 @@ def _still_owed(view: View, holders: DataFrame) -> DataFrame:
 
 
 def _made(rows: DataFrame) -> DataFrame:
-    """Return rows that are no events, with all columns of the history, at the place `gseq`."""
+    """Add the missing columns of the history to rows that are not events, at the place `gseq`."""
     place = {
         "boot": F.shiftright("gseq", SEQ_BITS),
         "seq": F.col("gseq").bitwiseAND((1 << SEQ_BITS) - 1),

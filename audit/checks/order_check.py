@@ -1,9 +1,9 @@
-"""O1: first deliveries of a publisher's messages on a topic keep the order they were accepted in.
+"""O1: first deliveries of a publisher's messages on a topic keep the order of acceptance.
 
 Order is promised per publisher, topic and QoS, not across them, and not to shared groups. Messages
-get their numbers in the order of acceptance, so a session that was sent everything in ascending
-order is innocent without another look; only sessions with an inversion are looked at again, with
-the publishers and topics of their messages.
+are numbered in the order of acceptance, so a session that was sent everything in ascending order is
+correct. Only sessions with an inversion are checked again, with the publishers and topics of their
+messages.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,7 +21,7 @@ from audit.spark import frame_of
 
 
 def check(view: View) -> Outcome:
-    """Return O1. Counted are the first deliveries."""
+    """Return O1. It counts the first deliveries."""
     suspects = (
         suspicions(view)
         .where(F.col("invariant") == "O1")
@@ -41,7 +41,7 @@ def _first() -> Column:
 
 
 def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
-    """Return the first deliveries that came after one of a later message of their kind."""
+    """Return the first deliveries that came after that of a later message in the same order."""
     sent = first.join(F.broadcast(suspects), ["owner", "session"]).select(
         node_name(view, F.col("owner")).alias("node"),
         "session",
@@ -54,7 +54,7 @@ def _inversions(view: View, first: DataFrame, suspects: DataFrame) -> DataFrame:
     accepted = on_disk(
         view, view.of("msg_accepted", columns=["node", "gseq", "msg", "pub", "topic"])
     ).select("node", "msg", "pub", F.xxhash64("topic").alias("topic"))
-    # Of a message that was never in the log only the order among its like means anything.
+    # Ids of messages that were never in the log can be compared only among themselves.
     stored = (F.col("msg") < packed.UNSTORED).alias("stored")
     lane = Window.partitionBy("node", "session", "pub", "topic", "qos", "stored")
     before = lane.orderBy("delivered_gseq").rowsBetween(Window.unboundedPreceding, -1)

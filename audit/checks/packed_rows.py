@@ -1,11 +1,11 @@
-"""Rows of the history as numbers, for the judgement of one session at a time in numpy.
+"""Rows of the history as numbers, to judge sessions with numpy.
 
 `audit.checks.session_rowset` packs them in Spark, `audit.checks.judge_session` judges them in
-Spark's Python workers. All rows of a session come together and have to fit in memory (about 300
-bytes per row while it is judged), which is why a run takes a bounded piece of the history.
+Spark's Python workers. All rows of a session are judged together and must fit in memory (about 300
+bytes per row), which is why a run takes a bounded piece of the history.
 
-A shared group is judged like a session of its own: what its members are sent is evidence that what
-the group was owed has arrived. Nothing here knows Spark, or reads anything but its arguments.
+A shared group is judged like a session of its own: messages sent to its members count as sent to
+the group. This module does not use Spark and does no I/O.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # Columns of a packed row. `owner`: index of the node * 2, + 1 for a group. `a` depends on the kind:
-# the connection, the position in the log, the end of a holding, the last message of a range.
+# connection, position in the log, end of a holding, or last message of a range.
 PACKED: Final = ("owner", "session", "gseq", "ts", "msg", "a", "b", "stream")
 
 # Kinds, bits 0-4 of `b`.
@@ -28,7 +28,7 @@ ACKED: Final = 3  # a: connection
 COMPLETED: Final = 4  # a: connection
 DROPPED: Final = 5  # a: last message of the range, or -1
 EXPIRED: Final = 6
-MOVED: Final = 7  # the session handed on its turn of a shared group
+MOVED: Final = 7  # the message of a shared group was passed to another member
 RETAINED: Final = 8  # a copy of a retained message was sent; a: connection
 CONNECTED: Final = 9  # a: connection; extra: Receive Maximum; the flag dup: session present
 OFFLINE: Final = 10  # disconnected, or found at a start of the broker; a: -1
@@ -46,12 +46,12 @@ REASON: Final = (12, 12)
 PID: Final = (24, 16)
 EXTRA: Final = (40, 20)
 
-OPEN_END: Final = 1 << 60  # the gseq of an end that has not come
+OPEN_END: Final = 1 << 60  # the gseq of an end that is not in the history
 UNSTORED: Final = 1 << 62  # messages from here on were never in the log
 SEQ_BITS: Final = 40
 REFUSED: Final = 0x80  # reason codes from here on end a QoS 2 exchange at PUBREC
 RMAX_DEFAULT: Final = 65535
-# Progress at QoS 1 reaches the disk up to 200 ms late, which a crash may cut off; this is generous.
+# Progress at QoS 1 reaches the disk up to 200 ms late, and a crash may lose it. This is generous.
 LATE_US: Final = 1_000_000
 
 OUTCOMES: Final = (
@@ -70,9 +70,9 @@ OUTCOMES: Final = (
 OUTCOME: Final = {name: code for code, name in enumerate(OUTCOMES)}
 
 SUSPICIONS: Final = {
-    1: ("L2", "passed_over"),  # the session went past it without a word
-    2: ("L2", "not_sent_again"),  # in flight, never acknowledged, and forgotten at a resume
-    3: ("L2", "stuck"),  # the session is connected and idle, and it does not come
+    1: ("L2", "passed_over"),  # the session's position is beyond it, and it has no end
+    2: ("L2", "not_sent_again"),  # in flight, never acknowledged, not sent again at a resume
+    3: ("L2", "stuck"),  # the session is connected and idle, but it is not sent
     4: ("D1", "delivered_after_pubrec"),
     5: ("D1", "delivered_after_pubcomp"),
     6: ("D2", "without_reconnect"),
@@ -89,7 +89,7 @@ CODE: Final = {words: code for code, words in SUSPICIONS.items()}
 
 @dataclass(frozen=True)
 class Clock:
-    """What the trace has to know of the nodes: by index of the node.
+    """Facts about the nodes that the judgement needs, by index of the node.
 
     `end_us` is the time of the newest row, `boot` the newest boot, `crashed` the boots that ended
     without a shutdown, sorted, and `died_us` the time of the last row of each. `horizon_us` is how
@@ -133,9 +133,9 @@ class Rows:
         self.last = np.append(self.first[1:], self.size) - 1
 
     def cut_off(self, clock: Clock, earlier: Longs, later: Longs) -> Flags:
-        """Tell pairs of rows of which a crash may have taken what the earlier one says.
+        """Return for which pairs of rows a crash between them may have undone the earlier one.
 
-        It lies between them, and the earlier one was so fresh that it need not have been on disk.
+        That is so if the earlier row was too recent at the crash to be on disk for certain.
         """
         found = np.zeros(len(earlier), np.bool_)
         for node, crashed in clock.crashed.items():
@@ -150,17 +150,17 @@ class Rows:
 
 
 class Suspicions:
-    """What looks wrong, as rows of numbers: collected in pieces, all rows indexes into `Rows`."""
+    """Suspicions as rows of numbers, collected in pieces; rows are indexes into `Rows`."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._pieces: list[tuple[Longs, Longs, Longs, Longs, Longs]] = []
 
     def add(self, check: tuple[str, str], at: Longs, since: Longs, other: Longs) -> None:
-        """Accuse rows `at` (indexes); the evidence reaches back to the gseqs `since`.
+        """Add suspicions about the rows `at` (indexes), with evidence back to the gseqs `since`.
 
-        `other` is a second message, or number, that explains the first. Rows that an earlier run
-        has judged already are left out.
+        `other` is a second message, or number, that explains the first. Rows already judged by an
+        earlier run are left out.
         """
         keep = ~self._rows.carried[at]
         code = np.full(int(keep.sum()), CODE[check], np.int64)
@@ -170,7 +170,7 @@ class Suspicions:
     def add_pairs(
         self, check: tuple[str, str], at: Longs, since: Longs, to: Longs, other: Longs
     ) -> None:
-        """Accuse the deliveries that rows `at` belong to, on the evidence from `since` to `to`."""
+        """Add suspicions about the deliveries of the rows `at`, with evidence `since` to `to`."""
         code = np.full(len(at), CODE[check], np.int64)
         self._pieces.append((code, at, since, to, other))
 
@@ -206,7 +206,7 @@ def field_of(b: Longs, place: tuple[int, int]) -> Longs:
 
 
 def changes(*columns: Longs) -> Flags:
-    """Tell the rows where any of the columns differs from the row before; the first one does."""
+    """Return which rows differ from the row before in any of the columns; the first one does."""
     size = len(columns[0])
     changed = np.zeros(size, np.bool_)
     changed[:1] = True
@@ -218,8 +218,8 @@ def changes(*columns: Longs) -> Flags:
 def running_max(values: Longs, group: Longs) -> tuple[Longs, Longs]:
     """Return the running maximum within sorted groups, as (ranks with groups, sorted values).
 
-    The first is ascending over everything: group * (n + 1) + rank of the maximum so far, so that
-    one binary search answers "when did group g reach value v".
+    The first is ascending over all groups: group * (n + 1) + rank of the maximum so far. So one
+    binary search finds when group g reached value v.
     """
     ordered = np.unique(values)
     ranks = np.searchsorted(ordered, values)

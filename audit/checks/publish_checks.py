@@ -1,7 +1,7 @@
-"""L1 and L3: what was acknowledged was on disk before, and reached every stream it belongs to.
+"""L1 and L3: acknowledged messages were on disk before, and are in every stream they match.
 
-One row per message of a boot, from what was said of it when it came in. Rows that the disk lost
-after their export count here like all others: they were true when they were written.
+One row per message and boot, from the rows about its acceptance. Rows that the disk lost after
+their export count like all others: they were true when they were written.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _COLUMNS = ("node", "boot", "gseq", "ev", "msg", "pub_qos", "reason", "topic", "
 
 
 def check(view: View) -> list[Outcome]:
-    """Return L1 and L3; the facts of what came in are with L1."""
+    """Return L1 and L3; L1 has the facts about accepted messages."""
     return [_persisted_first(view), routing_check.check(view, messages(view))]
 
 
@@ -28,9 +28,9 @@ def messages(view: View) -> DataFrame:
     """Return one row per (node, boot, msg), computed once.
 
     accepted, persisted, pub_acked: gseq of the first such row, or null. refused: the PUBACK or
-    PUBREC had an error. streams, streams_sum: how many streams it was put in, and the sum of their
-    numbers' hashes; wanted, wanted_sum: the same of those it should have been put in. Sums stand
-    for sets: a difference is looked at row by row.
+    PUBREC had an error. streams, streams_sum: the number of streams that have the message, and the
+    sum of their hashes; wanted, wanted_sum: the same for the streams that should have it. The sums
+    are compared first; where they differ, streams are compared one by one.
     """
     return view.keep("messages on their way in", lambda: _messages(view))
 
@@ -83,12 +83,12 @@ def _persisted_first(view: View) -> Outcome:
 
 
 def _facts(view: View) -> dict[str, object]:
-    """Return what came in: accepted, acknowledged, and cut off by a crash.
+    """Return the numbers of messages accepted, acknowledged, and cut off by a crash.
 
-    cut_off: accepted at QoS 1 or 2 in a boot that died, without a row of its acknowledgement. The
-    publisher may have got one all the same: what was sent last is written last.
+    cut_off: accepted at QoS 1 or 2 in a boot that crashed, without a row of its acknowledgement.
+    The publisher may have got one all the same, because the row is written after the sending.
     """
-    # An earlier batch may have seen the message, and the crash, too: then it has counted it.
+    # An earlier batch that saw both the message and the crash has already counted it.
     died = _died(view.boots) & ~(F.col("carried") & _died(view.boots_before))
     rows = messages(view)
     acked = F.col("pub_acked").isNotNull() & ~F.col("acked_before")
@@ -99,7 +99,7 @@ def _facts(view: View) -> dict[str, object]:
         F.count(F.when(owed & died & F.col("accepted").isNotNull(), 1)).alias("cut_off"),
     ).collect()[0]
     facts: dict[str, int] = row.asDict()
-    # Acknowledged in a later boot than accepted: QoS 2, sent again by a client that got no PUBREC.
+    # Acknowledged in a later boot: QoS 2, sent again by a client that got no PUBREC.
     late = rows.where(acked & F.isnull("accepted")).select("node", "msg").distinct()
     before = rows.where(acked & F.col("accepted").isNotNull()).select("node", "msg")
     facts["acknowledged"] += late.join(before, ["node", "msg"], "left_anti").count()
@@ -107,7 +107,7 @@ def _facts(view: View) -> dict[str, object]:
 
 
 def _died(boots: Sequence[Boot]) -> Column:
-    """Tell what was in a boot that ended without a row of its end."""
+    """Return the condition that a row is of a boot that ended without a shutdown row."""
     died = F.lit(False)
     for boot in boots:
         later = any(other.node == boot.node and other.boot > boot.boot for other in boots)

@@ -1,8 +1,8 @@
-"""R1: a retained message that is served is the one that its topic had last.
+"""R1: a retained message that is sent is the last one set on its topic.
 
-A subscriber may get a copy that waited for it while its topic got another value: it is owed what
-was retained when it subscribed. So a copy that is not the present value is right if the session
-subscribed while that value was the present one, and wrong otherwise.
+A subscriber is owed the message that was retained when it subscribed, even if the topic has got
+another one before it is sent. So a copy of an older message is correct if the session subscribed
+while that message was the retained one, and wrong otherwise.
 """
 
 from typing import Any, Final
@@ -21,7 +21,7 @@ _COLUMNS: Final = ("node", "topic", "gseq", "ev", "ts", "at", "session", "client
 
 
 def check(view: View) -> list[Outcome]:
-    """Return R1; each copy that was sent for the first time is checked."""
+    """Return R1. It checks each copy that was sent for the first time."""
     served = view.of("retained_sent", columns=[*_COLUMNS, "dup"])
     served = served.where(~F.col("carried") & ~F.coalesce(F.col("dup"), F.lit(False)))
     sent, odd = _compared(view, served.drop("dup"))
@@ -47,7 +47,7 @@ def check(view: View) -> list[Outcome]:
 
 
 def carry(view: View) -> Kept:
-    """Return the last value of each topic, and what was replaced within the horizon."""
+    """Return the last retained message of each topic, and those replaced within the horizon."""
     rows = view.of(*CHANGES, columns=("node", "gseq", "ts", "ev", "topic"))
     following = Window.partitionBy("node", "topic").orderBy("gseq")
     end = _last_us(view) - view.settings.horizon_s * 1_000_000
@@ -65,7 +65,7 @@ def _last_us(view: View) -> Column:
 
 
 def _beside_current(view: View, served: DataFrame) -> DataFrame:
-    """Return what was served, each with the change of its topic that was the last before it."""
+    """Return the copies sent, each with the last change of its topic before it."""
     changes = view.of(*CHANGES, columns=_COLUMNS)
     before = (
         Window.partitionBy("node", "topic")
@@ -79,7 +79,7 @@ def _beside_current(view: View, served: DataFrame) -> DataFrame:
         .withColumn("last_ts", F.last(F.when(is_change, F.col("ts")), True).over(before))
         .withColumn(
             "last_at",
-            # -1: there is none; null: nothing is known
+            # -1: nothing retained; null: unknown
             F.last(
                 F.when(F.col("ev") == "retained_set", F.unix_micros("at")).when(is_change, -1), True
             ).over(before),
@@ -93,7 +93,7 @@ def _is_current() -> Column:
 
 
 def _compared(view: View, served: DataFrame) -> tuple[int, int]:
-    """Return how many copies were sent, and how many of them were not the present value."""
+    """Return how many copies were sent, and how many of them were not the current message."""
     row = _beside_current(view, served).agg(
         F.count(F.lit(1)).alias("sent"), F.count_if(~_is_current()).alias("odd")
     )
@@ -102,9 +102,9 @@ def _compared(view: View, served: DataFrame) -> tuple[int, int]:
 
 
 def _judged(view: View, served: DataFrame) -> DataFrame:
-    """Return the copies that were not the present value, each with a verdict.
+    """Return the copies that were not the current message, each with a verdict.
 
-    `before` = its topic may have been set before the history began, so nobody knows.
+    `before` = the topic may have been set before the history began, so it is unknown.
     """
     odd = (
         _beside_current(view, served).where(~_is_current()).withColumn("at_us", F.unix_micros("at"))
@@ -127,7 +127,7 @@ def _judged(view: View, served: DataFrame) -> DataFrame:
     )
     earlier = F.col("sub") < F.col("gseq")
     during = F.col("sub").between(F.col("set_gseq"), F.col("until")) & earlier
-    # The value itself was forgotten: it may have been the present one when the session subscribed.
+    # The row that set it is no longer known: it may have been current when the session subscribed.
     perhaps = F.col("set_gseq").isNull() & earlier & (F.col("sub_us") >= F.col("at_us"))
     perhaps = perhaps & F.coalesce(F.col("sub_us") <= F.unix_micros("last_ts"), F.lit(True))
     found = own.groupBy(*keys, "client_id", "last_gseq", "last_at").agg(
@@ -154,7 +154,7 @@ def _witness(row: Row) -> dict[str, Any]:
     served = row.at_us
     what = "a retained message was served that is not the last one of its topic"
     if row.last_at is None:
-        what = "a retained message was served that nobody had set"
+        what = "a retained message was served that was never set"
     elif row.last_at < 0:
         what = "a retained message was served that was no longer there"
     return {

@@ -1,12 +1,12 @@
-"""L3: a message was put into every stream whose filter matches its topic and that somebody held.
+"""L3: a message is in every stream whose filter matches its topic and that had a holder.
 
-Topics and filters are matched anew, each distinct topic once (`audit.checks.topic_matching`), and
-not by the broker's code. Per message only a count and a sum of hashes are compared; the messages
-where they differ are looked at stream by stream.
+Each distinct topic is matched once, with code of the audit (`audit.checks.topic_matching`), not of
+the broker. Per message only a count and a sum of hashes are compared; where they differ, streams
+are compared one by one.
 
-Where a hole could hide that a subscription had ended, a later message in the same stream shows that
-it had not, if nobody is known to have left the stream since. Topics that were hashed on export
-match only themselves, so wildcards are not checked then.
+A hole may hide the end of a subscription. A later message in the same stream shows that it had not
+ended, if no holder is known to have left the stream since. Topics that were hashed on export match
+only themselves, so wildcards are not checked then.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,19 +27,19 @@ from audit.input.kept_rows import few
 from audit.spark import frame_of
 from storage.history.events import SHORTENED
 
-# A sum of so many bits' hashes of streams cannot overflow, however many rows are added up.
+# Hashes are cut to 40 bits, so that their sums cannot overflow.
 HASH_MASK = (1 << 40) - 1
 
 
 def hashed(stream: Column) -> Column:
-    """Return the number that stands for a stream in sums."""
+    """Return the hash of a stream that is used in sums."""
     return F.xxhash64(stream).bitwiseAND(HASH_MASK)
 
 
 def with_wanted(view: View, rows: DataFrame) -> DataFrame:
     """Add to rows `msg_accepted` how many streams want the message, and the sum of their hashes.
 
-    Only QoS 1 and 2 are promised a place in a stream.
+    Only messages at QoS 1 and 2 must be in a stream.
     """
     topics = matches(view)
     owed = F.when((F.col("ev") == "msg_accepted") & (F.col("pub_qos") > 0), F.col("topic"))
@@ -59,19 +59,19 @@ def with_wanted(view: View, rows: DataFrame) -> DataFrame:
 
 
 def check(view: View, messages: DataFrame) -> Outcome:
-    """Return L3. Counted are the messages that at least one stream should have."""
+    """Return L3. It counts the messages that at least one stream should have."""
     checked = messages.where(_decided() & (F.col("wanted") > 0)).count()
     return tally_marked(view, _missing(view, messages)).outcome(view, "L3", checked)
 
 
 def _decided() -> Column:
-    """Tell the messages that are judged: once, in the batch that they were accepted in."""
+    """Return which messages are judged: each once, in the batch in which it was accepted."""
     fresh = F.col("accepted").isNotNull() & ~F.col("carried")
     return fresh & ~F.col("refused") & (F.col("pub_qos") > 0)
 
 
 def _missing(view: View, messages: DataFrame) -> DataFrame:
-    """Return (message, stream) that should be there: with node, msg, stream, what, unknown ..."""
+    """Return the missing (message, stream), with node, msg, stream, what, unknown ..."""
     odd = view.keep("messages in other streams", lambda: _odd(messages))
     if odd.isEmpty():
         return _none(view)
@@ -97,7 +97,7 @@ def _odd(messages: DataFrame) -> DataFrame:
 
 
 def _wanted_by_others(view: View, missing: DataFrame) -> DataFrame:
-    """Leave out streams that only their publisher held, who does not want its own messages."""
+    """Leave out streams held only by the publisher with No Local."""
     own = F.col("no_local") & (F.col("session") == F.col("pub"))
     held = holdings(view).select(
         *("node", "stream", "session", "no_local"),
@@ -155,7 +155,7 @@ def _doubts(view: View, missing: DataFrame) -> DataFrame:
 
 
 def _beyond_the_end(view: View, end: Column) -> Column:
-    """Tell places that the history has not reached: the rows of a tick may be in two segments."""
+    """Return which places are after the end of the history: a tick may span two segments."""
     newest = {boot.node: boot for boot in view.boots}
     beyond = F.lit(False)
     for node, boot in newest.items():
@@ -183,7 +183,7 @@ def _matches(view: View) -> DataFrame:
     topics = (
         view.of("msg_accepted", columns=["node", "topic", "pub_qos"])
         .where("pub_qos > 0 AND topic IS NOT NULL")
-        .where(~F.col("topic").rlike(SHORTENED))  # nobody knows which filters it matches
+        .where(~F.col("topic").rlike(SHORTENED))  # the filters it matches are unknown
         .select("node", "topic")
         .distinct()
     )

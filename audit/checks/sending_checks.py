@@ -1,9 +1,9 @@
-"""How messages were sent: again only when allowed, one packet identifier at a time, in order.
+"""How messages were sent: resent only when allowed, one per packet identifier, in order.
 
-D1 (its outgoing half), D2, D3, F1, and the first half of O1, over the rows of whole sessions. Each
-check compares rows with their neighbours in one sorted order. After a crash the QoS 1 progress of a
-session may be a little older than its history: what was sent or acknowledged within its last second
-is sent again as new, with any identifier.
+D1 (outgoing half), D2, D3, F1, and the first half of O1, over the rows of whole sessions. Each
+check compares neighbouring rows in one sorted order. After a crash the QoS 1 progress of a session
+may be a little older than its history: messages sent or acknowledged within the last second may be
+sent again as new, with any identifier.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ from audit.checks.packed_rows import (
 
 
 def sendings(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> None:
-    """Add to `suspicions` what is wrong with the sendings of these sessions."""
+    """Add suspicions about the sendings of these sessions."""
     _again(rows, pairs, clock, suspicions)
     exchanges = _Exchanges(rows)
     if exchanges.size:
@@ -44,7 +44,7 @@ def sendings(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> 
 
 
 def _again(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> None:
-    """D1 and D2: a message that is sent again, against the row of its exchange before it."""
+    """D1 and D2: compare each repeated sending with the row of its exchange before it."""
     group = (rows.owner[pairs.at] & 1) == 1
     told = np.isin(pairs.kind, (DELIVERED, ACKED, COMPLETED)) & ~group
     told &= (rows.qos[pairs.at] > 0) | (pairs.kind == COMPLETED)
@@ -60,7 +60,7 @@ def _again(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> No
     suspicions.add(("D2", "dup_on_first"), firsts, rows.gseq[firsts], none)
     later = at[sent & ~rows.dup[at] & (rows.attempt[at] > 1)]
 
-    # The turn of a shared group that was handed on and came back is a new exchange.
+    # A message of a shared group that was passed on and came back is a new exchange.
     stays = pairs.first(pairs.kind == MOVED)[number] < 0
     again = np.flatnonzero(sent & follows & stays)
     here, before = at[again], at[again - 1]
@@ -81,7 +81,7 @@ def _again(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> No
     _accuse(rows, suspicions, ("D2", "other_packet_id"), here, before, moved_pid)
     plain = bare & ~moved_pid & ~rows.dup[here]
     _accuse(rows, suspicions, ("D2", "without_dup"), here, before, plain)
-    judged = np.isin(later, here)  # those were compared with their predecessor already
+    judged = np.isin(later, here)  # already compared with their predecessor
     later = later[~judged]
     suspicions.add(("D2", "without_dup"), later, rows.gseq[later], later * 0 - 1)
 
@@ -121,10 +121,10 @@ def _identifiers(
     at = exchanges.at
     busy = np.flatnonzero(exchanges.takes[1:] & exchanges.takes[:-1] & exchanges.follows[1:]) + 1
     here, before = at[busy], at[busy - 1]
-    # What a session has from its mailbox is sent again without the name of the message.
+    # Messages from a session's mailbox are sent again without a message id in the row.
     nameless = (rows.kind[here] == RETAINED) | (rows.msg[here] < 0)
     other = np.where(nameless, ~rows.dup[here], rows.msg[here] != rows.msg[before])
-    # What was dropped, has expired or was handed on has given its identifier back without an ack.
+    # Dropped, expired and passed-on messages free their identifier without an acknowledgement.
     gone = np.isin(pairs.kind, (DROPPED, EXPIRED, MOVED))
     first_gone = pairs.pick(rows.gseq, pairs.first(gone), OPEN_END)
     pair_of = np.full(rows.size, -1, np.int64)
@@ -140,11 +140,11 @@ def _identifiers(
 
 
 def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
-    """F1: what is in flight on a connection, as a running sum, against its Receive Maximum.
+    """F1: compare the number in flight on a connection, a running sum, with its Receive Maximum.
 
-    Released messages whose PUBCOMP comes on a later connection free a place there without having
-    taken one, down to none in flight, as section 4.9 has it. That a message is sent twice, or an
-    identifier used twice, is another check's: it takes one place.
+    A PUBCOMP for a message released on an earlier connection frees a place without having taken
+    one, but never below none in flight (section 4.9). A message sent twice, or an identifier used
+    twice, counts once here; other checks report it.
     """
     at, takes = exchanges.at, exchanges.takes
     conn = rows.a[at]
@@ -167,7 +167,7 @@ def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
     step = change[mine]
     total = np.cumsum(step)
     total = total - (total - step)[begin]
-    # The running minimum within connections: each begins far below everything before it.
+    # Running minimum per connection in one pass: each connection starts far below the one before.
     span = np.int64(2 * len(mine) + 2)
     depth = np.cumsum(starts) * span
     lowest = np.minimum.accumulate(total - depth) + depth
@@ -182,7 +182,7 @@ def _window(rows: Rows, suspicions: Suspicions, exchanges: _Exchanges) -> None:
 
 
 def _order(rows: Rows, pairs: Pairs, suspicions: Suspicions) -> None:
-    """O1, first half: first deliveries at one QoS that come after a newer message's."""
+    """O1, first half: first deliveries after that of a newer message at the same QoS."""
     sent = pairs.first(pairs.kind == DELIVERED)
     at = np.sort(pairs.at[sent[sent >= 0]])
     group = (rows.owner[at] & 1) == 1

@@ -1,8 +1,8 @@
-"""S1 to S5, W1 and G1: Spark brings each client's rows together, `session_lifetimes` judges them.
+"""S1 to S5, W1 and G1: Spark groups the rows by client, `session_lifetimes` judges them.
 
-Rows about sessions are few beside those about messages, so one pass of plain Python over them, in
-the order of each client, is cheap: it says what a dozen window functions would hide. What messages
-have to do with it, the number in flight, comes summed up per connection (`_balances`).
+Rows about sessions are few compared with those about messages, so one pass of plain Python over
+them, client by client, is cheap, and easier to read than a dozen window functions. The number of
+messages in flight comes summed up per connection (`_balances`).
 """
 
 import json
@@ -28,7 +28,7 @@ from audit.input.kept_rows import Kept
 from audit.input.session_columns import BALANCE, COLUMNS, SessionRow
 from audit.spark import frame_of
 
-# The code that workers of a cluster get with the job, beside this module.
+# The modules sent to the workers of a cluster with the job, beside this one.
 _TRAVELLERS: Final = (
     events,
     fold_findings,
@@ -40,9 +40,9 @@ _TRAVELLERS: Final = (
 )
 
 INVARIANTS: Final = ("S1", "S2", "S3", "S4", "S5", "W1", "G1")
-OUT_BATCH: Final = 4096  # rows given back to Spark at once
+OUT_BATCH: Final = 4096  # rows returned to Spark at once
 
-# Drops that may take a message that is in flight; all others meet it before it is sent.
+# Drop reasons of messages that may be in flight; all others apply before a message is sent.
 _INFLIGHT_DROPS: Final = (1027, 1029, 1030)
 _MESSAGES: Final = (
     "msg_delivered",
@@ -71,7 +71,7 @@ _MESSAGE_COLUMNS: Final = (
     "carried",
 )
 
-# What the fold gives back, of several kinds:
+# The rows that the fold returns, by kind:
 # count    name=invariant, a=checked, b=violated, c=unknown
 # witness  name=invariant, text=JSON
 # row      node, gseq: a row that the next batch needs
@@ -123,13 +123,13 @@ def check(view: View) -> list[Outcome]:
 
 
 def carry(view: View) -> Kept:
-    """Return the rows that make the sessions known again that have not ended."""
+    """Return the rows from which the next batch rebuilds the sessions that have not ended."""
     folded = _folded(view)
     return Kept((folded.where(F.col("kind") == "row"),), (_kept_balances(view, folded),))
 
 
 def tables(view: View) -> dict[str, DataFrame]:
-    """Return the table `sessions`: every session that had a row in this batch, as it is now."""
+    """Return the table `sessions`: the present state of every session with a row in this batch."""
     numbers = (
         "created_us",
         "last_us",
@@ -179,7 +179,7 @@ def _disk_losses(view: View) -> list[dict[str, object]]:
 def _odd_collections(view: View) -> list[dict[str, object]]:
     rows = view.of("gc_run", columns=["node", "boot", "seq", "count"]).where(F.col("count") < 0)
     return [
-        {"what": "a collection of less than nothing", **row.asDict()}
+        {"what": "a garbage collection with a negative count", **row.asDict()}
         for row in rows.orderBy("node", "boot", "seq").take(view.settings.witnesses_max)
     ]
 
@@ -188,7 +188,7 @@ def _odd_collections(view: View) -> list[dict[str, object]]:
 
 
 def _folded(view: View) -> DataFrame:
-    """Return what the fold over all clients gives back; computed once per batch."""
+    """Return the rows of the fold over all clients; computed once per batch."""
     return view.keep("session fold", lambda: _fold(view))
 
 
@@ -200,14 +200,14 @@ def _fold(view: View) -> DataFrame:
         "node", "client_id", "gseq", F.col("ev") == BALANCE
     )
     # Workers of a cluster get the code with the job: they need pyspark and pyarrow, not Holdfast.
-    # These modules and no others: what a data source is made of cannot travel like that.
+    # Only these modules: a data source cannot be sent like that.
     for module in (sys.modules[__name__], *_TRAVELLERS):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # untyped
     return ordered.mapInArrow(_worker(known_of(view)), _OUT_DDL)
 
 
 def known_of(view: View) -> Known:
-    """Return what folds have to know about the view."""
+    """Return what folds need to know of the view."""
     return known(
         view.boots,
         view.gaps,
@@ -234,7 +234,7 @@ def _session_rows(view: View) -> DataFrame:
 def _balances(view: View) -> DataFrame:
     """Return one row per connection with the change of the number of packet ids in flight.
 
-    It takes the place of the first row that it sums up. No string is aggregated: the client's
+    It has the place of the first row that it sums up. No string is aggregated: the client
     identifier is joined to the sums, which are few.
     """
     ends_us = frame_of(
@@ -299,14 +299,14 @@ def _ends() -> Column:
 
 
 def _may_end() -> Column:
-    """Return how many packet ids a row may free: its messages may have been in flight, or not."""
+    """Return how many packet ids a row may free; its messages need not have been in flight."""
     dropped = (F.col("ev") == "msg_dropped") & F.col("reason").isin(*_INFLIGHT_DROPS)
     gone = F.col("ev").isin("msg_expired", "msg_moved") | F.coalesce(dropped, F.lit(False))
     return F.when(gone, F.coalesce(F.col("count"), F.lit(1))).otherwise(0)
 
 
 def _kept_balances(view: View, folded: DataFrame) -> DataFrame:
-    """Return the balances of connections that are up, as rows of the history's columns."""
+    """Return the balances of present connections, as rows with the columns of the history."""
     ends = {boot.node: boot for boot in view.boots}
     places = frame_of(
         view.spark,
@@ -340,7 +340,7 @@ def _kept_balances(view: View, folded: DataFrame) -> DataFrame:
     )
 
 
-# Within a worker of Spark
+# In a Spark worker
 
 
 def _worker(facts: Known) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -370,7 +370,7 @@ def _batch(rows: list[_Out]) -> pa.RecordBatch:
 
 
 def _judge(rows: Iterator[SessionRow], facts: Known) -> Iterator[_Out]:
-    """Feed each client with its rows; give back what is left of it, and last the findings."""
+    """Feed each client its rows; yield its results, and at the end the findings."""
     found = Findings(facts.witnesses_max)
     client: Client | None = None
     name: tuple[str, str] | None = None
@@ -391,7 +391,7 @@ def _judge(rows: Iterator[SessionRow], facts: Known) -> Iterator[_Out]:
 
 
 def _left(client: Client, name: tuple[str, str], node: Node) -> Iterator[_Out]:
-    """Finish a client; give back what is needed of it."""
+    """Finish a client; yield its results."""
     client.finish()
     for life in [*client.over, *client.lives.values()]:
         if life.last.gseq > node.before_gseq:

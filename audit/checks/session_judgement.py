@@ -1,8 +1,8 @@
 """The judged rows of all sessions: one pass over the history, shared by every check of messages.
 
-The rows of a session, and what it was owed, are brought together (`audit.checks.session_rowset`)
-and judged by numpy in Python workers (`audit.checks.judge_session`). What looks wrong there is held
-against the gaps of the history here; only what touches none becomes an accusation.
+The rows of a session and the messages it was owed are grouped (`audit.checks.session_rowset`) and
+judged with numpy in Python workers (`audit.checks.judge_session`). This module compares the
+suspicions with the gaps of the history; only those that touch none become violations.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ from audit.checks.packed_rows import SUSPICIONS, Clock
 from audit.checks.session_rowset import clock, node_name, rowset
 from audit.input.batch_view import View
 
-# Of a worker's memory each row takes about 300 bytes while it is judged.
+# A row takes about 300 bytes of a worker's memory while it is judged.
 PARTITION_ROWS: Final = 300_000
 BATCH_ROWS: Final = 65_536
 
 _LONG, _INT, _SHORT, _BYTE = T.LongType(), T.IntegerType(), T.ShortType(), T.ByteType()
-# What comes back from the workers: deliveries (code 0) and suspicions. -1 becomes null.
+# The result of the workers: deliveries (code 0) and suspicions. -1 becomes null.
 BOOK: Final[tuple[tuple[str, T.DataType], ...]] = (
     ("code", _BYTE),
     ("owner", _INT),
@@ -78,9 +78,9 @@ _ARROW: Final = [(name, _NAMES[kind.simpleString()]) for name, kind in BOOK]
 
 
 def book(view: View) -> DataFrame:
-    """Return the judged rows of all sessions, computed once and kept on disk while they are used.
+    """Return the judged rows of all sessions, computed once and cached on disk.
 
-    `code` 0 is a delivery, everything else a suspicion (see `audit.checks.packed_rows.SUSPICIONS`).
+    `code` 0 is a delivery, any other a suspicion (see `audit.checks.packed_rows.SUSPICIONS`).
     """
     return view.keep("judged deliveries", lambda: _judged(view))
 
@@ -94,7 +94,7 @@ def _judged(view: View) -> DataFrame:
 
 
 def suspicions(view: View) -> DataFrame:
-    """Return what looks wrong: with `invariant`, `what`, and `unknown` where a gap is touched."""
+    """Return the suspicions with `invariant`, `what`, and `unknown` if they touch a gap."""
     return view.keep("suspicions", lambda: _suspicions(view))
 
 
@@ -128,7 +128,7 @@ def _judge(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark runs on all rows of some sessions.
 
-    The modules it needs travel with it: workers need numpy and pyarrow, and nothing of ours.
+    The modules it needs are sent with it: workers need numpy and pyarrow, not Holdfast.
     """
     for module in (packed, message_outcomes, sending_checks, judge_session):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # untyped
@@ -154,7 +154,7 @@ def _judge(
 
 
 def _array(values: packed.Longs | None, size: int, kind: str) -> pa.Array:
-    """Return a column for Spark: what is negative, or not there at all, is null."""
+    """Return a column for Spark, null where negative, or all null if `values` is None."""
     if values is None:
         return pa.nulls(size, kind)
     return pa.array(values, mask=values < 0).cast(kind)

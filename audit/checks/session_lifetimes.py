@@ -1,12 +1,11 @@
-"""S1 to S5, W1 and part of G1: the lives of the sessions of one client, row by row, without Spark.
+"""S1 to S5, W1 and part of G1: the lifetimes of one client's sessions, row by row, without Spark.
 
-`Client.feed` takes the rows of one client identifier in the order of the log, `Client.finish` ends
-it. A hole between two rows of a session makes everything unknown that only holds if nothing
-happened in between; the next rows that say how things are make it known again.
+Call `Client.feed` with the rows of one client identifier in the order of the log, then
+`Client.finish`. After a hole between two rows of a session, everything that may have changed in it
+is unknown, until a later row gives it again.
 
-Rows carried over from an earlier batch build up what is known and are judged no more, so what is
-carried has to build up the same: `Life.rows` names them. docs/audit.md tells what each invariant
-means.
+Rows carried over from an earlier batch rebuild the state and are not judged again. `Life.rows`
+names the rows to carry: they must rebuild the same state. docs/audit.md defines the invariants.
 """
 
 from collections.abc import Callable
@@ -18,31 +17,31 @@ from audit.checks.wills import CRASHED, Wills
 from audit.input.fold_context import SECOND, Known, Node
 from audit.input.session_columns import BALANCE, SessionRow
 
-NEVER: Final = 0xFFFFFFFF  # an expiry interval that never is over
+NEVER: Final = 0xFFFFFFFF  # the session does not expire
 TAKEN_OVER: Final = 0x8E
-ENDED_WITH_CONNECTION: Final = (1010, 1012)  # only where its expiry interval is 0
+ENDED_WITH_CONNECTION: Final = (1010, 1012)  # only if its expiry interval is 0
 CLEAN_START: Final = 1011
 # Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late; this is generous.
 SLACK_US: Final = SECOND
-# Sessions past their time that are there for longer than this: collection does not keep up.
+# An expired session that still exists after this time: garbage collection does not keep up.
 BACKLOG_US: Final = 3600 * SECOND
 
 
 class Life:
-    """One session (one incarnation), as its rows made it so far."""
+    """One session (one incarnation), rebuilt from its rows so far."""
 
     def __init__(self, row: SessionRow, *, whole: bool) -> None:
         self.session = row.session
         self.tenant = row.tenant
         self.first = row
         self.last = row
-        # How many subscriptions it has beside those whose rows are known, and their check; None if
-        # nobody knows. Both are 0 if its life is known from the beginning.
+        # Number and check of its subscriptions beside those whose rows are known; None if unknown,
+        # (0, 0) if its history is known from the beginning.
         self.others: tuple[int, int] | None = (0, 0) if whole else None
-        # By how much the broker's word differs from that: one lie is one violation.
+        # Difference of the broker's numbers from that; the same difference is reported only once.
         self.odd: tuple[int, int] | None = None
-        self.was_doubted = False  # one of these changed
-        self.had_hole = False  # and a hole is why
+        self.was_doubted = False  # `others` or `odd` changed
+        self.had_hole = False  # because of a hole
         self.is_connected: bool | None = None  # None = unknown
         self.conn: int | None = None
         self.expiry_s: int | None = None
@@ -50,31 +49,31 @@ class Life:
         self.left_row: SessionRow | None = None
         self.connect_row: SessionRow | None = None
         self.expiry_row: SessionRow | None = None
-        self.census: SessionRow | None = None  # the last row that says how big it is
+        self.census: SessionRow | None = None  # the last row with its sizes
         self.taken_over: SessionRow | None = None
         self.ended: SessionRow | None = None
-        self.is_gone = False  # it died with the broker, as it may
-        self.is_lost = False  # it was not there after a boot
+        self.is_gone = False  # it ended with the broker, which is allowed
+        self.is_lost = False  # it was missing after a boot
         self.seen_boot = row.boot
         self.subscriptions: dict[str, tuple[int, int]] = {}  # filter -> check, place of its row
         self.wills = Wills()
         # Change of the number in flight since the census.
         self.least = self.most = self.fresh_starts = self.fresh_ends = 0
         self.fresh_us = 0
-        self.is_moving = False  # something was sent or acknowledged since
-        self.again = 0  # so many were sent again since
-        self.offline_ends = 0  # so many may have left while it was offline
+        self.is_moving = False  # something was sent or acknowledged since then
+        self.again = 0  # messages sent again since then
+        self.offline_ends = 0  # messages that may have ended while it was offline
         self.connects = self.takeovers = 0
         self.created_us: int | None = None
 
     @property
     def subs_check(self) -> int:
-        """Return the sum that `subs_check` of a row has to be."""
+        """Return the expected `subs_check` of a row."""
         return sum(check for check, _ in self.subscriptions.values())
 
     @property
     def due_us(self) -> int | None:
-        """Return when it is past its time; None if it never is, or that is not known."""
+        """Return when it expires; None if it never does, or that is unknown."""
         if self.is_connected is not False or self.left_us is None:
             return None
         if self.expiry_s is None or self.expiry_s == NEVER:
@@ -82,7 +81,7 @@ class Life:
         return self.left_us + self.expiry_s * SECOND
 
     def rows(self) -> set[int]:
-        """Return the places of the rows that the next batch needs to know it as well."""
+        """Return the places of the rows from which the next batch can rebuild it."""
         kept = [self.last, self.connect_row, self.expiry_row, self.census, self.left_row]
         kept += [self.taken_over, self.ended]
         if self.first.ev == "session_created":
@@ -94,12 +93,12 @@ class Life:
 
 
 class Client:
-    """All sessions that one client identifier had, one after the other."""
+    """All sessions of one client identifier, one after the other."""
 
     def __init__(self, known: Known, node: Node, found: Findings) -> None:
         self.lives: dict[int, Life] = {}
         self.over: list[Life] = []  # for the table of sessions
-        # A clean start has ended a session: the next one begins with it.
+        # The row of a session ended by a clean start; the next session must begin with it.
         self._cleaned: SessionRow | None = None
         self._known = known
         self._node = node
@@ -125,7 +124,7 @@ class Client:
         }
 
     def feed(self, row: SessionRow) -> None:
-        """Take the next row of the client."""
+        """Process the next row of the client."""
         self._found = self._scrap if row.carried else self._real
         if row.ev == "session_created":
             self._created(row)
@@ -135,7 +134,7 @@ class Client:
             life = self._unheard(row)
         else:
             self._pass(life, row)
-        life.wills.settle(row.us, self._ends(row), self._found)
+        life.wills.settle(row.us, self._found, ended=self._ends(row))
         self._feeders[row.ev](row, life)
         if row.ev != BALANCE:
             if not row.ev.startswith("will_"):
@@ -146,7 +145,7 @@ class Client:
             self._bury(life)
 
     def finish(self) -> None:
-        """The history ends here, for now: judge what is overdue."""
+        """Judge what is overdue at the present end of the history."""
         self._found = self._real
         end_us = self._node.last_us
         for life in list(self.lives.values()):
@@ -162,17 +161,17 @@ class Client:
         if self._hole(life.last.gseq, self._node.boots[-1].last_gseq + 1):
             wills.leave_open(end_us, self._found, self._node, tolerance_us)
         else:
-            wills.settle(end_us, False, self._found)
+            wills.settle(end_us, self._found, ended=False)
             wills.judge(end_us, self._found, self._node, tolerance_us)
 
-    # What every row has to follow on
+    # Order of rows, holes and boots
 
     @staticmethod
     def _ends(row: SessionRow) -> bool:
         return row.ev in ("session_expired", "session_terminated")
 
     def _pass(self, life: Life, row: SessionRow) -> None:
-        """Take a session from its last row to this one: holes and boots lie between."""
+        """Account for holes and boots between a session's last row and this one."""
         if self._hole(life.last.gseq, row.gseq):
             self._doubt(life)
         if row.boot > life.last.boot:
@@ -191,19 +190,19 @@ class Client:
         life.wills.lose_track()
 
     def _crashed(self, life: Life) -> None:
-        """The boot of the last row is over: nobody is connected to it any more."""
+        """Disconnect the session, because the boot of its last row is over."""
         boot = self._node.boot(life.last.boot)
         if life.is_connected:
             life.is_connected = False
-            life.left_us = None  # a row with reason 1002 says when the broker died
+            life.left_us = None  # a row with reason 1002 has the time of the crash
             life.wills.leave(None, CRASHED, boot.last_us, life.expiry_s or 0)
         life.taken_over = None
 
     def _miss(self, life: Life, until: int, row: SessionRow | None) -> None:
-        """S5: after every boot whose census is complete, the session has to have been there.
+        """S5: check that the session existed after every boot whose census is complete.
 
         `row` is the next row of the session, if there is one. A session without an expiry interval
-        may die with the broker.
+        may end with the broker.
         """
         if life.is_gone or life.ended or life.seen_boot >= until:
             return
@@ -229,7 +228,7 @@ class Client:
             life.seen_boot = boot.boot
 
     def _unheard(self, row: SessionRow) -> Life:
-        """Make a session known that was not: it ended, or never began, or that was not seen."""
+        """Add a session that is not known: it has ended, never began, or began unseen."""
         life = Life(row, whole=False)
         life.wills.is_whole = False
         self.lives[row.session] = life
@@ -243,7 +242,7 @@ class Client:
             "subscribed": "G1",
             "unsubscribed": "G1",
             "will_armed": "W1",
-            "will_fired": "W1",  # and Wills says no more about it
+            "will_fired": "W1",  # Wills does not report it again
         }.get(row.ev)
         if invariant is None or row.carried:
             return life
@@ -260,13 +259,13 @@ class Client:
         for life in list(self.lives.values()):
             if not life.ended:
                 self._pass(life, row)
-                life.wills.settle(row.us, False, self._found)
+                life.wills.settle(row.us, self._found, ended=False)
                 self._succeed(life, row)
         cleaned, self._cleaned = self._cleaned, None
         if row.sp:
             self._found.violated("S1", "Session Present, but the session is new", **row.place())
         elif cleaned is not None and not row.clean_start and not self._hole(cleaned.gseq, row.gseq):
-            what = "the session before it was ended for a clean start that nobody asked for"
+            what = "the session before it was ended by a clean start that was not requested"
             self._found.violated("S1", what, **row.place(), ended=cleaned.session)
         else:
             self._found.ok("S1")
@@ -278,7 +277,7 @@ class Client:
         self._take_census(row, life)
 
     def _succeed(self, life: Life, row: SessionRow) -> None:
-        """A session is made while another of the client is there, for all that is known."""
+        """Judge a session that is created while, as far as known, an earlier one exists."""
         if life.is_gone or life.is_lost:
             pass
         elif self._hole(life.last.gseq, row.gseq):
@@ -327,14 +326,14 @@ class Client:
             return
         told = life.census
         if told is not None and told.ev == "session_restored" and told.gseq > left.gseq:
-            left = told  # what a crash took from it is one violation, and said by now
+            left = told  # what a crash took is one violation, already reported
         if left.position is None or row.position is None:
             return
         invariant = "S2"
         if left.boot != row.boot:
             boot = self._node.boot(left.boot)
             if not boot.clean and boot.last_us - left.us <= SLACK_US:
-                return  # it may not have been on disk yet
+                return  # the position need not have been on disk yet
             invariant = "S5"
         back = row.position < left.position
         what = "its position went back while it was offline"
@@ -385,7 +384,7 @@ class Client:
         elif life.taken_over is not None and row.reason != TAKEN_OVER:
             what = "a connection that was taken over was not told 0x8E"
         elif life.taken_over is None and row.reason == TAKEN_OVER:
-            what = "a connection was told 0x8E that nobody took over"
+            what = "a connection was told 0x8E but not taken over"
         elif row.conn and life.conn and row.conn != life.conn:
             what = "another connection ended than the one that was up"
         self._found.judge("S4", bool(what), what, **row.place(), reason=row.reason)
@@ -418,7 +417,7 @@ class Client:
         self._found.judge("S3", bool(what), what, **row.place(), due_us=due_us, at_us=row.us)
 
     def _judge_backlog(self, life: Life, us: int) -> None:
-        """G1: the collection of what is past its time must keep up."""
+        """G1: garbage collection must keep up with expired sessions."""
         due_us = life.due_us
         if due_us is None or life.is_gone:
             return
@@ -443,7 +442,7 @@ class Client:
         told, expiry_s = life.expiry_row, life.expiry_s
         if row.reason in ENDED_WITH_CONNECTION and told is not None and expiry_s is not None:
             if self._hole(told.gseq, row.gseq):
-                self._found.unknown("S3")  # it may have got another interval there
+                self._found.unknown("S3")  # its expiry interval may have changed there
             else:
                 what = "it ended with its connection, but it had an expiry interval"
                 self._found.judge("S3", expiry_s > 0, what, **row.place(), expiry_s=expiry_s)
@@ -465,7 +464,7 @@ class Client:
         self._set_expiry(row, life)
         life.is_connected = False
 
-    # What it consists of
+    # Subscriptions and messages in flight
 
     def _subscribed(self, row: SessionRow, life: Life) -> None:
         if row.tfilter is not None:
@@ -479,15 +478,15 @@ class Client:
             life.subscriptions.pop(row.tfilter, None)
 
     def _touch(self, tfilter: str, life: Life) -> None:
-        """Notice that a subscription changes that may be one of those whose rows are not known."""
+        """Note the change of a subscription that may be among those whose rows are unknown."""
         if tfilter not in life.subscriptions and life.others is not None and life.others[0]:
             life.others = None
             life.was_doubted = True
 
     def _compare(self, row: SessionRow, life: Life, invariant: str = "S2") -> None:
-        """Compare what the broker says a session holds with what its rows say.
+        """Compare the broker's numbers about a session with its rows.
 
-        The first row of a session in a boot proves what survived: that is S5, all others are S2.
+        The first row of a session in a boot shows what survived: that is S5, all others are S2.
         """
         if row.boot > life.last.boot or row.ev == "session_restored":
             invariant = "S5"
@@ -516,7 +515,7 @@ class Client:
             life.was_doubted = True
             self._found.violated(
                 invariant,
-                "its subscriptions are others than those it made",
+                "its subscriptions differ from those it made",
                 **row.place(),
                 subs=row.subs,
                 expected=expected[0],
@@ -539,9 +538,9 @@ class Client:
         least = census.inflight + life.least - life.offline_ends
         most = census.inflight + life.most
         if census is life.connect_row and life.is_moving:
-            # What was in flight then may have been sent again as if for the first time (D2).
+            # Messages in flight then may have been sent again as new (a violation of D2).
             least -= census.inflight
-        # What was sent again, though it was not in flight any more (D1), was acknowledged again.
+        # Messages sent again though no longer in flight (D1) were acknowledged a second time.
         most += max(0, life.again - census.inflight)
         if row.boot > census.boot and not self._node.boot(census.boot).clean:
             died_us = self._node.boot(census.boot).last_us

@@ -1,4 +1,4 @@
-"""The history as packed rows: what sessions did, were sent, and were owed."""
+"""Pack the history for the judgement: what sessions did, were sent, and were owed."""
 
 from functools import reduce
 from typing import Final
@@ -13,9 +13,9 @@ from audit.input.batch_view import View
 from audit.input.gaps import HOLE
 from audit.input.kept_rows import are_few, few
 
-# Not an event of the history: a message that was owed to one holder, and was still open, when an
-# earlier run ended (`audit.checks.open_rows`). At the place of its `msg_enqueued`: `session`, or
-# null for a group, `stream`, `position` = the end of the holding or OPEN_END, `dup` = the doubt.
+# Not an event of the history: a message owed to one holder and still open when an earlier run ended
+# (`audit.checks.open_rows`). It has the place of its `msg_enqueued`; `session` is null for a group,
+# `position` is the end of the holding or OPEN_END, `dup` is the doubt.
 STILL_OWED: Final = "#owed"
 
 _MESSAGES = {
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 def node_number(view: View, node: Column) -> Column:
-    """Return the index of a node among the sorted names of all."""
+    """Return the index of a node in the sorted names of all nodes."""
     names = nodes(view)
     result = F.lit(0)
     for number, name in enumerate(names[1:], 1):
@@ -54,7 +54,7 @@ def node_name(view: View, owner: Column) -> Column:
 
 
 def clock(view: View) -> packed.Clock:
-    """Return what the judgement needs to know of the nodes."""
+    """Return the facts about the nodes that the judgement needs."""
     number = {name: index for index, name in enumerate(nodes(view))}
     newest = {number[boot.node]: boot.boot for boot in view.boots}  # boots come in order
     crashed: dict[int, list[int]] = {index: [] for index in number.values()}
@@ -73,7 +73,7 @@ def clock(view: View) -> packed.Clock:
 
 
 def rowset(view: View) -> DataFrame:
-    """Return everything the judgement of sessions and groups needs, as packed rows."""
+    """Return all rows that the judgement of sessions and groups needs, packed."""
     held = holdings(view)
     events = _of_messages(view)
     own = events.where("session IS NOT NULL")
@@ -88,11 +88,11 @@ def _of_messages(view: View) -> DataFrame:
 
 
 def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
-    """Return the rows that tell what became of messages of shared groups, with the group's stream.
+    """Return the rows about messages of shared groups, with the group's stream.
 
-    Where a row does not name the stream, it counts for every group of that name that its session
-    was in, or, if the session's subscription is not known, for all of that name: of a message that
-    a group was not owed it says nothing.
+    A row without a stream counts for every group of its name that the session was in, or, if the
+    session's subscription is unknown, for all groups of that name. That is harmless: for a message
+    that a group was not owed, the row has no effect.
     """
     keys = ["node", "session", "share"]
     shared = held.where("share IS NOT NULL").groupBy(*keys)
@@ -119,7 +119,7 @@ def _of_groups(events: DataFrame, held: DataFrame) -> DataFrame:
 
 
 def _packed(view: View, events: DataFrame, session: Column, group: int) -> DataFrame:
-    """Return rows about messages, packed, for sessions (0) or for groups (1)."""
+    """Return rows about messages, packed, for sessions (`group` 0) or groups (1)."""
     kind = reduce(
         lambda rest, pair: F.when(F.col("ev") == pair[0], pair[1]).otherwise(rest),
         list(_MESSAGES.items())[1:],
@@ -140,7 +140,7 @@ def _packed(view: View, events: DataFrame, session: Column, group: int) -> DataF
 
 
 def _of_sessions(view: View) -> DataFrame:
-    """Return the rows about sessions: when they were connected, how far they had come."""
+    """Return the rows about sessions, packed: connections, positions and ends."""
     rows = on_disk(view, view.sessions)
     carried = (packed.CARRIED, F.col("carried"))
     connected = _bits(
@@ -182,9 +182,9 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
     """Return one row per message, stream and holder: sessions and groups that held the stream.
 
     Columns: node, group (0: a session, 1: a group), session (of a group: its stream), msg, stream,
-    gseq and ts of `msg_enqueued`, to_gseq (end of the holding, or OPEN_END), doubt, carried. Of
-    what came in before this batch, only what was still open is owed. `only` are the messages (node,
-    msg) that are asked for: all, if it is None.
+    gseq and ts of `msg_enqueued`, to_gseq (end of the holding, or OPEN_END), doubt, carried.
+    Messages accepted before this batch are included only if still open. `only` limits the messages
+    (node, msg); None means all.
     """
 
     def told(ev: str, *columns: str) -> DataFrame:
@@ -202,7 +202,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         table = F.broadcast(holders) if small else holders
         return rows.join(table, keys).where(held_then).withColumn("doubt", doubt)
 
-    def frame(rows: DataFrame, group: int, session: str, carried: bool) -> DataFrame:
+    def frame(rows: DataFrame, group: int, session: str, *, carried: bool) -> DataFrame:
         holder = (F.lit(group).alias("group"), F.col(session).alias("session"))
         same = ("node", "msg", "stream", "gseq", "ts", "to_gseq", "doubt")
         return rows.select(*holder, *same, F.lit(carried).alias("carried"))
@@ -213,9 +213,9 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
             joined(enqueued, sessions.where("NOT no_local"), ["node", "stream"]),
             0,
             "session",
-            False,
+            carried=False,
         ),
-        frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", False),
+        frame(joined(enqueued, shared, ["node", "stream"]), 1, "stream", carried=False),
     ]
     deaf = sessions.where("no_local")
     if not deaf.isEmpty():
@@ -224,7 +224,7 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         others = joined(enqueued, deaf, ["node", "stream"]).join(
             published.select("node", "msg", "session"), ["node", "msg", "session"], "left_anti"
         )
-        parts.append(frame(others, 0, "session", False))
+        parts.append(frame(others, 0, "session", carried=False))
     if view.boots_before:  # there was an earlier run
         columns = ["node", "gseq", "ts", "msg", "stream", "session", "position", "dup"]
         kept = on_disk(view, view.of(STILL_OWED, columns=columns))
@@ -236,16 +236,16 @@ def owed(view: View, only: DataFrame | None = None) -> DataFrame:
         still = joined(lasting.where(of_sessions), sessions, ["node", "stream", "session"])
         theirs = joined(lasting.where(of_groups), shared, ["node", "stream"])
         parts += [
-            frame(ended.where(of_sessions), 0, "session", True),
-            frame(ended.where(of_groups), 1, "stream", True),
-            frame(still, 0, "session", True),
-            frame(theirs, 1, "stream", True),
+            frame(ended.where(of_sessions), 0, "session", carried=True),
+            frame(ended.where(of_groups), 1, "stream", carried=True),
+            frame(still, 0, "session", carried=True),
+            frame(theirs, 1, "stream", carried=True),
         ]
     return reduce(DataFrame.unionByName, parts)
 
 
 def _owed(view: View) -> DataFrame:
-    """Return what is owed, packed."""
+    """Return the rows of `owed`, packed."""
     b = _bits(packed.OWED, (packed.CARRIED, F.col("carried")), (packed.DOUBT, F.col("doubt")))
     to, stream = F.col("to_gseq"), F.col("stream")
     return _row(
@@ -255,7 +255,7 @@ def _owed(view: View) -> DataFrame:
 
 
 def _first_hole(view: View, since: Column) -> Column:
-    """Return where the first hole after `since` begins: the end of a subscription may be in it."""
+    """Return where the first hole after `since` begins; a subscription may have ended in it."""
     found = F.lit(None).cast("long")
     for gap in view.gaps:
         if gap.kind == HOLE:
@@ -289,7 +289,7 @@ def _row(
 
 
 def _bits(kind: Column | int, *fields: tuple[tuple[int, int], Column]) -> Column:
-    """Return the packed number; a field that is null, or does not fit, is 0, or all ones."""
+    """Return the packed number. A null field becomes 0, one that does not fit all ones."""
     number = F.lit(kind).cast("long") if isinstance(kind, int) else kind.cast("long")
     for (shift, bits), value in fields:
         whole = F.coalesce(value.cast("long"), F.lit(0).cast("long"))

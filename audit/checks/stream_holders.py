@@ -1,8 +1,9 @@
-"""Who was owed what: which session, or shared group, held which stream, from when until when.
+"""Holders of streams: which session or shared group held which stream, and when.
 
-The broker writes no row per subscriber when a message arrives: `msg_enqueued` names a stream, and a
-message is owed to whoever held the stream at that place of the history. Intervals are of gseq: from
-`from_gseq` (the row `subscribed`) to `to_gseq` (the row that ended it, or OPEN_END), both excluded.
+The broker writes no row per subscriber when a message arrives: `msg_enqueued` names a stream, and
+the message is owed to all holders of the stream at that place of the history. Intervals are of
+gseq: from `from_gseq` (the row `subscribed`) to `to_gseq` (the row that ended it, or OPEN_END),
+both excluded.
 """
 
 from functools import reduce
@@ -23,8 +24,8 @@ ENDS = ("session_expired", "session_terminated")
 def holdings(view: View) -> DataFrame:
     """Return the intervals: node, session, tfilter, share, stream, no_local, from_gseq, to_gseq.
 
-    A subscription that is made again with the same stream goes on. One of a shared group names the
-    group's stream, and says that the session was a member.
+    A repeated subscription with the same stream continues the interval. A shared subscription has
+    the stream of its group; the session was a member of it.
     """
     return view.keep("holdings", lambda: _holdings(view))
 
@@ -59,10 +60,10 @@ def _holdings(view: View) -> DataFrame:
 def ends(view: View) -> DataFrame:
     """Return when sessions ended: node, session, end_gseq.
 
-    A session without an expiry interval does not outlive its boot, whether or not a row says so.
+    A session without an expiry interval ends with its boot at the latest, even without a row.
     """
     newest = F.lit(-1)
-    for boot in view.boots:  # in their order: the last one of a node decides
+    for boot in view.boots:  # in order: the last one of a node decides
         newest = F.when(F.col("node") == boot.node, boot.boot).otherwise(newest)
     said = F.when(F.col("ev").isin(*ENDS), F.col("gseq"))
     brief = F.col("ev").isin("session_created", "session_resumed") & (F.col("expiry_s") == 0)
@@ -73,10 +74,10 @@ def ends(view: View) -> DataFrame:
 
 
 def on_disk(view: View, frame: DataFrame) -> DataFrame:
-    """Leave out rows that the disk of the broker lost after they were exported.
+    """Leave out rows that the broker's disk lost after they were exported.
 
-    The next boot knows nothing of them: it gives their numbers to other messages. That they are
-    lost is said by H1, S5 and L2.
+    The next boot does not know them and reuses their numbers for other messages. H1, S5 and L2
+    report the loss.
     """
     gone = [
         (F.col("node") == loss.node)
@@ -87,7 +88,7 @@ def on_disk(view: View, frame: DataFrame) -> DataFrame:
 
 
 def joined(intervals: DataFrame, key: list[str]) -> DataFrame:
-    """Return the intervals in which at least one of those with the same `key` lasts.
+    """Return the union of the intervals with the same `key`.
 
     Columns: `key`, from_gseq, to_gseq.
     """
@@ -105,5 +106,5 @@ def joined(intervals: DataFrame, key: list[str]) -> DataFrame:
 
 
 def groups(held: DataFrame) -> DataFrame:
-    """Return how long shared groups had members: node, share, stream, from_gseq, to_gseq."""
+    """Return when shared groups had members: node, share, stream, from_gseq, to_gseq."""
     return joined(held.where("share IS NOT NULL"), ["node", "share", "stream"])

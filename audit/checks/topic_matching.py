@@ -1,14 +1,14 @@
-"""Which topic filters match a topic: MQTT 4.7, for many topics and many filters at once.
+"""Match many topics with many topic filters, by MQTT section 4.7.
 
-Filters go into a trie of levels, so a topic costs about as many steps as it has levels, however
-many filters there are. Shared subscriptions are given without their `$share/name/`.
+Filters are in a trie of levels, so matching a topic takes about as many steps as it has levels,
+however many filters there are. Give shared subscriptions without their `$share/name/`.
 """
 
 from collections.abc import Iterable
 
 
 class Trie:
-    """Topic filters with a number each; `match` gives the numbers of those that match a topic."""
+    """Topic filters, each with a number; `match` returns the numbers of those that match."""
 
     def __init__(self, filters: Iterable[tuple[str, int]]) -> None:
         # A node is [children by level, numbers of filters that end here, numbers of `.../#`].
@@ -55,7 +55,7 @@ _Node = tuple[dict[str, "_Node"], list[int], list[int]]
 
 
 def without_share(tfilter: str) -> str:
-    """Return the filter of a shared subscription without `$share/name/`; others as they are."""
+    """Return the filter without `$share/name/` if it is shared, otherwise unchanged."""
     if not tfilter.startswith("$share/"):
         return tfilter
     return tfilter.partition("/")[2].partition("/")[2]

@@ -1,7 +1,7 @@
-"""What a check found: counts, witnesses and a verdict of three words.
+"""The result of a check: counts, witnesses and one of three verdicts.
 
-`violated` is an accusation with evidence. What touches a gap of the history, or is not over yet, is
-`unknown`, never an accusation.
+`violated` always comes with evidence. What touches a gap of the history, or has not ended yet, is
+`unknown`, never `violated`.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ Status = Literal["ok", "violated", "unknown"]
 
 @dataclass(frozen=True)
 class Invariant:
-    """Something that is always true of a broker that keeps its word."""
+    """A property that must always hold for a correct broker."""
 
     id: str
     title: str
-    source: str  # numbers of normative statements of MQTT 5.0, or what Holdfast itself promises
+    source: str  # normative statements of MQTT 5.0, or "Holdfast" for a promise of its own
 
 
 INVARIANTS: Final[dict[str, Invariant]] = {
@@ -48,11 +48,11 @@ INVARIANTS: Final[dict[str, Invariant]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """One invariant, over one batch.
+    """The result for one invariant in one batch.
 
-    `checked` counts what could be judged (good and bad), `unknown` what could not. Witnesses are
-    the first of the violations, ready for JSON. `possible` is false if the level of detail left
-    nothing to judge, so that silence is not mistaken for innocence.
+    `checked` counts the cases that could be decided (good and bad), `unknown` the others. Witnesses
+    are the first violations, ready for JSON. `possible` is false if the level of detail left
+    nothing to check, so that no violations are not taken for a good result.
     """
 
     invariant: str
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def status(self) -> Status:
-        """Return the verdict about this invariant."""
+        """Return the verdict for this invariant."""
         if self.violated:
             return "violated"
         if self.unknown or not (self.possible or self.checked):
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def overall(outcomes: list[Outcome]) -> Status:
-    """Return the verdict about everything: the worst there is."""
+    """Return the verdict for all invariants: the worst one."""
     statuses = {outcome.status for outcome in outcomes}
     if "violated" in statuses:
         return "violated"

@@ -1,7 +1,7 @@
-"""W1: the wills of one session, from being armed to being published or not. Plain, no Spark.
+"""W1: the wills of one session, from `will_armed` to publication or cancellation. Without Spark.
 
-A will is open from `will_armed` until it is published or cancelled. After its connection ended, and
-not by a DISCONNECT with 0x00, it is due when its delay or the session is over, whichever is first.
+A will is open from `will_armed` until it is published or cancelled. After its connection ended
+without a DISCONNECT with 0x00, it is due when its delay or the session ends, whichever is first.
 """
 
 from collections.abc import Iterator
@@ -12,24 +12,24 @@ from audit.input.fold_context import SECOND, Node
 from audit.input.session_columns import SessionRow
 
 CRASHED: Final = 1002
-NORMAL: Final = 0  # the reason of a DISCONNECT that takes the will with it
+NORMAL: Final = 0  # the reason code of a DISCONNECT that discards the will
 CANCELLED_BY_DISCONNECT: Final = 1040
 CANCELLED_BY_RESUMING: Final = 1041
-# Rows of one tick have one time; clocks of records are in milliseconds.
+# Rows of one tick have the same time; clocks in records are in milliseconds.
 SLACK_US: Final = SECOND
 
 
 class Will:
-    """One will: what armed it, and what became of its connection."""
+    """One will: the row that armed it, and the end of its connection."""
 
     __slots__ = ("armed", "due_us", "is_judged", "left", "rows", "was_resumed")
 
     def __init__(self, armed: SessionRow) -> None:
         self.armed = armed
-        self.left: int | None = None  # the reason its connection ended, None = it is up
+        self.left: int | None = None  # why its connection ended, None = it is up
         self.due_us: int | None = None
-        self.was_resumed = False  # within the delay: it may not be published any more
-        self.is_judged = False  # counted as never published
+        self.was_resumed = False  # within the delay: it must not be published any more
+        self.is_judged = False  # already counted as never published
         self.rows = [armed.gseq]
 
 
@@ -38,14 +38,14 @@ class Wills:
 
     def __init__(self) -> None:
         self.open: list[Will] = []
-        self.is_whole = True  # False: some may have been armed, or gone, unseen
-        self.had_hole = False  # that is because of a hole, and not of where the history begins
+        self.is_whole = True  # False: a will may have been armed or ended unseen
+        self.had_hole = False  # because of a hole, not because the history begins late
         self._early: tuple[Will, SessionRow] | None = None
-        # Held back for a resume that has to follow at once.
+        # A will cancelled for a resume, which must follow at once.
         self._held: tuple[Will, SessionRow] | None = None
 
     def rows(self) -> Iterator[int]:
-        """Yield the places of rows that have to be seen again as long as this is open."""
+        """Yield the places of the rows that the next batch needs while a will is open."""
         for will in self.open:
             yield from will.rows
         for waits in (self._early, self._held):
@@ -54,22 +54,22 @@ class Wills:
                 yield waits[1].gseq
 
     def is_over(self) -> bool:
-        """Tell whether nothing is open."""
+        """Return whether no will is open."""
         return not self.open and self._early is None and self._held is None
 
     def lose_track(self) -> None:
-        """There is a hole in the history: what is open may have ended in it."""
+        """Forget the open wills, because they may have ended in a hole of the history."""
         self.is_whole = False
         self.had_hole = True
         self.open.clear()
         self._early = self._held = None
 
     def arm(self, row: SessionRow) -> None:
-        """A connection came with a will."""
+        """Add the will of a new connection."""
         self.open.append(Will(row))
 
     def leave(self, row: SessionRow | None, reason: int, left_us: int, expiry_s: int) -> None:
-        """The connection ended; `row` says so, unless the broker died with it."""
+        """End the connection; `row` is the row of its end, None if the broker crashed."""
         for will in self.open:
             if will.left is None:
                 will.left = reason
@@ -78,13 +78,13 @@ class Wills:
                     will.rows.append(row.gseq)
 
     def leave_again(self, left_us: int, expiry_s: int) -> None:
-        """The broker died with the connection, and only now it is known when."""
+        """Correct the time of a connection's end by a crash, which is known only now."""
         for will in self.open:
             if will.left == CRASHED:
                 will.due_us = left_us + min(will.armed.expiry_s or 0, expiry_s) * SECOND
 
     def delay(self, row: SessionRow) -> None:
-        """The will waits."""
+        """Note that a will is delayed."""
         for will in self.open:
             if will.left is not None and row.gseq not in will.rows:
                 will.rows.append(row.gseq)
@@ -93,7 +93,7 @@ class Wills:
                 return
 
     def resume(self, row: SessionRow) -> None:
-        """The session has a connection again."""
+        """Note that the session was resumed."""
         self._held = None
         for will in self.open:
             if will.due_us is not None and row.us < will.due_us:
@@ -101,7 +101,7 @@ class Wills:
                 will.rows.append(row.gseq)
 
     def fire(self, row: SessionRow, found: Findings, node: Node, tolerance_us: int) -> None:
-        """The will was published."""
+        """Judge a will that was published."""
         will = self._take(row)
         if will is None:
             if self.is_whole:
@@ -120,14 +120,14 @@ class Wills:
             what = "published though the session was resumed within the delay"
             found.violated("W1", what, **row.place(), due_us=due_us)
         elif row.us < due_us - SLACK_US:
-            self._early = will, row  # unless the session ends now
+            self._early = will, row  # too early, unless the session ends now
         else:
             deadline = node.deadline(due_us, tolerance_us)
             late = deadline is not None and row.us > deadline
             found.judge("W1", late, "published late", **row.place(), due_us=due_us, at_us=row.us)
 
     def cancel(self, row: SessionRow, found: Findings, tolerance_us: int) -> None:
-        """The will will not be published."""
+        """Judge a will that was cancelled."""
         will = self._take(row)
         if will is None or will.is_judged:
             if self.had_hole:
@@ -147,13 +147,13 @@ class Wills:
         found.judge("W1", late, "held back, though it was due", **row.place(), due_us=will.due_us)
 
     def end(self, us: int) -> None:
-        """The session ended: what waits is due now."""
+        """Note that the session ended: delayed wills are due now."""
         for will in self.open:
             if will.due_us is not None:
                 will.due_us = min(will.due_us, us)
 
-    def settle(self, us: int, ended: bool, found: Findings) -> None:
-        """Decide about wills published early, or held back: time has come to `us`."""
+    def settle(self, us: int, found: Findings, *, ended: bool) -> None:
+        """Judge wills published early or held back, now that the time is `us`."""
         if self._held is not None and us > self._held[1].us + SLACK_US:
             will, row = self._held
             what = "held back for a resume that did not come"
@@ -180,9 +180,9 @@ class Wills:
                 found.violated("W1", "never published", **place, due_us=will.due_us)
 
     def leave_open(self, us: int, found: Findings, node: Node, tolerance_us: int) -> None:
-        """Count what time has decided by `us`, if it was not in a hole after the last row.
+        """Count as unknown the wills that time would decide by `us`: a hole follows the last row.
 
-        Nothing is settled: a late segment may fill the hole.
+        Wills stay open, because a late segment may fill the hole.
         """
         for waits in (self._held, self._early):
             if waits is not None and us > waits[1].us + SLACK_US > node.before_us:
@@ -202,11 +202,11 @@ class Wills:
                 yield will, deadline
 
     def forget_settled(self) -> None:
-        """Drop what can bring no violation any more, once its session is connected anew."""
+        """Drop wills that cannot cause a violation any more after the session was resumed."""
         self.open = [will for will in self.open if will.left != NORMAL and not will.was_resumed]
 
     def _take(self, row: SessionRow) -> Will | None:
-        """Take the will that a row is about: the first that waits, of that topic if it says one."""
+        """Remove and return the will of a row: the first delayed one, with its topic if given."""
         waiting = [will for will in self.open if will.left is not None] or self.open
         for will in waiting:
             if row.topic is None or will.armed.topic in (None, row.topic):

@@ -1,8 +1,8 @@
-"""A database opened to look at it: a checkpoint, or that of a broker while it runs.
+"""A database opened for reading: a checkpoint, or the database of a running broker.
 
-Never changes it. One opening is one moment: what a live broker writes meanwhile is not in it. This
-module and `audit.database.reading` are all that the audit knows of how sessions and messages are
-stored; the verdict never rests on either. Read next: `audit.database.reading`,
+Never changes it. An opened database is a snapshot: later writes of a running broker are not in it.
+Only this module and `audit.database.reading` know how sessions and messages are stored, and the
+verdict of an audit depends on neither. Read next: `audit.database.reading`,
 `storage.tables.tables`.
 """
 
@@ -37,9 +37,9 @@ NODE_UNKNOWN: Final = "unknown"
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 
-# How far one queue is counted: a count reads an index, 1 to 2 million entries a second.
+# The limit of counting one queue: counting reads an index, 1 to 2 million entries a second.
 WAITING_MAX: Final = 1_000_000
-COUNTS_KEPT: Final = 10_000  # of queues that were counted: sessions of one filter often agree
+COUNTS_KEPT: Final = 10_000  # cached counts: sessions with the same filter often have the same
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class SourceError(Exception):
-    """The database, or a row of it, cannot be read; the message says why, in one line."""
+    """The database, or a row of it, cannot be read; the message is one line."""
 
 
 class Database:
@@ -63,9 +63,9 @@ class Database:
     ) -> None:
         """Open a checkpoint, a directory of RocksDB, or the data directory around one.
 
-        `damaged` says what becomes of a row that does not decode: FAIL raises, SKIP leaves it out
-        after `on_damage` was told. `node` is the name that rows of the history get; by default the
-        one that the data directory has. Raises `SourceError`.
+        `damaged` decides about a row that does not decode: FAIL raises, SKIP calls `on_damage` and
+        leaves it out. `node` is the node name for rows of the history, by default that of the data
+        directory. Raises `SourceError`.
         """
         if damaged not in (FAIL, SKIP):
             raise SourceError(f"damaged = {damaged!r}: expected {FAIL} or {SKIP}")
@@ -112,14 +112,14 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._slabs.clear()
         self.store.close()
 
     # --- for the tables ---
 
     def decoded(self, what: str, decode: Callable[..., T], *values: Any) -> T | None:
-        """Return what `decode` makes of a row; None for a damaged one that is to be skipped."""
+        """Return the row decoded by `decode`, None if it is damaged and `damaged` is SKIP."""
         try:
             return decode(*values)
         except (CorruptRecord, ValueError) as error:
@@ -129,7 +129,7 @@ class Database:
             return None
 
     def time(self, broker_ms: int) -> datetime | None:
-        """Return broker time as the wall clock showed it; None for 0, which is "not set"."""
+        """Return broker time as wall-clock time; None for 0, which means "not set"."""
         if not broker_ms:
             return None
         return _EPOCH + timedelta(milliseconds=broker_ms + self._offset_ms)
@@ -162,7 +162,7 @@ class Database:
         return None if found is None else Stream(found[0], topic_filter, since)
 
     def held(self, session: Session) -> list[tuple[Subscription, Stream]]:
-        """Return the subscriptions whose messages are stored for the session, with the streams."""
+        """Return the subscriptions whose messages are stored for the session, with their stream."""
         found = []
         for subscription in session.subscriptions.values():
             if subscription.share_name is None and subscription.holds:
@@ -172,10 +172,10 @@ class Database:
         return found
 
     def waiting(self, streams: list[Stream], position: int) -> dict[int, int] | None:
-        """Return how many messages wait behind `position`, by the generation that they are in.
+        """Return how many messages wait after `position`, by generation.
 
-        Only generations that have some are named. A message that is in several of the streams
-        counts once. The sum stops at `waiting_max`. None if an index is damaged, to be skipped.
+        Only generations with waiting messages are included. A message in several of the streams
+        counts once. The sum stops at `waiting_max`. None if an index is damaged and is skipped.
         """
         found: dict[int, int] = {}
         left = self.waiting_max
@@ -223,7 +223,7 @@ def _ignore(problem: str) -> None:
 
 
 def _find(path: Path) -> Path:
-    """Return the directory of RocksDB that `path` is or, as a data directory, has in it."""
+    """Return the RocksDB directory: `path` itself, or the one in the data directory `path`."""
     for candidate in (path, path / "db"):
         if (candidate / "CURRENT").is_file():
             return candidate

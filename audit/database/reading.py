@@ -1,9 +1,9 @@
-"""What a database holds, as tables: sessions, subscriptions, queues, messages, and the history.
+"""Read a database as tables: sessions, subscriptions, queues, messages, and the history.
 
-A table is read in parts: ranges of keys that do not overlap, each by whoever has opened the
-database for it. Memory is bounded by a batch of rows. Payloads stay where they are: the tables tell
-their sizes. Knows nothing of Spark; that is `audit.database.spark_source`. docs/forensics.md tells
-what each column means. Read next: `audit.database.reader`.
+A table is read in parts: ranges of keys that do not overlap, each read by one process that opens
+the database. Memory is bounded by a batch of rows. Payloads are not in the tables, only their
+sizes. Does not use Spark (`audit.database.spark_source` does). docs/forensics.md defines the
+columns. Read next: `audit.database.reader`.
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from storage.history.packed_rows import split_history_key, unpack
 from storage.log.layouts.message_rows import message_family
 from storage.tables.tables import SESSIONS, unseal
 
-HISTORY: Final = "history"  # the family, and the table of it
-DAMAGE: Final = "damage"  # what cannot be read of all the others
+HISTORY: Final = "history"  # the family, and its table
+DAMAGE: Final = "damage"  # the damaged rows of all other tables
 
-# Rows of a batch that is handed on: 2,048 of the widest table are about 1 MB.
+# Rows per batch: 2,048 of the widest table are about 1 MB.
 BATCH_ROWS: Final = 2048
-# Keys of a part. A row of the history is a whole tick, of up to thousands of events.
+# Keys per part. A row of the history is a whole tick, of up to thousands of events.
 PART_KEYS: Final = 50_000
 HISTORY_PART_KEYS: Final = 2_000
 PARTS_MAX: Final = 64
-# Messages of a part.
+# Messages per part.
 MESSAGES_PART: Final = 100_000
-# Events of the history that are spread over their columns at once.
+# Events of the history that are expanded into columns at once.
 EVENTS_BATCH: Final = 20_000
-INTERPOLATED_BYTES: Final = 8  # of a key, behind what the first and the last one have in common
+INTERPOLATED_BYTES: Final = 8  # of a key, after the common prefix of the first and last key
 KEY_AFTER_ALL: Final = b"\xff" * 16
 
 _ARROW: Final[dict[str, pa.DataType]] = {
@@ -48,15 +48,15 @@ _ARROW: Final[dict[str, pa.DataType]] = {
     "int32": pa.int32(),
     "int64": pa.int64(),
 }
-# Where damage is looked for: together they read every row once.
+# The tables that are checked for damage: together they read every row once.
 CHECKED: Final = (HISTORY, "in_flight", "subscriptions", QUEUES, "retained", MESSAGES, "wills")
 
 
 def plan(database: Database, name: str) -> list[Part]:
-    """Return the parts of a table: together all of it, and about PARTS_MAX a family at most."""
+    """Return the parts that make up a table, at most about PARTS_MAX per family."""
     if name == DAMAGE:
         parts = [part for table in CHECKED for part in plan(database, table)]
-        # A queue begins with its session, which is looked at already.
+        # The queues table reads session rows, which another table checks already.
         return [p for p in parts if (p.table, p.family) != (QUEUES, SESSIONS)]
     if name == MESSAGES:
         return _cut_messages(database)
@@ -86,7 +86,7 @@ def read(database: Database, name: str, part: Part) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(database: Database, name: str, family: str) -> list[Part]:
-    """Return the parts of a family: about the same range of keys each, whatever is in it."""
+    """Return the parts of a family, which divide its range of keys about evenly."""
     store = database.store
     first = store.scan(family, b"", count=1)
     last = store.last(family, b"", KEY_AFTER_ALL)
@@ -104,7 +104,7 @@ def _cut(database: Database, name: str, family: str) -> list[Part]:
 
 
 def _between(first: bytes, last: bytes, count: int) -> list[bytes]:
-    """Return at most `count` keys between two, in order and with about the same distances."""
+    """Return at most `count` keys between two keys, ascending and about evenly spaced."""
     common = 0
     while common < min(len(first), len(last)) and first[common] == last[common]:
         common += 1
@@ -120,7 +120,7 @@ def _cut_messages(database: Database) -> list[Part]:
     parts = []
     for generation in database.generations:
         first, last = generation.first_offset, generation.last_offset
-        # Neighbours, as many as keep their number within bounds.
+        # Consecutive messages, as many per part as keep the number of parts within PARTS_MAX.
         size = max(MESSAGES_PART, -(-(last - first + 1) // PARTS_MAX))
         for start in range(first, last + 1, size):
             stop = min(start + size, last + 1)
@@ -139,7 +139,7 @@ def columns_of(name: str) -> Columns:
 
 
 def arrow_schema(name: str) -> pa.Schema:
-    """Return the Arrow schema of a table; strings are plain, as Spark takes no dictionaries."""
+    """Return the Arrow schema of a table; no dictionaries, because Spark does not accept them."""
     return pa.schema([(column, _ARROW[kind]) for column, kind in columns_of(name)])
 
 
@@ -147,7 +147,7 @@ def arrow_schema(name: str) -> pa.Schema:
 
 
 def _read_history(database: Database, part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the ticks in a part, spread over their columns."""
+    """Yield the events of the ticks in a part, expanded into columns."""
     ticks: list[Tick] = []
     boot = events = 0
     for key, value in rows_of(database, part):
@@ -180,11 +180,11 @@ def _tick(key: bytes, value: bytes) -> tuple[int, Tick]:
     return boot, tick
 
 
-# What is damaged
+# Damaged rows
 
 
 def _read_damage(database: Database, part: Part) -> Iterator[Values]:
-    """Yield what is damaged in a part of another table. The database has to skip what is."""
+    """Yield the damaged rows in a part of another table. The database must be opened with SKIP."""
     problems: list[str] = []
     database.on_damage = problems.append
     if part.table == HISTORY:
@@ -199,5 +199,5 @@ def _read_damage(database: Database, part: Part) -> Iterator[Values]:
 
 DAMAGE_COLUMNS: Final[Columns] = (
     ("table", "string"),
-    ("problem", "string"),  # which row, and what is wrong with it
+    ("problem", "string"),  # the row and its error
 )

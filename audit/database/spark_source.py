@@ -4,10 +4,10 @@
     spark.read.format("holdfast").option("table", "sessions").load("/var/lib/holdfast")
 
 Options: `path`, a checkpoint or a data directory; `table`, by default the history; `damaged`, fail
-or skip; `node`, the name that rows of the history get; `waiting_max`, how far a queue is counted.
-The path has to be there on every machine that reads. It takes no filters from Spark: 4.3.0 forgets
-that it has handed one over, and counts wrongly ever after. docs/forensics.md has the tables and
-examples. Read next: `audit.database.reading`.
+or skip; `node`, the node name for rows of the history; `waiting_max`, the limit of counting a
+queue. The path must exist on every machine that reads. It accepts no filters from Spark: Spark
+4.3.0 forgets that it has pushed one down, and then counts wrongly. docs/forensics.md has the tables
+and examples. Read next: `audit.database.reading`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from audit.input.events import NAMES
 NAME: Final = "holdfast"
 OPTIONS: Final = ("path", "table", "damaged", "node", "waiting_max")
 
-# The types of columns as Spark calls them.
+# Spark's names of the column types.
 _DDL: Final = {
     "dict": "string",
     "string": "string",
@@ -41,11 +41,11 @@ _DDL: Final = {
 
 
 class HoldfastSource(DataSource):
-    """One table of one database. Every fault of the options or the database is a `SourceError`."""
+    """One table of one database. Errors of the options or the database raise `SourceError`."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` calls it."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> str:
@@ -59,7 +59,7 @@ class HoldfastSource(DataSource):
 
 
 class _Piece(InputPartition):
-    """What one opening of the database reads, on its way to whoever does."""
+    """The parts that one opening of the database reads; sent to a worker."""
 
     def __init__(self, parts: list[Part]) -> None:
         super().__init__(None)
@@ -67,9 +67,9 @@ class _Piece(InputPartition):
 
 
 class HoldfastReader(DataSourceReader):
-    """Reads a table in parts, each with an opening of its own.
+    """Reads a table in parts, opening the database for each.
 
-    The database of a running broker is opened once, because each opening is another moment.
+    The database of a running broker is opened only once, because each opening is another snapshot.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -77,10 +77,10 @@ class HoldfastReader(DataSourceReader):
         self._table = _table(options)
 
     def partitions(self) -> list[InputPartition]:
-        """Return what can be read at the same time; looks at the database and reads no rows."""
+        """Return the pieces that can be read in parallel; opens the database but reads no rows."""
         with open_with(self._options) as database:
             parts = plan(database, self._table)
-            if database.is_live or not parts:  # Spark wants one piece at least
+            if database.is_live or not parts:  # Spark needs at least one piece
                 return [_Piece(parts)]
         return [_Piece([part]) for part in parts]
 
@@ -93,7 +93,7 @@ class HoldfastReader(DataSourceReader):
 
 
 def open_with(options: Mapping[str, str]) -> Database:
-    """Open the database that options name; raises `SourceError`."""
+    """Open the database given by the options; raises `SourceError`."""
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise SourceError(f"option {unknown[0]!r}: expected one of {', '.join(OPTIONS)}")
@@ -114,12 +114,11 @@ def open_with(options: Mapping[str, str]) -> Database:
 def history_frame(
     spark: SparkSession, path: str, *, node: str = "", damaged: str = FAIL
 ) -> DataFrame:
-    """Return the events that the database at `path` still holds, as those of segments are read.
+    """Return the events that the database at `path` still holds, in the form of segment rows.
 
-    They are what was not exported yet, and have the columns of `audit.input.events.SCHEMA`. `node`
-    has to be the broker's name if both are to be joined; by default it is read from the data
-    directory. Raises `SourceError` if there is no database of ours, before Spark has anything to
-    do.
+    They are the events not exported yet, with the columns of `audit.input.events.SCHEMA`. To join
+    them with segments, `node` must be the broker's name; by default it is read from the data
+    directory. Raises `SourceError` if there is no Holdfast database, before Spark does anything.
     """
     options = {"path": path, "node": node, "damaged": damaged}
     open_with(options).close()
@@ -130,10 +129,10 @@ def history_frame(
 def frame_beyond(
     spark: SparkSession, path: str, exported: Mapping[tuple[str, int], int], *, node: str = ""
 ) -> DataFrame:
-    """Return the events of the database at `path` that no segment has.
+    """Return the events of the database at `path` that are in no segment.
 
-    `exported` says of each (node, boot) up to which seq segments go. A database that does not know
-    its node's name takes it from there, if there is but one. Raises `SourceError`.
+    `exported` has, for each (node, boot), the last seq in a segment. A database without a node name
+    takes it from there if there is only one. Raises `SourceError`.
     """
     if not node:
         with open_with({"path": path}) as database:

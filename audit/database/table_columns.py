@@ -1,7 +1,7 @@
-"""The state of a database as tables: sessions, subscriptions, queues, messages, wills.
+"""The tables of a database's state: sessions, subscriptions, queues, messages, wills.
 
-A table is its columns and a function that reads a part of it. docs/forensics.md tells what each
-column means. Read next: `audit.database.reading`, which cuts tables into parts and reads them.
+A table is its columns and a function that reads a part of it. docs/forensics.md defines the
+columns. Read next: `audit.database.reading`, which divides tables into parts and reads them.
 """
 
 import struct
@@ -44,7 +44,7 @@ from storage.tables.timers import WILL
 
 MESSAGES: Final = "messages"
 QUEUES: Final = "queues"
-MESSAGES_READ: Final = 64  # at once: their payloads are in memory, whatever their size
+MESSAGES_READ: Final = 64  # at once: their payloads, of any size, are in memory
 
 _DUE: Final = struct.Struct(">QB")
 _SOURCES: Final = {FROM_LOG: "log", FROM_MAILBOX: "mailbox", FROM_GROUP: "group"}
@@ -63,10 +63,10 @@ class Part(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table: its columns, as (name, type) like those of the history, and how it is read."""
+    """One table: its columns as (name, type), like those of the history, and its reader."""
 
     columns: Columns
-    families: tuple[str, ...]  # whose keys it is cut by; none: it is one part
+    families: tuple[str, ...]  # its parts are ranges of their keys; none: it is one part
     read: Callable[[Database, Part], Iterator[Values]]
 
 
@@ -116,7 +116,7 @@ SESSION_COLUMNS: Final[Columns] = (
     ("client_id", "string"),
     ("tenant", "string"),
     ("session", "int64"),  # incarnation, as in the history; null: not yet known
-    ("connected", "bool"),  # now, or when the broker was last alive
+    ("connected", "bool"),  # now, or when the broker last ran
     ("proto", "int8"),
     ("created_at", "time"),
     ("connected_at", "time"),
@@ -206,7 +206,7 @@ def _queue(
     position: int,
     owed: list[int],
 ) -> Iterator[Values]:
-    """Yield a row for each generation in which something waits, or one that says "nothing"."""
+    """Yield a row for each generation with waiting messages, or one row if nothing waits."""
     waiting = database.waiting([stream], position)
     given_back: dict[int | None, int] = {}
     for offset in owed:
@@ -226,10 +226,10 @@ QUEUE_COLUMNS: Final[Columns] = (
     ("stream", "int64"),
     ("since", "int64"),
     ("position", "int64"),
-    ("generation", "int64"),  # that the messages are in; null: nothing waits
-    ("waiting", "int64"),  # messages of the stream and generation behind the position
+    ("generation", "int64"),  # of the messages; null: nothing waits
+    ("waiting", "int64"),  # messages of the stream and generation after the position
     ("waiting_is_at_least", "bool"),
-    ("owed", "int64"),  # of a shared subscription: at or before the position, and not done
+    ("owed", "int64"),  # of a shared subscription: up to the position, not completed
 )
 
 
@@ -300,7 +300,7 @@ def _read_messages(database: Database, part: Part) -> Iterator[Values]:
         offsets = range(start, min(start + MESSAGES_READ, stop))
         try:
             found = slab.get_many(offsets)
-        except CorruptRecord:  # one by one, to tell the damaged ones from the others
+        except CorruptRecord:  # read one by one, to find the damaged ones
             found = [
                 (database.decoded(f"message {offset}", slab.get_many, [offset]) or [None])[0]
                 for offset in offsets
@@ -391,7 +391,7 @@ WILL_COLUMNS: Final[Columns] = (
     ("client_id", "string"),
     ("tenant", "string"),
     ("waits", "bool"),  # its connection has ended; false: the client is connected
-    ("due_at", "time"),  # when it fires, if it waits
+    ("due_at", "time"),  # when it is published, if it waits
     ("topic", "string"),
     ("qos", "int8"),
     ("retain", "bool"),

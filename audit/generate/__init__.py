@@ -1,6 +1,6 @@
-"""Made-up histories of a broker, true ones and ones with faults whose place is known.
+"""Synthetic histories of a broker, correct ones and ones with faults at known places.
 
-`generate` (in `audit.generate.history`) writes segments as the exporter of a real broker would, and
-a manifest of every fault put in. The audit has to find those and nothing else. Start reading at
-`audit.generate.model`, the small broker whose doings are written down.
+`generate` (in `audit.generate.history`) writes segments like the exporter of a real broker, and a
+manifest of every injected fault. The audit must find those and nothing else. Start reading at
+`audit.generate.model`, the small broker whose rows are recorded.
 """

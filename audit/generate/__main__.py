@@ -1,4 +1,4 @@
-"""`python -m audit.generate`: write a made-up history. Exit codes: 0 done, 1 refused."""
+"""`python -m audit.generate`: write a synthetic history. Exit codes: 0 done, 1 refused."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from audit.generate.history import KINDS, generate, kinds_of
 
 
 def main() -> int:
-    """Read the command line, write the history, and say what is in it."""
+    """Parse the command line, write the history, and print a summary of it."""
     parser = argparse.ArgumentParser(prog="python -m audit.generate", description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000, help="about so many rows")
     parser.add_argument("--out", type=Path, required=True, help="a new directory")

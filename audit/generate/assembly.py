@@ -1,4 +1,4 @@
-"""From rows and patterns to segments: one boot after the other, a minute at a time."""
+"""Write rows and patterns as segments: one boot after the other, a minute at a time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ BASES: Final = ("ev", "actor", "msg", "pid", "qos", "pub_qos", "bytes", "stream"
 
 
 class Assembler:
-    """Writes the history of one node: call `write`, then read what it found out."""
+    """Writes the history of one node: call `write`, then read its results."""
 
     def __init__(self, broker: Broker, fleet: Fleet, plan: Plan, directory: Path) -> None:
         self._broker = broker
@@ -36,7 +36,7 @@ class Assembler:
         self._tenants = np.array(
             [self._words.index(client.tenant) for client in fleet.clients], np.int64
         )
-        # Offsets that stamped traffic used up before each slot, and at each tick.
+        # Offsets used by stamped traffic before each slot, and at each tick.
         slots = len(broker.slot_ends)
         used = np.bincount(plan.slots, weights=plan.stored, minlength=slots).astype(np.int64)
         self.stamped_before: Ints = np.cumsum(used) - used
@@ -87,7 +87,7 @@ class Assembler:
         return self._broker.slot_begins[slot] // 1000 * 1000
 
     def _parts(self, boot: Boot) -> Iterator[tuple[int, int, list[Row]]]:
-        """Yield first and last slot and rows of each minute in which the boot did something."""
+        """Yield first slot, last slot and rows of each minute with any rows of the boot."""
         first, last = boot.rows[0]["slot"], boot.last_slot
         at = 0
         while first <= last:
@@ -104,7 +104,7 @@ class Assembler:
         assert at == len(boot.rows), "rows out of order"
 
     def _piece(self, boot: Boot, first: int, last: int, rows: list[Row]) -> Piece:
-        """Lay the model's rows and the stamped ones of some slots into one order."""
+        """Return the model's rows and the stamped rows of some slots, in one order."""
         low, high = np.searchsorted(self._plan.slots, [first, last + 1]).tolist()
         sizes = self._plan.sizes[low:high]
         slots = last - first + 1
@@ -164,7 +164,7 @@ class Assembler:
                 piece.put(name, put_where, np.ones(len(put_where), np.int64))
 
     def _times(self, low: int, high: int) -> tuple[tuple[Ints, Ints], Ints]:
-        """Return begin and width in time of ticks: evenly spread until the next slot begins."""
+        """Return begin and length of ticks, which are evenly spread until the next slot begins."""
         slots = self._plan.slots[low:high]
         broker = self._broker
         start = np.array(broker.slot_lasts, np.int64)[slots]
@@ -175,7 +175,7 @@ class Assembler:
         return (start + space * index, space // 2), slots
 
     def _seal(self, boot: Boot, piece: Piece) -> None:
-        """Number the rows, fill in what depends on that, and write segments."""
+        """Number the rows, fill in the columns that depend on it, and write segments."""
         hidden, gone = piece.column("hidden") == 1, piece.column("gone") == 1
         fill = piece.column("fill")
         for place in np.flatnonzero(fill != NULL).tolist():

@@ -1,7 +1,7 @@
-"""The books a broker keeps beside the rows: counted here from all rows, hidden ones too.
+"""The books that a broker writes beside the rows, counted here from all rows, also hidden ones.
 
-What is open is told with the next piece of the history, so sums over rows of the same minute, stage
-and tenant add up to the truth.
+Open books are written with the next piece of the history, so sums over rows of the same minute,
+stage and tenant are correct.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ NUMBER_MASK: Final = (1 << 40) - 1
 _TENANTS: Final = 1 << 20  # more than there are words
 _STAGES: Final = 16
 
-# Answers of a session: counted, but their bytes were counted before.
+# Answers of a session: counted without bytes, because those were counted before.
 _ANSWERED: Final = {ev.MSG_ACKED: ev.STAGE_ACKED, ev.MSG_COMPLETED: ev.STAGE_COMPLETED}
 
 
@@ -58,7 +58,7 @@ class Ledger:
         self._open: dict[tuple[int, int, int], list[int]] = {}
 
     def begin_boot(self) -> None:
-        """Numbers of messages that are not stored begin again."""
+        """Reset the numbers of messages that are not stored."""
         self._unstored = {False: _Known(), True: _Known()}
 
     def add(self, piece: Piece) -> None:
@@ -86,7 +86,7 @@ class Ledger:
         for code, stage in _ANSWERED.items():
             self._count(stage, event == code, minute, tenant, nothing, msg)
         self._count(ev.STAGE_EXPIRED, event == ev.MSG_EXPIRED, minute, tenant, size, msg)
-        # A range counts its messages, and knows neither their sizes nor their ids.
+        # A range has a count of messages, but neither their sizes nor their ids.
         dropped, ranged = event == ev.MSG_DROPPED, piece.column("msg_last") != NULL
         self._count(ev.STAGE_DROPPED, dropped & ~ranged, minute, tenant, size, msg)
         many = np.repeat(np.flatnonzero(dropped & ranged), piece.column("count")[dropped & ranged])
@@ -135,7 +135,7 @@ class Ledger:
         starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         counts = np.diff(np.r_[starts, len(key)])
         sizes = np.add.reduceat(size[order], starts)
-        # Sums wrap at 2 ** 64, of which 2 ** 61 is a divisor.
+        # Sums wrap at 2 ** 64, which is a multiple of 2 ** 61.
         checks = [np.add.reduceat(part[order], starts) for part in (offset, square)]
         for index, start in enumerate(starts.tolist()):
             place = (int(key[start]) // _TENANTS, int(key[start]) % _TENANTS, stage)
@@ -146,7 +146,7 @@ class Ledger:
             values[3] = (values[3] + int(checks[1][index])) & MASK
 
     def tell(self, at: int, slot: int) -> Piece:
-        """Return the books rows of all that is open, and open new ones."""
+        """Return the rows of the open books, and begin new books."""
         told, self._open = sorted(self._open.items()), {}
         piece = Piece(len(told))
         columns: dict[str, list[int]] = {

@@ -1,7 +1,7 @@
 """Rows of the model and stamped traffic as Arrow columns, in their common order.
 
-A piece is about a minute of one boot. Here rows get their true offsets and sequence numbers; what a
-gap hides goes no further than the books.
+A piece is about a minute of one boot. Here rows get their final offsets and sequence numbers; rows
+hidden by a gap are only counted in the books.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ NUMBERS: Final = tuple(
     for name, kind in COLUMNS
     if name not in (*WORDS, *FLAGS, "v", "boot", "seq", "mono_ns") and kind != "dict"
 )
-# What the history does not show: is the row hidden by a lowered level, or thrown away? What is its
-# count filled with (see FILL_...), by which number does the manifest know it, and how many bytes
-# has the retained message that is sent?
+# Columns that are not in the history: whether the row is hidden by a lowered level (`hidden`) or
+# deleted (`gone`), how its count is filled (FILL_...), its number in the manifest (`mark`), and the
+# bytes of the retained message that is sent (`weight`).
 PRIVATE: Final = ("slot", "hidden", "gone", "fill", "mark", "weight")
 FILL_HIDDEN: Final = 1
 FILL_GONE: Final = 2
@@ -36,7 +36,7 @@ NULL: Final = np.iinfo(np.int64).min
 
 
 class Words:
-    """Every word of a history once; columns hold indexes into it, -1 = null."""
+    """The distinct strings of a history; columns hold indexes into it, -1 = null."""
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
@@ -53,32 +53,32 @@ class Words:
 
 
 def decode(number: int | None, stamped_before: Ints) -> int | None:
-    """Return the offset that the model wrote as slot and number."""
+    """Return the offset for the slot and number that the model wrote."""
     if number is None or number >= UNSTORED:
         return number
     return (number & SLOT_MASK) + int(stamped_before[number >> SLOT_BITS])
 
 
 class Piece:
-    """Columns under construction: numbers as int64, NULL where there is nothing."""
+    """Columns being built: numbers as int64, NULL for null."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.numbers: dict[str, Ints] = {}
 
     def column(self, name: str) -> Ints:
-        """Return a column, made of NULL if nothing was put in yet."""
+        """Return a column, created full of NULL if it does not exist."""
         known = self.numbers.get(name)
         if known is None:
             known = self.numbers[name] = np.full(self.size, NULL, np.int64)
         return known
 
     def put(self, name: str, places: Ints, values: Ints) -> None:
-        """Put values at places, null where they are NULL."""
+        """Set the values at these places; NULL means null."""
         self.column(name)[places] = values
 
     def put_rows(self, rows: Sequence[Row], places: Ints, words: Words, before: Ints) -> None:
-        """Put in rows of the model."""
+        """Set the rows of the model at these places."""
         names = {name for row in rows for name in row}
         for name in ("ev", "actor", *NUMBERS, *FLAGS, *PRIVATE):
             if name in names:
@@ -92,13 +92,13 @@ class Piece:
                 self.column(name)[places] = indexes
 
     def kept(self, keep: Flags) -> "Piece":
-        """Return the rows with `keep`."""
+        """Return the rows where `keep` is true."""
         piece = Piece(int(keep.sum()))
         piece.numbers = {name: column[keep] for name, column in self.numbers.items()}
         return piece
 
     def table(self, node: str, boot: int, booted_at: int, words: Words) -> pa.Table:
-        """Return the finished rows as the history has them."""
+        """Return the finished rows with the columns of the history."""
         self.numbers["v"] = np.full(self.size, SCHEMA_VERSION, np.int64)
         self.numbers["boot"] = np.full(self.size, boot, np.int64)
         self.numbers["mono_ns"] = (self.column("ts") - booted_at) * 1000
@@ -124,7 +124,7 @@ class Piece:
 
 
 def _used(values: Ints, absent: Flags, words: int) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Return the words that occur, and the values as indexes into them."""
+    """Return the words in use, and the values as indexes into them."""
     occurs = np.zeros(words + 1, np.bool_)
     occurs[np.where(absent, words, values)] = True
     occurs[words] = False

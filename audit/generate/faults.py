@@ -1,7 +1,7 @@
 """The faults: one scene per kind, by the invariant it violates.
 
-Those of the history itself (holes, segments, gaps) are in `audit.generate.history`: they are not
-played by clients.
+Faults of the history itself (holes, segments, gaps) are in `audit.generate.history`: clients do not
+play them.
 """
 
 from typing import Final
@@ -74,7 +74,7 @@ def not_sent_again(stage: Stage) -> Scene:
 
 
 def stuck(stage: Stage) -> Scene:
-    """Only in the last boot: nothing else comes for the session, to the end of the history."""
+    """Only in the last boot: the session gets nothing else until the end of the history."""
     publisher, subscriber, topic = stage.pair(1)
     yield 0
     stage.publish(publisher, topic, 1)
@@ -142,7 +142,7 @@ def delivered_after_completion(stage: Stage) -> Scene:
 
 
 def _again(stage: Stage, subscriber: Session, message: Message) -> Scene:
-    """The exchange of a completed message begins once more, and ends."""
+    """The exchange of a completed message begins again, and ends."""
     pid = stage.rows(ev.MSG_DELIVERED, subscriber, message)[0]["pid"]
     stage.send_again(subscriber, message, pid, 2)
     yield 0

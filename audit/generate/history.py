@@ -1,9 +1,8 @@
 """`generate`: a history of several nodes in one directory, and the manifest of its faults.
 
-Faults that clients play are on the first node. The second one, if faults or gaps are wanted, has
-what concerns the history itself: rows hidden, thrown away or missing, a segment that is gone, a
-footer that lies. On the third one the disk forgets what was acknowledged. So no fault can cover
-another one.
+Faults played by clients are on the first node. The second, if faults or gaps are requested, has the
+faults of the history itself: rows hidden, deleted or missing, a missing segment, a wrong footer. On
+the third the disk loses acknowledged messages. So no fault can hide another one.
 """
 
 import dataclasses
@@ -22,13 +21,13 @@ from audit.generate.scenes import Injection, Play
 from audit.generate.state import SECOND
 from storage.history.segments import Segment
 
-BEGAN_AT: Final = 1_773_532_260 * SECOND  # 2026-03-14 23:51 UTC: midnight comes soon
-MANIFEST: Final = "_manifest.json"  # readers of Parquet folders skip what begins with _
+BEGAN_AT: Final = 1_773_532_260 * SECOND  # 2026-03-14 23:51 UTC, shortly before midnight
+MANIFEST: Final = "_manifest.json"  # readers of Parquet folders skip names that begin with _
 SECOND_NODE: Final = "beta"
 TWO: Final = {"alpha": 0.65, SECOND_NODE: 0.35}
 SMALL: Final = (CRASH, SHUTDOWN, RUNNING)
-LARGE: Final = 1_000_000  # events from which on there are more boots, and longer ones
-PLAYED_SHARE: Final = 0.035  # of a large history; of a small one half
+LARGE: Final = 1_000_000  # from this many events on there are more and longer boots
+PLAYED_SHARE: Final = 0.035  # of a large history is played by the model, half of a small one
 PLAYED_MIN: Final = 30_000
 
 PLAYS: Final[dict[str, Play]] = {**faults.PLAYS, **session_faults.PLAYS}
@@ -41,13 +40,13 @@ KINDS: Final = (*PLAYS, *HISTORY_FAULTS, *DISK_FAULTS, *HONEST)
 
 @dataclass
 class Manifest:
-    """What is in a generated history."""
+    """The description of a generated history."""
 
     events: int
     seed: int
     nodes: list[str]
     injections: list[Injection]
-    honest: list[Injection]  # gaps: whatever they touch is unknown, never violated
+    honest: list[Injection]  # gaps: results that touch them are unknown, never violated
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -63,12 +62,12 @@ def load(path: Path) -> Manifest:
 
 
 def kinds_of(word: str) -> tuple[str, ...]:
-    """Return the faults that `none`, `honest` (gaps only) or `all` stand for."""
+    """Return the faults meant by `none`, `honest` (gaps only) or `all`."""
     return {"none": (), "honest": HONEST, "all": KINDS}[word]
 
 
 def expected(manifest: Manifest) -> dict[str, list[Injection]]:
-    """Return by invariant exactly what has to be found; `tolerated` says what else may be."""
+    """Return the faults that must be found, by invariant; `tolerated` lists what else may be."""
     found: dict[str, list[Injection]] = {}
     for injection in manifest.injections:
         found.setdefault(injection.invariant, []).append(injection)
@@ -84,7 +83,7 @@ def generate(
 ) -> Manifest:
     """Write a history of about `events` rows with every fault of `kinds`, each `times` times.
 
-    The same arguments give the same rows. `directory` is created and has to be empty.
+    The same arguments give the same rows. `directory` is created; it must be empty if it exists.
     """
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
@@ -109,7 +108,7 @@ def generate(
 
 
 def _outlines(events: int, seed: int, kinds: Collection[str], times: int) -> list[Outline]:
-    """Divide the events among the nodes, and the faults among the boots of the first."""
+    """Divide the events among the nodes, and the faults among the boots of the first node."""
     ends = [CRASH, SHUTDOWN, CRASH, CRASH, RUNNING] if events >= LARGE else [*SMALL]
     forgets = "disk_forgot" in kinds
     shares = {"alpha": 0.6, SECOND_NODE: 0.3, "gamma": 0.1} if forgets else dict(TWO)
@@ -146,7 +145,7 @@ def _outlines(events: int, seed: int, kinds: Collection[str], times: int) -> lis
 
 
 def _spoil(segments: list[Segment], kinds: Collection[str]) -> list[Injection]:
-    """Remove a segment of the first boot; let a footer of the second one lie."""
+    """Remove a segment of the first boot; write a wrong footer in the second."""
     made = []
     for boot, kind in ((1, "missing_segment"), (2, "footer_lies")):
         if kind in kinds:
@@ -161,7 +160,7 @@ def _spoil(segments: list[Segment], kinds: Collection[str]) -> list[Injection]:
 
 
 def _lie(segment: Segment) -> None:
-    """Let a footer promise seven rows more than there are."""
+    """Write a footer that claims seven rows more than there are."""
     table = pq.read_table(segment.path, partitioning=None)
     meta = dict(table.schema.metadata)
     meta[b"holdfast.rows"] = str(table.num_rows + 7).encode()

@@ -1,8 +1,8 @@
-"""A small broker that writes down what it does: the rows of a true history, in order.
+"""A model of the broker that records its history: the rows of a correct history, in order.
 
-It serves MQTT the way Holdfast does (a log, streams per durable filter, sessions as cursors, group
-commits) as far as the history tells of it, on made-up time. It never lies; `audit.generate.faults`
-changes its rows afterwards. `audit.generate.script` plays the clients.
+It serves MQTT like Holdfast (a log, streams per durable filter, sessions as cursors, group commits)
+as far as the history shows it, on simulated time. Its rows are always correct;
+`audit.generate.faults` changes them afterwards. `audit.generate.script` plays the clients.
 """
 
 import heapq
@@ -29,15 +29,15 @@ from storage.history import events as ev
 QUEUE_MAX: Final = 60  # messages a clean session may have waiting
 TAKEN_OVER: Final = 0x8E
 SHUTTING_DOWN: Final = 0x8B
-LAG_US: Final = 200_000  # progress at QoS 1 reaches the disk this late
+LAG_US: Final = 200_000  # delay until progress at QoS 1 is on disk
 CENSUS_SLICE: Final = 40
 
-# Not recorded while the level is `books`: everything about single messages.
+# Events about single messages, which level `books` does not record.
 MESSAGE_EVENTS: Final = frozenset(range(ev.MSG_ACCEPTED, ev.MSG_MOVED + 1))
 
 
 class Boot:
-    """One life of the broker: its rows, and whether it ended with a shutdown."""
+    """One boot of the broker: its rows, and whether it ended with a shutdown."""
 
     def __init__(self, number: int, started_at: int) -> None:
         self.number = number
@@ -45,7 +45,7 @@ class Boot:
         self.rows: list[Row] = []
         self.clean = False
         self.last_slot = 0
-        # Slots (first, last) whose stamped rows a lowered level hides, or that are thrown away.
+        # Slots (first, last) whose stamped rows are hidden by a lowered level, or deleted.
         self.hidden_slots: list[tuple[int, int]] = []
         self.gone_slots: list[tuple[int, int]] = []
 
@@ -58,9 +58,9 @@ class Broker:
         self.now = now
         self.slot = 0
         self.slot_ends: list[int] = []  # the model's end of the log after each slot
-        self.slot_begins: list[int] = [now]  # when each slot began, and
-        self.slot_lasts: list[int] = []  # when its last row was written
-        self.end = 0  # last offset used, counted without the stamped traffic
+        self.slot_begins: list[int] = [now]  # when each slot began
+        self.slot_lasts: list[int] = []  # when the last row of each slot was written
+        self.end = 0  # last offset used, not counting the stamped traffic
         self.boots: list[Boot] = []
         self.rows: list[Row] = []
         self.sessions: dict[str, Session] = {}
@@ -68,8 +68,8 @@ class Broker:
         self.groups: dict[tuple[str, str], Group] = {}
         self.retained: dict[str, tuple[Message, int]] = {}  # topic -> message, accepted at
         self.muted = False  # the level is `books`
-        self.deaf = False  # the broker is about to die: nothing more leaves it
-        self.watched: set[str | int] = set()  # clients of scenes, and their messages
+        self.deaf = False  # the broker is about to crash: it sends nothing more
+        self.watched: set[str | int] = set()  # clients of scenes and their messages
         self.watched_rows: list[Row] = []  # of this boot
         self._numbers = 0
         self._conns = 0
@@ -86,7 +86,7 @@ class Broker:
     # Rows.
 
     def emit(self, event: int, session: Session | None = None, **columns: Any) -> Row:
-        """Write a row down and return it."""
+        """Record a row and return it."""
         columns["ev"] = event
         columns["ts"] = self.clock
         columns["slot"] = self.slot
@@ -107,7 +107,7 @@ class Broker:
 
     @property
     def clock(self) -> int:
-        """Return the time as rows and records have it: whole milliseconds."""
+        """Return the time in whole milliseconds, as in rows and records."""
         return self.now // 1000 * 1000
 
     @property
@@ -116,7 +116,7 @@ class Broker:
         return self.slot << SLOT_BITS | self.end
 
     def position(self, session: Session) -> int:
-        """Return up to where a session has everything done or in flight."""
+        """Return the offset up to which a session has everything completed or in flight."""
         if session.queue:
             return session.queue[0][0].id - 1
         return self.log_end if session.conn else session.position
@@ -131,7 +131,7 @@ class Broker:
         }
 
     def wait(self, ms: int) -> None:
-        """Begin another tick of the same slot a little later."""
+        """Begin another tick of the same slot, `ms` later."""
         self.now += ms * 1000
 
     def finish(self) -> None:
@@ -141,7 +141,7 @@ class Broker:
         self.boots[-1].last_slot = self.slot
 
     def turn(self, at: int) -> None:
-        """Begin the next round, at `at` or as soon as the last one is over."""
+        """Begin the next round at `at`, or when the last one is over if that is later."""
         self._next_slot(at)
         self._run_timers()
         self._restore_some()
@@ -155,7 +155,7 @@ class Broker:
     # Connections.
 
     def connect(self, client: Client, clean_start: bool = False, steady: bool = False) -> Session:
-        """Accept a CONNECT and return the session it got."""
+        """Accept a CONNECT and return its session."""
         old = self.sessions.get(client.client_id)
         if old is not None and old.conn:
             self.emit(ev.SESSION_TAKEN_OVER, old, reason=TAKEN_OVER)
@@ -238,7 +238,7 @@ class Broker:
     def disconnect(
         self, session: Session, reason: int, actor: int = ev.CLIENT, expiry_s: int | None = None
     ) -> None:
-        """End a connection: by DISCONNECT (0, 4), a code of the server's, or a loss (1001)."""
+        """End a connection: by DISCONNECT (0, 4), a server's reason code, or a loss (1001)."""
         if expiry_s is not None and expiry_s != session.expiry_s:
             session.expiry_s = expiry_s
             self.emit(ev.SESSION_EXPIRY_CHANGED, session, expiry_s=expiry_s, actor=ev.CLIENT)
@@ -272,7 +272,7 @@ class Broker:
         self._timer(due, "will", session)
 
     def fire(self, session: Session) -> None:
-        """Publish the will of a session, whatever it is waiting for."""
+        """Publish the will of a session now, delayed or not."""
         will = session.will
         assert will is not None
         session.will = None
@@ -283,7 +283,7 @@ class Broker:
         session.conn = conn
 
     def end_session(self, session: Session, event: int, **columns: Any) -> None:
-        """End a session by `session_expired` or `session_terminated`; a will fires now."""
+        """End a session by `session_expired` or `session_terminated`; publish its will."""
         if session.will is not None:
             self.fire(session)
         sizes = self._sizes(session)
@@ -296,7 +296,7 @@ class Broker:
         del self.sessions[session.client_id]
 
     def expire(self, session: Session, actor: int = ev.GC) -> None:
-        """End a session that is past its time."""
+        """End a session that has expired."""
         due = session.expires_at
         self._admit_crash(session)
         self.end_session(session, ev.SESSION_EXPIRED, at=due, actor=actor)
@@ -306,7 +306,7 @@ class Broker:
     def subscribe(
         self, session: Session, tfilter: str, qos: int, no_local: bool = False
     ) -> Subscription:
-        """Add or replace a subscription; retained messages follow, unless it is shared."""
+        """Add or replace a subscription; send retained messages, unless it is shared."""
         old = session.subs.get(tfilter)
         sub = Subscription(tfilter, qos, no_local)
         session.subs[tfilter] = sub
@@ -350,7 +350,7 @@ class Broker:
             entry.stream = self._streams
 
     def unsubscribe(self, session: Session, tfilter: str) -> None:
-        """Remove a subscription; what it alone was owed is owed no more."""
+        """Remove a subscription; messages owed only by it are owed no more."""
         sub = session.subs.pop(tfilter)
         self._release(session, sub)
         self.emit(
@@ -397,7 +397,7 @@ class Broker:
             del self.entries[sub.plain]
             self._routes.clear()
 
-    # Messages on their way in.
+    # Incoming messages.
 
     def publish(
         self,
@@ -409,7 +409,7 @@ class Broker:
         expiry_s: int | None = None,
         actor: int = ev.CLIENT,
     ) -> Message:
-        """Accept a PUBLISH (or a will) and route it; acknowledgements follow at the commit."""
+        """Accept a PUBLISH (or a will) and route it; `commit` acknowledges it."""
         entries = self._routes.get(topic)
         if entries is None:
             entries = [e for e in self.entries.values() if matches(e.plain, topic)]
@@ -482,20 +482,20 @@ class Broker:
             self._dirty[session.number] = session
 
     def resend_publish(self, session: Session, pid: int) -> None:
-        """A publisher sends a QoS 2 PUBLISH again: its id is held, so it is not accepted."""
+        """Receive a repeated QoS 2 PUBLISH: its id is in use, so it is not accepted again."""
         self.emit(ev.PUB_DUP_RECEIVED, session, pid=pid, actor=ev.CLIENT)
 
     def release_publish(self, session: Session, pid: int) -> None:
-        """PUBREL came: the id is free."""
+        """Receive PUBREL, which frees the id."""
         del session.incoming[pid]
         self.emit(ev.PUB_COMPLETED, session, pid=pid)
 
     def refuse(self, session: Session) -> None:
-        """A PUBLISH the broker does not take: not authorized."""
+        """Refuse a PUBLISH as not authorized."""
         self.emit(ev.MSG_DROPPED, session, reason=1025, count=1)
 
     def commit(self) -> None:
-        """The batch is durable: what waited for it leaves."""
+        """Make the batch durable, and send everything that waited for it."""
         self.wait(2)
         commits, self._commits = self._commits, []
         for message, _, _, _ in commits:
@@ -515,7 +515,7 @@ class Broker:
         for session in dirty.values():
             self._pump(session)
 
-    # Messages on their way out.
+    # Outgoing messages.
 
     def _pump(self, session: Session) -> None:
         if not session.conn or self.deaf:
@@ -565,14 +565,14 @@ class Broker:
         )
 
     def _group_columns(self, group: Group | None) -> dict[str, Any]:
-        """Return the name of a group: of its share, and of the stream that its filter has."""
+        """Return the columns of a group: its share name, and the stream of its filter."""
         if group is None:
             return {}
         entry = self.entries.get(group.plain)
         return {"share": group.share, "stream": (entry.stream if entry else 0) or None}
 
     def acknowledge(self, session: Session, pid: int, reason: int = 0) -> None:
-        """PUBACK or PUBREC came; a reason of 0x80 or more ends an exchange of QoS 2."""
+        """Receive PUBACK or PUBREC; a reason of 0x80 or more ends a QoS 2 exchange."""
         flight = session.flights[pid]
         self.emit(
             ev.MSG_ACKED,
@@ -593,7 +593,7 @@ class Broker:
         self._freed(session)
 
     def complete(self, session: Session, pid: int) -> None:
-        """PUBCOMP came."""
+        """Receive PUBCOMP."""
         flight = session.flights.pop(pid)
         session.exact_to = max(session.exact_to, flight.message.id)
         self.emit(ev.MSG_COMPLETED, session, msg=flight.message.id, pid=pid, qos=2, actor=ev.CLIENT)
@@ -623,7 +623,7 @@ class Broker:
         session.conn = conn
 
     def drop_oldest(self, session: Session, count: int) -> None:
-        """The backlog is too old: its first `count` messages go, in one range."""
+        """Drop the first `count` messages of a backlog, in one range, because they are too old."""
         gone = [session.queue.popleft()[0] for _ in range(count)]
         self.emit(
             ev.MSG_DROPPED,
@@ -707,10 +707,10 @@ class Broker:
         if ended:
             self.emit(ev.GC_RUN, None, count=ended, actor=ev.GC)
 
-    # Lives of the broker.
+    # Boots of the broker.
 
     def boot(self, at: int) -> None:
-        """Start, or start again; the census follows in slices."""
+        """Start, or restart; the census follows in slices."""
         if self.boots:
             self._next_slot(at)
         self.boots.append(Boot(len(self.boots) + 1, self.clock))
@@ -741,7 +741,7 @@ class Broker:
             self._census_found = -1
 
     def _admit_crash(self, session: Session) -> None:
-        """Say that a session was connected when the broker died, before anything else of it."""
+        """Record first that a session was connected when the broker crashed."""
         at, session.crashed_at = session.crashed_at, 0
         if at:
             sizes = self._sizes(session)
@@ -753,7 +753,7 @@ class Broker:
                 )
 
     def shutdown(self) -> None:
-        """Stop in order: every connection is closed first."""
+        """Shut down: close every connection first."""
         for session in list(self.sessions.values()):
             self._admit_crash(session)
             if session.conn:
@@ -763,7 +763,7 @@ class Broker:
         self.boots[-1].clean = True
 
     def crash(self) -> None:
-        """Die. Clean sessions are gone; progress at QoS 1 may be up to LAG_US older on disk."""
+        """Crash. Clean sessions are lost; progress at QoS 1 may be up to LAG_US older on disk."""
         self._commits.clear()
         self._dirty.clear()
         for session in list(self.sessions.values()):
@@ -783,7 +783,7 @@ class Broker:
                 self._timer(session.will_due, "will", session)
 
     def forget(self, session: Session) -> None:
-        """Drop a session without a row: a clean one dies with the broker, but for its will."""
+        """Remove a session without a row: a clean one ends with the broker, except for its will."""
         for sub in list(session.subs.values()):
             self._release(session, sub)
         del self.sessions[session.client_id]
@@ -799,7 +799,7 @@ class Broker:
             return
         exact = session.exact_to < free[0][1].message.id
         if not session.flights and not session.queue and len(free) == len(late) > 1 and exact:
-            # Even the position is older: they will be sent as if for the first time.
+            # The position is older, too: these messages will be sent as new.
             session.queue.extend((flight.message, 1) for _, flight in free)
             return
         merged = [*free, *session.flights.items()]

@@ -1,4 +1,4 @@
-"""The history of one node: boots, rounds, scenes and gaps played, then written as segments."""
+"""The history of one node: play its boots, rounds, scenes and gaps, then write segments."""
 
 import copy
 import random
@@ -21,16 +21,16 @@ from storage.history.segments import Segment
 
 CRASH: Final = "crash"
 SHUTDOWN: Final = "shutdown"
-FORGETFUL_CRASH: Final = "forgetful crash"  # what was not synced is gone, acknowledged or not
-RUNNING: Final = "running"  # the history ends, the broker does not
+FORGETFUL_CRASH: Final = "forgetful crash"  # unsynced data is lost, even if acknowledged
+RUNNING: Final = "running"  # the history ends while the broker runs
 
 ROWS_PER_ROUND: Final = 120  # about, with PLANTS_ACTING
 PLANTS_ACTING: Final = 3
 PATTERNS: Final = 5
 SETTLING: Final = 12  # rounds
 TAIL_MESSAGES: Final = 5
-NODE_MARKS: Final = 1 << 20  # marks of what no scene did
-# Not rolled back when a disk forgets: the time, and what was told.
+NODE_MARKS: Final = 1 << 20  # first mark of faults without a scene
+# Not rolled back when a disk loses data: the time, and what was recorded.
 _TOLD: Final = frozenset(
     {"now", "slot", "slot_ends", "slot_begins", "slot_lasts", "boots", "rows", "watched"}
     | {"watched_rows", "node"}
@@ -39,19 +39,19 @@ _TOLD: Final = frozenset(
 
 @dataclass
 class Outline:
-    """What the history of a node is to be."""
+    """The plan for the history of a node."""
 
     node: str
     seed: int
     events: int
-    played: int  # of these, by the model; the rest is stamped
+    played: int  # of these, rows played by the model; the rest is stamped
     began_at: int  # microseconds since 1970
     duration_s: int
     ends: list[str] = field(default_factory=lambda: [CRASH, SHUTDOWN, RUNNING])
     plays: list[tuple[int, Play]] = field(default_factory=list)  # boot, from 0
-    hide: bool = False  # a gap in which the level is lowered, in the second boot
-    trim: bool = False  # rows thrown away, with a row that says so, in the third boot
-    hole: bool = False  # rows missing without a word, in the third boot
+    hide: bool = False  # a gap with a lowered level, in the second boot
+    trim: bool = False  # rows deleted, with a row that reports it, in the third boot
+    hole: bool = False  # rows missing without a report, in the third boot
 
 
 class Node:
@@ -68,7 +68,7 @@ class Node:
         self.stage = Stage(self.broker, random.Random(outline.seed + 1))
         self._director = Director(self.stage)
         self.honest: list[Injection] = []  # gaps: what they hide is unknown
-        self._claims: dict[int, int] = {}  # boot -> last slot of the boot before that it knows
+        self._claims: dict[int, int] = {}  # boot -> last slot of the boot before that it found
         self._barred: set[int] = set()  # slots without stamped traffic
         self._rounds = max(40 * len(outline.ends), outline.played // ROWS_PER_ROUND)
         self._step = outline.duration_s * SECOND // self._rounds
@@ -76,7 +76,7 @@ class Node:
     def play(self) -> None:
         """Play all boots."""
         ends = self.outline.ends
-        # The last boot is longer: what is stuck has to be so for longer than any horizon.
+        # The last boot is longer, because `stuck` needs more time than any horizon.
         share = self._rounds / (len(ends) + 1)
         at = self.outline.began_at
         for number, end in enumerate(ends):
@@ -139,7 +139,7 @@ class Node:
         broker.muted = lower
 
     def _lose(self, first: int) -> None:
-        """The rows of this slot do not reach the history, stamped ones neither."""
+        """Keep the rows of this slot, also the stamped ones, out of the history."""
         broker = self.broker
         for row in broker.rows[first:]:
             row["gone"] = 1
@@ -153,7 +153,7 @@ class Node:
         where.append(made)
 
     def _settle(self) -> None:
-        """Everybody acknowledges everything."""
+        """Let every client acknowledge everything."""
         for _ in range(SETTLING):
             self.broker.turn(self.broker.now + self._step)
             self._round(0, everything=True)
@@ -169,7 +169,7 @@ class Node:
             self._settle()
             broker.turn(broker.now + self._step)
         if end == RUNNING:
-            # The books of a minute are told when it is over.
+            # The books of a minute are written when it is over.
             broker.turn((broker.now // MINUTE + 1) * MINUTE + SECOND)
         elif end == SHUTDOWN:
             broker.shutdown()
@@ -181,7 +181,7 @@ class Node:
         self._barred.add(broker.slot)
 
     def _forget_tail(self) -> None:
-        """Accept, acknowledge and write down what the disk then does not have."""
+        """Accept, acknowledge and record messages that the disk then loses."""
         stage, broker = self.stage, self.broker
         publisher, subscriber, topic = stage.pair(1, NEVER)
         broker.commit()
@@ -202,7 +202,7 @@ class Node:
         self._claims[broker.boots[-1].number + 1] = kept
 
     def write(self, directory: Path) -> list[Segment]:
-        """Write what was played as segments, and put true offsets and seqs into the injections."""
+        """Write the played rows as segments, and final offsets and seqs into the injections."""
         broker = self.broker
         for boot in broker.boots:
             boot.rows = [row for row in boot.rows if not row.get("erased")]

@@ -1,8 +1,8 @@
-"""A scene is one fault, played by clients of its own, so that nothing else goes wrong with it.
+"""Scenes: each is one fault, played by its own clients, so that it affects nothing else.
 
-Scenes are generators: they act within a round and yield the seconds until they go on (0 = the next
-round), or DOWN to go on while the broker is dead. The broker of the model stays honest; a scene
-changes what was written down, or makes it do what a broken one would.
+Scenes are generators: they act within a round and yield the seconds until they continue (0 = the
+next round), or DOWN to continue while the broker is down. The model itself stays correct; a scene
+changes the recorded rows, or makes the model behave like a broken broker.
 """
 
 import random
@@ -20,7 +20,7 @@ Scene = Generator[float, None, None]
 
 @dataclass
 class Injection:
-    """One fault: what it violates, and by whom it can be told. Ids as the history has them."""
+    """One fault: the invariant it violates, and the ids that identify it, as in the history."""
 
     invariant: str
     kind: str
@@ -32,13 +32,13 @@ class Injection:
     client_id: str | None = None
     boot: int | None = None
     seq: int | None = None
-    other_session: int | None = None  # concerned as well
-    tolerated: list[str] = field(default_factory=list)  # may be violated by the same as well
+    other_session: int | None = None  # a second session concerned
+    tolerated: list[str] = field(default_factory=list)  # invariants it may violate, too
     mark: int = 0
 
 
 class Delivered(NamedTuple):
-    """What is there after messages have reached a subscriber."""
+    """The state after messages have reached a subscriber."""
 
     publisher: Session
     subscriber: Session
@@ -47,7 +47,7 @@ class Delivered(NamedTuple):
 
 
 class Stage:
-    """What scenes play on: one broker, and helpers to find and change what it wrote."""
+    """The environment of scenes: one broker, and helpers to find and change its rows."""
 
     def __init__(self, broker: Broker, rng: random.Random) -> None:
         self.broker = broker
@@ -56,7 +56,7 @@ class Stage:
         self._count = 0
 
     def client(self, expiry_s: int, rmax: int = 20, will: Will | None = None) -> Client:
-        """Return a client nobody else knows; it shares the tenants of the others."""
+        """Return a client for one scene only; it has one of the tenants of the others."""
         self._count += 1
         tenant = self.rng.choice(("acme", "borealis", "cobalt"))
         name = f"{tenant}-meter-{self.broker.node}-{self._count}"
@@ -66,7 +66,7 @@ class Stage:
         return made
 
     def topic(self, client: Client) -> str:
-        """Return a topic only this client is interested in."""
+        """Return a topic that only this client uses."""
         return f"meter/{client.client_id}/value"
 
     def pair(self, qos: int, expiry_s: int = 7200, rmax: int = 20) -> tuple[Session, Session, str]:
@@ -87,9 +87,9 @@ class Stage:
     def deliver(
         self, granted: int, qos: int, count: int = 1, expiry_s: int = 7200, rmax: int = 20
     ) -> Generator[float, None, Delivered]:
-        """Let a pair meet and exchange messages, which the subscriber has not acknowledged yet.
+        """Connect a pair and send messages, which the subscriber does not acknowledge yet.
 
-        Take it with `yield from`. At QoS 2 the publisher is done with them.
+        Call it with `yield from`. At QoS 2 the exchange with the publisher is completed.
         """
         publisher, subscriber, topic = self.pair(granted, expiry_s, rmax)
         yield 0
@@ -99,13 +99,13 @@ class Stage:
         return Delivered(publisher, subscriber, topic, messages)
 
     def leave_and_return(self, session: Session, reason: int, after_s: float = 2) -> Scene:
-        """Let a client lose its connection, or end it, and come back. Take it with `yield from`."""
+        """End a client's connection, and reconnect it later. Call it with `yield from`."""
         self.broker.disconnect(session, reason)
         yield after_s
         self.broker.connect(session.client)
 
     def send_again(self, session: Session, message: Message, pid: int, qos: int) -> Row:
-        """Write that a message was sent again, though the broker did not; return the row."""
+        """Record that a message was sent again, though it was not; return the row."""
         columns = {"msg": message.id, "pid": pid, "qos": qos, "dup": True, "attempt": 2}
         return self.broker.emit(ev.MSG_DELIVERED, session, retain=False, **columns)
 
@@ -121,7 +121,7 @@ class Stage:
     def rows(
         self, event: int, session: Session | None = None, message: Message | None = None
     ) -> list[Row]:
-        """Return rows of this boot, in their order, without those taken out."""
+        """Return rows of this boot, in order, without erased ones."""
         return [
             row
             for row in self.broker.watched_rows
@@ -134,11 +134,11 @@ class Stage:
     def row(
         self, event: int, session: Session | None = None, message: Message | None = None
     ) -> Row:
-        """Return the last such row."""
+        """Return the last of these rows."""
         return self.rows(event, session, message)[-1]
 
     def erase(self, rows: Iterable[Row]) -> None:
-        """Take rows out: what they tell did not happen."""
+        """Remove rows, as if their events had not happened."""
         for row in rows:
             row["erased"] = True
 
@@ -152,7 +152,7 @@ class Stage:
                 second[name] = one
 
     def inject(self, invariant: str, kind: str, row: Row | None = None, **ids: Any) -> None:
-        """Write down what was done; `row` is where it shows."""
+        """Record the injected fault; `row` is where it shows."""
         session = ids.pop("session", None)
         message = ids.pop("message", None)
         made = Injection(invariant, kind, self.broker.node, **ids)
@@ -171,7 +171,7 @@ Play = Callable[[Stage], Scene]
 
 
 class Director:
-    """Runs scenes: starts them when their round comes, and wakes them when they asked for it."""
+    """Runs scenes: starts each in its round, and continues it when it asked for."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -181,11 +181,11 @@ class Director:
         self._serial = 0
 
     def plan(self, slot: int, play: Play) -> None:
-        """Let a scene begin in the first round from `slot` on."""
+        """Start a scene in the first round from `slot` on."""
         self._planned.append((slot, play))
 
     def round(self) -> None:
-        """Let every scene whose time has come go on."""
+        """Continue every scene that is due."""
         slot, now = self._stage.broker.slot, self._stage.broker.now
         for planned in [p for p in self._planned if p[0] <= slot]:
             self._planned.remove(planned)
@@ -195,7 +195,7 @@ class Director:
             self._go_on(sleeping[2])
 
     def down(self) -> None:
-        """Let scenes go on that wait for the broker to be dead."""
+        """Continue the scenes that wait for the broker to be down."""
         waiting, self._down = self._down, []
         for scene in waiting:
             self._go_on(scene)

@@ -1,8 +1,9 @@
-"""The clients of a made-up history: what they do to the broker of `audit.generate.model`.
+"""The clients of a synthetic history: their actions on the broker of `audit.generate.model`.
 
-Clients live in small plants, each with publishers, durable and clean subscribers, overlapping and
-shared subscriptions, wills and retained topics; a watcher per tenant spans its plants. In every
-round a few plants act, then clients acknowledge, some of them slowly. All chance is the seed's.
+Clients are grouped in small plants, each with publishers, durable and clean subscribers,
+overlapping and shared subscriptions, wills and retained topics; a watcher per tenant subscribes to
+all its plants. In every round a few plants act, then clients acknowledge, some of them slowly. All
+randomness comes from the seed.
 """
 
 import random
@@ -17,7 +18,7 @@ SLOW_SHARE: Final = 0.5
 
 
 class Plant:
-    """A few clients that talk to each other."""
+    """A few clients that exchange messages."""
 
     def __init__(self, number: int, rng: random.Random) -> None:
         self.tenant = rng.choice(TENANTS)
@@ -48,7 +49,7 @@ class Plant:
             "roamer": [("state", 1, False), ("temperature", 1, False)],
             "panel": [("command", 2, True), ("alarm", 1, False)],
         }
-        # Topic, QoS of the publisher: fixed per publisher, or QoS 0 would overtake.
+        # Topic and QoS of the publisher: fixed per publisher, otherwise QoS 0 would overtake.
         self.topics = {
             "sensor": (("temperature", 1), ("log", 0), ("alarm", 2), ("state", 1)),
             "panel": (("command", 2), ("temperature", 1)),
@@ -56,7 +57,7 @@ class Plant:
 
 
 class Cast:
-    """All clients, and what they do in a round."""
+    """All clients, and their actions in a round."""
 
     def __init__(self, broker: Broker, rng: random.Random, plants: int, first: int = 0) -> None:
         self.broker = broker
@@ -87,10 +88,10 @@ class Cast:
             self.broker.subscribe(session, f"{root}/+/alarm", 1)
         self.busy[session.number] = session
 
-    # What clients do.
+    # Actions of clients.
 
     def session(self, plant: Plant, role: str, clean_start: bool = False) -> Session:
-        """Return the live session of a client, connecting it if need be."""
+        """Return the session of a client; connect it if it is offline."""
         client = plant.clients[role]
         known = self.broker.sessions.get(client.client_id)
         if known is not None and known.conn and not clean_start:
@@ -212,7 +213,7 @@ class Cast:
     # Acknowledgements.
 
     def acknowledge(self, everything: bool = False) -> None:
-        """Clients answer what they got; some only a part of it, and the rest in a later round."""
+        """Acknowledge deliveries; some clients only a part, and the rest in a later round."""
         broker, rng = self.broker, self.rng
         broker.wait(2)
         for number, session in list(self.busy.items()):
@@ -239,7 +240,7 @@ class Cast:
             self.broker.complete(session, pid)
 
     def free_leases(self) -> None:
-        """Members of shared subscriptions answer all they hold: before a crash."""
+        """Acknowledge everything held by members of shared subscriptions. Call before a crash."""
         for plant in self.plants:
             for role in ("worker-a", "worker-b"):
                 client = plant.clients.get(role)

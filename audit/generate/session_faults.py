@@ -57,7 +57,7 @@ def _wrong(stage: Stage, column: str) -> Scene:
     yield from stage.leave_and_return(session, 0)
     row = stage.row(ev.SESSION_RESUMED, session)
     row[column] += 1
-    # Whoever believes what was told at the resume is told something else after the next start.
+    # The wrong numbers at the resume also differ from the row after the next start.
     stage.inject("S2", f"wrong_{column}", row, session=session, tolerated=["S5"])
 
 
@@ -75,7 +75,7 @@ def expired_late(stage: Stage) -> Scene:
     session = stage.broker.connect(stage.client(20))
     yield 0
     stage.broker.disconnect(session, 0)
-    session.expiry_s = NEVER  # the broker forgets to look
+    session.expiry_s = NEVER  # the broker fails to expire it
     yield 20 + LATE_S
     session.expiry_s = 20
     stage.broker.expire(session)
@@ -167,7 +167,7 @@ def changed_after_crash(stage: Stage) -> Scene:
     stage.inject("S5", "changed_after_crash", row, session=session, tolerated=["S2"])
 
 
-# Wills. Nobody subscribes to their topics.
+# Wills. Their topics have no subscribers.
 
 
 def _with_will(stage: Stage, delay_s: int, expiry_s: int = 7200) -> Session:

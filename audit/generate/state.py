@@ -1,7 +1,7 @@
-"""What the small broker of `audit.generate.model` keeps: clients, sessions, filters, messages.
+"""The state of the broker of `audit.generate.model`: clients, sessions, filters, messages.
 
-Pure data. Offsets in the log are kept as `slot << SLOT_BITS | number`: between two rounds (slots)
-of the model steady traffic is stamped in later, and only then the true offset is known.
+Pure data. Offsets in the log are stored as `slot << SLOT_BITS | number`: steady traffic is inserted
+between the rounds (slots) of the model later, and only then the final offset is known.
 """
 
 import zlib
@@ -31,7 +31,7 @@ class Will:
 
 
 class Client:
-    """What a client sends with every CONNECT."""
+    """The values a client sends with every CONNECT."""
 
     __slots__ = ("client_id", "expiry_s", "proto", "rmax", "size_max", "tenant", "will")
 
@@ -43,7 +43,7 @@ class Client:
         self.proto = proto
         self.expiry_s = expiry_s
         self.rmax = rmax
-        self.size_max = 0  # Maximum Packet Size as far as payloads go; 0 = any
+        self.size_max = 0  # limit of payloads by Maximum Packet Size; 0 = none
         self.will: Will | None = None
 
 
@@ -64,7 +64,7 @@ class Message:
         self.stored = False
 
     def expired(self, now: int) -> bool:
-        """Return whether its time is over."""
+        """Return whether it has expired."""
         return self.expiry_s is not None and now >= self.accepted_at + self.expiry_s * SECOND
 
 
@@ -86,7 +86,7 @@ class Subscription:
 
 
 class Flight:
-    """A message in flight to a session: its packet id is taken until the exchange ends."""
+    """A message in flight to a session: its packet id is in use until the exchange ends."""
 
     __slots__ = ("group", "message", "qos", "released")
 
@@ -116,12 +116,12 @@ class Session:
         self.incoming: dict[int, int] = {}  # QoS 2 ids waiting for PUBREL -> message
         self.will: Will | None = None
         self.will_due = 0  # 0: no will waits for its delay
-        self.position = 0  # as stored when nothing was queued
-        self.fresh_acks: list[tuple[int, int, Flight]] = []  # QoS 1: when, packet id, what
+        self.position = 0  # as stored when the queue was last empty
+        self.fresh_acks: list[tuple[int, int, Flight]] = []  # QoS 1: time, packet id, message
         self.exact_to = 0  # last message completed at QoS 2: its progress is never late
-        self.crashed_at = 0  # connected when the broker died, and nobody has said so yet
+        self.crashed_at = 0  # time of a crash while connected, not recorded yet
         self.census_due = False
-        self.steady = False  # takes part in the stamped traffic; the model leaves it alone
+        self.steady = False  # part of the stamped traffic; the model does not use it
 
     @property
     def durable(self) -> bool:
@@ -135,14 +135,14 @@ class Session:
 
     @property
     def expires_at(self) -> int | None:
-        """Return when it is over, if it is offline and ever is."""
+        """Return when it expires, None if it is connected or never expires."""
         if self.conn or self.expiry_s == NEVER:
             return None
         return self.offline_at + self.expiry_s * SECOND
 
     @property
     def subs_check(self) -> int:
-        """Return the sum by which the broker recognises its subscriptions."""
+        """Return the checksum of its subscriptions."""
         return sum(zlib.crc32(f"{sub.tfilter}\0{sub.qos}".encode()) for sub in self.subs.values())
 
     def take_pid(self) -> int:
@@ -154,7 +154,7 @@ class Session:
 
 
 class Group:
-    """A shared subscription: a cursor of its own, whose messages go to one member each."""
+    """A shared subscription with its own cursor; each message goes to one member."""
 
     def __init__(self, share: str, plain: str) -> None:
         self.share = share
@@ -165,7 +165,7 @@ class Group:
 
 
 class Entry:
-    """A distinct topic filter: who has it, and its stream while a durable session holds it."""
+    """A distinct topic filter: its holders, and its stream while a durable session holds it."""
 
     def __init__(self, plain: str) -> None:
         self.plain = plain
@@ -174,7 +174,7 @@ class Entry:
         self.groups: dict[str, Group] = {}
 
     def held(self) -> bool:
-        """Return whether a durable session wants it stored."""
+        """Return whether a durable session holds it, so that messages are stored."""
         if any(s.durable and sub.qos for s, sub in self.sessions.values()):
             return True
         return any(m.durable for group in self.groups.values() for m in group.members)

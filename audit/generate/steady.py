@@ -1,9 +1,9 @@
-"""Steady traffic, stamped: most rows of a large history are the same tick again and again.
+"""Stamped steady traffic: most rows of a large history are the same tick repeated.
 
 A fleet is a set of clients that stay connected and answer at once. A pattern is one tick of their
 traffic as arrays; `stamp` repeats patterns with the offsets, packet ids and times of their place.
-The sessions themselves are the model's (`audit.generate.model`): they connect, are cut off and
-resumed like all others, with nothing in flight.
+The sessions are in the model (`audit.generate.model`): they connect, are disconnected and resumed
+like all others, with nothing in flight.
 """
 
 import random
@@ -19,11 +19,11 @@ from storage.history import events as ev
 
 Ints = npt.NDArray[np.int64]
 
-NUMBERS_FROM: Final = 1 << 36  # numbers of unstored messages: apart from the model's own
+NUMBERS_FROM: Final = 1 << 36  # first number of unstored messages; the model's are lower
 WATCHED: Final = 4  # groups per watcher
 
-# What a row of a pattern says; -1 is null. `who` and `pub` are seats, `pid_seat` the seat whose
-# packet ids are used, `stored` tells how `msg` counts.
+# Columns of a pattern; -1 is null. `who` and `pub` are seats, `pid_seat` is the seat whose packet
+# ids are used, `stored` says how `msg` counts.
 FIELDS: Final = (
     "ev",
     "actor",
@@ -43,7 +43,7 @@ FIELDS: Final = (
 
 
 class Pattern:
-    """One tick of traffic: columns of equal length, and how much it uses up."""
+    """One tick of traffic: columns of equal length, and the numbers it uses up."""
 
     def __init__(self, rows: list[dict[str, int]], seats: int) -> None:
         rows.sort(key=lambda row: row["phase"])
@@ -132,7 +132,7 @@ class Fleet:
         first: int,
         second: int,
     ) -> None:
-        """Write one message down. A phase is 4 bits of order, then the number of the row."""
+        """Add the rows of one message. A phase is 4 bits of order, then the number of the row."""
         pub_qos = (1, 2, 0, 1)[kind]
         stored = int(kind < 2)
         msg = {"stored": stored, "msg": use.next(("msg", stored))}
@@ -172,17 +172,17 @@ class _Use:
         self._counts: dict[Any, int] = {}
 
     def next(self, key: Any) -> int:
-        """Count one and return how many there were before."""
+        """Increment the counter of a key; return its value before."""
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
         return count
 
 
 class Plan:
-    """Which patterns follow which slots of a boot, and what they use up before their place."""
+    """The patterns after each slot of a boot, and the numbers used up before each."""
 
     def __init__(self, patterns: Sequence[Pattern], slots: Ints, kinds: Ints) -> None:
-        """`slots` is ascending; `kinds` names the pattern of each tick."""
+        """`slots` is ascending; `kinds` has the index of the pattern of each tick."""
         self.patterns = patterns
         self.slots = slots
         self.kinds = kinds
@@ -200,7 +200,7 @@ class Plan:
     def stamp(self, first: int, last: int, bases: Ints, boot: int) -> dict[str, Ints]:
         """Return the columns of ticks `first` up to `last`; `bases` are their first offsets.
 
-        Besides FIELDS there is `tick`, the index of the tick of each row, from `first`.
+        Besides FIELDS it has `tick`, the index of the tick of each row, counted from `first`.
         """
         kinds = self.kinds[first:last]
         columns = {
@@ -220,5 +220,5 @@ class Plan:
 
 
 def _before(counts: Ints) -> Ints:
-    """Return the sums of all counts before each."""
+    """Return, for each count, the sum of the counts before it."""
     return np.cumsum(counts) - counts

@@ -1,8 +1,8 @@
-"""What every check gets: the events of one batch, what is known to be missing, and the settings.
+"""The input of every check: the events of one batch, its gaps, and the settings.
 
-Nothing is kept in memory whole: `of` reads only the columns and events that are asked for. Of
-`COMMON` events, of which every message has some, it reads them from Parquet each time. All others
-are few, and kept: one pass serves all who ask for them.
+The events are never in memory as a whole: `of` reads only the columns and events requested. It
+reads `COMMON` events, of which every message has some, from Parquet each time. All others are few
+and cached after one pass.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ from audit.input.gaps import Boot, Gap, Kind, Mark, Run
 from audit.input.session_columns import BALANCE
 from audit.spark import frame_of
 
-# Rows are counted in buckets of so many: 10 million rows are 153 buckets.
+# Rows are counted in buckets of 2 ** 16: 10 million rows are 153 buckets.
 BUCKET_BITS: Final = 16
 
 COMMON: Final = frozenset(
@@ -60,19 +60,19 @@ SESSION_EVENTS: Final = (
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers a verdict depends on."""
+    """The settings that affect a verdict."""
 
-    horizon_s: int = 300  # what is owed for longer, to a session that could have had it, is lost
-    expiry_tolerance_s: int = 60  # how late sessions and wills may be: the broker looks in turns
+    horizon_s: int = 300  # a message owed for longer to a session that could get it is lost
+    expiry_tolerance_s: int = 60  # how late sessions and wills may be: the broker works in turns
     witnesses_max: int = 100  # per invariant
 
 
 @dataclass(frozen=True)
 class View:
-    """The events of one batch and what is known about them.
+    """The events of one batch and the facts about them.
 
-    `events` has the columns of `audit.input.events.SCHEMA`, `gseq` and `carried`; so has `rare`,
-    which has all of them but the COMMON ones.
+    `events` has the columns of `audit.input.events.SCHEMA`, `gseq` and `carried`. `rare` has the
+    same columns, and all events except the COMMON ones.
     """
 
     spark: SparkSession
@@ -81,13 +81,13 @@ class View:
     rare: DataFrame
     gaps: Sequence[Gap]
     boots: Sequence[Boot]
-    boots_before: Sequence[Boot] = ()  # as the last batch left them
+    boots_before: Sequence[Boot] = ()  # as at the end of the last batch
     gaps_before: Sequence[Gap] = ()
     duplicates: int = 0  # rows that were in the history more than once (taken once here)
     settings: Settings = field(default_factory=Settings)
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return the frame `name`, made once, for all who need it, until the shelf is cleared."""
+        """Return the frame `name`, computed once and cached until the shelf is cleared."""
         return self.shelf.keep(name, make)
 
     def of(self, *evs: str, columns: Sequence[str]) -> DataFrame:
@@ -103,7 +103,7 @@ class View:
 
     @property
     def new_gaps(self) -> list[Gap]:
-        """Return the gaps that no earlier batch knew."""
+        """Return the gaps that are new in this batch."""
         old = [gap for gap in self.gaps_before if not gap.is_open]
         return [gap for gap in self.gaps if not _covered(gap, old)]
 
@@ -116,8 +116,8 @@ class View:
     ) -> Column:
         """Return the condition that the interval of gseq `start`..`end` touches a gap.
 
-        A check about messages asks for all kinds, one about sessions for holes only. Null where
-        `start` or `end` is null.
+        Checks of messages use all kinds of gaps, checks of sessions only holes. Null where `start`
+        or `end` is null.
         """
         conditions = [
             (node == gap.node) & (start <= gap.to_gseq) & (end >= gap.from_gseq)
@@ -128,14 +128,14 @@ class View:
 
     @property
     def full(self) -> bool:
-        """Tell whether any part of the history has rows of every message."""
+        """Return whether any part of the history has rows of every message."""
         return any(
             boot.level_now in ("full", "") or boot.level in ("full", "") for boot in self.boots
         )
 
     @property
     def has_messages(self) -> bool:
-        """Tell whether any part of the history has rows of messages, if only of some."""
+        """Return whether any part of the history has rows of at least some messages."""
         return self.full or any("sampled" in (boot.level, boot.level_now) for boot in self.boots)
 
     def last_us(self, node: str) -> int:
@@ -153,15 +153,15 @@ def build(
     unreadable: Sequence[Gap] = (),
     settings: Settings | None = None,
 ) -> View:
-    """Return the view of `events`, whose holes are found here; one pass over few columns.
+    """Return the view of `events`; finds their holes in one pass over few columns.
 
-    `boots_before` and `gaps_before` are what earlier batches knew. `unreadable` are gaps known from
-    elsewhere: segments that could not be read.
+    `boots_before` and `gaps_before` are from earlier batches. `unreadable` are the gaps of segments
+    that could not be read.
     """
     fresh = events.where(~F.col("carried"))
     runs, doubled = _runs(fresh)
     if doubled:
-        # Carried rows that are no events have the place of one, but not its name.
+        # Carried rows that are not events share the place of an event, but not its name.
         events = events.dropDuplicates(["node", "gseq", "ev", "session"])
     rare = shelf.keep("rare events", lambda: events.where(~F.col("ev").isin(*sorted(COMMON))))
     marks = _marks(rare)
@@ -202,9 +202,9 @@ def _marks(rare: DataFrame) -> list[Mark]:
 
 
 def _runs(fresh: DataFrame) -> tuple[list[Run], int]:
-    """Return the runs of rows without holes, and how many rows were there more than once.
+    """Return the runs of rows without holes, and how many rows were duplicates.
 
-    Buckets are counted first: in a window over all rows of a node they would go through one task.
+    Counts by buckets first, because a window over all rows of a node would run in a single task.
     """
     bucket = F.shiftright("seq", BUCKET_BITS)
     counted = (
@@ -234,7 +234,7 @@ def _runs(fresh: DataFrame) -> tuple[list[Run], int]:
 
 
 def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
-    """Return the runs in the buckets that have holes or doubled rows."""
+    """Return the runs in the buckets with holes or duplicate rows."""
     if not odd:
         return [], 0
     bucket = F.shiftright("seq", BUCKET_BITS)
@@ -269,7 +269,7 @@ def _odd_runs(fresh: DataFrame, odd: Sequence[object]) -> tuple[list[Run], int]:
 
 
 def _joined(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs with those that touch put together."""
+    """Return the runs with adjacent ones joined."""
     joined: list[Run] = []
     for run in sorted(runs, key=lambda run: (run.node, run.boot, run.first_seq)):
         last = joined[-1] if joined else None

@@ -1,7 +1,7 @@
 """The history as a DataFrame: Parquet segments, read with an explicit schema.
 
-`gseq` (boot << 40 | seq) orders everything of one node; `ts` orders nothing. `carried` marks rows
-that an earlier run has counted already and kept for this one.
+`gseq` (boot << 40 | seq) is the order of all rows of a node; never order by `ts`. `carried` marks
+rows that an earlier run has already counted and kept for this one.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ _TYPES: Final[dict[str, DataType]] = {
     "int64": LongType(),
 }
 
-# Explicit, or a column that only newer segments have is dropped without a word.
+# Explicit, because Spark silently drops a column that only newer segments have.
 SCHEMA: Final = StructType([StructField(name, _TYPES[kind]) for name, kind in COLUMNS])
 NAMES: Final = tuple(name for name, _ in COLUMNS)
 
@@ -68,9 +68,9 @@ def read(
 ) -> DataFrame:
     """Return the events in `directory`: the columns of SCHEMA, `gseq` and `carried` (false).
 
-    With `files` exactly those segments are read, and `start` and `end` mean nothing. Otherwise the
-    folders of hours from `start` up to `end` (which is excluded) are, whole: a segment is never cut
-    in two, as its numbers have to stay without holes. Times without a zone are UTC.
+    With `files`, exactly those segments are read and `start` and `end` are ignored. Otherwise all
+    segments in the folders of hours from `start` up to `end` (excluded): a segment is never split,
+    because its numbers must stay without holes. Times without a zone are UTC.
     """
     reader = spark.read.schema(SCHEMA)
     if files is not None:
@@ -99,7 +99,7 @@ def gseq_column() -> Column:
 
 
 def _before(folder: Column, end: datetime) -> Column:
-    """Tell folders that begin before `end` from the others."""
+    """Return the condition that a folder of an hour begins before `end`."""
     last = f"{end:%Y-%m-%dT%H}"
     inside = end.minute or end.second or end.microsecond
     return folder <= F.lit(last) if inside else folder < F.lit(last)

@@ -1,6 +1,6 @@
-"""What a fold over rows has to know besides the rows: boots, gaps, how far earlier batches came.
+"""What a fold needs besides the rows: boots, gaps, and where earlier batches ended.
 
-Small and plain: it is sent to every worker of Spark.
+Small plain values, because they are sent to every Spark worker.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ SECOND: Final = 1_000_000  # times are microseconds
 
 
 class Intervals:
-    """Intervals of gseq of one node that may overlap; tells whether something touches any."""
+    """Intervals of gseq of one node, which may overlap."""
 
     def __init__(self, gaps: Iterable[Gap]) -> None:
         self._starts: list[int] = []
@@ -27,7 +27,7 @@ class Intervals:
                 self._ends.append(gap.to_gseq)
 
     def touch(self, start: int, end: int) -> bool:
-        """Tell whether anything from `start` to `end` is in an interval."""
+        """Return whether anything from `start` to `end` is in an interval."""
         at = bisect_left(self._ends, start)
         return at < len(self._starts) and self._starts[at] <= end
 
@@ -37,11 +37,11 @@ class Node:
     """One node: its boots in order, its gaps, and where the last batch ended."""
 
     boots: tuple[Boot, ...]
-    holes: Intervals  # nothing is known here
-    silences: Intervals  # nothing is known here about messages
+    holes: Intervals  # all rows are missing here
+    silences: Intervals  # rows about messages are missing here
     before_us: int = 0  # broker time up to which earlier batches have judged
     before_gseq: int = 0
-    is_cut: bool = False  # its history begins in the middle: sessions may be older
+    is_cut: bool = False  # its history begins late: sessions may be older
     _by_number: dict[int, Boot] = field(default_factory=dict)
 
     def boot(self, number: int) -> Boot:
@@ -49,10 +49,10 @@ class Node:
         return self._by_number[number]
 
     def deadline(self, due_us: int, within_us: int) -> int | None:
-        """Return until when what is due at `due_us` has to be done; None if that is still open.
+        """Return the deadline of what is due at `due_us`, None if it is not determined yet.
 
-        The broker has `within_us` for it, of a boot's time on end: it cannot act while it is down.
-        What was found here never changes when more of the history becomes known.
+        The broker has `within_us` for it, without interruption in one boot: it cannot act while it
+        is down. A deadline returned once never changes when more of the history becomes known.
         """
         for boot in self.boots:
             start = max(due_us, boot.first_us)
@@ -62,13 +62,13 @@ class Node:
 
     @property
     def last_us(self) -> int:
-        """Return the broker time up to which the history is known."""
+        """Return the broker time of the last known row."""
         return max((boot.last_us for boot in self.boots), default=0)
 
 
 @dataclass(frozen=True)
 class Known:
-    """Everything a fold knows: nodes by name, and the settings."""
+    """The context of a fold: nodes by name, and the settings."""
 
     nodes: Mapping[str, Node]
     tolerance_us: int
@@ -83,11 +83,11 @@ def known(
     tolerance_s: int,
     witnesses_max: int,
 ) -> Known:
-    """Return what a fold has to know; `before` are the boots as the last batch left them."""
+    """Return the context of a fold; `before` are the boots at the end of the last batch."""
     boots, gaps, before = list(boots), list(gaps), list(before)
     nodes = {}
     for name in sorted({boot.node for boot in boots}):
-        # What came before the first row is no gap between two rows.
+        # The time before the first row is not a gap between two rows.
         mine = [gap for gap in gaps if gap.node == name and gap.from_gseq > 0]
         own = tuple(boot for boot in boots if boot.node == name)
         nodes[name] = Node(

@@ -1,9 +1,9 @@
-"""Frames that several parts of a run need: each is computed once and kept as files until the end.
+"""A cache of frames that several parts of a run need: each is computed once and stored as files.
 
-Files, and not Spark's cache, because a cached frame brings the whole plan that made it into every
-plan that uses it: with a dozen frames made of each other, one plan came to 44 MB of text, and half
-of the driver's memory (2 GB, 10 million events, 2026-11-22). From files only the columns that are
-asked for are read, and a cluster that loses an executor loses nothing.
+Files instead of Spark's cache, because a cached frame puts the whole plan that made it into every
+plan that uses it: with a dozen frames built on each other, one plan had 44 MB of text and took half
+of the driver's memory (2 GB, 10 million events, 2026-11-22). Only the needed columns of a file are
+read, and a cluster that loses an executor loses nothing.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from audit.files import join, remove
 
 
 class Shelf:
-    """A folder of frames by name; whoever asks first makes one."""
+    """A folder of frames by name."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        """Use the folder `place`, alone."""
+        """Use the folder `place`, which must have no other user."""
         self._spark = spark
         self._place = place
         self._frames: dict[str, DataFrame] = {}
 
     def keep(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return the frame `name`, made now if it is not there."""
+        """Return the frame `name`; compute and store it if it does not exist."""
         if name not in self._frames:
             place = join(self._place, name.replace(" ", "-"))
             made = make()

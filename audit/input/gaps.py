@@ -1,7 +1,7 @@
-"""What the history does not say: holes, lowered levels of detail, boots that do not meet.
+"""Gaps of the history: holes, lowered levels of detail, boots that do not follow each other.
 
-Plain decisions over a few small rows; `audit.input.batch_view` gets them from Spark. Every gap is
-an interval of gseq of one node, both ends included. No check may accuse anybody of what a gap
+Plain code over a few small rows, which `audit.input.batch_view` gets from Spark. A gap is an
+interval of gseq of one node, both ends included. No check may report a violation that a gap
 touches.
 """
 
@@ -14,38 +14,38 @@ from audit.input.events import SEQ_BITS, boot_of, gseq, seq_of
 
 Kind = Literal["hole", "messages", "sampled"]
 
-HOLE: Final = "hole"  # whole rows are missing, whatever they said
-MESSAGES: Final = "messages"  # rows about messages are missing, those about sessions are not
-SAMPLED: Final = "sampled"  # rows about most messages are missing, those about some are all there
+HOLE: Final = "hole"  # all rows are missing
+MESSAGES: Final = "messages"  # rows about messages are missing, those about sessions are there
+SAMPLED: Final = "sampled"  # rows about most messages are missing; the others have all rows
 
-REASON_TRIMMED: Final = 1051  # rows thrown away unexported: explains holes
+REASON_TRIMMED: Final = 1051  # rows deleted before their export: explains holes
 REASON_BEGAN: Final = 1053
 REASON_DETAIL: Final = 1054
 
 SEQ_MAX: Final = (1 << SEQ_BITS) - 1
-# More gaps than this and neighbours are taken together: an expression with all of them has to be
-# compiled, and taking more for unknown accuses nobody.
+# With more gaps than this, neighbours are joined, because Spark has to compile an expression with
+# all of them. Joining makes more unknown, which is safe.
 GAPS_MAX: Final = 128
 
 
 @dataclass(frozen=True)
 class Gap:
-    """An interval of a node's history about which less is known, or nothing."""
+    """An interval of a node's history in which some or all rows are missing."""
 
     node: str
     from_gseq: int
     to_gseq: int
     reason: str
     kind: Kind
-    explained: bool = True  # a hole that nothing in the history accounts for is not
+    explained: bool = True  # False: nothing in the history accounts for the hole
 
     def touches(self, node: str, start: int, end: int) -> bool:
-        """Tell whether anything from `start` to `end` could be in the gap."""
+        """Return whether anything from `start` to `end` could be in the gap."""
         return node == self.node and start <= self.to_gseq and end >= self.from_gseq
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the gap lasts until its boot ends, for all that is known."""
+        """Return whether the gap lasts, as far as known, until its boot ends."""
         return seq_of(self.to_gseq) == SEQ_MAX
 
 
@@ -57,13 +57,13 @@ class Boot:
     boot: int
     level: str  # of detail, when it began
     level_now: str  # of detail, where the known history ends
-    sample: int  # one message in so many has rows; 1 = every message
+    sample: int  # N: one message in N has rows; 1 = every message
     first_seq: int
     last_seq: int
     first_us: int  # broker time of the first and last row, microseconds since 1970
     last_us: int
     clean: bool = False  # `shutdown` was the last row
-    claimed: int | None = None  # last seq of the boot before that the disk had, says this one
+    claimed: int | None = None  # last seq of the previous boot that this boot found on disk
     recovered: int | None = None  # gseq of `recovered`: the census is complete
     recovered_count: int | None = None
 
@@ -75,7 +75,7 @@ class Boot:
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of one boot without a hole between them: counted by buckets, so cheap to get."""
+    """Rows of one boot without a hole between them."""
 
     node: str
     boot: int
@@ -99,7 +99,7 @@ class Mark:
 
 
 def boots(runs: Iterable[Run], marks: Iterable[Mark], before: Sequence[Boot] = ()) -> list[Boot]:
-    """Return the boots in their order: those known `before`, with what is new about them."""
+    """Return the boots in order: those known `before`, updated, and the new ones."""
     known = {(boot.node, boot.boot): boot for boot in before}
     for run in runs:
         key = run.node, run.boot
@@ -157,11 +157,10 @@ def _place(mark: Mark) -> tuple[str, int, int]:
 
 
 def holes(runs: Iterable[Run], known: Sequence[Boot], before: Sequence[Boot] = ()) -> list[Gap]:
-    """Return the intervals of which no row is there.
+    """Return the intervals without any row.
 
-    `known` are all boots, `before` those of earlier batches, as they were: what is new has to go on
-    where they ended. Nothing is said about what came before the first row of a node but that it is
-    not known; that is no fault.
+    `known` are all boots, `before` those of earlier batches as they were then: new rows must
+    continue where those ended. The time before a node's first row is unknown, but not an error.
     """
     found = []
     ends = {(boot.node, boot.boot): boot.last_seq for boot in before}
@@ -204,7 +203,7 @@ def _between(before: Boot, after: Boot) -> list[Gap]:
 
 
 def unfilled(gaps: Iterable[Gap], runs: Sequence[Run]) -> list[Gap]:
-    """Return what is left of the gaps of earlier batches: rows that came late fill holes."""
+    """Return what remains of the gaps of earlier batches after late rows filled holes."""
     result = []
     for gap in gaps:
         parts = [gap] if gap.kind == HOLE and not gap.explained else []
@@ -228,9 +227,9 @@ def _without(gap: Gap, first: int, last: int) -> list[Gap]:
 
 
 def explain(found: Sequence[Gap], marks: Iterable[Mark]) -> list[Gap]:
-    """Return the gaps; a hole is explained if a later row says that as many were thrown away.
+    """Return the gaps, holes marked as explained if a later row reports as many deleted rows.
 
-    Of the holes before such a row, one of exactly that size is meant, or else the nearest ones.
+    Such a row explains a hole before it of exactly that size, or else the nearest ones.
     """
     result = sorted(found, key=lambda gap: (gap.node, gap.from_gseq))
     for mark in sorted(marks, key=_place):
@@ -265,9 +264,8 @@ def lowered(
 ) -> list[Gap]:
     """Return the intervals in which the level of detail was below `full`.
 
-    A row that ends such an interval whose beginning fell into a hole makes all from that hole on
-    unknown. Intervals that do not end by a row end with their boot; those of `gaps_before` that
-    were open like this go on.
+    If the beginning of an interval fell into a hole, the interval begins with that hole. An
+    interval without an end row ends with its boot; such open intervals of `gaps_before` continue.
     """
     result = []
     changes: dict[tuple[str, int], list[Mark]] = {}
@@ -300,7 +298,7 @@ def _changes_level(mark: Mark) -> bool:
 
 
 def _kind(level: str) -> Kind | None:
-    """Return what is missing at a level; a level that nobody knows (its row is missing) is full."""
+    """Return what is missing at a level; an unknown level (its row is missing) counts as full."""
     if level == "off":
         return HOLE
     if level in ("sessions", "books"):
@@ -326,7 +324,7 @@ def _last_hole(found: Sequence[Gap], node: str, place: int) -> int | None:
 def fewer(found: Sequence[Gap], most: int = GAPS_MAX) -> list[Gap]:
     """Return at most about `most` gaps that cover all of `found`.
 
-    The closest neighbours of one node and kind are taken together, which makes more unknown.
+    Joins the closest neighbours of one node and kind, which makes more unknown.
     """
     merged = sorted(set(found), key=lambda gap: (gap.node, gap.kind, gap.from_gseq, gap.to_gseq))
     while len(merged) > most:

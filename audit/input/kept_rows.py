@@ -1,7 +1,7 @@
-"""What one batch keeps of the history for the next: the places of rows, read once for all parts.
+"""The rows that one batch keeps for the next.
 
-A part looks for what it wants in the few columns that it needs, and names places. Only then are
-the rows themselves read, with all of their columns, in one pass for everybody.
+Each check finds the places of the rows it wants, reading only the columns it needs. Then the rows
+themselves are read, with all columns, in one pass for all checks.
 """
 
 from collections.abc import Iterable
@@ -16,29 +16,29 @@ from audit.input.batch_view import View
 from audit.input.events import NAMES, SCHEMA
 from audit.spark import frame_of
 
-# Begins the names of carried rows that are no events. They have the place of one.
+# Prefix of the names of carried rows that are not events. They have the place of an event.
 MADE: Final = "#"
 
-# Copied to every task if there are no more: 40 MB, 200 bytes each. Beyond that it is a join of two
-# large tables.
+# Up to this size a frame is copied to every task: 40 MB, 200 bytes per row. A larger one is joined
+# as a large table.
 BROADCAST_ROWS_MAX = 200_000
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a part keeps: rows of the history, by their `node` and `gseq`, and rows it has made."""
+    """The rows a check keeps: rows of the history, by `node` and `gseq`, and rows it has made."""
 
     places: tuple[DataFrame, ...] = ()
     made: tuple[DataFrame, ...] = ()
 
 
 def are_few(frame: DataFrame) -> bool:
-    """Tell whether a frame is small enough to be copied to every task; it is counted for that."""
+    """Return whether a frame is small enough to be copied to every task; counts its rows."""
     return frame.count() <= BROADCAST_ROWS_MAX
 
 
 def few(frame: DataFrame) -> DataFrame:
-    """Return a frame as one side of a join: copied to every task, if it is small enough."""
+    """Return a frame as one side of a join, copied to every task if it is small enough."""
     return F.broadcast(frame) if are_few(frame) else frame
 
 
@@ -52,7 +52,7 @@ def rows(view: View, kept: Iterable[Kept]) -> DataFrame:
         places = view.keep("places of rows to keep", union.distinct)
         told = view.events.where(~F.startswith("ev", F.lit(MADE)))
         real = told.join(few(places), ["node", "gseq"], "left_semi").select(*NAMES)
-        # A segment that is replaced by a longer one brings rows that were carried once more.
+        # A segment replaced by a longer one brings carried rows a second time.
         made.append(real.dropDuplicates(["node", "boot", "seq", "ev"]))
     empty = frame_of(view.spark, [], SCHEMA)
     return reduce(DataFrame.unionByName, made, empty)

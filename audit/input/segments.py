@@ -1,8 +1,8 @@
-"""Which segments of a history a run reads, and which of them it cannot.
+"""The segments of a history that a run reads, and those that it cannot read.
 
-A segment's name says which rows it has; on a local disk its footer has to say the same before Spark
-sees it, because one torn file would end the whole run. Elsewhere the name is taken at its word, and
-H1 finds out.
+The name of a segment says which rows it has. On a local disk its footer is compared with the name
+before Spark sees it, because one torn file would end the whole run. Elsewhere the name is trusted,
+and H1 finds missing rows.
 """
 
 import re
@@ -26,14 +26,14 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True)
 class Segment:
-    """One sealed file of rows `first_seq`..`last_seq` of a boot."""
+    """One file with the rows `first_seq`..`last_seq` of a boot."""
 
     path: str
     node: str
     boot: int
     first_seq: int
     last_seq: int
-    hour: str  # "2026-01-02T03" (UTC) of its first row, "" if its folder does not say
+    hour: str  # "2026-01-02T03" (UTC) of its first row, "" if its folder has no hour
 
     @property
     def name(self) -> str:
@@ -42,18 +42,18 @@ class Segment:
 
     @property
     def key(self) -> str:
-        """Return what its numbers count within."""
+        """Return the key of the node and boot that its seqs belong to."""
         return f"{self.node}/{self.boot}"
 
     @property
     def on_disk(self) -> SegmentName:
-        """Return it as one of the files of a local directory."""
+        """Return it as a file of a local directory."""
         path = local_path(self.path)
         return SegmentName(path, self.node, self.boot, self.first_seq, self.last_seq)
 
     @property
     def gap(self) -> Gap:
-        """Return the hole that the history has without it."""
+        """Return the hole in the history if this segment is missing."""
         return Gap(
             self.node,
             gseq(self.boot, self.first_seq),
@@ -72,7 +72,7 @@ def find(
 ) -> list[Segment]:
     """Return the segments below `directory` of the hours from `start` up to `end` (excluded).
 
-    Files whose names are not those of segments are left alone. Times without a zone are UTC.
+    Other files are ignored. Times without a zone are UTC.
     """
     found = []
     first = f"{start:%Y-%m-%dT%H}" if start is not None else ""
@@ -89,7 +89,7 @@ def find(
 
 
 def readable(segments: list[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Return the segments that can be read, and those that cannot or are not what they say."""
+    """Return (segments that can be read, segments that cannot or do not match their name)."""
     good: list[Segment] = []
     bad: list[Segment] = []
     for segment in segments:

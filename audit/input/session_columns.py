@@ -1,11 +1,11 @@
-"""What the folds over sessions read: the columns, in their order, as one tuple per row."""
+"""The columns that folds over sessions read, in order, as one tuple per row."""
 
 from typing import Final, NamedTuple
 
 from audit.input.events import boot_of, seq_of
 
-# Not an event of the history: how the number of packet ids in flight changed on one connection,
-# summed up. `conn` 0 = while the session was offline.
+# Not an event of the history: the sum of the changes of the number of packet ids in flight on one
+# connection. `conn` 0 = while the session was offline.
 BALANCE: Final = "#balance"
 
 
@@ -34,21 +34,21 @@ class SessionRow(NamedTuple):
     topic: str | None
     tfilter: str | None
     qos: int | None
-    # Of a balance: by how much the number in flight rose, at least and at most; and how much of
-    # that may be undone if the broker died at the end of what is known.
+    # Only of a balance: the least and most that the number in flight rose, and how much of that may
+    # be undone if the broker crashed at the end of the known history.
     least: int | None
     most: int | None
     fresh_starts: int | None
     fresh_ends: int | None
-    again: int | None  # so many messages were sent again
+    again: int | None  # number of messages sent again
 
     @property
     def boot(self) -> int:
-        """Return the boot it belongs to."""
+        """Return its boot."""
         return boot_of(self.gseq)
 
     def place(self) -> dict[str, object]:
-        """Return what a witness says about where it is."""
+        """Return its place in the history, for a witness."""
         return {
             "node": self.node,
             "client_id": self.client_id,

@@ -1,9 +1,9 @@
-"""Charts as inline SVG, drawn by ourselves. Pure; every text that goes in is escaped here.
+"""Charts as inline SVG. Pure; every text is escaped here.
 
-The shapes of a chart stretch with the window (`preserveAspectRatio="none"`, strokes do not scale)
-while its labels are text of the page at percentages of the plot: letters keep their size from a
-phone to a wall, and can be selected, enlarged and printed. What a chart shows is also said in one
-sentence (`label`) and as a table of numbers, so that nobody has to see it.
+The shapes of a chart stretch with the window (`preserveAspectRatio="none"`, strokes do not scale).
+Its labels are HTML text positioned at percentages of the plot, so they keep their size on every
+screen and can be selected, enlarged and printed. For screen readers a chart also has a sentence
+(`label`) and a table of numbers.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Final
 from audit.report.summary import BUCKET_MAX, BUCKET_MIN, Histogram, bucket_start_ms
 from audit.report.text import compact, count, duration, moment
 
-WIDTH: Final = 1000  # of the drawing, in its own units
+WIDTH: Final = 1000  # of the drawing, in SVG units
 HEIGHT: Final = 200
 TABLE_ROWS_MAX: Final = 120  # more numbers than this are for the Parquet tables
 
@@ -29,7 +29,7 @@ _STEPS_S: Final = (
 
 @dataclass(slots=True)
 class Series:
-    """One row of numbers in a chart, with its colour (a class of the page) and its name."""
+    """One series of numbers in a chart, with its colour (a CSS class) and its name."""
 
     name: str
     tone: str
@@ -38,7 +38,7 @@ class Series:
 
 @dataclass(slots=True)
 class Mark:
-    """A moment worth a line across a chart: a crash, an anomaly."""
+    """A time marked by a line across a chart: a crash, an anomaly."""
 
     at_us: int
     tone: str
@@ -57,7 +57,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def time_ticks(from_us: int, to_us: int, wanted: int = 6) -> list[tuple[float, str]]:
-    """Return round times between the two as (share of the way, label)."""
+    """Return round times between the two as (position from 0 to 1, label)."""
     span_s = max((to_us - from_us) / 1e6, 1e-6)
     step_s = next((step for step in _STEPS_S if span_s / step <= wanted), None)
     if step_s is None:
@@ -90,7 +90,7 @@ def over_time(
     number: Callable[[float], str] = compact,
     table: bool = True,
 ) -> str:
-    """Draw stacked areas per bin of time, and above them one step line of what was expected.
+    """Draw stacked areas per bin of time, and over them a step line of the expected values.
 
     `times` are the starts of the bins, rising; bins that are missing are zero.
     """
@@ -131,7 +131,7 @@ def over_time(
 
 
 def _y_ticks(top: float, number: Callable[[float], str]) -> list[tuple[float, str]]:
-    shares = (0.0, 1.0) if top == 1 else (0.0, 0.5, 1.0)  # there is no half message
+    shares = (0.0, 1.0) if top == 1 else (0.0, 0.5, 1.0)  # no tick for half a message
     return [(share, number(top * share)) for share in shares]
 
 
@@ -144,7 +144,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _area(places: list[tuple[float, float]], base: list[float], series: Series, top: float) -> str:
-    """Return one layer of a stack as rectangles joined to one outline per unbroken stretch."""
+    """Return one layer of a stack: its rectangles, joined to one outline per run of bins."""
     parts = []
     for run in _runs(places):
         upper = []
@@ -175,7 +175,7 @@ def _step(places: list[tuple[float, float]], series: Series, top: float) -> str:
 
 
 def _runs(places: list[tuple[float, float]]) -> list[list[int]]:
-    """Split the bins where one is missing, so that nothing is drawn across a hole."""
+    """Split the bins at missing ones, so that nothing is drawn across a hole."""
     runs: list[list[int]] = []
     for i, (left, width) in enumerate(places):
         if runs and abs(places[i - 1][0] + places[i - 1][1] - left) < width * 0.01:
@@ -186,13 +186,13 @@ def _runs(places: list[tuple[float, float]]) -> list[list[int]]:
 
 
 def histogram(durations: Histogram, *, label: str, tone: str, unit: str) -> str:
-    """Draw durations in half octaves, with the median and the slow end marked."""
+    """Draw durations in half octaves, with the median and a high percentile marked."""
     filled = [bucket for bucket, number in durations.buckets.items() if number]
     if not filled:
         return empty("Nothing was measured.")
     first = max(BUCKET_MIN, min(filled) - 1)
     last = min(BUCKET_MAX, max(filled) + 1)
-    if last - first < 9:  # a single bar is no picture of anything
+    if last - first < 9:  # a chart of a single bar shows nothing
         last = first + 9
     slots = last - first + 1
     top = nice_ceiling(max(durations.buckets[bucket] for bucket in filled))
@@ -204,7 +204,7 @@ def histogram(durations: Histogram, *, label: str, tone: str, unit: str) -> str:
         span = f"{_ms(bucket)} to {_ms(bucket + 1)}"
         read.append([round(i / slots * 100, 2), span, count(number)])
         if number:
-            # Half a unit at least, or a count of one beside a million would be nothing at all.
+            # At least 1.5 units, or a count of one beside a million would be invisible.
             high = min(_y(number, top), HEIGHT - 1.5)
             left = i / slots * WIDTH
             shapes.append(
@@ -251,7 +251,7 @@ def _duration_ticks(first: int, end: int) -> list[tuple[float, str]]:
 
 
 def spark(points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, tone: str) -> str:
-    """Return a small curve without axes: the points hold until the next one."""
+    """Return a small step curve without axes: each point holds until the next one."""
     span = max(end - begin, 1)
     parts = []
     high = 100.0
@@ -270,7 +270,7 @@ def spark(points: Sequence[tuple[int, int]], *, begin: int, end: int, top: int, 
 
 
 def empty(text: str) -> str:
-    """Return what stands in the place of a chart without numbers."""
+    """Return the placeholder of a chart without numbers."""
     return f'<p class="nothing">{escape(text)}</p>'
 
 
@@ -347,7 +347,7 @@ def _numbers(label: str, table: tuple[list[str], list[list[str]]] | None) -> str
 
 
 def data_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """Return a table of texts that scrolls inside its own box; the first column is its head."""
+    """Return a table of texts in a scrolling box; the first column holds the row headers."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'

@@ -1,10 +1,10 @@
-"""The verdict as one page for a browser: `report.html`, no other file, nothing from the network.
+"""The verdict as a web page: `report.html`, a single file that loads nothing from the network.
 
-The headline comes first: did everything that existed before each crash exist after it? Then the
-eighteen invariants as a board, each with what shows it, then the pictures
-(`audit.report.sections`). Without JavaScript everything is there; the script only reads charts out
-under the pointer and opens an invariant when its tile is followed. Names from outside are escaped,
-and a Content Security Policy keeps any that were forgotten from doing something.
+First the headline: did everything that existed before each crash exist after it? Then the eighteen
+invariants as a board, each with its witnesses, then the charts (`audit.report.sections`). The page
+is complete without JavaScript; the script only shows chart values under the pointer and opens an
+invariant when its tile is clicked. Names from clients are escaped, and a Content Security Policy
+disarms any that were missed.
 """
 
 import base64
@@ -19,11 +19,11 @@ from audit.report import sections
 from audit.report.summary import Check, Look, Picture
 from audit.report.text import count, duration, moment, plural, visible, when
 
-SIZE_MAX: Final = 900_000  # bytes of the page; witnesses make room until it fits
-_WITNESSES: Final = (100, 25, 5, 1)  # shown per invariant, the first that fits
+SIZE_MAX: Final = 900_000  # bytes of the page; it shows fewer witnesses to fit
+_WITNESSES: Final = (100, 25, 5, 1)  # shown per invariant; the first number that fits
 _CELL_MAX: Final = 120  # characters of a witness's value
 
-# Look -> (sign, word). The sign is for those who cannot tell the colours.
+# Look -> (sign, word). The sign is for readers who cannot distinguish the colours.
 _LOOKS: Final[dict[Look, tuple[str, str]]] = {
     "ok": ("✓", "ok"),
     "violated": ("✕", "violated"),
@@ -89,7 +89,7 @@ def _file(name: str) -> str:
 def _hero(picture: Picture) -> str:
     headline = headline_of(picture)
     sign = _LOOKS[headline.look][0]
-    # Green is earned: where nothing is wrong, but nothing was tested either, the page is grey.
+    # If nothing is wrong but nothing was tested either, the page is grey, not green.
     tone = headline.look if picture.outcome == "ok" else picture.outcome
     chip = "idle" if tone == "idle" else picture.outcome
     verdict = f"this run: {picture.outcome}" if picture.batches > 1 else picture.outcome
@@ -132,7 +132,7 @@ def _range(from_us: int, to_us: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What the page says of S5, the check this audit exists for, and one line below it."""
+    """The headline about S5, the main check of the audit, and one line below it."""
 
     look: Look
     text: str
@@ -140,7 +140,7 @@ class Headline:
 
 
 def headline_of(picture: Picture) -> Headline:
-    """Return what a person reads first. It is about all runs over this history together."""
+    """Return the headline, about all runs over this history together."""
     if not picture.events:
         return Headline(
             "idle", "There is nothing to audit", "The history holds no events in this time."
@@ -195,7 +195,7 @@ def headline_of(picture: Picture) -> Headline:
 
 
 def _losses(picture: Picture, check: Check, times: str) -> str:
-    """Say how much did not survive, and of how much where that is known."""
+    """Return how much did not survive, and of how much if that is known."""
     restarts = picture.restarts()
     lost = max(sum(boot.lost for boot in restarts), check.violated)
     most = max((boot.sessions_before or 0 for boot in restarts), default=0)
@@ -213,7 +213,7 @@ def _ends(crashes: int, clean: int) -> str:
 
 
 def summary_of(picture: Picture) -> str:
-    """Return the whole verdict in one sentence, the worst first; then what earlier runs found."""
+    """Return the verdict in one sentence, worst first, then the findings of earlier runs."""
     violated = [check for check in picture.checks if check.look == "violated"]
     unknown = [check for check in picture.checks if check.look == "unknown"]
     idle = sum(check.look == "idle" for check in picture.checks)
@@ -293,7 +293,7 @@ def _findings_of_checks(picture: Picture, witnesses_max: int) -> str:
     if not picture.checks:
         return ""
     rows: dict[Look, list[str]] = {look: [] for look in _LOOKS}
-    stained: list[str] = []  # true of what is new, but not of what earlier runs read
+    stained: list[str] = []  # hold in this run, but not in earlier runs
     for check in picture.checks:
         is_stained = check.earlier[1] and check.look in ("ok", "idle")
         (stained if is_stained else rows[check.look]).append(_row(check, witnesses_max))
@@ -310,7 +310,7 @@ def _findings_of_checks(picture: Picture, witnesses_max: int) -> str:
 
 
 def _folded(rows: Sequence[str], look: Look, which: str) -> str:
-    """Return rows that are to be seen when they are asked for."""
+    """Return rows in a box that the reader can open."""
     if not rows:
         return ""
     return (
@@ -352,7 +352,7 @@ def _witnesses(check: Check, witnesses_max: int) -> str:
     heads: list[str] = []
     for witness in shown:
         heads += [key for key in witness if key not in heads]
-    heads.sort(key=lambda key: key != "what")  # what happened is said first
+    heads.sort(key=lambda key: key != "what")  # first column: what happened
     heads = [key for key in heads if any(witness.get(key) is not None for witness in shown)]
     head = "".join(
         f'<th scope="col">{escape(visible(key).replace("_", " ")[:_CELL_MAX])}</th>'
@@ -396,6 +396,6 @@ def _foot(picture: Picture) -> str:
         f"<footer><p>Made {when(picture.made_us)} UTC{took}{batches}. "
         "<b>ok</b>: checked and true. <b>violated</b>: shown to be false, with witnesses. "
         "<b>unknown</b>: the history has a gap, an open end, or was not recorded in enough "
-        "detail there; that is no accusation. <b>not tested</b>: its status is ok, because nothing "
+        "detail there; no violation. <b>not tested</b>: its status is ok, because nothing "
         "happened that could have broken it.</p></footer>"
     )

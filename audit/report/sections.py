@@ -1,7 +1,7 @@
-"""The pictures of the report: lives of the broker, books, times, backlogs, bills, oddities. Pure.
+"""Sections of the report: broker uptime, books, times, backlogs, bills, oddities. Pure.
 
-Every function returns HTML with all names escaped (`audit.report.text`); a section without numbers
-says so in a sentence, because "nothing was dropped" is a finding too.
+Every function returns HTML with all names escaped (`audit.report.text`). A section without numbers
+is a sentence, because "nothing was dropped" is a result, too.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ _GAPS_MAX: Final = 20
 _NODES_MAX: Final = 12
 _BOOTS_MAX: Final = 60
 
-# Kind of a finding -> what it is called.
+# Kind of a finding -> its title.
 KINDS: Final[dict[str, str]] = {
     "books": "Books do not balance",
     "clock_step": "The clock stepped",
@@ -63,11 +63,11 @@ def _card(title: str, body: str, *, lead: str = "", wide: bool = False) -> str:
     )
 
 
-# -- lives of the broker ---------------------------------------------------------------------------
+# -- uptime of the broker --------------------------------------------------------------------------
 
 
 def lives(picture: Picture) -> str:
-    """Draw when each broker ran, how each life ended, and where the history has gaps."""
+    """Draw when each broker ran, how each boot ended, and the gaps of the history."""
     if not picture.boots:
         return ""
     begin = min(boot.began_us for boot in picture.boots)
@@ -129,7 +129,7 @@ def _track(picture: Picture, node: str, begin: int, end: int) -> str:
 
 
 def _deaths(ended: Sequence[Boot]) -> str:
-    """Say of every end what had to survive it, and whether it did."""
+    """Return the table of ends: how much had to survive each, and whether it did."""
     if not ended:
         return ""
     rows = []
@@ -159,7 +159,7 @@ def _deaths(ended: Sequence[Boot]) -> str:
     )
 
 
-# -- what should be looked at ----------------------------------------------------------------------
+# -- findings and gaps -----------------------------------------------------------------------------
 
 
 def _oddities(picture: Picture) -> str:
@@ -246,7 +246,7 @@ def _crash_marks(picture: Picture, times: Sequence[int]) -> list[Mark]:
         return []
     end = times[-1] + picture.bin_s * 1_000_000
     marks = [mark for mark in _marks(picture) if times[0] <= mark.at_us <= end]
-    # One entry of the key is enough for all of them.
+    # A single legend entry for all of them.
     return [
         Mark(mark.at_us, mark.tone, mark.text if i == 0 else "") for i, mark in enumerate(marks)
     ]
@@ -257,7 +257,7 @@ def _per_bin(picture: Picture) -> str:
 
 
 def _nothing(picture: Picture, sentence: str, levels: Collection[str] = MESSAGE_LEVELS) -> str:
-    """Say that nothing was found, as far as the level of detail allows to say it."""
+    """Return `sentence`, that nothing was found, or that the level of detail is too low for it."""
     recorded = picture.records(levels)
     if recorded == "none":
         least = "books or above" if "books" in levels else "full or sampled"
@@ -445,7 +445,7 @@ def _who(tenant: str, client_id: str) -> str:
 
 
 def _bars(rows: Sequence[tuple[str, float, str]], tone: str) -> str:
-    """Return horizontal bars: (label as HTML, value, what to say of it)."""
+    """Return horizontal bars; rows are (label as HTML, value, text beside the bar)."""
     top = max((value for _, value, _ in rows), default=0) or 1
     items = "".join(
         f'<li><span class="name">{label}</span><span class="soft">{text}</span>'
@@ -484,8 +484,8 @@ def _drops(picture: Picture) -> str:
         else charts.empty(_nothing(picture, "Nothing was dropped.", BOOK_LEVELS))
     )
     waste = (
-        f"{plural(picture.expired, 'delivery', 'deliveries')} expired before anybody took them, "
-        f"{size(picture.expired_bytes)} stored in vain."
+        f"{plural(picture.expired, 'delivery', 'deliveries')} expired before they were received, "
+        f"{size(picture.expired_bytes)} stored for nothing."
         if picture.expired
         else _nothing(picture, "Nothing expired unread.", BOOK_LEVELS)
     )

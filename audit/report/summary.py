@@ -1,8 +1,8 @@
-"""What the report shows: a verdict and its numbers, small, merged, and free of Spark.
+"""The content of the report: a verdict and its merged numbers, without Spark.
 
-`audit.analytics.tables` fills it from the tables of all batches, `audit.report.page` draws it.
+`audit.analytics.merge` fills it from the tables of all batches, `audit.report.page` renders it.
 Times are microseconds since 1970, UTC; durations are seconds; names of clients, tenants and topics
-are data from outside and are kept as they came.
+are unescaped.
 """
 
 from collections.abc import Collection
@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Outcome = Literal["ok", "violated", "unknown"]
-# How something is shown. `idle` is neither praise nor blame: nothing put it to the test.
+# How a result is shown. `idle` means not tested.
 Look = Literal["ok", "violated", "unknown", "idle"]
 Recorded = Literal["all", "some", "none"]
-# Levels of detail at which rows of single messages are recorded, and books of them.
+# Levels of detail that record rows of single messages, and those that record books.
 MESSAGE_LEVELS: Final = ("full", "sampled")
 BOOK_LEVELS: Final = ("books", *MESSAGE_LEVELS)
 
 # A histogram of durations counts in half octaves: bucket b holds [2 ** (b / 2), 2 ** (b / 2 + .5))
-# milliseconds, so histograms of different runs and tenants add up. The edges keep all else.
+# milliseconds, so histograms of different runs and tenants add up. The outermost buckets also hold
+# all shorter and longer durations.
 BUCKET_MIN: Final = -14  # 7.8 us
 BUCKET_MAX: Final = 76  # 8.7 years
 
@@ -30,7 +31,7 @@ def bucket_start_ms(bucket: int) -> float:
 
 @dataclass(slots=True)
 class Check:
-    """One invariant: what was found, and the rows that show it."""
+    """One invariant: its result and witnesses."""
 
     id: str
     name: str
@@ -39,19 +40,19 @@ class Check:
     checked: int = 0
     violated: int = 0
     unknown: int = 0
-    reasons: list[str] = field(default_factory=list)  # why unknown, in words
+    reasons: list[str] = field(default_factory=list)  # why unknown, as text
     witnesses: list[dict[str, object]] = field(default_factory=list)
     earlier: tuple[int, int, int] = (0, 0, 0)  # checked, violated, unknown: in all runs before
 
     @property
     def look(self) -> Look:
-        """How it is shown: an invariant that had nothing to hold against has no tick."""
+        """Return how it is shown; an invariant with nothing to check gets no tick."""
         return "idle" if self.outcome == "ok" and not self.checked else self.outcome
 
 
 @dataclass(slots=True)
 class Boot:
-    """One life of a broker's process; how it ended decides what may be missing after it."""
+    """One boot of a broker; how it ended decides what may be missing after it."""
 
     node: str
     boot: int
@@ -60,17 +61,17 @@ class Boot:
     end: Literal["clean", "crash", "open"]
     sessions_before: int | None = None  # at the end of this boot, rebuilt from the history
     sessions_after: int | None = None  # of those, what the next boot found
-    lost: int = 0  # of the witnesses, those that did not come through
+    lost: int = 0  # witnesses of losses at its end
 
 
 @dataclass(slots=True)
 class Gap:
-    """A stretch in which the history has less than it should, and what hides in it."""
+    """An interval in which rows of the history are missing, and which kind."""
 
     node: str
     boot: int
     from_us: int
-    to_us: int | None  # None: it was still open at the end
+    to_us: int | None  # None: still open at the end
     reason: str
     count: int | None  # events that were suppressed or are missing, if known
     detail: str = ""
@@ -92,11 +93,11 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many durations were counted."""
+        """Return how many durations were counted."""
         return sum(self.buckets.values())
 
     def quantile_ms(self, share: float) -> float | None:
-        """Return the duration that `share` (0..1) of all stay below: right to half an octave.
+        """Return the `share` (0..1) quantile of the durations, accurate to half an octave.
 
         Within its bucket the value is interpolated on the logarithmic scale.
         """
@@ -116,7 +117,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Backlog:
-    """How much one session was owed, bin by bin."""
+    """The number of messages one session was owed, bin by bin."""
 
     tenant: str
     client_id: str
@@ -125,13 +126,13 @@ class Backlog:
 
     @property
     def worst(self) -> int:
-        """The most it was owed at once."""
+        """Return the most it was owed at any time."""
         return max((owed for _, owed in self.points), default=0)
 
 
 @dataclass(slots=True)
 class Talker:
-    """What one client published, and what became of it."""
+    """The traffic of one publisher."""
 
     tenant: str
     client_id: str
@@ -141,7 +142,7 @@ class Talker:
 
     @property
     def fan_out(self) -> float | None:
-        """Deliveries per message."""
+        """Return the deliveries per message."""
         if self.deliveries is None or not self.messages:
             return None
         return self.deliveries / self.messages
@@ -149,7 +150,7 @@ class Talker:
 
 @dataclass(slots=True)
 class Slow:
-    """A session that takes long to acknowledge."""
+    """A session that is slow to acknowledge."""
 
     tenant: str
     client_id: str
@@ -158,7 +159,7 @@ class Slow:
 
 @dataclass(slots=True)
 class Churn:
-    """How often one client came, and how often it pushed itself out."""
+    """How often one client connected, lost its connection or took over its own."""
 
     tenant: str
     client_id: str
@@ -169,7 +170,7 @@ class Churn:
 
 @dataclass(slots=True)
 class Drop:
-    """Messages that did not reach somebody, for one reason."""
+    """Dropped deliveries with the same reason."""
 
     reason: str
     count: int
@@ -177,7 +178,7 @@ class Drop:
 
 @dataclass(slots=True)
 class Bill:
-    """What one tenant used."""
+    """The usage of one tenant."""
 
     tenant: str
     accepted: int
@@ -190,21 +191,21 @@ class Bill:
 
 @dataclass(slots=True)
 class Finding:
-    """Something that no invariant forbids and a person should still look at."""
+    """Unusual behaviour that no invariant forbids."""
 
     kind: str
     at_us: int | None
     tenant: str
     subject: str  # a client, a topic or ""
     reason: str  # one sentence with the numbers
-    score: float  # larger = odder; orders the list
+    score: float  # larger = more unusual; orders the list
 
 
 @dataclass(slots=True)
 class Picture:
     """Everything the report shows."""
 
-    title: str  # the history's folder, or what the operator calls it
+    title: str  # the history's folder, or a title given by the operator
     outcome: Outcome
     checks: list[Check]
     made_us: int
@@ -232,16 +233,16 @@ class Picture:
     expired_bytes: int = 0
     retained: list[tuple[int, int, int]] = field(default_factory=list)  # (time, topics, bytes)
     bills: list[Bill] = field(default_factory=list)
-    clients: int = 0  # different ones that connected
+    clients: int = 0  # distinct clients that connected
     findings: list[Finding] = field(default_factory=list)
 
     def records(self, levels: Collection[str] = MESSAGE_LEVELS) -> Recorded:
-        """Tell for how much of the history the level of detail was one of `levels`."""
+        """Return for how much of the history the level of detail was one of `levels`."""
         found = [detail.partition(":")[0] in levels for detail in self.details]
         return "all" if all(found) else "some" if any(found) else "none"
 
     def restarts(self) -> list[Boot]:
-        """Return the boots after which their broker started again: something had to survive."""
+        """Return the boots followed by another boot of the same broker."""
         last = {boot.node: boot.boot for boot in sorted(self.boots, key=lambda boot: boot.boot)}
         return [boot for boot in self.boots if boot.boot != last[boot.node]]
 

@@ -1,14 +1,14 @@
-"""Numbers, times and names as a person reads them, and safe inside a page. Pure.
+"""Format numbers, times and names for the page, safely. Pure.
 
-Names come from clients of the broker: they may hold markup, control characters, text that runs
-from right to left, or 64 KiB. `name` makes each of them harmless and short.
+Names come from clients of the broker: they may contain markup, control characters or right-to-left
+text, and be 64 KiB long. `name` makes them harmless and short.
 """
 
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-NAME_MAX: Final = 80  # characters of a name that are shown; a page is no dump
+NAME_MAX: Final = 80  # characters of a name that are shown
 _BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _COMPACT: Final = ("", "k", "M", "G", "T", "P")
 # Invisible or direction-changing characters that `str.isprintable` lets through or that would
@@ -19,7 +19,7 @@ _HIDDEN: Final = frozenset(
 
 
 def visible(text: str) -> str:
-    """Return `text` with every character that would not be seen replaced by one that is."""
+    """Return `text` with every invisible character replaced by a visible one."""
     if text.isprintable() and not _HIDDEN.intersection(text):
         return text
     return "".join(_shown(character) for character in text)
@@ -37,7 +37,7 @@ def _shown(character: str) -> str:
 
 
 def name(text: str, *, empty: str = "(none)") -> str:
-    """Return a name from outside as HTML: escaped, isolated in its direction, cut if it is long."""
+    """Return a client's name as HTML: escaped, direction isolated, cut if long."""
     if not text:
         return f'<span class="none">{escape(empty)}</span>'
     shown = visible(text)
@@ -53,7 +53,7 @@ def count(number: int) -> str:
 
 
 def compact(number: float) -> str:
-    """Return 1234567 as 1.2M: for axes, where there is no room."""
+    """Return 1234567 as 1.2M, for axes with little room."""
     size = abs(number)
     step = 0
     while size >= 999.5 and step < len(_COMPACT) - 1:
@@ -79,7 +79,7 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in the one unit that suits it."""
+    """Return a duration in the unit that fits it best."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     for limit, factor, unit in (
@@ -107,7 +107,7 @@ def moment(at_us: int) -> datetime:
 
 
 def when(at_us: int) -> str:
-    """Return a time to the second as HTML that machines can read as well."""
+    """Return a time to the second as an HTML `time` element."""
     at = moment(at_us)
     return f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S}</time>'
 

@@ -46,6 +46,9 @@ class BrokerProcess:
             if not name.startswith("HOLDFAST_")
         }
         environment["HOLDFAST__METRICS__ENABLED"] = "false"
+        # The process that exports the history outlives a killed broker for a moment, and would
+        # write into a directory that is being removed.
+        environment["HOLDFAST__HISTORY__DETAIL"] = "off"
         command = [*own_process.command("broker"), "serve", "-p", str(port)]
         self._process = subprocess.Popen(
             [*command, "--data-dir", data_dir],

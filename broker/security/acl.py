@@ -138,16 +138,16 @@ class AclPolicy:
         if is_subtree:
             levels.pop()
         own = self._section(identity)
-        if _forbids(own.denies, levels, client_id, identity, is_subtree):
+        if _forbids(own.denies, levels, client_id, identity, is_subtree=is_subtree):
             return False
-        if _reaches(own.grants, levels, client_id, identity, is_subtree):
+        if _reaches(own.grants, levels, client_id, identity, is_subtree=is_subtree):
             return True
         patterns = self.rules.patterns
         if is_ambiguous(client_id) or is_ambiguous(identity):
             return False
-        if _forbids(patterns.denies, levels, client_id, identity, is_subtree):
+        if _forbids(patterns.denies, levels, client_id, identity, is_subtree=is_subtree):
             return False
-        return _reaches(patterns.grants, levels, client_id, identity, is_subtree)
+        return _reaches(patterns.grants, levels, client_id, identity, is_subtree=is_subtree)
 
     def _section(self, identity: str) -> Section:
         if not identity:
@@ -157,14 +157,16 @@ class AclPolicy:
     def _may(self, access: int, identity: str, client_id: str, topic: str) -> bool:
         levels = topic.split("/")
         own = self._section(identity)
-        if own.denies is not None and _forbids(own.denies, levels, client_id, identity, False):
+        if own.denies is not None and _forbids(
+            own.denies, levels, client_id, identity, is_subtree=False
+        ):
             return False
         if own.grants is not None and _grants(own.grants, levels, client_id, identity) & access:
             return True
         patterns = self.rules.patterns
         if patterns.grants is None or is_ambiguous(client_id) or is_ambiguous(identity):
             return False
-        if _forbids(patterns.denies, levels, client_id, identity, False):
+        if _forbids(patterns.denies, levels, client_id, identity, is_subtree=False):
             return False
         return _grants(patterns.grants, levels, client_id, identity) & access != 0
 
@@ -276,7 +278,7 @@ def _grants(root: Node, levels: list[str], client_id: str, identity: str) -> int
 
 
 def _forbids(
-    root: Node | None, levels: list[str], client_id: str, identity: str, is_subtree: bool
+    root: Node | None, levels: list[str], client_id: str, identity: str, *, is_subtree: bool
 ) -> bool:
     """Return whether a rule of a tree of denials matches everything that a filter matches.
 
@@ -312,7 +314,7 @@ def _forbids(
 
 
 def _reaches(
-    root: Node | None, levels: list[str], client_id: str, identity: str, is_subtree: bool
+    root: Node | None, levels: list[str], client_id: str, identity: str, *, is_subtree: bool
 ) -> bool:
     """Return whether some topic that a filter matches is one that a rule lets the client read.
 
@@ -330,7 +332,7 @@ def _reaches(
             if node.below & READ and not is_reserved:
                 return True
             if level == "+":
-                following.extend(_beneath(node, usable, is_first))
+                following.extend(_beneath(node, usable, is_first=is_first))
                 continue
             child = node.children.get(level)
             if child is not None:
@@ -348,7 +350,7 @@ def _reaches(
         is_first = False
         nodes = following
     if is_subtree and is_first:  # "#" alone
-        beneath = _beneath(root, usable, True)
+        beneath = _beneath(root, usable, is_first=True)
         return root.below & READ != 0 or any(node.reach & usable for node in beneath)
     if is_subtree:
         return any(node.reach & usable for node in nodes)
@@ -369,7 +371,7 @@ def _usable(client_id: str, identity: str) -> int:
     return usable
 
 
-def _beneath(node: Node, usable: int, is_first: bool) -> list[Node]:
+def _beneath(node: Node, usable: int, *, is_first: bool) -> list[Node]:
     """Return the levels below `node` that "+" stands for; at the first level not those with "$"."""
     found = [child for level, child in node.children.items() if not (is_first and level[:1] == "$")]
     if node.plus is not None:

@@ -55,7 +55,13 @@ class AllowAll:
     ) -> None:
         """Accept at once."""
         name = username or ANONYMOUS
-        done(Verdict(reasons.SUCCESS, name if self._names_count else ANONYMOUS))
+        done(
+            Verdict(
+                ok=True,
+                reason_code=reasons.SUCCESS,
+                identity=name if self._names_count else ANONYMOUS,
+            )
+        )
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method: there is nothing to check a client against."""
@@ -73,7 +79,7 @@ class AllowNobody:
         done: Callable[[Verdict], None],
     ) -> None:
         """Refuse at once."""
-        done(Verdict(reasons.NOT_AUTHORIZED, ANONYMOUS))
+        done(Verdict(ok=False, reason_code=reasons.NOT_AUTHORIZED, identity=ANONYMOUS))
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method: there is nothing to check a client against."""
@@ -116,12 +122,12 @@ class PasswordFile:
         """Check the password in a thread; answer at once what needs no hash."""
         if username is None:
             if self._allow_anonymous and password is None:
-                done(Verdict(reasons.SUCCESS, ANONYMOUS))
+                done(Verdict(ok=True, reason_code=reasons.SUCCESS, identity=ANONYMOUS))
             else:
-                done(Verdict(reasons.NOT_AUTHORIZED, ANONYMOUS))
+                done(Verdict(ok=False, reason_code=reasons.NOT_AUTHORIZED, identity=ANONYMOUS))
             return
         if self._waiting >= WAITING_CHECKS_MAX:
-            done(Verdict(reasons.SERVER_BUSY, ANONYMOUS))
+            done(Verdict(ok=False, reason_code=reasons.SERVER_BUSY, identity=ANONYMOUS))
             return
         stored = self.accounts.to_verify(username)
         self._waiting += 1
@@ -157,9 +163,11 @@ class PasswordFile:
         # The current file decides: a made-up user is not in it, and a password may be revoked.
         current = self.accounts.stored(username)
         if is_right and current is not None and current.text == stored.text:
-            done(Verdict(reasons.SUCCESS, username))
+            done(Verdict(ok=True, reason_code=reasons.SUCCESS, identity=username))
         else:
-            done(Verdict(reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
+            done(
+                Verdict(ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD, identity=ANONYMOUS)
+            )
 
     def close(self) -> None:
         """Drop the checks still waiting and end the threads; no answer follows."""
@@ -194,9 +202,15 @@ class PlainNames:
     ) -> None:
         """Refuse at once, or ask the other authenticator."""
         if not CONTROL.isdisjoint(client_id):
-            done(Verdict(reasons.CLIENT_IDENTIFIER_NOT_VALID, ANONYMOUS))
+            done(
+                Verdict(
+                    ok=False, reason_code=reasons.CLIENT_IDENTIFIER_NOT_VALID, identity=ANONYMOUS
+                )
+            )
         elif username is not None and not CONTROL.isdisjoint(username):
-            done(Verdict(reasons.BAD_USER_NAME_OR_PASSWORD, ANONYMOUS))
+            done(
+                Verdict(ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD, identity=ANONYMOUS)
+            )
         else:
             self._authenticator.authenticate(client_id, username, password, done)
 

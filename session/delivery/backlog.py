@@ -1,8 +1,8 @@
-"""A session that is behind: it reads its streams from the store, in log order.
+"""Reads the streams of a lagging session from the store, in log order.
 
-It reads whenever its window has room, a page at a time, until it reaches the tail and is live
-again. Live messages and those of the backlog move the same position, so nothing is skipped and
-nothing is sent twice. Read next: `session.delivery.backlog_page`,
+A session reads one page at a time while its window has room, until it reaches the end of the log
+and is live again. Live messages and those of the backlog move the same position, so no message is
+lost or sent twice. Read next: `session.delivery.backlog_page`,
 `session.delivery.retained_replay`.
 """
 
@@ -22,18 +22,18 @@ from session.state.in_flight import FROM_LOG
 from session.state.session import Session
 from storage.log.message_log import Cursor, Stream
 
-# Rows a reader may look at in vain in one tick, where the layout has no index; about 2 ms.
+# Rows a reader may examine without a match in one tick, if the layout has no index; about 2 ms.
 SCAN_MAX: Final = 2048
-# Messages of its backlog that one session may read in one tick: as many as are in flight to it.
+# Messages of its backlog that one session may read in one tick: as many as may be in flight to it.
 PAGE_MAX: Final = 256
-# What all that read in one tick may do together, in messages: about 15 ms. One more page than that,
-# and a reader costs something whatever it reads; one that looked at rows in vain as much as a page.
+# Work of all readers in one tick, in messages: about 15 ms; the last page may exceed it. Each
+# reader costs READER_WORK whatever it reads. One that finds no message costs as much as a page.
 READ_WORK_MAX: Final = 2048
 READER_WORK: Final = 8
 
 
 class Backlog:
-    """Reads what sessions have missed."""
+    """Sends sessions the messages that they have missed."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Backlog:
         self._replay: Final = replay
 
     def begin(self, connection: Connection) -> None:
-        """Let a session that comes back read what it has missed, within its limits."""
+        """Let a resumed session read what it has missed, within its limits."""
         session = connection.session
         assert session is not None
         if session.position < self._log.end:
@@ -66,9 +66,9 @@ class Backlog:
             connection.plan = self._trimmer.begin(self.streams(session), session.position)
 
     def read(self) -> bool:
-        """Let those read who have room and want to; True if some of them did not get all.
+        """Let the sessions that lag and have room read; True if some have more to read.
 
-        Call right after the batch was written: what is in the log is then in the store.
+        Call it right after the batch was written: the store then has the whole log.
         """
         tick = self._tick
         readers = tick.readers
@@ -88,7 +88,7 @@ class Backlog:
             if session is None or not connection.has_room():
                 continue
             if self._gate.is_full(connection):
-                continue  # woken when some of it is released
+                continue  # reads again when replies are released
             if session.replays:
                 self._replay.send_next(connection, session)
             work += quota - session.send_quota
@@ -99,7 +99,7 @@ class Backlog:
         return bool(readers)
 
     def _catch_up(self, connection: Connection, session: Session) -> int:
-        """Send the next page of a session's backlog; returns what that has cost, in messages."""
+        """Send the next page of a session's backlog; return the work done, in messages."""
         if connection.plan is not None:
             if not connection.plan.advance():
                 return PAGE_MAX
@@ -122,7 +122,7 @@ class Backlog:
                     self._tick.now,
                 )
         if not messages and cursor.position == before:
-            # The tail: everything up to the end of the log was handed out. Live again.
+            # The end of the log: the session is live again.
             connection.is_lagging = False
             connection.cursor = None
             connection.trim = None
@@ -158,7 +158,7 @@ class Backlog:
         return found
 
     def _deliver_stored(self, connection: Connection, session: Session, message: Message) -> None:
-        # A plan counts every message of the backlog, so it is asked about every one.
+        # A trim counts the messages of the backlog, so it has to see every one.
         is_dropped = connection.trim is not None and connection.trim.drops(message.offset)
         options = self._outgoing.options(session, message)
         if options is None:
@@ -176,8 +176,8 @@ class Backlog:
             return
         qos, retain, identifiers = options
         if qos == 0:
-            self._sender.send_qos0_in_order(connection, message, retain, identifiers)
+            self._sender.send_qos0_in_order(connection, message, identifiers, retain=retain)
         else:
             self._sender.send_bound(
-                connection, message, qos, retain, identifiers, message.offset, FROM_LOG
+                connection, message, qos, identifiers, message.offset, FROM_LOG, retain=retain
             )

@@ -1,10 +1,9 @@
-"""A page of stored messages on its way to one session: what it has in common is looked at once.
+"""Sends a page of stored messages to one session: a fast path for the plain ones among them.
 
-A backlog is read in pages. Most of a page needs no look at each message: nothing limits it, no
-message expires, and whether the session wants a topic, and how, is the same for all messages of it.
-Such messages are bound and encoded together and sent as one piece. Whatever may need a closer look
-is left to `session.delivery.backlog`, which does the same for a single message; a property test
-holds the two against each other. Read next: `session.delivery.sender`.
+Most messages of a page need no check of their own: no limit applies, none expires, and a topic has
+the same options for all its messages. These are bound and encoded together and sent as one piece.
+The others are left to `session.delivery.backlog`, which does the same for one message; a property
+test compares the two. Read next: `session.delivery.sender`.
 """
 
 from typing import Final
@@ -22,15 +21,15 @@ _NEVER: Final = 1 << 62  # above every offset
 
 
 class TopicOptions:
-    """What a session's subscriptions say about one topic."""
+    """The options of one topic, from all the session's subscriptions that match it."""
 
     __slots__ = ("after", "identifiers", "keeps_retain", "qos")
 
     def __init__(self, session: Session, routes: Router, topic: str) -> None:
-        self.qos: int = 0  # the highest granted
+        self.qos: int = 0  # the highest one granted
         self.keeps_retain: bool = False
         self.identifiers: tuple[int, ...] = ()
-        # They say so about messages with a greater offset; others need a closer look.
+        # They hold for messages with a greater offset; others need a check of their own.
         self.after: int = 0
         for entry in routes.match(topic).entries:
             subscription = session.subscriptions.get(entry.topic_filter)
@@ -62,10 +61,10 @@ class BacklogPages:
     def send(
         self, connection: Connection, session: Session, messages: list[Message], at: int
     ) -> int:
-        """Send messages from number `at` on; returns the number of the first that was not sent.
+        """Send messages from index `at` on; return the index of the first one that was not sent.
 
-        That one needs a closer look. The window has room for all. Leaves when durable: the
-        session's record goes into this batch.
+        That one needs a check of its own. The window must have room for all. The messages wait for
+        the commit of this batch, which has the session's record.
         """
         if not self._is_plain or connection.trim is not None or not session.is_stored:
             return at
@@ -78,7 +77,7 @@ class BacklogPages:
         offsets: list[int] = []
         heads: list[bytes] = []
         tails: list[bytes] = []
-        # What the last packet was made of: one that is alike shares its head.
+        # Parts of the last packet: one with the same size and properties has the same head.
         head = prefix = properties = b""
         size = -1
         retain = False
@@ -107,7 +106,7 @@ class BacklogPages:
             if len(payload) != size or keeps != retain or message.properties != properties:
                 size, retain, properties = len(payload), keeps, message.properties
                 head, tail = encode_delivery(
-                    version, message, qos, retain, options.identifiers, self._tick.now
+                    version, message, qos, options.identifiers, self._tick.now, retain=retain
                 )
                 prefix = tail[: len(tail) - size]
             else:
@@ -138,7 +137,7 @@ class BacklogPages:
         heads: list[bytes],
         tails: list[bytes],
     ) -> list[int]:
-        """Bind packet ids to encoded messages and send them as one piece; returns the ids."""
+        """Bind packet ids to encoded messages and send them as one piece; return the ids."""
         count = len(offsets)
         self._counters.messages_sent[qos] += count
         packet_ids = session.bind_each(offsets, qos | FROM_LOG)

@@ -1,4 +1,4 @@
-"""What every part of delivery works with, handed over as one.
+"""What the parts of delivery share.
 
 Decides nothing. Read next: `session.delivery.delivery`, which makes the parts.
 """
@@ -12,7 +12,7 @@ from session.routing.router import Router
 
 
 class DeliveryContext:
-    """The tick, the gate, the store and its log, routes, rules, and who counts and records."""
+    """The tick, the gate, the store and its log, the routes, the policy, counters and history."""
 
     def __init__(
         self,
@@ -30,6 +30,6 @@ class DeliveryContext:
         self.routes: Final = routes
         self.settings: Final = settings
         self.policy: Final = policy
-        self.is_open: Final = policy.is_open  # it permits everything and need not be asked
+        self.is_open: Final = policy.is_open  # the policy permits everything and is not asked
         self.counters: Final = core.counters
         self.history: Final = history

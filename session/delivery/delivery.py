@@ -1,9 +1,9 @@
-"""Messages on their way to sessions: the parts that send them, put together.
+"""The parts that send messages to sessions, created and connected.
 
-A message is accepted and meets, in this order: `session.delivery.live` (sessions that keep up),
-`session.delivery.window` (those whose window is full), `session.delivery.backlog` (those that are
-behind), `session.delivery.redelivery` (what was in flight when a connection ended).
-`session.delivery.sender` sends one message, `session.delivery.publish_bytes` is its bytes.
+An accepted message goes through them in this order: `session.delivery.live` (sessions that keep
+up), `session.delivery.window` (sessions whose window is full), `session.delivery.backlog` (sessions
+that lag), `session.delivery.redelivery` (what was in flight when a connection ended).
+`session.delivery.sender` sends one message, `session.delivery.publish_bytes` encodes it.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ from session.routing.retained import Retained
 
 
 class Delivery:
-    """One of each; whoever delivers is handed the part it needs."""
+    """Creates one of each part; others use the part they need."""
 
     def __init__(self, context: DeliveryContext, retained: Retained) -> None:
         outgoing = Outgoing(context)
@@ -42,7 +42,7 @@ class Delivery:
         self.shared: Final = Distribution(context, self.groups, self.live, self.sender)
 
     def resume(self, connection: Connection) -> None:
-        """Go on with a session that was taken up again. The caller has written the batch."""
+        """Send what a resumed session has waiting. The caller has written the batch."""
         self.redelivery.resend_all(connection)
         self.backlog.begin(connection)
         self.window.send_waiting(connection)

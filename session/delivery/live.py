@@ -1,9 +1,9 @@
-"""A message that was just accepted, on its way to the connected sessions that want it.
+"""Sends a message that was just accepted to the connected sessions that match.
 
-A session that keeps up is sent the message at once. One whose window is full lets it wait
-(`session.delivery.window`); one that lags finds it in its streams (`session.delivery.backlog`).
-Messages that arrived together and differ only in their payloads are sent together, as a run. Read
-next: `session.delivery.window`.
+A session that keeps up gets the message at once. If its window is full, the message waits
+(`session.delivery.window`). A session that lags reads it from its streams
+(`session.delivery.backlog`). Messages that arrived together and differ only in their payloads are
+sent together, as a run. Read next: `session.delivery.window`.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ from session.state.session import Session
 
 
 class LiveDelivery:
-    """Hands accepted messages to connected sessions."""
+    """Sends accepted messages to connected sessions."""
 
     def __init__(
         self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, window: SendWindow
@@ -38,9 +38,9 @@ class LiveDelivery:
         self._window: Final = window
 
     def publish(self, message: Message, targets: list[Target]) -> None:
-        """Hand a message that was just accepted to every connected session that matches.
+        """Deliver a message that was just accepted to every connected session that matches.
 
-        If it has an offset, its log rows are in the current batch, and so will be the packet ids.
+        If it has an offset, its log rows and its packet ids are in the same batch.
         """
         self._tick.work += len(targets)
         variants: dict[object, EncodedPublish] = {}
@@ -55,10 +55,10 @@ class LiveDelivery:
         number: int,
         targets: list[Target],
     ) -> None:
-        """Hand over what `publish` would one by one: messages that differ only in their payloads.
+        """Deliver a run: do what `publish` would do for each of its messages.
 
-        `message` stands for all of them. The first has the offset `first`, the others follow it;
-        0 = none is stored, and `number` is what the history calls the first.
+        `message` has all but the payloads. The first one has the offset `first` and the others
+        follow; 0 = they are not stored. `number` is the number of the first one in the history.
         """
         self._tick.work += len(targets) * len(payloads)
         variants: dict[object, EncodedRun] = {}
@@ -82,7 +82,7 @@ class LiveDelivery:
         number: int,
         variants: dict[object, EncodedRun],
     ) -> bool:
-        """Send a whole run to a session that keeps up; False if its messages need a look each."""
+        """Send a whole run to a session that keeps up; False = deliver its messages one by one."""
         connection = target.connection
         session = connection.session
         assert session is not None
@@ -146,7 +146,7 @@ class LiveDelivery:
     def _hand_over(
         self, target: Target, message: Message, variants: dict[object, EncodedPublish]
     ) -> None:
-        """Hand one message to one connected session that matches."""
+        """Deliver one message to one connected session that matches."""
         qos = message.qos
         offset = message.offset
         connection = target.connection
@@ -158,21 +158,21 @@ class LiveDelivery:
         if target.no_local and message.publisher == session.client_id:
             options = self._outgoing.options(session, message)
             if options is None:
-                # Done with, whatever the subscription's options are when it reads again.
+                # Do not send it later either, even if the subscription's options change.
                 if connection.pending:
                     connection.passed_over = offset
                 elif not connection.is_lagging:
-                    self._sender.pass_over(session, offset)
+                    self._sender.skip(session, offset)
                 return
             effective, retain, identifiers = options
         if effective == 0:
             if offset and self._is_in_stream(session, message):
-                self._send_stream_qos0(connection, message, retain, identifiers, variants)
+                self._send_stream_qos0(connection, message, identifiers, variants, retain=retain)
             else:
-                self.send_qos0(connection, message, retain, identifiers, variants)
+                self.send_qos0(connection, message, identifiers, variants, retain=retain)
             return
         if connection.is_lagging:
-            return  # it is in the session's streams
+            return  # the session reads it from its streams
         if session.is_stored and not offset:
             self._outgoing.drop(connection, message, "total_limit")
             return
@@ -187,13 +187,19 @@ class LiveDelivery:
             return
         at_once = effective == 1 or not session.is_stored
         parts = self._outgoing.encode(
-            connection, message, effective, retain, identifiers, variants, at_once=at_once
+            connection,
+            message,
+            effective,
+            identifiers,
+            variants,
+            retain=retain,
+            at_once=at_once,
         )
         if parts is None:
-            self._sender.pass_over(session, offset)
+            self._sender.skip(session, offset)
             return
         self._counters.payload_bytes_sent += len(message.payload)
-        self._send_live(connection, session, parts, message, effective, retain)
+        self._send_live(connection, session, parts, message, effective, retain=retain)
 
     def _send_live(
         self,
@@ -202,12 +208,13 @@ class LiveDelivery:
         parts: EncodedPublish,
         message: Message,
         qos: int,
+        *,
         retain: bool,
     ) -> None:
         """Bind a packet id in the batch of the append, and send.
 
-        At QoS 1 at once: a crash that takes the binding takes the message. At QoS 2 to a stored
-        session after the commit, and never past a message that waits.
+        At QoS 1 at once: a crash that loses the binding also loses the message. At QoS 2 to a
+        stored session after the commit. A message never passes another one that waits.
         """
         tick = self._tick
         packet_id = bind_packet_id(session, message, message.offset, qos | FROM_LOG)
@@ -237,11 +244,12 @@ class LiveDelivery:
         self,
         connection: Connection,
         message: Message,
-        retain: bool,
         identifiers: tuple[int, ...],
         variants: dict[object, EncodedPublish],
+        *,
+        retain: bool,
     ) -> None:
-        """Send at QoS 0 what is in the session's streams, too: in its turn there, and once."""
+        """Send at QoS 0 a message that is also in the session's streams: in order, and once."""
         session = connection.session
         assert session is not None
         if connection.is_lagging:
@@ -249,32 +257,33 @@ class LiveDelivery:
         if connection.pending:
             self._window.queue(connection, Pending(message, 0, retain, identifiers))
             return
-        self.send_qos0(connection, message, retain, identifiers, variants)
-        self._sender.pass_over(session, message.offset)
+        self.send_qos0(connection, message, identifiers, variants, retain=retain)
+        self._sender.skip(session, message.offset)
 
     def send_qos0(
         self,
         connection: Connection,
         message: Message,
-        retain: bool,
         identifiers: tuple[int, ...],
         variants: dict[object, EncodedPublish],
         share_name: str = "",
         stream: int = 0,
+        *,
+        retain: bool,
     ) -> None:
-        """Send at QoS 0, or drop and count it if the client does not take what it has already.
+        """Send at QoS 0; drop and count the message if the client reads too slowly.
 
-        A shared subscription has the name `share_name` and the durable stream `stream`, 0 = none.
+        `share_name` is that of a shared subscription, `stream` its durable stream, 0 = none.
         """
         if not connection.writable or connection.state != ACTIVE:
             self._outgoing.drop(connection, message, "slow_consumer")
             return
         if connection.waiting is not None and self._gate.blocks_messages(connection):
-            # What it waits behind has not been committed for long.
+            # It would have to wait behind messages that are not committed yet.
             self._outgoing.drop(connection, message, "slow_consumer")
             return
         parts = self._outgoing.encode(
-            connection, message, 0, retain, identifiers, variants, at_once=True
+            connection, message, 0, identifiers, variants, retain=retain, at_once=True
         )
         if parts is None:
             return

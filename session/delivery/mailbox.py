@@ -1,7 +1,7 @@
-"""Copies of the retained messages that are in flight to stored sessions.
+"""Stored copies of the retained messages that are in flight to stored sessions.
 
-A topic's retained message may be replaced while the old one is in flight; the packet id must keep
-the message it was bound to, over a crash too. Read next: `session.delivery.retained_replay`.
+A topic's retained message may be replaced while the old one is in flight. The packet id must still
+stand for the old one, after a crash too. Read next: `session.delivery.retained_replay`.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from storage.tables.tables import MAILBOX, mailbox_key
 
 
 class Mailbox:
-    """The rows of these copies: written with the batch of the packet id, removed with its end."""
+    """Writes a copy in the batch that binds the packet id, and deletes it when the id is free."""
 
     def __init__(self, context: DeliveryContext) -> None:
         self._tick: Final = context.tick
@@ -28,25 +28,25 @@ class Mailbox:
         return reference
 
     def keep(self, session: Session, reference: int, identifier: int, message: Message) -> None:
-        """Keep a copy, with the subscription identifier it is sent with; 0 = none."""
+        """Store a copy with its subscription identifier; 0 = none."""
         row = identifier.to_bytes(4, "big") + encode_message(message)
         self._tick.batch.append((MAILBOX, mailbox_key(session.client_id, reference), row))
 
     def load(self, session: Session, reference: int) -> tuple[Message, tuple[int, ...]] | None:
-        """Return a copy from the store, and its subscription identifiers; None if it is gone."""
+        """Return a copy and its subscription identifiers; None if it is not stored."""
         row = self._store.get(MAILBOX, mailbox_key(session.client_id, reference))
         if row is None:
             return None
         identifier = int.from_bytes(row[:4], "big")
         return decode_message(row[4:], 0), (identifier,) if identifier else ()
 
-    def finished(self, session: Session, entry: int) -> None:
-        """Drop what was kept for an exchange that ended."""
+    def remove(self, session: Session, entry: int) -> None:
+        """Delete the copy of an exchange that ended, if it has one."""
         if entry & SOURCE_MASK == FROM_MAILBOX and session.is_stored:
             key = mailbox_key(session.client_id, entry >> REFERENCE_SHIFT)
             self._tick.batch.append((MAILBOX, key, None))
 
     def drop_all(self, session: Session) -> None:
-        """Remove all mailbox rows of a stored session that ends: each is in flight."""
+        """Delete all copies of a stored session that ends."""
         for entry in session.in_flight.values():
-            self.finished(session, entry)
+            self.remove(session, entry)

@@ -1,7 +1,7 @@
-"""What one message looks like to one session: whether it gets it, at which QoS, in which bytes.
+"""Decides whether a session gets a message, at which QoS, and in which bytes.
 
-Asks the policy again for every message that leaves, and the session's own subscriptions as they are
-now; keeps each encoding for all receivers that get the same. Changes no session and sends nothing.
+Asks the policy for every message that is sent, and uses the session's subscriptions as they are
+now. Receivers that get the same bytes share one encoding. Changes no session and sends nothing.
 Read next: `session.delivery.sender`, which sends; `session.delivery.publish_bytes` (the bytes).
 """
 
@@ -19,7 +19,7 @@ IDENTIFIERS_SHIFT: Final = 5
 
 
 class Outgoing:
-    """Encodes messages for their receivers; drops and counts what a receiver must not get."""
+    """Encodes messages for their receivers; drops and counts those that must not be sent."""
 
     def __init__(self, context: DeliveryContext) -> None:
         self._tick: Final = context.tick
@@ -52,23 +52,23 @@ class Outgoing:
         connection: Connection,
         message: Message,
         qos: int,
-        retain: bool,
         identifiers: tuple[int, ...],
         variants: dict[object, EncodedPublish],
         *,
+        retain: bool,
         at_once: bool,
     ) -> EncodedPublish | None:
         """Return the packet without its id, encoded once per variant; None if it must not be sent.
 
-        Because the client may not receive it (any more), or because it is too large for it. Every
-        message that is sent for the first time comes through here, the others through
-        `session.delivery.redelivery`. Topic aliases are used only in packets that go out `at_once`:
-        one that waits could leave after another that relies on its mapping.
+        It must not if the policy forbids it or if it is too large for the client. All messages pass
+        here when they are sent for the first time, except runs and pages. Topic aliases are used
+        only in packets that are sent `at_once`: one that waits could leave after a packet that
+        relies on its alias.
         """
         if not self._is_open and not self.may_receive(connection, message):
             return None
         if at_once and connection.alias_out_max and not connection.connack_waits():
-            parts = self._aliased(connection, message, qos, retain, identifiers)
+            parts = self._aliased(connection, message, qos, identifiers, retain=retain)
         else:
             key: object = connection.version << 4 | qos << 1 | retain
             if identifiers:
@@ -77,7 +77,7 @@ class Outgoing:
             cached = variants.get(key)
             if cached is None:
                 cached = encode_delivery(
-                    connection.version, message, qos, retain, identifiers, self._tick.now
+                    connection.version, message, qos, identifiers, self._tick.now, retain=retain
                 )
                 variants[key] = cached
             parts = cached
@@ -88,7 +88,7 @@ class Outgoing:
         return parts
 
     def may_receive(self, connection: Connection, message: Message) -> bool:
-        """Ask the policy; a refusal is counted."""
+        """Ask the policy whether a session may receive a message; count a refusal."""
         session = connection.session
         assert session is not None
         if self.is_permitted(session, message):
@@ -97,17 +97,17 @@ class Outgoing:
         return False
 
     def is_permitted(self, session: Session, message: Message) -> bool:
-        """Ask the policy."""
+        """Ask the policy whether a session may receive a message."""
         return self._policy.may_receive(session.identity, session.client_id, message.topic)
 
     def drop(self, connection: Connection, message: Message, reason: str) -> None:
-        """A connected session does not get a message: count it, and tell the history."""
+        """Count and record that a connected session does not get a message."""
         self._counters.drop(reason)
         if self._deliveries.is_on:
             self._deliveries.dropped_message(connection, message, reason, self._tick.now)
 
     def expire(self, connection: Connection, session: Session, message: Message) -> None:
-        """A message has expired before a connected session got it."""
+        """Count and record that a message expired before a connected session got it."""
         self._counters.expired_messages += 1
         if self._deliveries.is_on:
             self._deliveries.expired(session, connection.number, message, self._tick.now)
@@ -117,10 +117,11 @@ class Outgoing:
         connection: Connection,
         message: Message,
         qos: int,
-        retain: bool,
         identifiers: tuple[int, ...],
+        *,
+        retain: bool,
     ) -> EncodedPublish:
-        """Encode with a topic alias; a packet that would be too large with one sets none."""
+        """Encode with a topic alias; set no new alias if the packet would be too large with it."""
         topic = message.topic
         alias = connection.aliases_out.get(topic, 0)
         now = self._tick.now
@@ -129,21 +130,25 @@ class Outgoing:
                 connection.version,
                 message,
                 qos,
-                retain,
                 identifiers,
                 now,
+                retain=retain,
                 alias=alias,
                 alias_known=True,
             )
         if len(connection.aliases_out) >= connection.alias_out_max:
-            return encode_delivery(connection.version, message, qos, retain, identifiers, now)
+            return encode_delivery(
+                connection.version, message, qos, identifiers, now, retain=retain
+            )
         alias = len(connection.aliases_out) + 1
         parts = encode_delivery(
-            connection.version, message, qos, retain, identifiers, now, alias=alias
+            connection.version, message, qos, identifiers, now, retain=retain, alias=alias
         )
         limit = connection.maximum_packet_size
         if limit and len(parts[0]) + len(parts[1]) + (2 if qos else 0) > limit:
-            return encode_delivery(connection.version, message, qos, retain, identifiers, now)
+            return encode_delivery(
+                connection.version, message, qos, identifiers, now, retain=retain
+            )
         connection.aliases_out[topic] = alias
         return parts
 
@@ -152,8 +157,8 @@ class Outgoing:
     ) -> tuple[int, bool, tuple[int, ...]] | None:
         """Return (QoS, RETAIN, subscription identifiers) of a message for a session.
 
-        Looks at the session's own subscriptions one by one, as they are now: No Local and the
-        since-offset of each count. None if no subscription wants the message.
+        Checks each subscription as it is now, with its No Local and its since-offset. None if no
+        subscription matches.
         """
         qos = -1
         keep_retain = False

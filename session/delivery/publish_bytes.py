@@ -1,7 +1,8 @@
-"""A message as PUBLISH bytes for one kind of receiver, without the packet id.
+"""Encodes a message as a PUBLISH without its packet id.
 
-Encoded once per (version, QoS, RETAIN, identifiers) and shared by all receivers of that kind; the
-two bytes of the packet id go between head and tail. Pure. Read next: `session.delivery.outgoing`.
+The bytes are the same for all receivers with the same version, QoS, RETAIN and subscription
+identifiers; the two bytes of the packet id go between head and tail. Pure. Read next:
+`session.delivery.outgoing`.
 """
 
 from typing import TypeAlias
@@ -16,18 +17,18 @@ def encode_delivery(
     version: int,
     message: Message,
     qos: int,
-    retain: bool,
     identifiers: tuple[int, ...],
     now: int,
     *,
+    retain: bool,
     dup: bool = False,
     alias: int = 0,
     alias_known: bool = False,
 ) -> EncodedPublish:
     """Return (head, tail) of the PUBLISH; at QoS > 0 the packet id belongs between them.
 
-    The Message Expiry Interval sent is what is left of it, in whole seconds rounded up, so that it
-    is never larger than what was received and 0 only when it is over [MQTT-3.3.2-6].
+    The Message Expiry Interval sent is the time left, in whole seconds rounded up: never larger
+    than the interval received, and 0 only when it is over [MQTT-3.3.2-6].
     """
     if version < 5:
         return encode_publish_parts(
@@ -37,7 +38,7 @@ def encode_delivery(
     if message.expires_at_ms or identifiers or alias:
         left = -1
         if message.expires_at_ms:
-            # Broker time may repeat a second at a restart: nothing has waited less than not at all.
+            # Broker time may go back a second at a restart, but no message waits for less than 0.
             since = max(now, message.accepted_at_ms)
             left = max(0, (message.expires_at_ms - since + 999) // 1000)
         properties = publish_properties(left, alias, identifiers, properties)
@@ -46,7 +47,7 @@ def encode_delivery(
 
 
 class EncodedRun:
-    """The packets of a run for one kind of receiver, without their ids."""
+    """The encoded packets of a run without their ids."""
 
     __slots__ = ("_joined", "heads", "payload_bytes", "size_max", "tails")
 
@@ -56,11 +57,11 @@ class EncodedRun:
         self.payload_bytes: int = sum([len(payload) for payload in payloads])
         self.size_max: int = (
             2 + max([len(tail) for tail in tails]) + max([len(head) for head in heads])
-        )  # at least what the largest packet takes
+        )  # at least the size of the largest packet
         self._joined: bytes = b""
 
     def joined(self) -> bytes:
-        """Return all packets; they are of QoS 0 and have no ids."""
+        """Return all packets of a run at QoS 0: they have no ids."""
         if not self._joined:
             pieces: list[bytes] = []
             for index, head in enumerate(self.heads):
@@ -73,7 +74,7 @@ class EncodedRun:
 def encode_run(
     version: int, message: Message, payloads: list[bytes], qos: int, identifiers: tuple[int, ...]
 ) -> EncodedRun:
-    """Return the PUBLISHes of `payloads`, in all else like `message`, which has no properties."""
+    """Return the PUBLISHes of `payloads`; `message` has all else, and no properties."""
     properties = publish_properties(-1, 0, identifiers, b"") if version >= 5 else b""
     heads, tails = encode_publish_run(version, message.topic.encode(), payloads, qos, properties)
     return EncodedRun(heads, tails, payloads)

@@ -1,7 +1,8 @@
-"""What was in flight when the connection ended is sent again on the next one [MQTT-4.4.0-1].
+"""Sends again what was in flight when the session's last connection ended [MQTT-4.4.0-1].
 
-In its order and with its packet ids. A message that cannot be sent again (its client may not
-receive it any more, it is too large for this connection, or too old) is given up. Read next:
+In the same order and with the same packet ids. A message that cannot be sent again is dropped: its
+client may not receive it any more, it is too large for this connection, or it is gone from the log.
+Read next:
 `session.delivery.mailbox`.
 """
 
@@ -26,7 +27,7 @@ from session.state.in_flight import (
 )
 from session.state.session import Session
 
-# Bytes that one session is sent again in one tick, of which one message may be more.
+# Bytes sent again to one session in one tick; the last message may exceed it.
 RESEND_BYTES_MAX: Final = 1 << 20
 
 
@@ -46,8 +47,8 @@ class Redelivery:
     def resend_all(self, connection: Connection) -> None:
         """Send again what was in flight when the session's last connection ended.
 
-        PUBREL never waits for the window; a PUBLISH that finds it full is sent when it opens, and
-        nothing new is sent before it. The caller has written the batch.
+        PUBREL does not need room in the window. A PUBLISH without room is sent when there is some,
+        before any new message. The caller has written the batch.
         """
         session = connection.session
         assert session is not None
@@ -62,14 +63,14 @@ class Redelivery:
                 self._resend(connection, session, packet_id, entry)
 
     def resend_waiting(self, connection: Connection) -> None:
-        """Send again what found the window full; the rest in the next tick if it is much."""
+        """Send again what had no room before; if it is much, the rest in the next tick."""
         session = connection.session
         assert session is not None
         waiting = connection.resend
         size = 0
         while waiting and session.send_quota > 0 and not self._gate.is_full(connection):
             if size >= RESEND_BYTES_MAX:
-                self._tick.readers[connection] = None  # goes on in the next tick
+                self._tick.readers[connection] = None  # continue in the next tick
                 return
             packet_id = waiting.popleft()
             entry = session.in_flight.get(packet_id)
@@ -77,7 +78,7 @@ class Redelivery:
                 size += self._resend(connection, session, packet_id, entry)
 
     def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> int:
-        """Send a message in flight again; returns its size, 0 if it is given up."""
+        """Send a message in flight again; return its size, 0 if it is dropped."""
         loaded = self._load_in_flight(session, packet_id, entry)
         if loaded is None:
             return self._give_up(connection, session, packet_id, entry, "max_age")
@@ -86,7 +87,13 @@ class Redelivery:
             return self._give_up(connection, session, packet_id, entry, "not_authorized")
         qos = entry & QOS_MASK
         head, tail = encode_delivery(
-            connection.version, message, qos, retain, identifiers, self._tick.now, dup=True
+            connection.version,
+            message,
+            qos,
+            identifiers,
+            self._tick.now,
+            retain=retain,
+            dup=True,
         )
         limit = connection.maximum_packet_size
         if limit and len(head) + len(tail) + 2 > limit:
@@ -106,7 +113,7 @@ class Redelivery:
     def _load_in_flight(
         self, session: Session, packet_id: int, entry: int
     ) -> tuple[Message, bool, tuple[int, ...]] | None:
-        """Return (message, RETAIN, subscription identifiers) of an in-flight entry, from disk."""
+        """Read (message, RETAIN, subscription identifiers) of an in-flight entry from the store."""
         reference = entry >> REFERENCE_SHIFT
         if entry & SOURCE_MASK == FROM_MAILBOX:
             copy = self._mailbox.load(session, reference)
@@ -123,14 +130,14 @@ class Redelivery:
             retain = message.retain and session.keeps_retain(shared)
             return message, retain, (identifier,) if identifier else ()
         options = self._outgoing.options(session, message)
-        if options is None:  # unsubscribed meanwhile: what was begun is completed
+        if options is None:  # unsubscribed since: an exchange that began is completed
             return message, False, ()
         return message, options[1], options[2]
 
     def _give_up(
         self, connection: Connection, session: Session, packet_id: int, entry: int, reason: str
     ) -> int:
-        """End an exchange that cannot go on; its packet id is free. Returns 0: nothing is sent."""
+        """Drop a message in flight and free its packet id; return 0, the bytes sent."""
         self._counters.drop(reason)
         if self._deliveries.is_on:
             self._deliveries.dropped_in_flight(
@@ -138,6 +145,6 @@ class Redelivery:
             )
         session.drop_in_flight(packet_id)
         session.leases.pop(packet_id, None)
-        self._mailbox.finished(session, entry)
+        self._mailbox.remove(session, entry)
         self._tick.mark(session)
         return 0

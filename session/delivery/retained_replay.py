@@ -1,7 +1,7 @@
-"""Retained messages on their way to a new subscription, a few at a time.
+"""Sends retained messages to a new subscription, a few at a time.
 
-A SUBSCRIBE with a wildcard may match more retained messages than one tick can send. What is left is
-kept in the session (`Session.replays`) and in its record. Read next: `session.routing.retained`,
+A SUBSCRIBE with a wildcard may match more retained messages than one tick can send. The session and
+its record keep what is left to send (`Session.replays`). Read next: `session.routing.retained`,
 `session.delivery.mailbox`.
 """
 
@@ -18,11 +18,11 @@ from session.routing.router import Target
 from session.state.in_flight import FROM_MAILBOX
 from session.state.session import Session
 
-# Retained messages that one session may read in one tick, and their bytes, of which one message
-# may be more. It bounds the work between two looks at the sockets.
+# Retained messages that one session may read in one tick, and their bytes, which the last message
+# may exceed. They bound how long the sockets wait.
 REPLAY_MAX: Final = 64
 REPLAY_BYTES_MAX: Final = 1 << 20
-# Topics whose new retained message one SUBSCRIBE remembers; beyond it there may be a second copy.
+# Replaced topics that one SUBSCRIBE remembers; of others the client may get a message twice.
 OVERTAKEN_MAX: Final = 10_000
 
 
@@ -39,10 +39,10 @@ class RetainedReplay:
         self._mailbox: Final = mailbox
 
     def send_next(self, connection: Connection, session: Session) -> None:
-        """Send the next retained messages that SUBSCRIBEs are owed, of several filters at once.
+        """Send the next retained messages for the session's SUBSCRIBEs, several filters at once.
 
-        Many filters that find nothing must not take a tick each: the record of a stored session
-        names all that are left, and is written with every one.
+        Filters that match nothing must not take a tick each: a stored session's record lists all
+        filters that are left, and is written in every tick.
         """
         replays = session.replays
         rows = EXAMINE_MAX
@@ -80,14 +80,14 @@ class RetainedReplay:
         qos = min(message.qos, granted)
         if qos == 0:
             self._sender.send_qos0_in_order(
-                connection, message, True, identifiers, is_retained=True
+                connection, message, identifiers, retain=True, is_retained=True
             )
             return
         reference = 0
         if session.is_stored:
             reference = self._mailbox.reserve(session)
         packet_id = self._sender.send_bound(
-            connection, message, qos, True, identifiers, reference, FROM_MAILBOX
+            connection, message, qos, identifiers, reference, FROM_MAILBOX, retain=True
         )
         if packet_id and self._deliveries.is_on:
             now = self._tick.now
@@ -96,17 +96,17 @@ class RetainedReplay:
             self._mailbox.keep(session, reference, identifier, message)
 
     def replaced(self, message: Message, targets: list[Target]) -> None:
-        """A retained message was replaced: who gets the new one live does not get it twice.
+        """Note that a retained message was replaced, so that nobody gets the new one twice.
 
-        Without this a SUBSCRIBE that is still being answered would find a message that was
-        published after it, at QoS 2 too.
+        A session that gets it live would otherwise find it again if its SUBSCRIBE still has
+        retained messages to read, at QoS 2 too.
         """
         topic = message.topic
         for target in targets:
             session = target.connection.session
             assert session is not None
             if target.no_local and session.client_id == message.publisher:
-                continue  # to it the new one goes as a retained message only
+                continue  # it gets the new one as a retained message only
             for replay in session.replays.values():
                 if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
                     replay.overtaken.add(topic)

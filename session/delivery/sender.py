@@ -1,8 +1,8 @@
-"""One message to one connection, when its turn has come: packet id, bytes, and what it waits for.
+"""Sends one waiting or stored message to one connection: binds the packet id, encodes, sends.
 
-A packet id that is bound later than in the batch of its message's append leaves only when the
-binding is durable, at QoS 1 too: after a crash the store then knows every id that a client may have
-seen. Whether the window has room is the caller's business. Read next: `session.delivery.window`.
+If a packet id is bound in a later batch than the append of its message, the PUBLISH waits for the
+commit of the binding, at QoS 1 too: after a crash the store then knows every id that a client may
+have seen. The caller checks that the window has room. Read next: `session.delivery.window`.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ from session.state.session import Session
 
 
 class Sender:
-    """Sends messages that waited or were read, and keeps each session's position."""
+    """Sends messages that waited or were read, and moves each session's position."""
 
     def __init__(self, context: DeliveryContext, outgoing: Outgoing) -> None:
         self._tick: Final = context.tick
@@ -31,25 +31,26 @@ class Sender:
         connection: Connection,
         message: Message,
         qos: int,
-        retain: bool,
         identifiers: tuple[int, ...],
         reference: int,
         source: int,
         *,
+        retain: bool,
         after_commit: bool = False,
     ) -> int:
-        """Bind a packet id and send when that is durable; returns the id, 0 if it was too large.
+        """Bind a packet id and send the message; return the id, or 0 if it must not be sent.
 
-        For a session in memory it goes out at once, unless `after_commit`. The window has room.
+        The PUBLISH waits for the commit if the session is stored, or if `after_commit`. The window
+        must have room.
         """
         session = connection.session
         assert session is not None
         parts = self._outgoing.encode(
-            connection, message, qos, retain, identifiers, {}, at_once=False
+            connection, message, qos, identifiers, {}, retain=retain, at_once=False
         )
         if parts is None:
             if source == FROM_LOG:
-                self.pass_over(session, reference)
+                self.skip(session, reference)
             return 0
         packet_id = bind_packet_id(session, message, reference, qos | source)
         self._counters.messages_sent[qos] += 1
@@ -74,17 +75,17 @@ class Sender:
         self,
         connection: Connection,
         message: Message,
-        retain: bool,
         identifiers: tuple[int, ...],
         *,
+        retain: bool,
         is_retained: bool = False,
     ) -> None:
-        """Send a stored message at QoS 0, behind what waits for this connection.
+        """Send a stored message at QoS 0, behind everything that waits for this connection.
 
-        One that `is_retained` answers a SUBSCRIBE.
+        `is_retained` says that it is a retained message that answers a SUBSCRIBE.
         """
         parts = self._outgoing.encode(
-            connection, message, 0, retain, identifiers, {}, at_once=False
+            connection, message, 0, identifiers, {}, retain=retain, at_once=False
         )
         if parts is not None:
             self._counters.messages_sent[0] += 1
@@ -99,15 +100,15 @@ class Sender:
                     self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
             self._gate.send_message_in_turn(connection, parts[0] + parts[1])
 
-    def pass_over(self, session: Session, offset: int) -> None:
-        """A message is done without having been sent."""
+    def skip(self, session: Session, offset: int) -> None:
+        """Move a stored session's position past a message that is not sent."""
         if session.is_stored and offset > session.position:
             session.position = offset
             self._tick.mark_late(session)
 
 
 def bind_packet_id(session: Session, message: Message, reference: int, flags: int) -> int:
-    """Bind a packet id to a message, which the history may know by a number of its own."""
+    """Bind a packet id to a message; one that is not stored is bound to its history number."""
     if not reference and message.number and not flags & SOURCE_MASK:
         return session.bind(message.number, flags | UNSTORED_REFERENCE)
     return session.bind(reference, flags)

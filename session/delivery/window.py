@@ -1,7 +1,7 @@
-"""What may be sent to a connection now, and what waits until it may.
+"""The send window of a session, and the messages that wait for room in it.
 
-The window of a session is the number of QoS > 0 messages that may be in flight to it. When it is
-full, a bounded queue takes what arrives; when that is full too, a stored session lags and reads its
+The window is the number of QoS > 0 messages that may be in flight to a client. When it is full, new
+messages wait in a bounded queue. When the queue is full too, a stored session lags: it reads its
 streams from the store. Read next: `session.delivery.backlog`.
 """
 
@@ -17,7 +17,7 @@ from session.state.in_flight import FROM_LOG
 
 
 class SendWindow:
-    """Keeps what waits for room, and moves it on when there is some."""
+    """Queues messages that have no room, and sends them when they have."""
 
     def __init__(
         self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, redelivery: Redelivery
@@ -30,10 +30,10 @@ class SendWindow:
         self._redelivery: Final = redelivery
 
     def queue(self, connection: Connection, item: Pending) -> None:
-        """Let a message wait for room.
+        """Queue a message until the window has room.
 
-        If that is too much, a stored session reads from the store instead; for one in memory the
-        limit says which message is dropped.
+        If the queue is full, a stored session lags; for one in memory `on_limit` says which message
+        is dropped.
         """
         session = connection.session
         assert session is not None
@@ -48,7 +48,7 @@ class SendWindow:
         if len(pending) < limit and fits:
             connection.queue(item)
         elif session.is_stored:
-            # All of them are in the log above its position: read them from there.
+            # All queued messages are in the log above its position: it reads them from there.
             connection.clear_queue()
             self._lag(connection)
         elif settings.on_limit == "drop_oldest" and limit:
@@ -60,14 +60,14 @@ class SendWindow:
             self._outgoing.drop(connection, item.message, "queue_full")
 
     def _lag(self, connection: Connection) -> None:
-        """From now on the session reads its streams from the store."""
+        """Let the session read its streams from the store from now on."""
         connection.is_lagging = True
         connection.cursor = None
         connection.passed_over = 0
         self.send_waiting(connection)
 
     def send_waiting(self, connection: Connection) -> None:
-        """Send what waits for this connection, as far as its window has room."""
+        """Send the messages that wait for this connection while its window has room."""
         if not connection.has_room():
             if connection.resend and connection.writable and connection.state == ACTIVE:
                 self._redelivery.resend_waiting(connection)
@@ -82,23 +82,25 @@ class SendWindow:
             message = item.message
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._outgoing.expire(connection, session, message)
-                self._sender.pass_over(session, message.offset)
+                self._sender.skip(session, message.offset)
                 continue
             if item.qos == 0:
-                self._sender.send_qos0_in_order(connection, message, item.retain, item.identifiers)
-                self._sender.pass_over(session, message.offset)
+                self._sender.send_qos0_in_order(
+                    connection, message, item.identifiers, retain=item.retain
+                )
+                self._sender.skip(session, message.offset)
                 continue
             self._sender.send_bound(
                 connection,
                 message,
                 item.qos,
-                item.retain,
                 item.identifiers,
                 message.offset,
                 FROM_LOG,
+                retain=item.retain,
             )
         if connection.passed_over and not pending:
-            self._sender.pass_over(session, connection.passed_over)
+            self._sender.skip(session, connection.passed_over)
             connection.passed_over = 0
         if session.send_quota > 0 and (connection.is_lagging or session.replays):
             self._tick.readers[connection] = None

@@ -1,20 +1,19 @@
-"""Who a client is: by its transport, its password, or an exchange of AUTH packets.
+"""Finds out who a client is: by its transport, its password, or an exchange of AUTH packets.
 
-Must never touch a session: a client that is not known yet changes nothing. What it decides goes to
-the two ports it was given, `accept` per CONNECT and `refuse` or `end`. One exchange at a time
-belongs to a connection, in `Connection.handshake`. Read next: `session.ports`,
+Must never touch a session: a client that is not authenticated changes nothing. It reports its
+decisions to `accept`, `refuse` and `end`. A connection has at most one exchange at a time, in
+`Connection.handshake`. Read next: `session.ports`,
 `session.lifetime.connect`.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.errors import ProtocolError
 from mqtt.packets import AUTH, Auth, Connect
-from session.counters import Counters
-from session.live.commit_gate import CommitGate
+from session.lifetime.context import ClientContext
 from session.live.connection import ACTIVE, AUTHENTICATING, Connection, Handshake
 from session.live.connection_states import (
     AUTH_RECEIVED,
@@ -22,62 +21,57 @@ from session.live.connection_states import (
     CONNECT_RECEIVED,
     move,
 )
-from session.ports import STEP_CONTINUE, STEP_SUCCESS, Authenticator, Step, Verdict
+from session.ports import STEP_CONTINUE, STEP_SUCCESS, Step, Verdict
+
+# Accepts a CONNECT: connection, packet, identity, Authentication Data for the CONNACK.
+Accept: TypeAlias = Callable[[Connection, Connect, str, bytes | None], None]
 
 
 class Authentication:
-    """Asks the authenticator, and carries AUTH packets between it and the client."""
+    """Asks the authenticator, and passes AUTH packets between it and the client."""
 
     def __init__(
         self,
-        gate: CommitGate,
-        authenticator: Authenticator,
-        counters: Counters,
+        context: ClientContext,
+        accept: Accept,
         refuse: Callable[[Connection, int], None],
         end: Callable[[Connection, str, int], None],
     ) -> None:
-        """`refuse` answers a CONNECT, `end` an accepted connection, each with a reason code."""
-        self._gate: Final = gate
-        self._authenticator: Final = authenticator
-        self._counters: Final = counters
+        """Report to these: `refuse` refuses a CONNECT, `end` ends an accepted connection."""
+        self._gate: Final = context.gate
+        self._authenticator: Final = context.ports.authenticator
+        self._counters: Final = context.counters
+        self._accept: Final = accept
         self._refuse: Final = refuse
         self._end: Final = end
 
     # At CONNECT
 
     def begin(
-        self,
-        connection: Connection,
-        packet: Connect,
-        accept: Callable[[str, bytes | None], None],
-        decided: Callable[[], None],
+        self, connection: Connection, packet: Connect, decided: Callable[[Connection], None]
     ) -> None:
-        """Find out who sent a CONNECT: `accept(identity, Authentication Data)`, or it is refused.
+        """Find out who sent a CONNECT, and accept or refuse it.
 
-        `decided` is called too if a password was judged later than this returns.
+        `decided` is called after that if a password is checked after this returned.
         """
         move(connection, CONNECT_RECEIVED)
         method = packet.authentication_method
         if method is not None:
-            exchange = self._authenticator.exchange(method, packet.client_id)
+            exchange = self._authenticator.exchange(method, connection.client_id)
             if exchange is None:
                 self._refuse(connection, reasons.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
                 return
             connection.authentication_method = method
-            names = _Names(packet.username, connection.identity, accept)
-            connection.handshake = Handshake(exchange, names.accept)
+            claim = _Claim(connection, packet, self._accept)
+            connection.handshake = Handshake(exchange, claim.accept)
             self._step(connection, packet.authentication_data)
         elif connection.identity is not None:
-            accept(connection.identity, None)
+            self._accept(connection, packet, connection.identity, None)
         else:
-            self._ask_password(connection, packet, accept, decided)
+            self._check_password(connection, packet, decided)
 
-    def _ask_password(
-        self,
-        connection: Connection,
-        packet: Connect,
-        accept: Callable[[str, bytes | None], None],
-        decided: Callable[[], None],
+    def _check_password(
+        self, connection: Connection, packet: Connect, decided: Callable[[Connection], None]
     ) -> None:
         later = False
 
@@ -85,21 +79,23 @@ class Authentication:
             if connection.state != AUTHENTICATING:
                 return
             if verdict.ok:
-                accept(verdict.identity, None)
+                self._accept(connection, packet, verdict.identity, None)
             else:
                 self._refuse(connection, verdict.reason_code)
             if later:
-                decided()
+                decided(connection)
 
-        self._authenticator.authenticate(packet.client_id, packet.username, packet.password, done)
+        self._authenticator.authenticate(
+            connection.client_id, packet.username, packet.password, done
+        )
         later = True
 
     # AUTH
 
     def receive(self, connection: Connection, packet: Auth) -> None:
-        """Take an AUTH packet of the client: an answer, or a wish to authenticate again.
+        """Handle an AUTH packet of the client: an answer, or the start of a re-authentication.
 
-        Raises `ProtocolError` for one that does not belong there. [MQTT-4.12.0-3, -5, -7],
+        Raises `ProtocolError` for one that is not expected now. [MQTT-4.12.0-3, -5, -7],
         [MQTT-4.12.1-1].
         """
         method = connection.authentication_method
@@ -173,24 +169,21 @@ class Authentication:
         self._gate.send(connection, raw)
 
 
-class _Names:
-    """Accepts a CONNECT only if all that says who the client is says the same."""
+class _Claim:
+    """A CONNECT whose exchange, transport and user name must name the same client."""
 
-    def __init__(
-        self,
-        username: str | None,
-        proved: str | None,
-        accept: Callable[[str, bytes | None], None],
-    ) -> None:
-        self._username: Final = username  # in CONNECT
-        self._proved: Final = proved  # by the transport
+    def __init__(self, connection: Connection, packet: Connect, accept: Accept) -> None:
+        self._connection: Final = connection
+        self._packet: Final = packet
         self._accept: Final = accept
 
     def accept(self, identity: str, data: bytes | None) -> bool:
-        """Accept and return True, or return False if another name was claimed or proved."""
-        if self._proved is not None and self._proved != identity:
+        """Accept the CONNECT; False if its transport or its user name names somebody else."""
+        proved = self._connection.identity
+        if proved is not None and proved != identity:
             return False
-        if self._username is not None and self._username != identity:
+        username = self._packet.username
+        if username is not None and username != identity:
             return False
-        self._accept(identity, data)
+        self._accept(self._connection, self._packet, identity, data)
         return True

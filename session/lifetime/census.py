@@ -1,61 +1,54 @@
-"""What sessions are there after a start of the broker, told to the history one by one.
+"""Lists in the history every session that the store holds after a start of the broker.
 
-That is the other half of the proof that a crash cost no session: what the history knew before it
-must be found after it. A slice of the store at a time, while the broker works already: 64 sessions
-take 1 ms of CPU time, 2 at the most (RocksDB, 2026-11-21), a million of them three minutes. Who has
-come since the start is passed over, his own rows say it. Nothing is done where the history is off.
-Read next: `session.history.session_events`, `storage.history.replay` (which compares).
+The audit compares this list with what the history knew before a crash: no session may be missing.
+The census reads a slice of the store at a time while the broker serves clients: 64 sessions take
+1 ms of CPU time, 2 at the most (RocksDB, 2026-11-21), a million of them three minutes. It skips
+clients that are connected and sessions that began after the start: the history has rows of these
+already. It does nothing where the history is off. Read next: `session.history.session_events`,
+`storage.history.replay` (which compares).
 """
 
-from collections.abc import Callable
 from typing import Final
 
-from session.history.history import History
+from session.lifetime.context import ClientContext
 from session.lifetime.repository import INCARNATION_SHIFT, Sessions
-from session.live.core import Core, Database
+from session.live.core import Database
 from storage.errors import CorruptRecord
 from storage.tables.tables import SESSIONS
 
 CENSUS_SLICE: Final = 64
-CENSUS_PERIOD_MS: Final = 10  # so that it takes a tenth of the loop, a fifth at the most
+CENSUS_PERIOD_MS: Final = 10  # the census takes a tenth of the loop, a fifth at the most
 
 
 class Census:
-    """Walks over the stored sessions once."""
+    """Reads all stored sessions once."""
 
-    def __init__(
-        self,
-        core: Core,
-        database: Database,
-        sessions: Sessions,
-        settle: Callable[[], bool],
-        history: History,
-    ) -> None:
-        self._tick: Final = core.tick
+    def __init__(self, context: ClientContext, database: Database, sessions: Sessions) -> None:
+        self._tick: Final = context.tick
         self._store: Final = database.store
         self._totals: Final = database.totals
         self._boot: Final = database.boot
         self._sessions: Final = sessions
-        self._settle: Final = settle
-        self._session_events: Final = history.sessions
+        self._settle: Final = context.settle
+        self._session_events: Final = context.history.sessions
         self._after = b""
-        self._found = 0  # sessions that the start found
+        self._found = 0  # sessions in the store at the start
         self._restored = 0
         self._damaged = 0
-        self.due_ms: int | None = None  # when the next slice is to be looked at, None = never
+        self.due_ms: int | None = None  # when to read the next slice, None = never
 
     def begin(self) -> None:
-        """Count the sessions that the start has found, and look at them from now on."""
+        """Note how many sessions the store holds, and read them from now on."""
         if self._session_events.is_on:
             self._found = self._totals.sessions
             self.due_ms = self._tick.now
 
     def stop(self) -> None:
-        """Leave it at that: the broker ends."""
+        """End the census early: the broker ends."""
         self.due_ms = None
 
     def run(self, now: int) -> None:
-        """Look at a slice, if it is time and the store has all of the open batch."""
+        """Read a slice if it is time and the store takes the open batch."""
         if self.due_ms is None or self.due_ms > now:
             return
         self.due_ms = now + CENSUS_PERIOD_MS
@@ -75,14 +68,14 @@ class Census:
         try:
             session = self._sessions.decode(client_id, value)
             if session.incarnation >> INCARNATION_SHIFT == self._boot:
-                return  # it began after the start
+                return  # began after the start
             self._sessions.load_rest(session)
         except CorruptRecord:
-            self._damaged += 1  # its client will be refused, and the log say so
+            self._damaged += 1  # CONNECT refuses its client and counts an internal error
             return
         if not session.incarnation:
-            # A record of version 1: from here on it has a name. Whoever loads it in this tick has
-            # to see that.
+            # A record of version 1 has no incarnation; `write` gives it one. A CONNECT in this tick
+            # must load the new record, so it has to settle first.
             self._sessions.write(session)
             self._tick.parted.add(client_id)
         self._restored += 1

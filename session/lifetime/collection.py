@@ -1,9 +1,9 @@
-"""Generations of the message log: begun when it is time, dropped when nobody is owed anything.
+"""Begins generations of the message log, and drops those in which no session needs a message.
 
-A sweep looks at one slice of sessions after another and stops at the first that pins the oldest
-generation, which is remembered and looked at first the next time. The column families of a dropped
-generation go when the batch with its deletion is durable. Must never drop what somebody is owed.
-Read next: `session.lifetime.sweep`, `storage.log.message_log`.
+A sweep reads one slice of sessions after another. It stops at the first session that needs the
+oldest generation; the next sweep looks at that session first. The column families of a dropped
+generation are deleted when the batch with its deletion is durable. Must never drop a message that a
+session still has to get. Read next: `session.lifetime.sweep`, `storage.log.message_log`.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,10 @@ from typing import Final
 
 from session.delivery.backlog import SCAN_MAX
 from session.delivery.delivery import Delivery
+from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep, oldest_in_flight
-from session.live.core import Core, Database
+from session.live.core import Database
 from session.live.subscribers import Group
 from session.publish.storage_quota import Quota
 from storage.errors import CorruptRecord, Recoverable
@@ -22,7 +23,7 @@ from storage.log.message_log import Cursor, Generation, Stream, report_generatio
 from storage.tables.tables import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
-SWEEP_SLICE: Final = 64  # sessions a step of the sweep loads; about 2 ms
+SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
 
 
 class Collection:
@@ -30,18 +31,17 @@ class Collection:
 
     def __init__(
         self,
-        core: Core,
+        context: ClientContext,
         database: Database,
         delivery: Delivery,
         sessions: Sessions,
         quota: Quota,
         sweep: Sweep,
-        settle: Callable[[], bool],
         next_serial: Callable[[], int],
     ) -> None:
-        self._tick: Final = core.tick
-        self._settings: Final = core.settings
-        self._counters: Final = core.counters
+        self._tick: Final = context.tick
+        self._settings: Final = context.settings
+        self._counters: Final = context.counters
         self._store: Final = database.store
         self._log: Final = database.log
         self._backlog: Final = delivery.backlog
@@ -49,39 +49,39 @@ class Collection:
         self._sessions: Final = sessions
         self._quota: Final = quota
         self._sweep: Final = sweep
-        self._settle: Final = settle
-        self._next_serial: Final = next_serial  # of the batch that is being gathered
+        self._settle: Final = context.settle
+        self._next_serial: Final = next_serial  # of the open batch
         self._next_sweep_ms = 1
-        # Serial of the batch with which dropped generations are really gone; 0 = none waits.
+        # Serial of the batch that deletes the dropped generations; 0 = none waits for its commit.
         self._reclaim_serial = 0
 
     def open(self) -> None:
-        """Learn the sizes of the generations that are there."""
+        """Read the sizes of the stored generations."""
         reports = report_generations(self._store)
         for report in reports[:-1]:
             self._quota.generation_closed(report.generation.number, report.size_bytes)
 
     def next_deadline(self) -> int:
-        """Return when `run` has something to do, broker ms; 1 = at once, between other work."""
+        """Return when `run` has something to do, broker ms; 1 = at once."""
         return self._next_sweep_ms if self._sweep.generation is None else 1
 
     def run(self, now: int) -> None:
-        """Do one slice of what has come due. The store sees a whole event before and after it."""
+        """Do one slice of what is due. Call it between events, never within one."""
         if now >= self._next_sweep_ms:
             self._next_sweep_ms = now + SWEEP_PERIOD_MS
             if self._settle():
-                self._keep_generations(now)
+                self._check_generations(now)
         generation = self._sweep.generation
         if generation is not None and self._settle():
             self._sweep_on(generation, now)
 
-    def _keep_generations(self, now: int) -> None:
-        """Begin a generation when it is time, and see whether old ones can go."""
+    def _check_generations(self, now: int) -> None:
+        """Begin a generation if it is time, and drop the oldest one or start a sweep for it."""
         if self._log.rotation_due(now):
             try:
                 self.rotate(now)
             except Recoverable:
-                return  # a full disk: nothing has changed, and the next sweep tries again
+                return  # a full disk: nothing has changed, the next run tries again
         if self._sweep.generation is not None:
             return
         oldest = self._log.list_generations()[0]
@@ -107,17 +107,17 @@ class Collection:
             return True
         if not settings.max_age_s:
             return False
-        following = self._log.list_generations()[1]  # its first message is younger than our last
+        following = self._log.list_generations()[1]  # began after the oldest one's last message
         return following.created_ms + settings.max_age_s * 1000 <= now
 
     def reclaim(self, serial: int) -> None:
-        """Give back the space of dropped generations once batch `serial` made that durable."""
+        """Free the space of dropped generations if their deletion is durable with `serial`."""
         if not 0 < self._reclaim_serial <= serial:
             return
         try:
             self._log.reclaim()
         except Recoverable:
-            return  # a full disk: tried again with the next commit
+            return  # a full disk: the next commit tries again
         self._reclaim_serial = 0
 
     def _drop(self, generation: Generation) -> None:
@@ -127,7 +127,7 @@ class Collection:
         self._reclaim_serial = self._next_serial()
 
     def _sweep_on(self, generation: Generation, now: int) -> None:
-        """Look at the next slice of sessions; drop the generation when all were looked at."""
+        """Look at the next slice of sessions; drop the generation after the last slice."""
         sweep = self._sweep
         if sweep.search is not None:
             self._search_on(sweep.search, generation.last_offset)
@@ -138,12 +138,12 @@ class Collection:
         elif self._sweep_sessions(generation):
             sweep.end()
             if self._is_pinned_in_memory(generation):
-                return  # by a session that was offline at first, or by what one left behind
+                return  # a session came online during the sweep, or gave messages to its group
             self._drop(generation)
-            self._next_sweep_ms = now  # the next one may be free, too
+            self._next_sweep_ms = now  # the next generation may be free too
 
     def _begin_sweep(self, generation: Generation) -> None:
-        """Look first where something was found the last time, and in memory."""
+        """Look in memory first, then at the session that stopped the last sweep."""
         sweep = self._sweep
         sweep.groups = [group for group in self._groups.all() if group.is_stored]
         if self._is_pinned_in_memory(generation):
@@ -178,7 +178,7 @@ class Collection:
         return len(rows) < SWEEP_SLICE
 
     def _search_on(self, search: Cursor, last: int) -> None:
-        """Go on looking for the first message that somebody is owed."""
+        """Go on searching for the first message that the session still has to get."""
         sweep = self._sweep
         before = search.position
         messages = search.next(1, SCAN_MAX)
@@ -189,7 +189,7 @@ class Collection:
             sweep.search = None
 
     def _is_pinned_in_memory(self, generation: Generation) -> bool:
-        """Does a connected session need the generation, or a group what it was given back?"""
+        """Does a connected session need the generation, or a message given back to a group?"""
         last = generation.last_offset
         for connection in self._sessions.live.values():
             session = connection.session
@@ -201,8 +201,8 @@ class Collection:
             if connection.pending and session.position < last:
                 return True
             if connection.is_lagging and session.position < last:
-                # It reads on as soon as it has room. Where there is no index it is not searched for
-                # meanwhile.
+                # It reads on as soon as it has room. A layout without an index cannot answer
+                # cheaply, so there the session counts as needing the generation.
                 if generation.layout not in INDEXED or self._owes(
                     self._backlog.streams(session), session.position, generation
                 ):
@@ -215,7 +215,7 @@ class Collection:
         )
 
     def _is_pinned_by_group(self, generation: Generation, group: Group) -> bool:
-        """Is a group owed something in its stream? Else a search may have begun."""
+        """Does a group need the generation? False may also mean that a search has begun."""
         if not group.is_lagging or group.position >= generation.last_offset:
             return False
         entry = group.entry
@@ -225,7 +225,7 @@ class Collection:
         return self._is_owed(generation, b"", [stream], group.position)
 
     def _pins(self, generation: Generation, key: bytes, value: bytes) -> bool:
-        """Does a session in the store need the generation? Else a search may have begun."""
+        """Does a stored session need it? False may also mean that a search has begun."""
         client_id = key.decode()
         if client_id in self._sessions.live:
             return False  # looked at in memory
@@ -239,7 +239,7 @@ class Collection:
             self._sessions.load_rest(session)
         except CorruptRecord:
             self._counters.internal_errors += 1
-            return True  # nobody knows what it is owed
+            return True  # unreadable: what it still has to get is unknown
         return self._is_owed(generation, key, self._backlog.streams(session), session.position)
 
     def _is_owed(

@@ -1,11 +1,11 @@
-"""CONNECT: who may have which session, and what the CONNACK says and waits for.
+"""CONNECT: which session a client gets, and what the CONNACK says and waits for.
 
 The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. A
 refused CONNECT changes nothing. The CONNACK of a stored session, or of one with a will, waits for
-its commit, and everything behind it waits with it: nothing is re-sent from memory that a crash
-could take back. Whatever loads from the store is preceded by `settle_for`, which writes the open
-batch, unless nothing of this client is in it; it runs only at the start of an event, so the store
-never holds half of one. Read next: `session.lifetime.disconnect`.
+its commit, and everything behind it waits too: nothing is sent again from memory that a crash could
+undo. Before anything is loaded, `settle_for` writes the open batch if it may hold rows of this
+client. It runs only at the start of an event, so the store never holds half of one. Read next:
+`session.lifetime.disconnect`.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,6 @@ from session.live.connection_states import (
     TAKEN_OVER,
     move,
 )
-from session.ports import Authenticator
 from session.publish.accept import Publishing
 from session.state.session import EXPIRY_NEVER, Session
 from session.state.will_record import ConnectionRecord, encode_connection
@@ -57,7 +56,7 @@ CONNECT_RESULTS: Final = {
 
 
 class ConnectHandler:
-    """Accepts or refuses clients, and gives each the session it is to go on with."""
+    """Accepts or refuses clients, and gives each its session."""
 
     def __init__(
         self,
@@ -67,9 +66,6 @@ class ConnectHandler:
         publishing: Publishing,
         wills: Wills,
         disconnects: DisconnectHandler,
-        authenticator: Authenticator,
-        new_client_id: Callable[[], str],
-        settle_for: Callable[[str], bool],
         watch: Callable[[Connection], None],
     ) -> None:
         self._tick: Final = context.tick
@@ -82,37 +78,32 @@ class ConnectHandler:
         self._disconnects: Final = disconnects
         self._settings: Final = context.settings
         self._counters: Final = context.counters
-        self._new_client_id: Final = new_client_id
-        self._settle_for: Final = settle_for
+        self._new_client_id: Final = context.ports.new_client_id
+        self._settle_for: Final = context.settle_for
         self._watch: Final = watch
         self._observe: Final = context.observe
         self._session_events: Final = context.history.sessions
         self.authentication: Final = Authentication(
-            context.gate, authenticator, context.counters, self.refuse, disconnects.end
+            context, self._accept, self.refuse, disconnects.end
         )
 
-    def connect(self, connection: Connection, packet: Connect, decided: Callable[[], None]) -> None:
-        """Judge a CONNECT; `decided` is called if the verdict comes later than this returns."""
+    def connect(
+        self, connection: Connection, packet: Connect, decided: Callable[[Connection], None]
+    ) -> None:
+        """Accept or refuse a CONNECT; `decided` is called if that happens after this returned."""
         connection.version = packet.protocol_version
         connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
         refusal = connection.refusal
         if refusal == reasons.QUOTA_EXCEEDED and packet.client_id in self._sessions.live:
-            refusal = 0  # one more of its address, but it takes over one of those, most likely
+            refusal = 0  # over the limit of its address, but it most likely takes over one of those
         refusal = refusal or self._refusal(packet)
         if refusal:
             self.refuse(connection, refusal)
             return
         if not packet.client_id:
-            packet.client_id = connection.client_id = self._new_client_id()
-            assigned = packet.client_id
-        else:
-            assigned = None
-
-        def accept(identity: str, data: bytes | None) -> None:
-            self._accept(connection, packet, identity, assigned, data)
-
-        self.authentication.begin(connection, packet, accept, decided)
+            connection.client_id = self._new_client_id()
+        self.authentication.begin(connection, packet, decided)
 
     def _refusal(self, packet: Connect) -> int:
         """Return the reason to refuse a CONNECT for what it says, or 0."""
@@ -124,7 +115,7 @@ class ConnectHandler:
                 return reasons.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] of 3.1.1
         most = settings.keep_alive_max_s
         if most and packet.protocol_version < 5 and not 0 < packet.keep_alive <= most:
-            # It cannot be told a smaller one. There is no code for it either; mosquitto's is 2.
+            # v3.1.1 cannot be told a smaller one, and has no code for this: mosquitto sends 2.
             return reasons.CLIENT_IDENTIFIER_NOT_VALID
         if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
             if packet.client_id not in self._sessions.live:
@@ -145,7 +136,7 @@ class ConnectHandler:
         self._counters.connects[result] += 1
         self._observe("refused", connection, reasons.name(reason_code))
         version = connection.version
-        # v3.1.1 has no code for some reasons: then a close says it [MQTT-3.2.2-6].
+        # v3.1.1 has no code for some reasons: then the connection is only closed [MQTT-3.2.2-6].
         if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
             reference = server_reference(self._settings, reason_code)
             data = encode(Connack(False, reason_code, server_reference=reference), version)
@@ -159,65 +150,50 @@ class ConnectHandler:
         self._gate.close(connection)
 
     def _accept(
-        self,
-        connection: Connection,
-        packet: Connect,
-        identity: str,
-        assigned: str | None,
-        authentication_data: bytes | None,
+        self, connection: Connection, packet: Connect, identity: str, data: bytes | None
     ) -> None:
-        """The client is who it says: find, take over or make its session, and answer."""
-        if not self._settle_for(packet.client_id) and not self._needs_no_store(packet):
+        """Find, take over or create the session of an authenticated client, and answer.
+
+        `data` is the Authentication Data for the CONNACK.
+        """
+        client_id = connection.client_id
+        if not self._settle_for(client_id) and not self._needs_no_store(client_id, packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
         changes = len(self._tick.batch) + self._publishing.end
-        client_id = packet.client_id
         old = self._sessions.live.get(client_id)
-        if old is not None and old.number > connection.number:
-            # Its password took longer than that of a later connection, which has the session now.
-            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
-            return
+        session = None if old is None else old.session
         try:
-            session = old.session if old is not None else self._sessions.load(client_id)
-            if session is not None and session.identity != identity and session.identity:
-                if old is not None or not session.is_expired(self._tick.now):
-                    self.refuse(connection, reasons.NOT_AUTHORIZED)
-                    return
-                # Past its time: it is gone, only nobody has cleaned up yet.
-            if session is not None and old is None:
+            if old is None:
+                session = self._sessions.load(client_id)
+            refusal = self._owner_refusal(connection, identity, session, old)
+            if not refusal and session is not None and old is None:
                 self._sessions.load_rest(session)
         except CorruptRecord:
             self._counters.internal_errors += 1
-            self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+            refusal = reasons.SERVER_UNAVAILABLE
+        if not refusal and self._is_refused_by_store(packet, session, old):
+            refusal = reasons.QUOTA_EXCEEDED
+        if refusal:
+            self.refuse(connection, refusal)
             return
-        expiry_interval_s = self._expiry_of(packet)
-        starts_new = (
-            session is None
-            or packet.clean_start
-            or not session.expiry_interval_s
-            or (old is None and session.is_expired(self._tick.now))
-        )
-        if self._publishing.refuses_writes and (expiry_interval_s or packet.will) and starts_new:
-            self.refuse(connection, reasons.QUOTA_EXCEEDED)
-            return
-        connack = self._connack(packet, expiry_interval_s, assigned, authentication_data)
+        connack = self._connack(connection, packet, data)
         if connack is None:
             self.refuse(connection, reasons.PACKET_TOO_LARGE)
             return
         session = self._inherit(session, old, packet)
-        session_present = session is not None
+        connack.session_present = session is not None
         if session is None:
             session = Session(client_id, identity, self._tick.now)
             session.incarnation = self._sessions.next_incarnation()
             self._counters.sessions_created += 1
         else:
             self._counters.sessions_resumed += 1
-        session.identity = identity  # a session that was nobody's is theirs now
-        session.expiry_interval_s = expiry_interval_s
-        if expiry_interval_s and not session.is_stored:
+        session.identity = identity  # a session without an owner gets this one
+        session.expiry_interval_s = self._expiry_of(packet)
+        if session.expiry_interval_s and not session.is_stored:
             self._sessions.create(session)
-        self._begin(connection, session, packet, session_present=session_present)
-        connack.session_present = session_present
+        self._begin(connection, session, packet, session_present=connack.session_present)
         is_changed = (
             session.is_stored
             or len(self._tick.batch) + self._publishing.end > changes
@@ -225,18 +201,50 @@ class ConnectHandler:
         )
         self._answer(connection, session, connack, is_changed=is_changed)
         self._sessions.attach(connection)
-        if session_present:
+        if connack.session_present:
             self._delivery.resume(connection)
         self._sessions.join_groups(connection)
 
-    def _needs_no_store(self, packet: Connect) -> bool:
+    def _owner_refusal(
+        self,
+        connection: Connection,
+        identity: str,
+        session: Session | None,
+        old: Connection | None,
+    ) -> int:
+        """Return the reason why this client may not have the session, or 0."""
+        if old is not None and old.number > connection.number:
+            # A later connection was authenticated first, and has the session.
+            return reasons.SERVER_UNAVAILABLE
+        if session is None or not session.identity or session.identity == identity:
+            return 0
+        if old is None and session.is_expired(self._tick.now):
+            return 0  # it has expired and is only not removed yet
+        return reasons.NOT_AUTHORIZED
+
+    def _is_refused_by_store(
+        self, packet: Connect, session: Session | None, old: Connection | None
+    ) -> bool:
+        """Would this CONNECT need new rows while the store takes none?"""
+        if not self._publishing.refuses_writes:
+            return False
+        if not self._expiry_of(packet) and not packet.will:
+            return False
+        return (
+            session is None
+            or packet.clean_start
+            or not session.expiry_interval_s
+            or (old is None and session.is_expired(self._tick.now))
+        )
+
+    def _needs_no_store(self, client_id: str, packet: Connect) -> bool:
         """Can this client be served while the store takes no writes?
 
-        It asks for nothing durable, and has no session there that would have to end.
+        Only if it asks for nothing durable, and has no stored session that would have to end.
         """
         if self._expiry_of(packet) or packet.will is not None:
             return False
-        return self._sessions.is_unknown(packet.client_id)
+        return self._sessions.is_unknown(client_id)
 
     def _expiry_of(self, packet: Connect) -> int:
         """Return the Session Expiry Interval in force, seconds."""
@@ -248,17 +256,14 @@ class ConnectHandler:
         return asked if most is None else min(asked, most)
 
     def _connack(
-        self,
-        packet: Connect,
-        expiry_interval_s: int,
-        assigned: str | None,
-        authentication_data: bytes | None,
+        self, connection: Connection, packet: Connect, data: bytes | None
     ) -> Connack | None:
-        """Return what accepts a CONNECT, None if it is larger than the client takes."""
+        """Return the CONNACK that accepts a CONNECT, None if it is too large for the client."""
         connack = Connack(False)
         if packet.protocol_version < 5:
             return connack
         settings = self._settings
+        expiry_interval_s = self._expiry_of(packet)
         if expiry_interval_s != packet.session_expiry_interval:
             connack.session_expiry_interval = expiry_interval_s
         connack.receive_maximum = settings.receive_maximum
@@ -269,9 +274,9 @@ class ConnectHandler:
         connack.wildcard_subscription_available = settings.wildcard_subscriptions
         connack.shared_subscription_available = settings.shared_subscriptions
         connack.subscription_identifier_available = settings.subscription_identifiers
-        connack.assigned_client_id = assigned
+        connack.assigned_client_id = None if packet.client_id else connection.client_id
         connack.authentication_method = packet.authentication_method  # [MQTT-4.12.0-5]
-        connack.authentication_data = authentication_data
+        connack.authentication_data = data
         keep_alive = self._keep_alive_of(packet)
         if keep_alive != packet.keep_alive:
             connack.server_keep_alive = keep_alive
@@ -296,7 +301,7 @@ class ConnectHandler:
     def _inherit(
         self, session: Session | None, old: Connection | None, packet: Connect
     ) -> Session | None:
-        """Return the session that the client goes on with; ends the one it does not."""
+        """Return the session that the client resumes, or None; end a session it does not resume."""
         now = self._tick.now
         if session is None:
             return None
@@ -330,7 +335,7 @@ class ConnectHandler:
         return session
 
     def _revive(self, session: Session) -> None:
-        """The session is connected again: it does not expire, a will not due yet is cancelled."""
+        """Stop the expiry of a session that is connected again, and cancel its waiting will."""
         if not session.incarnation:
             session.incarnation = self._sessions.next_incarnation()  # a record of version 1
         if session.expiry_due_ms:
@@ -343,7 +348,7 @@ class ConnectHandler:
     def _begin(
         self, connection: Connection, session: Session, packet: Connect, *, session_present: bool
     ) -> None:
-        """Bind the connection to its session."""
+        """Bind the connection to its session, and write the connection's row if it needs one."""
         settings = self._settings
         session.connected_at_ms = self._tick.now
         session.protocol_version = packet.protocol_version
@@ -385,7 +390,7 @@ class ConnectHandler:
     def _answer(
         self, connection: Connection, session: Session, connack: Connack, *, is_changed: bool
     ) -> None:
-        """Send CONNACK 0, behind the commit if it has anything to commit."""
+        """Send CONNACK 0; it waits for the commit if the CONNECT changed something."""
         data = encode(connack, connection.version)
         move(connection, CONNECT_ACCEPTED)
         self._counters.connects["accepted"] += 1

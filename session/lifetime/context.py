@@ -1,4 +1,4 @@
-"""What everybody works with who handles clients and their packets, handed over as one.
+"""What the parts share that handle clients, their packets and their sessions.
 
 Decides nothing. Read next: `session.lifetime.connect`, `session.packets.dispatch`.
 """
@@ -9,31 +9,55 @@ from typing import Final, TypeAlias
 from session.history.history import History
 from session.live.connection import Connection
 from session.live.core import Core, Database
-from session.ports import Policy
+from session.ports import Authenticator, Policy
 
 # Told of what happens to a connection: event, connection, detail in words. Must not call back.
 Observe: TypeAlias = Callable[[str, Connection, str], None]
 
 
+class Ports:
+    """What surrounds the engine, as far as its parts ask it."""
+
+    __slots__ = ("authenticator", "new_client_id", "observe", "policy")
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        policy: Policy,
+        new_client_id: Callable[[], str],
+        observe: Observe,
+    ) -> None:
+        self.authenticator: Final = authenticator
+        self.policy: Final = policy
+        self.new_client_id: Final = new_client_id
+        self.observe: Final = observe
+
+
 class ClientContext:
-    """The tick, the gate, the timers, the rules, and who counts, records and watches."""
+    """The tick, the gate, the timers, the settings, the ports, the counters and the history."""
 
     def __init__(
         self,
         core: Core,
         database: Database,
-        policy: Policy,
+        ports: Ports,
         history: History,
         settle: Callable[[], bool],
-        observe: Observe,
+        settle_for: Callable[[str], bool],
     ) -> None:
-        """`settle` writes the open batch, so that loads see it; False if the store refused it."""
+        """Share these parts.
+
+        `settle` writes the open batch, so that loads see it; False if the store refused it.
+        `settle_for` does so only if the batch may hold rows of this client.
+        """
         self.tick: Final = core.tick
         self.gate: Final = core.gate
         self.due: Final = database.due
         self.settings: Final = core.settings
-        self.policy: Final = policy
+        self.ports: Final = ports
+        self.policy: Final = ports.policy
         self.counters: Final = core.counters
         self.history: Final = history
         self.settle: Final = settle
-        self.observe: Final = observe
+        self.settle_for: Final = settle_for
+        self.observe: Final = ports.observe

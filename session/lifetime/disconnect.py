@@ -1,9 +1,9 @@
-"""The end of a connection, by whomever, and the end of a session.
+"""The end of a connection and the end of a session.
 
-What ends a connection: DISCONNECT, an end from our side, a lost transport, and a crash, which the
-next start finds (`recover`). What ends a session: its connection, Clean Start, its expiry. Before a
-stored session ends, `settle` writes the open batch, so that its rows are all in the store. Read
-next: `session.lifetime.wills`, `session.lifetime.repository`.
+A connection ends by DISCONNECT, by the broker, by a lost transport, or by a crash, which the next
+start finds (`recover`). A session ends with its connection, by Clean Start, or when it expires.
+Before a stored session ends, `settle` writes the open batch, so that the store has all its rows.
+Read next: `session.lifetime.wills`, `session.lifetime.repository`.
 """
 
 from typing import Final
@@ -62,13 +62,15 @@ class DisconnectHandler:
         self._session_events: Final = context.history.sessions
 
     def disconnect(self, connection: Connection, packet: Disconnect) -> int:
-        """The client says goodbye; returns 0, or the reason code of its mistake."""
+        """Handle a DISCONNECT of the client; return 0, or the reason code of its mistake."""
         session = connection.session
         assert session is not None
         expiry = packet.session_expiry_interval
         if expiry is not None and expiry != session.expiry_interval_s:
             if expiry and not connection.expiry_interval_s:
-                return reasons.PROTOCOL_ERROR  # [MQTT-3.14.2-2] of the table: void, will fires
+                return (
+                    reasons.PROTOCOL_ERROR
+                )  # [MQTT-3.14.2-2]: the DISCONNECT is void, so the will fires
         ends = expiry == 0 or (expiry is None and not session.expiry_interval_s)
         if ends and session.is_stored:
             self._settle()
@@ -91,7 +93,7 @@ class DisconnectHandler:
             by_client=True,
         )
         move(connection, DISCONNECT_RECEIVED)
-        # The end must be durable before the client sees it: the will is gone, the expiry set.
+        # The client may see the end only when it is durable: the will deleted, the expiry set.
         tick = self._tick
         is_changed = bool(tick.batch or tick.dirty or self._publishing.is_pending)
         self._gate.close_in_turn(connection, promises=is_changed)
@@ -107,10 +109,10 @@ class DisconnectHandler:
         ends_session: bool = False,
         ending: int = ENDED_WITH_CONNECTION,
     ) -> None:
-        """End a connection from our side, with DISCONNECT to a v5 client behind its CONNACK.
+        """End a connection from our side; a v5 client gets a DISCONNECT, after its CONNACK.
 
-        `event` is what ended it (`session.live.connection_states`). `ending` is what the history
-        says of its session, if that ends too.
+        `event` is what ended it (`session.live.connection_states`). `ending` is why its session
+        ends, for the history, if it ends too.
         """
         if connection.state in (CLOSING, CLOSED):
             return
@@ -129,16 +131,16 @@ class DisconnectHandler:
                 ending=ending,
             )
         if was_active and connection.version >= 5:
-            self._say_why(connection, reason_code)
+            self._send_disconnect(connection, reason_code)
         move(connection, event)
         if was_active and connection.connack_waits():
-            # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: that waits for its commit,
-            # and the end behind it.
+            # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: it waits for its commit, and
+            # the close waits behind it.
             self._gate.close_in_turn(connection, promises=False)
         else:
             self._gate.close_at_once(connection)
 
-    def _say_why(self, connection: Connection, reason_code: int) -> None:
+    def _send_disconnect(self, connection: Connection, reason_code: int) -> None:
         """Send DISCONNECT; a Server Reference too long for the client is left out."""
         limit = connection.maximum_packet_size
         reference = server_reference(self._settings, reason_code)
@@ -151,7 +153,7 @@ class DisconnectHandler:
         self._gate.send(connection, data)
 
     def lost(self, connection: Connection) -> None:
-        """The transport is gone: the network failed, or both sides had finished."""
+        """Handle the end of the transport: the network failed, or both sides had closed."""
         if connection.state == ACTIVE:
             session = connection.session
             assert session is not None
@@ -175,9 +177,9 @@ class DisconnectHandler:
         ending: int = ENDED_WITH_CONNECTION,
         by_client: bool = False,
     ) -> None:
-        """Part a connection from its session, and settle what becomes of session and will.
+        """Separate a connection from its session; end or keep the session, and handle the will.
 
-        A stored session that ends here needs a written batch: the caller has settled.
+        If a stored session ends here, the caller has called `settle`.
         """
         session = connection.session
         assert session is not None
@@ -208,7 +210,10 @@ class DisconnectHandler:
     # Sessions without a connection
 
     def end_stored(self, session: Session, ending: int, *, is_found: bool = False) -> None:
-        """End a disconnected session: its waiting will fires, its rows go. The caller settled."""
+        """End a disconnected session: publish its waiting will and delete its rows.
+
+        The caller has called `settle`.
+        """
         will_due_ms = session.will_due_ms
         waiting = self._wills.take(session)
         self._sessions.end(session, None, ending, is_found=is_found)
@@ -216,7 +221,7 @@ class DisconnectHandler:
             self._wills.fire_waiting(session, waiting, will_due_ms)
 
     def expire(self, client_id: str, due_ms: int) -> None:
-        """End a session if it is still disconnected and this is still its time."""
+        """End a session if it is still disconnected and its expiry is still due at `due_ms`."""
         if client_id in self._sessions.live:
             return
         try:
@@ -225,23 +230,24 @@ class DisconnectHandler:
                 return
             self._sessions.load_rest(session)
         except CorruptRecord:
-            self._counters.internal_errors += 1  # its rows stay for an operator to look at
+            self._counters.internal_errors += 1  # its rows stay for an operator
             return
         self._counters.sessions_expired += 1
         self.end_stored(session, EXPIRED)
 
     def recover(self, client_id: str, value: bytes, alive_ms: int) -> None:
-        """Do what the end of a connection would have done, for one that a crash ended.
+        """Do for a connection that a crash ended what its end would have done.
 
-        `alive_ms` is the last sign of life before the crash; that the client connected is another.
+        `alive_ms` is when the broker was last known alive; it was alive too when the client
+        connected.
         """
         record = decode_connection(unseal(value, "connection"))
         tick = self._tick
         crashed_at_ms = crash_time(
             max(alive_ms, record.connected_at_ms), self._settings.heartbeat_ms
         )
-        # After a reboot with the wall clock set back, broker time may repeat what came after the
-        # last heartbeat: nothing has ended in the future.
+        # After a reboot with the wall clock set back, broker time may repeat the time after the
+        # last heartbeat: the connection cannot have ended in the future.
         closed_at_ms = min(crashed_at_ms, tick.now)
         tick.batch.append((CONNECTIONS, client_id.encode(), None))
         session = None
@@ -249,7 +255,7 @@ class DisconnectHandler:
             try:
                 session = self._sessions.load(client_id)
             except CorruptRecord:
-                self._counters.internal_errors += 1  # refused when its client comes
+                self._counters.internal_errors += 1  # CONNECT refuses its client
         if session is not None:
             session.disconnected_at_ms = closed_at_ms
             session.expiry_due_ms = session.expires_at(closed_at_ms)

@@ -1,9 +1,9 @@
-"""The sessions in the store: found, loaded, subscribed, ended. One place writes their rows.
+"""The sessions: loads them from the store and writes their rows. Nobody else writes these rows.
 
-Offline sessions cost no memory but their filters: a session is loaded when its client connects and
-forgotten when it leaves. All writes go into the tick's batch; all loads see the store, so the
-engine writes its batch before it loads (`TickWriter.settle`). Knows nothing of packets. Read next:
-`session.lifetime.connect`.
+An offline session takes no memory except for its filters: it is loaded when its client connects and
+dropped from memory when the client leaves. All writes go into the tick's batch. Loads read the
+store only, so the batch is written before them (`TickWriter.settle`). Knows nothing of packets.
+Read next: `session.lifetime.connect`.
 """
 
 from itertools import islice
@@ -46,11 +46,11 @@ from storage.tables.tables import (
 )
 from storage.tables.timers import SESSION
 
-# Records of late progress in one batch, 8 microseconds each: all sessions may have some.
+# Records of late progress in one batch, 8 microseconds each: every session may have one.
 LATE_MAX: Final = 1024
-# An incarnation is the boot's number and, below it, the session's within the boot. A boot whose row
-# was not durable when the broker died gives its number to the next one, and so may incarnations
-# come again: but of sessions that were never durable, and of which nobody was told.
+# An incarnation is the boot's number and, below it, the session's number within the boot. If the
+# broker dies before a boot's row is durable, the next boot has the same number and may repeat
+# incarnations. Those sessions were never durable, and no client or history was told of them.
 INCARNATION_SHIFT: Final = 40
 
 
@@ -68,7 +68,7 @@ class Sessions:
         history: History,
         live: dict[str, Connection],
     ) -> None:
-        """`live` is empty; the history looks into it, too."""
+        """Keep the connections in `live`, which is empty; the history reads it too."""
         self._tick: Final = core.tick
         self._store: Final = database.store
         self._log: Final = database.log
@@ -85,7 +85,7 @@ class Sessions:
         self.live: Final = live  # client_id -> its connection
 
     def open(self) -> None:
-        """Load the durable filters: all that offline sessions cost in memory."""
+        """Load the durable filters, the only memory that offline sessions take."""
         for key, value in scan_all(self._store, FILTERS, b"", None):
             filter_id, holders = decode_filter(value)
             self._routes.load(key.decode(), filter_id, holders)
@@ -95,7 +95,7 @@ class Sessions:
     def load(self, client_id: str) -> Session | None:
         """Return the stored session of a client without its subscriptions, or None.
 
-        Raises `CorruptRecord` if it cannot be read; the row stays for an operator to look at.
+        Raises `CorruptRecord` if it cannot be read; the row stays for an operator.
         """
         value = self._store.get(SESSIONS, client_id.encode())
         return None if value is None else self.decode(client_id, value)
@@ -108,9 +108,9 @@ class Sessions:
             raise CorruptRecord(str(error)) from error
 
     def is_unknown(self, client_id: str) -> bool:
-        """Has this client no stored session, neither in the store nor in the unwritten batch?
+        """Has this client no stored session, neither in the store nor in the open batch?
 
-        Costs a look at the whole batch: for when the store refuses it.
+        Reads the whole batch: use it only while the store refuses writes.
         """
         key = client_id.encode()
         if self._store.get(SESSIONS, key) is not None:
@@ -121,7 +121,7 @@ class Sessions:
         return all(change[1] != key or change[0] != SESSIONS for change in self._tick.batch)
 
     def load_rest(self, session: Session) -> None:
-        """Load a session's subscriptions and the inbound QoS 2 ids it waits with."""
+        """Load a session's subscriptions and the inbound QoS 2 ids that wait for PUBREL."""
         prefix = client_prefix(session.client_id)
         for key, value in scan_prefix(self._store, SUBSCRIPTIONS, prefix):
             topic_filter = key[len(prefix) :].decode()
@@ -140,7 +140,7 @@ class Sessions:
     # Writing
 
     def next_incarnation(self) -> int:
-        """Return a number for a new session, stored or not, that no other one ever had."""
+        """Return a number for a new session, stored or not, that no other session has."""
         self._last_incarnation += 1
         return self._last_incarnation
 
@@ -152,12 +152,12 @@ class Sessions:
         self._tick.batch.append((SESSIONS, session.client_id.encode(), value))
 
     def write_dirty(self, now: int) -> None:
-        """Put the records that changed into the batch, and late progress when it is time."""
+        """Put the records that changed into the batch, and late progress if it is due."""
         tick = self._tick
         dirty = tick.dirty
         late = tick.late
         if tick.late_due_ms is not None and tick.late_due_ms <= now:
-            # What is left of them is still due, and goes with the next batches.
+            # The rest is still due, and goes with the next batches.
             dirty.update(dict.fromkeys(islice(late, LATE_MAX)))
         for session in dirty:
             self.write(session)
@@ -180,14 +180,14 @@ class Sessions:
         self._tick.mark(session)
 
     def receive_begun(self, session: Session, packet_id: int) -> None:
-        """An inbound QoS 2 id waits for its PUBREL from here on [MQTT-4.3.3-10]."""
+        """Note that an inbound QoS 2 id waits for its PUBREL [MQTT-4.3.3-10]."""
         session.incoming.add(packet_id)
         if session.is_stored:
             key = incoming_key(session.client_id, packet_id)
             self._tick.batch.append((INCOMING, key, b"\x01"))
 
     def receive_ended(self, session: Session, packet_id: int) -> bool:
-        """PUBREL came: the id is free. False if it was not waiting."""
+        """Free an inbound QoS 2 id at its PUBREL; False if it was not waiting."""
         if packet_id not in session.incoming:
             return False
         session.incoming.remove(packet_id)
@@ -201,7 +201,7 @@ class Sessions:
     def subscribe(self, connection: Connection, subscription: Subscription) -> bool:
         """Add or replace a subscription; True if the session did not have the filter before.
 
-        Replacing keeps the since-offset: nothing is lost or doubled [MQTT-3.8.4-3].
+        A replaced one keeps its since-offset, so no message is lost or sent twice [MQTT-3.8.4-3].
         """
         session = connection.session
         assert session is not None
@@ -209,11 +209,11 @@ class Sessions:
         if old is not None:
             subscription.since = old.since
         if subscription.share_name is not None:
-            self._subscribe_shared(connection, session, subscription, old is None)
+            self._subscribe_shared(connection, session, subscription, is_new=old is None)
         else:
             self._subscribe_stream(connection, session, subscription, old)
         session.add(subscription)
-        if old is None or not _is_told_alike(old, subscription):
+        if old is None or not _is_repeated(old, subscription):
             self._session_events.subscribed(
                 connection, session, subscription, *self._stream_of(session, subscription)
             )
@@ -226,7 +226,7 @@ class Sessions:
         return old is None
 
     def _stream_of(self, session: Session, subscription: Subscription) -> tuple[int, int]:
-        """Return what is stored for a subscription, 0 = nothing, and after which offset."""
+        """Return the stream of a subscription, 0 = none, and the offset after which it begins."""
         if subscription.share_name is not None:
             group = self._groups.find((subscription.share_name, subscription.stream_filter))
             if group is not None and group.is_stored:
@@ -250,12 +250,12 @@ class Sessions:
         held = old is not None and old.holds
         subscription.holds = session.is_stored and subscription.qos > 0
         if held and not subscription.holds and (connection.is_lagging or connection.pending):
-            subscription.holds = True  # the backlog is owed still
+            subscription.holds = True  # the session still has to get its backlog
         if subscription.holds and not held:
             subscription.since = self._log.end
-            self._hold(entry, session_holder(session.client_id), subscription.since)
+            self._add_holder(entry, session_holder(session.client_id), subscription.since)
         elif held and not subscription.holds:
-            self._let_go(entry, session_holder(session.client_id))
+            self._remove_holder(entry, session_holder(session.client_id))
         entry.live[connection] = subscription
         self._routes.changed(entry)
         connection.cursor = None
@@ -265,13 +265,14 @@ class Sessions:
         connection: Connection,
         session: Session,
         subscription: Subscription,
+        *,
         is_new: bool,
     ) -> None:
         assert subscription.share_name is not None
         group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
         if session.is_stored and is_new:
             if not group.is_stored:
-                self._hold(group.entry, group_holder(group.share_name), self._log.end)
+                self._add_holder(group.entry, group_holder(group.share_name), self._log.end)
                 self._groups.store(group)
                 self._routes.changed(group.entry)  # its messages are stored from now on
             group.stored_members += 1
@@ -309,7 +310,7 @@ class Sessions:
         if connection is not None:
             entry.live.pop(connection, None)
         if subscription.holds:
-            self._let_go(entry, session_holder(session.client_id))
+            self._remove_holder(entry, session_holder(session.client_id))
         self._routes.changed(entry)
 
     def _leave_group(
@@ -324,20 +325,20 @@ class Sessions:
         if session.is_stored:
             group.stored_members -= 1
             self._tick.dirty_groups[group] = None
-        self.end_if_deserted(group)
+        self.end_if_empty(group)
 
-    def end_if_deserted(self, group: Group) -> None:
+    def end_if_empty(self, group: Group) -> None:
         """End a shared subscription that has lost its last session."""
-        if not self._groups.is_deserted(group):
+        if not self._groups.is_empty(group):
             return
         if group.is_stored:
-            self._let_go(group.entry, group_holder(group.share_name))
+            self._remove_holder(group.entry, group_holder(group.share_name))
         self._groups.remove(group)
 
     # Streams
 
-    def _hold(self, entry: FilterEntry, holder: bytes, since: int) -> None:
-        """`holder` is owed the messages of this filter from here on."""
+    def _add_holder(self, entry: FilterEntry, holder: bytes, since: int) -> None:
+        """Store the messages of this filter for `holder` from now on."""
         if not entry.filter_id:
             entry.filter_id = self._totals.next_filter_id
             self._totals.next_filter_id += 1
@@ -347,8 +348,8 @@ class Sessions:
         key = holder_key(entry.filter_id, holder)
         self._tick.batch.append((HOLDERS, key, encode_since(since)))
 
-    def _let_go(self, entry: FilterEntry, holder: bytes) -> None:
-        """`holder` is owed nothing more of this filter. A stream without holders ends."""
+    def _remove_holder(self, entry: FilterEntry, holder: bytes) -> None:
+        """Store nothing more of this filter for `holder`; a stream without holders ends."""
         entry.holders -= 1
         assert entry.holders >= 0
         self._tick.batch.append((HOLDERS, holder_key(entry.filter_id, holder), None))
@@ -360,10 +361,10 @@ class Sessions:
         value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
         self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
 
-    # Coming and going
+    # Connections
 
     def attach(self, connection: Connection) -> None:
-        """A connected session takes part in routing from here on."""
+        """Add a connected session to routing."""
         session = connection.session
         assert session is not None
         self.live[session.client_id] = connection
@@ -374,7 +375,7 @@ class Sessions:
                 self._routes.changed(entry)
 
     def join_groups(self, connection: Connection) -> None:
-        """The session takes its share from here on: after a resume, nothing new before that."""
+        """Join the groups of a session. Call it after `Delivery.resume`: old messages go first."""
         session = connection.session
         assert session is not None
         for subscription in session.subscriptions.values():
@@ -384,7 +385,7 @@ class Sessions:
                 self._shared.hand_out_waiting(group)
 
     def detach(self, connection: Connection) -> None:
-        """A connection leaves routing; its session's state stays as it is."""
+        """Remove a connection from routing; its session's state stays as it is."""
         session = connection.session
         assert session is not None
         if session.is_stored:
@@ -408,8 +409,8 @@ class Sessions:
         connection.cursor = None
         self._tick.readers.pop(connection, None)
         if session.is_stored:
-            self._quota.parted(session)
-            self._sweep.parted(session)
+            self._quota.session_offline(session)
+            self._sweep.session_offline(session)
 
     def end(
         self,
@@ -419,11 +420,11 @@ class Sessions:
         *,
         is_found: bool = False,
     ) -> None:
-        """End a session: all its rows go with this batch, its group messages go back.
+        """End a session: delete all its rows, and give its group messages back to the group.
 
-        `connection` is its connection if it still takes part in routing. The history is told
-        `ending` (`session.history.session_events`), and if it was found past its time by its
-        client's CONNECT.
+        `connection` is its connection if that is still part of routing. `ending` says why
+        (`session.history.session_events`); `is_found` says that its client's CONNECT found it
+        expired. Both are for the history.
         """
         self._session_events.ended(session, ending, is_found=is_found)
         for subscription in list(session.subscriptions.values()):
@@ -450,6 +451,6 @@ class Sessions:
         session.is_stored = False
 
 
-def _is_told_alike(old: Subscription, new: Subscription) -> bool:
-    """Has the history nothing to tell of a SUBSCRIBE that a client repeats?"""
+def _is_repeated(old: Subscription, new: Subscription) -> bool:
+    """Does a SUBSCRIBE change nothing that the history records?"""
     return old.qos == new.qos and old.no_local == new.no_local and old.holds == new.holds

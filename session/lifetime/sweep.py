@@ -1,8 +1,8 @@
-"""How far the search for a session that still needs a generation has come.
+"""The progress of the search for a session that still needs a generation.
 
-It looks at one slice of sessions after another while clients come and go. Who goes offline behind
-it is looked at again. Must never read the store. Read next: `session.lifetime.collection`, which
-searches.
+The search looks at one slice of sessions after another while clients connect and leave. A session
+that goes offline in a part that was already searched starts it again. Must never read the store.
+Read next: `session.lifetime.collection`, which searches.
 """
 
 from session.live.subscribers import Group
@@ -12,48 +12,48 @@ from storage.log.message_log import Cursor, Generation
 
 
 class Sweep:
-    """The search for a session that still needs a generation; there is one at a time."""
+    """A search for a session that still needs a generation; there is one at a time."""
 
     def __init__(self) -> None:
-        self.generation: Generation | None = None  # None = nothing is searched for
-        self.after = b""  # key behind the last session that was looked at
-        self.groups: list[Group] | None = None  # those to be looked at; None = it begins
-        # What the session under this key (b"" = a group) is owed, where the layout has no index to
-        # say so at once.
+        self.generation: Generation | None = None  # None = no search is running
+        self.after = b""  # the next slice starts at this key
+        self.groups: list[Group] | None = None  # still to be looked at; None = not begun
+        # In a layout without an index: a search for the first message that the session with the key
+        # `searched` still has to get (b"" = a group).
         self.search: Cursor | None = None
         self.searched = b""
-        self.pin: bytes | None = None  # key of the session that was found pinning last
+        self.pin: bytes | None = None  # key of the session that stopped the last sweep
 
     def begin(self, generation: Generation) -> None:
-        """Search for whoever needs this generation."""
+        """Start a search for a session that needs this generation."""
         self.generation = generation
         self.searched = b""
-        self.begin_again()
+        self.restart()
 
-    def begin_again(self) -> None:
-        """Forget what was looked at."""
+    def restart(self) -> None:
+        """Search again from the first session."""
         self.after = b""
         self.groups = None
         self.search = None
 
     def end(self) -> None:
-        """The search is over: somebody was found, or nobody is left."""
+        """End the search: a session was found, or there is none."""
         self.generation = None
         self.search = None
 
-    def parted(self, session: Session) -> None:
-        """A stored session goes offline: a search that has passed it must look at it."""
+    def session_offline(self, session: Session) -> None:
+        """Start the search again if a session that goes offline needs the generation."""
         generation = self.generation
         if generation is None:
             return
         last = generation.last_offset
         if session.position < last or oldest_in_flight(session) <= last:
             self.pin = session.client_id.encode()
-            self.begin_again()
+            self.restart()
 
 
 def oldest_in_flight(session: Session) -> int:
-    """Return the lowest log offset that is in flight, or more than any."""
+    """Return the lowest log offset in flight, or one above all offsets."""
     return min(
         (
             entry >> REFERENCE_SHIFT

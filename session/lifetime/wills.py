@@ -1,7 +1,7 @@
-"""Wills: left at CONNECT, published when a connection ends without DISCONNECT.
+"""Wills: set at CONNECT, published when a connection ends without a normal DISCONNECT.
 
-A will waits for its delay in a row of the timers, and leaves that row in the batch that publishes
-it: it fires once, whatever crashes. Read next: `session.publish.accept`.
+A will with a delay waits in a row of the timers. The batch that publishes it also deletes that row:
+it fires once, whatever crashes. Read next: `session.publish.accept`.
 """
 
 import struct
@@ -16,11 +16,11 @@ from session.state.session import Session
 from session.state.will_record import ConnectionRecord, decode_connection, encode_connection
 from storage.tables.timers import WILL
 
-WILL_RETRY_MS: Final = 1000  # a will that cannot be stored now is tried again this much later
+WILL_RETRY_MS: Final = 1000  # when to try again a will that cannot be stored now
 
 
 class Wills:
-    """Publishes wills when their time has come."""
+    """Publishes wills when they are due."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Wills:
     def leave(
         self, session: Session, will: Will, *, is_published: bool, at_once: bool, by_client: bool
     ) -> None:
-        """A connection ended that had a will: drop it, publish it, or let it wait."""
+        """Cancel, publish or delay the will of a connection that ended."""
         if not is_published:
             self._counters.wills["cancelled"] += 1
             why = WILL_DISCONNECTED if by_client else WILL_RESUMED
@@ -52,7 +52,7 @@ class Wills:
             self.arm(session, will, self._tick.now)
 
     def arm(self, session: Session, will: Will, closed_at_ms: int) -> None:
-        """Let a will wait for its delay or the session's end, whichever comes first."""
+        """Delay a will until its delay is over or the session ends, whichever is first."""
         at_ms = closed_at_ms + will.delay_interval * 1000  # [MQTT-3.1.3-9]
         if session.expiry_due_ms:
             at_ms = min(at_ms, session.expiry_due_ms)
@@ -67,7 +67,7 @@ class Wills:
     def arm_without_session(
         self, client_id: str, record: ConnectionRecord, closed_at_ms: int
     ) -> None:
-        """Let the will of a session that a crash has ended be due at once."""
+        """Make the will of a session that a crash ended due at once."""
         assert record.will is not None
         name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
         self._due.add(self._tick.batch, closed_at_ms, WILL, name, encode_connection(record))
@@ -76,14 +76,14 @@ class Wills:
         )
 
     def resumed(self, session: Session) -> None:
-        """The session is connected again: a will of it that is not due yet is cancelled."""
+        """Cancel the waiting will of a session that is connected again; publish one that is due."""
         will_due_ms = session.will_due_ms
         waiting = self.take(session)
         if waiting is None:
             return
         if will_due_ms <= self._tick.now:
-            # It was due before the client came back, perhaps while the broker was down: only
-            # nobody had got round to it [MQTT-3.1.3-9].
+            # It was due before the client connected, perhaps while the broker was down, and has
+            # not been published yet [MQTT-3.1.3-9].
             self.fire_waiting(session, waiting, will_due_ms)
             return
         assert waiting.will is not None
@@ -108,12 +108,12 @@ class Wills:
         return None if value is None else decode_connection(value)
 
     def fire_waiting(self, session: Session, waiting: ConnectionRecord, due_ms: int) -> None:
-        """Publish a will that `take` has returned; it was due at `due_ms`."""
+        """Publish a will that `take` returned; it was due at `due_ms`."""
         assert waiting.will is not None
         self._fire(session.client_id, waiting.identity, waiting.will, session.incarnation, due_ms)
 
-    def come_due(self, name: bytes, value: bytes, due_ms: int) -> None:
-        """Fire a will whose time has come; the caller removes its entry in the same batch."""
+    def fire_due(self, name: bytes, value: bytes, due_ms: int) -> None:
+        """Publish a will that is due; the caller removes its timer row in the same batch."""
         record = decode_connection(value)
         assert record.will is not None
         client_id = name.split(b"\0")[0].decode()
@@ -124,10 +124,10 @@ class Wills:
     ) -> None:
         """Publish a will now; its deletion is in the same batch, so it fires once.
 
-        `due_ms` is what it has waited for, 0 if it has not waited.
+        `due_ms` is when it was due, 0 if it was not delayed.
         """
-        # A will on a topic of the server is refused here and not at CONNECT, like its PUBLISH:
-        # mosquitto's bridges come with one and would never connect.
+        # A will on a `$` topic is refused here and not at CONNECT: mosquitto's bridges have one and
+        # could never connect.
         is_reserved = will.topic.startswith("$")
         if is_reserved or not self._policy.may_publish(identity, client_id, will.topic):
             self._refuse(client_id, identity, will, incarnation, due_ms)
@@ -156,17 +156,16 @@ class Wills:
             self._session_events.will_fired(client_id, identity, incarnation, will, message, due_ms)
             return
         if not self._publishing.refuses_writes:
-            # A limit refuses it, not the disk. That may last for ever, and there is no publisher
-            # to be told.
+            # A limit refuses it, not the disk: this may last for ever, so do not try again.
             self._refuse(client_id, identity, will, incarnation, due_ms)
             return
         record = ConnectionRecord(identity, False, 0, 0, will, incarnation)
         at_ms = now + WILL_RETRY_MS
-        # Not the session's own will, and no other one either: a client may leave several behind.
+        # The number keeps the names of several postponed wills of one client apart.
         self._postponed += 1
         name = client_id.encode() + b"\0" + struct.pack(">QI", now, self._postponed)
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
-        if not due_ms:  # else the history knows that it waits
+        if not due_ms:  # the history knows already of one that was delayed
             self._session_events.will_delayed(client_id, identity, incarnation, will, at_ms)
 
     def _refuse(

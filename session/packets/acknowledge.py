@@ -1,6 +1,6 @@
-"""The client answers what we sent: PUBACK, PUBREC and PUBCOMP.
+"""PUBACK, PUBREC and PUBCOMP: the client acknowledges messages that the broker sent.
 
-Each ends an exchange or moves it on; what waited for the room is sent then. Read next:
+Each completes an exchange or its next step; messages that waited for room are sent then. Read next:
 `session.delivery.delivery`.
 """
 
@@ -30,7 +30,7 @@ from session.state.session import Session
 
 
 class AcknowledgeHandler:
-    """Takes the acknowledgements of what we sent."""
+    """Handles the acknowledgements of messages that the broker sent."""
 
     def __init__(
         self,
@@ -46,32 +46,32 @@ class AcknowledgeHandler:
         self._deliveries: Final = context.history.deliveries
 
     def puback(self, connection: Connection, packet: Puback) -> None:
-        """The client has the QoS 1 message, or refused it for good [MQTT-4.4.0-2]."""
+        """Complete a QoS 1 exchange: the client has the message or refused it [MQTT-4.4.0-2]."""
         session = connection.session
         assert session is not None
         entry = session.complete(packet.packet_id, AWAITING_PUBACK)
         if entry < 0:
             self._check_phase(session, packet.packet_id, PUBACK)
             return
-        self._tell_acked(connection, session, packet.packet_id, entry, packet.reason_code)
+        self._record_acked(connection, session, packet.packet_id, entry, packet.reason_code)
         self._finish(connection, session, packet.packet_id, entry)
 
     def puback_run(self, connection: Connection, run: PubackRun) -> None:
-        """The client has several QoS 1 messages."""
+        """Complete several QoS 1 exchanges."""
         session = connection.session
         assert session is not None
-        done = False
+        is_changed = False
         packet_ids: list[int] = []
         entries: list[int] = []
-        is_told = self._deliveries.is_on
+        is_recorded = self._deliveries.is_on
         try:
             for packet_id in run.packet_ids:
                 entry = session.complete(packet_id, AWAITING_PUBACK)
                 if entry < 0:
                     self._check_phase(session, packet_id, PUBACK)
                     continue
-                done = True
-                if is_told:
+                is_changed = True
+                if is_recorded:
                     packet_ids.append(packet_id)
                     entries.append(entry)
                 if entry & SOURCE_MASK:
@@ -80,24 +80,24 @@ class AcknowledgeHandler:
             if packet_ids:
                 now = self._tick.now
                 self._deliveries.acked_run(connection, session, packet_ids, entries, now)
-            if done:
-                self._go_on(connection, session)
+            if is_changed:
+                self._send_waiting(connection, session)
 
     def pubrec(self, connection: Connection, packet: Pubrec) -> None:
-        """The client has the QoS 2 message: PUBREL follows when that is durable."""
+        """Answer PUBREC with a PUBREL, which waits until the step is durable."""
         session = connection.session
         assert session is not None
         packet_id = packet.packet_id
         if packet.reason_code >= 0x80:
             entry = session.complete(packet_id, AWAITING_PUBREC)
             if entry >= 0:
-                self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
+                self._record_acked(connection, session, packet_id, entry, packet.reason_code)
                 self._finish(connection, session, packet_id, entry)
             return
         entry = session.in_flight.get(packet_id, RELEASED)
         known = session.release(packet_id)
         if known and not entry & RELEASED:
-            self._tell_acked(connection, session, packet_id, entry, packet.reason_code)
+            self._record_acked(connection, session, packet_id, entry, packet.reason_code)
         if not known:
             self._check_phase(session, packet_id, PUBREC)
         self._counters.packets_sent[PUBREL] += 1
@@ -111,7 +111,7 @@ class AcknowledgeHandler:
         self._gate.reply(connection, data, promises=session.is_stored)
 
     def pubcomp(self, connection: Connection, packet: Pubcomp) -> None:
-        """The QoS 2 exchange is over; the packet id is free."""
+        """Complete a QoS 2 exchange; its packet id is free."""
         session = connection.session
         assert session is not None
         entry = session.complete(packet.packet_id, AWAITING_PUBCOMP)
@@ -123,7 +123,7 @@ class AcknowledgeHandler:
             self._deliveries.completed(connection, session, packet.packet_id, entry, now)
         self._finish(connection, session, packet.packet_id, entry)
 
-    def _tell_acked(
+    def _record_acked(
         self,
         connection: Connection,
         session: Session,
@@ -136,7 +136,7 @@ class AcknowledgeHandler:
             self._deliveries.acked(connection, session, packet_id, entry, reason_code, now)
 
     def _check_phase(self, session: Session, packet_id: int, answer: str) -> None:
-        """Fail if a message in flight may not be answered so. An unknown id is nobody's fault."""
+        """Fail if `answer` is wrong for a message in flight. An unknown id is no error."""
         entry = session.in_flight.get(packet_id, FREE)
         phase = entry & PHASE_MASK
         if (phase, answer) not in SENDER:
@@ -148,19 +148,19 @@ class AcknowledgeHandler:
     def _finish(self, connection: Connection, session: Session, packet_id: int, entry: int) -> None:
         if entry & SOURCE_MASK:
             self._release_source(connection, session, packet_id, entry)
-        self._go_on(connection, session)
+        self._send_waiting(connection, session)
 
     def _release_source(
         self, connection: Connection, session: Session, packet_id: int, entry: int
     ) -> None:
-        """The exchange of a message from elsewhere than the session's streams is over."""
+        """Free the group's message or the mailbox copy of an exchange that ended."""
         if entry & SOURCE_MASK == FROM_GROUP:
             self._shared.acknowledged(connection, packet_id, entry)
         else:
-            self._mailbox.finished(session, entry)
+            self._mailbox.remove(session, entry)
 
-    def _go_on(self, connection: Connection, session: Session) -> None:
-        """The session made progress: remember it, and send what has waited for the room."""
+    def _send_waiting(self, connection: Connection, session: Session) -> None:
+        """Mark the session's progress, and send what has waited for room."""
         if session.is_stored:
             self._tick.mark_late(session)
         if connection.pending or connection.is_lagging or connection.resend or session.replays:

@@ -1,7 +1,7 @@
-"""Which packet of an accepted connection goes where.
+"""Calls the handler of each packet of an accepted connection.
 
-Faults of the peer are raised as `MqttError`; the engine alone turns them into a close. PUBLISH and
-runs of packets go from the engine straight to their handlers. Read next:
+Errors of the client are raised as `MqttError`; only the engine turns them into a close. PUBLISH and
+runs of packets go from the engine directly to their handlers. Read next:
 `session.packets.publish`, `session.packets.acknowledge`, `session.packets.subscribe`.
 """
 
@@ -33,7 +33,7 @@ from session.packets.subscribe import SubscribeHandler
 
 
 class Dispatcher:
-    """Hands each packet of an accepted connection to its handler."""
+    """Passes each packet of an accepted connection to its handler."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Dispatcher:
         self._disconnects: Final = disconnects
 
     def dispatch(self, connection: Connection, packet: Received) -> bool:
-        """Handle a packet; False if it is a long one, of which more is to be done."""
+        """Handle a packet; False = call again: a long one is handled in slices."""
         if connection not in self.subscriptions.under_way:
             self._counters.packets_received[packet.kind] += 1
         if isinstance(packet, Publish):
@@ -83,6 +83,6 @@ class Dispatcher:
         return True
 
     def _ping(self, connection: Connection) -> None:
-        """PINGRESP at once, whatever the disk does [MQTT-3.12.4-1]."""
+        """Answer with PINGRESP; it never waits for a commit [MQTT-3.12.4-1]."""
         self._counters.packets_sent[PINGRESP] += 1
         self._gate.send(connection, PINGRESP_BYTES)

@@ -1,8 +1,8 @@
-"""The client sends a message: PUBLISH, and PUBREL, which ends a QoS 2 exchange.
+"""PUBLISH and PUBREL: the client sends a message, and ends a QoS 2 exchange.
 
-Everything is checked first and changed then, so a packet that breaks the protocol has changed
-nothing. Which reply waits for the commit is decided here, row by row as docs/design.md lists them.
-Read next: `session.publish.accept`.
+All checks come before the first change, so a packet that breaks the protocol changes nothing. Which
+reply waits for the commit is decided here, as in the table of docs/design.md. Read next:
+`session.publish.accept`.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ from session.state.session import Session
 
 
 class PublishHandler:
-    """Takes the messages that clients send."""
+    """Handles the messages that clients send."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class PublishHandler:
         self._publish_events: Final = context.history.publishes
 
     def publish(self, connection: Connection, packet: Publish) -> None:
-        """Accept a message; it is ours once the append is durable, and acknowledged then."""
+        """Accept a message; its acknowledgement waits until the append is durable."""
         session = connection.session
         assert session is not None
         qos = packet.qos
@@ -58,7 +58,7 @@ class PublishHandler:
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
-        publication = None  # what the history is told of it, if anything
+        publication = None  # its record in the history
         if self._publish_events.is_on:
             publication = self._publish_events.received(
                 session, connection, packet.packet_id, dup=packet.dup
@@ -67,7 +67,7 @@ class PublishHandler:
             if qos > self._settings.maximum_qos:
                 raise _too_high(qos, self._settings.maximum_qos)
             if qos == 2 and packet.packet_id in session.incoming:
-                # The same message again: acknowledge, deliver nothing [MQTT-4.3.3-10].
+                # The same message again: acknowledge, do not deliver [MQTT-4.3.3-10].
                 if publication is not None:
                     publication.received_again(self._tick.now)
                 self._acknowledge(
@@ -90,7 +90,7 @@ class PublishHandler:
         retain = packet.retain
         if retain and connection.version < 5 and packet.payload:
             if self._retained.is_full_for(topic):
-                # It cannot be told, and to close would make it come back with the same message.
+                # v3.1.1 cannot be told, and after a close it would send the same message again.
                 self._counters.drop("storage_refused")
                 retain = False
         now = self._tick.now
@@ -118,9 +118,9 @@ class PublishHandler:
             )
 
     def publish_run(self, connection: Connection, run: PublishRun) -> bool:
-        """Accept messages of one topic together; False if they must come one by one.
+        """Accept messages of one topic together; False if they must be accepted one by one.
 
-        Nothing has changed then, and what is wrong with them is found where it always is.
+        Nothing has changed then; `publish` finds what is wrong with them, if anything.
         """
         session = connection.session
         assert session is not None
@@ -161,7 +161,7 @@ class PublishHandler:
         return True
 
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
-        """Return the topic of a PUBLISH with an alias, and remember the mapping."""
+        """Return the topic of a PUBLISH with an alias; keep the alias if it is new."""
         alias = packet.topic_alias
         if not alias:
             raise ProtocolError("PUBLISH without a topic or a topic alias, expected one of them")
@@ -199,10 +199,10 @@ class PublishHandler:
         publication: Publication | None,
         reason_code: int,
     ) -> None:
-        """The message was not taken. v5 is told so; v3.1.1 has no way to say it.
+        """Answer a message that was refused: v5 gets a reason code, v3.1.1 has none.
 
-        There an unauthorised message is acknowledged and dropped [MQTT-3.3.5-2], and one that could
-        not be stored gets no answer but a close: the client still has it and sends it again.
+        At v3.1.1 an unauthorised message is acknowledged and dropped [MQTT-3.3.5-2]. If a message
+        could not be stored, the connection is closed: the client still has it and sends it again.
         """
         if reason_code == reasons.NOT_AUTHORIZED:
             self._counters.drop("not_authorized")
@@ -237,7 +237,7 @@ class PublishHandler:
         *,
         is_changed: bool,
     ) -> None:
-        """Answer PUBACK or PUBREC: after the commit if there is one, never before older acks."""
+        """Answer PUBACK or PUBREC; it waits for the commit if something changed."""
         packet_id = packet.packet_id
         if packet.qos == 1:
             self._counters.packets_sent[PUBACK] += 1
@@ -260,7 +260,7 @@ class PublishHandler:
             publication.acknowledged(2, reason_code, waits=waits, now=self._tick.now)
 
     def pubrel(self, connection: Connection, packet: Pubrel) -> None:
-        """The sender let go of its message: forget the id, answer when that is durable."""
+        """Free the id of a QoS 2 exchange; the PUBCOMP waits until that is durable."""
         session = connection.session
         assert session is not None
         packet_id = packet.packet_id

@@ -1,7 +1,7 @@
-"""SUBSCRIBE and UNSUBSCRIBE: each topic filter judged on its own, in slices, answered once.
+"""SUBSCRIBE and UNSUBSCRIBE: each topic filter is checked on its own, in slices.
 
-The answer waits for the commit. Read next: `session.lifetime.repository`, which keeps
-subscriptions.
+A packet gets one answer, which waits for the commit. Read next: `session.lifetime.repository`,
+which stores subscriptions.
 """
 
 from typing import Final
@@ -22,14 +22,14 @@ from session.routing.retained import Retained
 from session.state.session import Replay, Session
 from session.state.subscription import Subscription
 
-# v3.1.1 knows one failure code in SUBACK.
+# v3.1.1 has one failure code in SUBACK.
 _V4_FAILURE: Final = 0x80
-# Topic filters of one packet that are worked off in one tick; 15 microseconds each.
+# Topic filters of one packet that are handled in one tick; 15 microseconds each.
 FILTERS_SLICE: Final = 256
 
 
 def _refused(version: int, reason_code: int, qos: int) -> int:
-    """Return the code of a refused filter. MQTT 3.1 has none: such a client is told what it wants.
+    """Return the code of a refused filter; MQTT 3.1 has none, so the requested QoS is returned.
 
     (MQTT 3.1, SUBSCRIBE: a server that does not authorise has no way to inform the client.)
     """
@@ -58,14 +58,14 @@ class SubscribeHandler:
         self._settings: Final = context.settings
         self._policy: Final = context.policy
         self._counters: Final = context.counters
-        # The reason codes so far of a long SUBSCRIBE or UNSUBSCRIBE that is not answered yet.
+        # Reason codes so far of each SUBSCRIBE or UNSUBSCRIBE that has more slices to handle.
         self.under_way: Final[dict[Connection, list[int]]] = {}
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> bool:
-        """Add subscriptions, each judged on its own; SUBACK waits for their commit.
+        """Add subscriptions, each checked on its own; SUBACK waits for their commit.
 
-        Takes one slice of them, and returns whether it was the last: else call again. To the client
-        a packet with several filters is as several packets [MQTT-3.8.4-5].
+        Handles one slice; returns False if there are more: call again then. A packet with several
+        filters has the effect of several packets [MQTT-3.8.4-5].
         """
         session = connection.session
         assert session is not None
@@ -94,11 +94,11 @@ class SubscribeHandler:
         else:
             self.under_way[connection] = codes
         for subscription, is_new in granted:
-            self._owe_retained(connection, session, subscription, is_new=is_new)
+            self._queue_retained(connection, session, subscription, is_new=is_new)
         return is_done
 
     def _check_features(self, connection: Connection, packet: Subscribe) -> None:
-        """Fail for what CONNACK has announced not to be available; v3.1.1 was not told."""
+        """Fail for a feature that CONNACK said is not available; v3.1.1 was not told."""
         settings = self._settings
         if connection.version < 5:
             return
@@ -113,7 +113,7 @@ class SubscribeHandler:
                 raise ProtocolError(f"topic filter {request.topic_filter!r}", missing)
 
     def _missing_feature(self, topic_filter: str) -> int:
-        """Return why a filter asks for what is switched off, or 0."""
+        """Return the reason code if a filter needs a feature that is switched off, or 0."""
         settings = self._settings
         if settings.wildcard_subscriptions and settings.shared_subscriptions:
             return 0
@@ -165,7 +165,7 @@ class SubscribeHandler:
             False,
         )
 
-    def _owe_retained(
+    def _queue_retained(
         self,
         connection: Connection,
         session: Session,
@@ -195,7 +195,7 @@ class SubscribeHandler:
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
         """Remove subscriptions; UNSUBACK waits for the commit.
 
-        Takes one slice of them, and returns whether it was the last: else call again.
+        Handles one slice; returns False if there are more: call again then.
         """
         session = connection.session
         assert session is not None
@@ -220,7 +220,7 @@ class SubscribeHandler:
         return True
 
     def _check_fits(self, connection: Connection, answer: Suback | Unsuback) -> None:
-        """Refuse a request whose answer the client would not take [MQTT-3.1.2-24]."""
+        """Fail if the answer would be too large for the client [MQTT-3.1.2-24]."""
         limit = connection.maximum_packet_size
         if limit and len(encode(answer, connection.version)) > limit:
             raise ProtocolError(

@@ -1,8 +1,8 @@
-"""A message is accepted: retained, stored once, and handed to everybody who is there.
+"""Accepts a message: retains it, stores it once, and delivers it to the connected sessions.
 
-Everything that one accepted message changes goes into one batch: its log rows, the retained row,
-and (through `session.delivery.live`) the packet ids of those who get it. Used by clients'
-PUBLISH, by wills and by `$SYS`. Read next: `session.delivery.live`.
+Everything that one message changes goes into one batch: its log rows, the retained row, and
+(through `session.delivery.live`) the packet ids of its receivers. Used for clients' PUBLISH, for
+wills and for `$SYS`. Read next: `session.delivery.live`.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.routing.router import Route, Router
 
-# Bytes of a stored message beside its strings and its payload, and of an index row; at the most.
+# Upper limits: bytes of a stored message without its strings and payload, and of an index row.
 RECORD_BYTES_MAX: Final = 64
 INDEX_BYTES_MAX: Final = 32
 UTF8_BYTES_MAX: Final = 4  # of one character
@@ -30,20 +30,20 @@ class Accepted:
 
     __slots__ = ("is_changed", "reason_code")
 
-    def __init__(self, reason_code: int, is_changed: bool) -> None:
+    def __init__(self, reason_code: int, *, is_changed: bool) -> None:
         self.reason_code: int = reason_code
-        self.is_changed: bool = is_changed  # has its ack to wait for a commit?
+        self.is_changed: bool = is_changed  # does its acknowledgement wait for the commit?
 
 
-REFUSED: Final = Accepted(reasons.QUOTA_EXCEEDED, False)
-UNCHANGED: Final = Accepted(reasons.SUCCESS, False)
-CHANGED: Final = Accepted(reasons.SUCCESS, True)
-UNMATCHED: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, False)
-UNMATCHED_YET: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, True)
+REFUSED: Final = Accepted(reasons.QUOTA_EXCEEDED, is_changed=False)
+UNCHANGED: Final = Accepted(reasons.SUCCESS, is_changed=False)
+CHANGED: Final = Accepted(reasons.SUCCESS, is_changed=True)
+UNMATCHED: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, is_changed=False)
+UNMATCHED_YET: Final = Accepted(reasons.NO_MATCHING_SUBSCRIBERS, is_changed=True)
 
 
 class Publishing:
-    """Accepts messages."""
+    """Accepts messages from clients, wills and the broker itself."""
 
     def __init__(
         self,
@@ -79,24 +79,24 @@ class Publishing:
 
     @property
     def refuses_writes(self) -> bool:
-        """Is new durable state refused? The disk is nearly full, or the store says no."""
+        """Is new durable state refused? The disk is nearly full, or the store refuses writes."""
         return self._health.refuses_new
 
     @property
     def is_pending(self) -> bool:
-        """Are there accepted messages that are in no batch yet?"""
+        """Are there accepted messages whose rows are in no batch yet?"""
         return self._log.is_pending
 
     @property
     def end(self) -> int:
-        """The offset of the newest message that was stored."""
+        """The offset of the newest stored message."""
         return self._log.end
 
     def accept(self, message: Message, route: Route, publication: Publication | None) -> Accepted:
-        """Take a message over, or refuse it (0x97) without having changed anything.
+        """Accept a message, or refuse it (0x97) without changing anything.
 
-        `route` is that of its topic, `publication` what the history is told of it, if anything.
-        What it changes is durable with this tick's batch.
+        `route` is that of its topic, `publication` its record in the history, None if that is off.
+        What it changes is durable with the commit of this tick's batch.
         """
         self._tick.work += 1
         to_store = message.qos > 0 or self._store_qos0
@@ -114,8 +114,8 @@ class Publishing:
             if message.retain:
                 self._tick.work += RETAIN_WORK
                 kept = self._retained.keep(message)
-                # Also if there was nothing to clear: perhaps only because it was cleared just now,
-                # and that is not durable yet.
+                # Even if there was nothing to clear: it may have been cleared by an earlier message
+                # that is not durable yet.
                 changed = True
                 if route.targets:
                     self._retained_replay.replaced(message, route.targets)
@@ -133,8 +133,8 @@ class Publishing:
             self._shared.publish(message, route.groups)
         if changed:
             return CHANGED
-        # A stored session whose end is not durable yet may have been the only one that wanted the
-        # message. A crash would bring it back, so the acknowledgement waits for that end.
+        # A stored session that matched may have just ended. A crash before that end is durable
+        # would bring it back without the message, so the acknowledgement waits for that commit.
         waits = bool(self._tick.ended or self._tick.ending)
         if route.targets or route.groups or route.filter_ids:
             return CHANGED if waits else UNCHANGED
@@ -148,7 +148,7 @@ class Publishing:
         route: Route,
         publication: Publication | None,
     ) -> Accepted | None:
-        """Take over messages that differ from `message` only in their payloads.
+        """Accept messages that differ from `message` only in their payloads.
 
         None if they have to be accepted one by one; nothing has changed then.
         """
@@ -177,7 +177,7 @@ class Publishing:
         return UNCHANGED
 
     def publish_system(self, topic: str, payload: bytes) -> None:
-        """Publish a `$SYS` message: live, and retained in memory only."""
+        """Publish a `$SYS` message; it is retained in memory only."""
         now = self._tick.now
         self._retained.set_system(Message(topic, payload, 0, True, b"", "", now, NEVER))
         route = self._routes.match(topic)
@@ -186,11 +186,11 @@ class Publishing:
             self._live.publish(live, route.targets)
 
     def route(self, topic: str) -> Route:
-        """Return who gets a topic now."""
+        """Return the receivers of a topic."""
         return self._routes.match(topic)
 
     def _has_room(self, message: Message, payloads: list[bytes], route: Route) -> bool:
-        """Are messages like this one, with these payloads, certainly below the limits?"""
+        """Are messages like this one, with these payloads, certainly within the limits?"""
         if self._settings.on_limit == "reject":
             return False
         limit = self._settings.total_bytes_max
@@ -206,7 +206,7 @@ class Publishing:
         if on_limit == "drop_oldest" or not self._quota.is_total_full():
             return False
         if on_limit == "reject" and message.qos:
-            return False  # judged before
+            return False  # `_is_over_limit` has checked it
         self._counters.drop("total_limit")
         if publication is not None:
             size = len(message.payload)

@@ -1,10 +1,10 @@
-"""What offline sessions may pin: limits per session and in total, and what happens at them.
+"""Limits of what may be stored for offline sessions, for each session and in total.
 
-`drop_oldest` and `drop_new` are decided when a session comes back: nothing is written per
-subscriber when a message arrives, so nothing can be dropped per subscriber then either; the result
-is the same. The backlog is counted in slices first. `reject` is decided at the publisher: before a
-message is stored, the deepest backlog of its streams must be below the limit. Backlogs are counted
-in the log, and again only when what was accepted since could have filled them. Read next:
+`drop_oldest` and `drop_new` are applied when a session resumes: an arriving message writes nothing
+per subscriber, so there is nothing to drop per subscriber then. The result is the same. The backlog
+is counted first, in slices. `reject` is applied to the publisher: before a message is stored, the
+deepest backlog of its streams must be below the limit. A backlog is counted in the log, and counted
+again only when the messages accepted since could have filled it. Read next:
 `session.delivery.backlog`, which applies a `Trim`, and `session.lifetime.collection`, which frees
 space.
 """
@@ -23,10 +23,10 @@ from storage.errors import CorruptRecord
 from storage.log.message_log import MessageLog, Stream
 from storage.tables.tables import HOLDERS, SESSIONS, holder_key, scan_prefix, unseal
 
-# How long a filter counts as full before its deepest reader is looked at again, broker ms. One that
-# drains is noticed this late by rejected publishers.
-VERDICT_MS: Final = 500
-BUDGETS_MAX: Final = 4096  # filters whose backlog is remembered
+# How long a filter counts as full before its deepest reader is checked again, broker ms. Publishers
+# are rejected up to this long after the reader has made progress.
+RECHECK_MS: Final = 500
+BUDGETS_MAX: Final = 4096  # filters whose budget is kept
 
 
 class _Budget:
@@ -49,17 +49,17 @@ class _Budget:
         self.messages_left = messages_left
         self.bytes_left = bytes_left
         self.holder = holder  # key of the deepest offline reader, b"" = nobody is offline
-        self.start = start  # from where on it is owed messages
-        self.was_full = False  # already when it was counted, not only since
-        self.accepted_end = 0  # offset of the newest message that was accepted against it
+        self.start = start  # the offset after which it still has to get messages
+        self.was_full = False  # was it full when it was counted, and not only later?
+        self.accepted_end = 0  # offset of the newest message counted as accepted
 
     def is_spent(self) -> bool:
-        """Would the next message be too much?"""
+        """Would the next message exceed a limit?"""
         return self.messages_left <= 0 or self.bytes_left <= 0
 
 
 class Quota:
-    """Answers, before a message is stored, whether it may be."""
+    """Says, before a message is stored, whether it may be."""
 
     def __init__(self, store: Store, log: MessageLog, settings: Settings) -> None:
         self._store: Final = store
@@ -69,10 +69,10 @@ class Quota:
         self._closed_bytes: dict[int, int] = {}  # generation -> bytes of its messages
 
     def rejects(self, route: Route, message: Message, now: int) -> bool:
-        """Is a session's backlog full that would be owed this message? Only for `reject`.
+        """Is the backlog full of an offline session that would get this message? For `reject` only.
 
-        False counts the message as accepted: a backlog grows by no more than what is accepted, so
-        it is counted in the log only when that could have filled it.
+        If False, the message counts as accepted. A backlog grows only by accepted messages, so it
+        is counted in the log again only when these could have filled it.
         """
         settings = self._settings
         if settings.on_limit != "reject":
@@ -89,21 +89,21 @@ class Quota:
             budget.accepted_end = self._log.end + 1
         return False
 
-    def parted(self, session: Session) -> None:
-        """A session goes offline; one that leaves a backlog behind was in no budget."""
+    def session_offline(self, session: Session) -> None:
+        """Forget all budgets if a session goes offline with a backlog: none has counted it."""
         if self._budgets and session.position < self._log.end:
             self._budgets.clear()
 
     def generation_closed(self, number: int, size_bytes: int) -> None:
-        """A generation takes no more messages; those it has are of this size."""
+        """Note the size of a generation that takes no more messages."""
         self._closed_bytes[number] = size_bytes
 
     def generation_dropped(self, number: int) -> None:
-        """A generation is gone with its messages."""
+        """Note that a generation and its messages are gone."""
         self._closed_bytes.pop(number, None)
 
     def is_total_full(self) -> bool:
-        """Do the stored messages fill what all of them may use together?"""
+        """Have the stored messages reached the total limit?"""
         limit = self._settings.total_bytes_max
         return bool(limit) and self.total_bytes() >= limit
 
@@ -117,20 +117,20 @@ class Quota:
             return budget
         if budget is not None and not budget.was_full:
             if budget.holder and not self._log.is_written(budget.accepted_end):
-                return budget  # counting in the log would miss what this tick accepted
+                return budget  # the log lacks the messages of this tick: do not count now
         elif budget is not None:
-            if now - budget.at_ms < VERDICT_MS:
+            if now - budget.at_ms < RECHECK_MS:
                 return budget
             budget.at_ms = now
             if self._owed_from(entry, budget.holder) == budget.start:
-                return budget  # the deepest one has not moved
+                return budget  # the deepest reader has not moved
         if len(self._budgets) >= BUDGETS_MAX:
             self._budgets.clear()
         budget = self._budgets[entry.filter_id] = self._measure(entry, now)
         return budget
 
     def _measure(self, entry: FilterEntry, now: int) -> _Budget:
-        """Find the deepest backlog of a filter, and what is left to fill it."""
+        """Find the deepest backlog of a filter, and count what fits below its limits."""
         settings = self._settings
         deepest, start = b"", 1 << 63
         for key, _ in scan_prefix(self._store, HOLDERS, holder_key(entry.filter_id, b"c")):
@@ -157,10 +157,9 @@ class Quota:
         return budget
 
     def _owed_from(self, entry: FilterEntry, holder: bytes) -> int | None:
-        """Return the offset after which an offline session is owed messages of a filter.
+        """Return the offset after which an offline session still has to get a filter's messages.
 
-        None if it is connected (then its window and queue are its limits), gone, or no reader any
-        more.
+        None if it is connected (its queue is its limit then), has ended, or has unsubscribed.
         """
         since = self._store.get(HOLDERS, holder_key(entry.filter_id, holder))
         value = self._store.get(SESSIONS, holder[1:])
@@ -169,16 +168,16 @@ class Quota:
         try:
             session = decode_session(holder[1:].decode(), unseal(value, "session"))
         except (CorruptRecord, ValueError):
-            return None  # it cannot be resumed, so nobody is owed anything
+            return None  # it cannot be resumed
         if not session.disconnected_at_ms:
             return None
         return max(int.from_bytes(since, "big"), session.position)
 
 
 def generation_size(settings: Settings) -> int:
-    """Return when a generation ends, bytes: what all may use together is several of them.
+    """Return the size at which a generation ends, bytes: at most a quarter of the total limit.
 
-    Space returns with whole generations, so a total limit means nothing without some to drop.
+    Only whole generations free space, so below a total limit there must be several.
     """
     if not settings.total_bytes_max:
         return settings.generation_size_bytes

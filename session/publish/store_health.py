@@ -1,7 +1,7 @@
-"""Whether the store takes writes, and whether new durable state is refused meanwhile.
+"""Whether the store takes writes, and whether new durable state is refused.
 
-A batch that the store refuses is kept and tried again; nothing is lost and nothing is acknowledged.
-A stall only delays. A full disk, or one below its low-water mark, also means that clients may add
+A batch that the store refuses is kept and tried again: nothing is lost, and nothing is acknowledged
+meanwhile. A stall only delays. While the disk is full or below its low-water mark, clients may add
 nothing that has to be stored. Must never write anything itself. Read next: `session.tick_writer`,
 which reports every batch here.
 """
@@ -15,31 +15,31 @@ STALL_RETRY_MS: Final = 10
 
 
 class StoreHealth:
-    """What the store said to the last batch. Only the methods change it; everybody may read it."""
+    """The store's answer to the last batch. Only the methods set the attributes."""
 
     def __init__(self) -> None:
-        # What the store said to the last batch, None if it took it. A shell may free space or
-        # reopen the store meanwhile.
+        # Why the store refused the last batch, None if it took it. A shell may free space or reopen
+        # the store then.
         self.refused_by: Recoverable | None = None
         self.retry_ms: int | None = None  # a batch was refused; when to try it again
         self.refuses_new: bool = False  # is new durable state refused?
         self._is_low = False
 
     def refused(self, refusal: Recoverable, now: int) -> None:
-        """The store has refused a batch. Nothing of it was applied."""
+        """Note that the store has refused a batch; nothing of it was applied."""
         is_stall = isinstance(refusal, WriteStalled)
         self.retry_ms = now + (STALL_RETRY_MS if is_stall else RETRY_MS)
         self.refused_by = refusal
         self._judge()
 
     def recovered(self) -> None:
-        """The store has taken a batch again."""
+        """Note that the store has taken a batch again."""
         self.retry_ms = None
         self.refused_by = None
         self._judge()
 
     def note_disk_space(self, *, is_low: bool) -> None:
-        """The disk is below its low-water mark, or above it again."""
+        """Note whether the disk is below its low-water mark."""
         self._is_low = is_low
         self._judge()
 

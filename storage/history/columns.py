@@ -1,8 +1,7 @@
-"""The flat table of the history: packed rows of many ticks spread over its columns at once.
+"""Expand packed rows of many ticks into the flat table of the history.
 
-Does what `storage.history.packed_rows.expand` does, with numpy over the words of all records
-together: runs of messages become rows of the table without a step of Python per message. Needs the
-extra `history`. Read next: `storage.history.segments`.
+Same result as `storage.history.packed_rows.expand`, with numpy over the words of all records at
+once: no Python step per message. Needs the extra `history`. Read next: `storage.history.segments`.
 """
 
 from typing import Any, Final
@@ -45,18 +44,19 @@ _TYPES: Final = {
     "bool": pa.bool_(),
     "string": pa.string(),
     "dict": pa.dictionary(pa.int32(), pa.string()),
-    # Microseconds and a zone: Spark refuses nanoseconds, and reads naive times as local ones.
+    # Microseconds with a zone: Spark refuses nanoseconds, and reads naive times as local ones.
     "time": pa.timestamp("us", tz="UTC"),
 }
 ARROW_SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS])
 
-_NONE: Final = -1  # an index of a name that is not there
+_NONE: Final = -1  # the index that means no name
 
 
 def expand_table(rows: list[Row], node: str, boot: int) -> pa.Table:
-    """Return the events of `rows`, which are of one boot and in its order, as `ARROW_SCHEMA` says.
+    """Return the events of `rows` as a table with `ARROW_SCHEMA`.
 
-    The rows have to come from `rows.unpack`, which checked them.
+    The rows must be of one boot and in order, and come from `storage.history.packed_rows.unpack`,
+    which checks them.
     """
     records = _Records(rows)
     table = _Table(records)
@@ -73,7 +73,7 @@ def expand_table(rows: list[Row], node: str, boot: int) -> pa.Table:
 
 
 class _Records:
-    """The records of many rows, column by column; msg_accepted with filters made two records."""
+    """The records of many rows, by column; a msg_accepted with filters becomes two records."""
 
     def __init__(self, rows: list[Row]) -> None:
         sizes = np.array([len(row.words) // packed.RECORD_WORDS for row in rows], np.int64)
@@ -84,11 +84,11 @@ class _Records:
 
         accepted = (words[:, 0] & 0xFF == MSG_ACCEPTED) & (words[:, 9] < 0)
         parts = 1 + accepted.astype(np.int64)
-        fans = np.flatnonzero(np.repeat(accepted, parts))[1::2]  # the second one of each
+        fans = np.flatnonzero(np.repeat(accepted, parts))[1::2]  # the second record of each pair
         columns = np.repeat(words, parts, axis=0).T.copy()
         self.row = np.repeat(row, parts)
         self.extras_at = np.repeat(extras_at, parts)
-        # Of the second ones: how many filters a message has, and where their ids are.
+        # For the second records: how many filters a message has, and where their ids are.
         self.fanout = np.zeros(len(self.row), np.int64)
         self.filters_at = np.zeros(len(self.row), np.int64)
         at = self.extras_at[fans] + ~columns[9, fans]
@@ -109,26 +109,26 @@ class _Records:
         self.names, self.who, self.text, self.text2 = _name_indexes(rows, self.row, self.words[3])
 
     def has(self, flag: int) -> Flags:
-        """Tell which records have a bit of w0."""
+        """Return which records have this bit of w0."""
         found: Flags = self.words[0] & flag != 0
         return found
 
     def bits(self, shift: int, mask: int) -> Numbers:
-        """Return a field of w0."""
+        """Return a field of w0 of every record."""
         return self.words[0] >> shift & mask
 
     def among(self, *evs: int) -> Flags:
-        """Tell which records are of one of these events."""
+        """Return which records are one of these events."""
         return np.isin(self.ev, evs)
 
 
 class _Table:
-    """Columns under construction: what is said of a record is repeated for all of its events."""
+    """Columns being built: values of a record are repeated for all of its events."""
 
     def __init__(self, records: _Records) -> None:
         self.counts = records.counts
         self.events = int(self.counts.sum())
-        self.is_plain = bool((self.counts == 1).all())  # an event a record: nothing to repeat
+        self.is_plain = bool((self.counts == 1).all())  # one event per record: nothing to repeat
         self.index = np.arange(self.events, dtype=np.int64) - self.spread(_starts(self.counts))
         self._columns: dict[str, Any] = {}
 
@@ -137,7 +137,7 @@ class _Table:
         return values if self.is_plain else np.repeat(values, self.counts)
 
     def numbers(self, name: str, values: npt.NDArray[Any], present: Flags | None = None) -> None:
-        """Add a column of one value a record, null where it is not `present`."""
+        """Add a column from one value per record, null where not `present`."""
         if present is not None and not present.any():
             return
         kind = ARROW_SCHEMA.field(name).type
@@ -147,7 +147,7 @@ class _Table:
         self.events_of(name, self.spread(values), absent)
 
     def events_of(self, name: str, values: npt.NDArray[Any], absent: Flags | None) -> None:
-        """Add a column of one value an event, null where it is `absent`."""
+        """Add a column from one value per event, null where `absent`."""
         kind = ARROW_SCHEMA.field(name).type
         if pa.types.is_timestamp(kind):
             self._columns[name] = pa.array(values, pa.int64(), mask=absent).cast(kind)
@@ -155,32 +155,32 @@ class _Table:
             self._columns[name] = pa.array(values, kind, mask=absent)
 
     def times(self, name: str, values_ms: Numbers, present: Flags | None = None) -> None:
-        """Add a column of times."""
+        """Add a column of times, given in ms per record."""
         self.numbers(name, values_ms * 1000, present)
 
     def words(self, name: str, indexes: Numbers, names: list[str]) -> None:
-        """Add a column of strings: one index a record, `_NONE` is null."""
+        """Add a column of strings from one index into `names` per record; `_NONE` is null."""
         absent = indexes == _NONE
         if absent.all():
             return
-        used = np.zeros(len(names) + 1, np.bool_)  # the last one is that of _NONE
+        used = np.zeros(len(names) + 1, np.bool_)  # the last entry is for _NONE
         used[indexes] = True
         places = (np.cumsum(used) - 1).astype(np.int32)
         words = pa.array([names[at] for at in np.flatnonzero(used[:-1])], pa.string())
         absent_events = self.spread(absent) if absent.any() else None
         which = pa.array(self.spread(places[indexes]), pa.int32(), mask=absent_events)
-        # Clients choose how long names are, 65,535 bytes each: they are never repeated per event.
+        # Clients choose names of up to 65,535 bytes, so names are never repeated per event.
         column = pa.DictionaryArray.from_arrays(which, words)
         is_coded = pa.types.is_dictionary(ARROW_SCHEMA.field(name).type)
         self._columns[name] = column if is_coded else column.dictionary_decode()
 
     def one_word(self, name: str, word: str) -> None:
-        """Add a column that says the same in every row."""
+        """Add a column with the same string in every row."""
         which = pa.array(np.zeros(self.events, np.int32))
         self._columns[name] = pa.DictionaryArray.from_arrays(which, pa.array([word]))
 
     def finish(self) -> pa.Table:
-        """Return the table; what nobody added is null."""
+        """Return the table; columns that were not added are null."""
         columns = []
         for field in ARROW_SCHEMA:
             column = self._columns.get(field.name)
@@ -189,21 +189,21 @@ class _Table:
 
 
 def _joined(parts: list[Any]) -> Numbers:
-    """Return arrays of 64-bit words as one."""
+    """Return arrays of 64-bit words joined into one."""
     if not parts:
         return np.empty(0, np.int64)
     return np.concatenate([np.frombuffer(part, np.int64) for part in parts])
 
 
 def _starts(sizes: Numbers) -> Numbers:
-    """Return where each of consecutive pieces begins."""
+    """Return where each of consecutive pieces of these sizes begins."""
     return np.cumsum(sizes) - sizes
 
 
 def _name_indexes(
     rows: list[Row], row: Numbers, w3: Numbers
 ) -> tuple[list[str], Numbers, Numbers, Numbers]:
-    """Return the distinct names of all rows, and of each record who, text and text2 in them."""
+    """Return the distinct names of all rows, and the indexes of who, text and text2 per record."""
     known: dict[str, int] = {}
     indexes = [known.setdefault(name, len(known)) for r in rows for name in r.names]
     of_row = np.array([_NONE, *indexes], np.int64)
@@ -233,7 +233,7 @@ def _add_envelope(table: _Table, records: _Records, rows: list[Row]) -> None:
             STAGES,
         ),
     ):
-        order = np.full(max(known) + 2, _NONE, np.int64)  # the last one is that of _NONE
+        order = np.full(max(known) + 2, _NONE, np.int64)  # the last entry is for _NONE
         order[list(known)] = np.arange(len(known))
         table.words(name, order[numbers], list(known.values()))
 
@@ -242,7 +242,7 @@ def _add_names(table: _Table, records: _Records) -> None:
     names, ev = records.names, records.ev
     clients: dict[str, int] = {}
     tenants: dict[str, int] = {}
-    client_of = np.full(len(names) + 1, _NONE, np.int64)  # the last one is that of _NONE
+    client_of = np.full(len(names) + 1, _NONE, np.int64)  # the last entry is for _NONE
     tenant_of = np.full(len(names) + 1, _NONE, np.int64)
     for who in np.unique(records.who).tolist():
         if who != _NONE:
@@ -264,7 +264,7 @@ def _add_names(table: _Table, records: _Records) -> None:
 
 
 def _add_flags(table: _Table, records: _Records) -> None:
-    """Add what is in w0, w1 and w2."""
+    """Add the columns from w0, w1 and w2."""
     is_retained = records.among(RETAINED_SET, RETAINED_CLEARED, RETAINED_EXPIRED)
     is_event = ~records.is_books
     session, conn = records.words[1], records.words[2]
@@ -293,7 +293,7 @@ def _add_flags(table: _Table, records: _Records) -> None:
 
 
 def _add_session_state(table: _Table, records: _Records) -> None:
-    """Add the sizes of a session, and every time that is not `ts`."""
+    """Add the sizes of a session, and all times except `ts`."""
     has_state = records.has(packed.HAS_SESSION_STATE)
     holders = np.flatnonzero(has_state)
     at = records.extras_at[holders] + ~records.words[7][holders]
@@ -310,7 +310,7 @@ def _add_session_state(table: _Table, records: _Records) -> None:
 
 
 def _add_numbers(table: _Table, records: _Records) -> None:
-    """Add what is in w4 to w9 and the same for all events of a record."""
+    """Add the columns from w4 to w9 that are the same for all events of a record."""
     books = records.is_books
     words = records.words
     has_expiry = records.has(packed.HAS_EXPIRY)
@@ -327,7 +327,7 @@ def _add_numbers(table: _Table, records: _Records) -> None:
 
 
 def _add_messages(table: _Table, records: _Records) -> None:
-    """Add what differs between the events of a record: message, stream, packet id, size."""
+    """Add the columns that differ between events of a record: message, stream, packet id, size."""
     words, extras = records.words, records.extras
     is_accepted = records.among(MSG_ACCEPTED)
     has_msg = records.has(packed.HAS_MSG)
@@ -370,7 +370,7 @@ def _add_messages(table: _Table, records: _Records) -> None:
 def _listed(
     table: _Table, records: _Records, values: Numbers, is_listed: Flags, words: Numbers
 ) -> Numbers:
-    """Return `values` with those of records whose word refers to a list taken from there."""
+    """Return `values`, replaced from the extras for records whose word refers to a list there."""
     if not is_listed.any():
         return values
     values = values.copy()

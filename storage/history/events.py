@@ -1,17 +1,17 @@
-"""The words of the session history: events, reasons, stages, and the columns of its flat table.
+"""The vocabulary of the session history: events, reasons, stages, and the columns of its table.
 
-One row says one thing that happened, in the order of (node, boot, seq), which has no holes within a
-boot. The broker appends rows in the same batch as the state they describe (`session.history`),
-packed as `storage.history.packed_rows` says; the exporter spreads them over the columns below and
-seals them in Parquet. Numbers here are on disk: they are only ever added. docs/history.md tells
-what each event means and which columns it fills.
+One row is one event, in the order of (node, boot, seq); seq has no holes within a boot. The broker
+writes rows in the same batch as the state they describe (`session.history`), packed as
+`storage.history.packed_rows` defines; the exporter expands them into the columns below and writes
+Parquet files. The numbers here are on disk: never change one, only add. docs/history.md defines
+each event and the columns it fills.
 """
 
 from typing import Final
 
 SCHEMA_VERSION: Final = 1
 
-# Events. The number is what is packed, the name is what the table shows.
+# Events: the number in packed rows, the name in the table.
 EVENTS: Final[dict[int, str]] = {
     # sessions
     1: "session_created",
@@ -105,7 +105,7 @@ CANARY_SENT: Final = 103
 CANARY_RECEIVED: Final = 104
 BOOKS: Final = 105
 
-# Who did it.
+# Who caused the event.
 ACTORS: Final[dict[int, str]] = {0: "broker", 1: "client", 2: "gc", 3: "admin", 4: "storage"}
 BROKER: Final = 0
 CLIENT: Final = 1
@@ -113,7 +113,7 @@ GC: Final = 2
 ADMIN: Final = 3
 STORAGE: Final = 4
 
-# Why, where no reason code of MQTT (below 256) says it.
+# Reasons for which MQTT has no reason code (those are below 256).
 REASONS: Final[dict[int, str]] = {
     # the end of a connection
     1001: "connection_lost",
@@ -123,7 +123,7 @@ REASONS: Final[dict[int, str]] = {
     1010: "ended_with_connection",  # its expiry interval is 0
     1011: "clean_start",
     1012: "no_expiry_left",  # DISCONNECT set the expiry interval to 0
-    1013: "replaced",  # past its time, and found by the CONNECT of its successor
+    1013: "replaced",  # expired, and removed by the CONNECT of its successor
     # a message was dropped
     1020: "queue_full",
     1021: "too_large",
@@ -134,7 +134,7 @@ REASONS: Final[dict[int, str]] = {
     1026: "storage_refused",
     1027: "max_age",
     1028: "slow_consumer",
-    1029: "unwanted",  # the session does not want it any more: unsubscribed, or No Local
+    1029: "unwanted",  # the session must not get it any more: unsubscribed, or No Local
     1030: "unsubscribed",
     # a will was cancelled, or not published
     1040: "will_disconnected",  # DISCONNECT with reason code 0x00
@@ -142,20 +142,19 @@ REASONS: Final[dict[int, str]] = {
     1042: "will_refused",
     # a gap in the history
     1050: "outbox_full",  # rows were written faster than they were exported
-    1051: "outbox_trimmed",  # rows were thrown away before anybody exported them
+    1051: "outbox_trimmed",  # rows were deleted before they were exported
     1052: "segment_lost",
     1053: "began",  # the gap begins here; its end has the count
     1054: "detail_changed",  # an operator changed the level
-    1055: "damaged",  # rows of the books that could not be read at the start
+    1055: "damaged",  # rows of the books could not be read at start
 }
 
 OUTBOX_FULL: Final = 1050
 OUTBOX_TRIMMED: Final = 1051
-# What a name that was too long looks like (`storage.history.packed_rows.shortened`): not all its
-# levels.
+# Matches a name that `storage.history.packed_rows.shortened` cut: some of its levels are missing.
 SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 
-# Stages of the books: how often, how many bytes, and which (see `check1`).
+# Stages of the books. Each has a count, bytes, and checksums of the message ids (see `check1`).
 STAGES: Final[dict[int, str]] = {
     0: "accepted",  # read from publishers, QoS 0 included; bin: the minute of acceptance
     1: "stored",  # of those, appended to the log
@@ -167,7 +166,7 @@ STAGES: Final[dict[int, str]] = {
     7: "completed",  # PUBCOMP received from a session
     8: "dropped",
     9: "expired",
-    10: "ack_owed",  # accepted at QoS 1 or 2: a PUBACK or PUBREC has to follow; bin as accepted
+    10: "ack_owed",  # accepted at QoS 1 or 2, so PUBACK or PUBREC must follow; bin as accepted
 }
 STAGE_ACCEPTED: Final = 0
 STAGE_STORED: Final = 1
@@ -181,7 +180,7 @@ STAGE_DROPPED: Final = 8
 STAGE_EXPIRED: Final = 9
 STAGE_ACK_OWED: Final = 10
 
-# Levels of detail, each with everything of those before it.
+# Levels of detail; each includes the ones before it.
 OFF: Final = 0
 SESSIONS: Final = 1  # sessions, subscriptions, wills, retained messages, the broker
 BOOKS_LEVEL: Final = 2  # and the books of every minute
@@ -189,9 +188,9 @@ SAMPLED: Final = 3  # and every event of one message in N
 FULL: Final = 4  # and every event of every message
 LEVELS: Final = ("off", "sessions", "books", "sampled", "full")
 
-# The flat table: (column, type). Types are those of Arrow: dict = dictionary<int32, string>,
-# time = timestamp[us, UTC]. Every column but those of the envelope's first line may be null.
-# Columns are only ever added, at the end.
+# The flat table: (column, type). Arrow types: dict = dictionary<int32, string>, time =
+# timestamp[us, UTC]. Only the first columns of the envelope are never null. New columns are added
+# at the end.
 COLUMNS: Final = (
     # envelope, on every row
     ("v", "int8"),
@@ -227,7 +226,7 @@ COLUMNS: Final = (
     ("clean_start", "bool"),
     ("rmax", "int32"),
     ("proto", "int8"),
-    ("subs", "int32"),  # sizes as the broker believes them
+    ("subs", "int32"),  # sizes as the broker counts them
     ("queued", "int32"),
     ("inflight", "int32"),
     # what Holdfast adds
@@ -235,15 +234,15 @@ COLUMNS: Final = (
     ("position", "int64"),  # in the log: of the session, or the end of the log
     ("subs_check", "int64"),  # sum of crc32(filter + NUL + decimal granted QoS), UTF-8
     ("no_local", "bool"),
-    ("at", "time"),  # when it counts as having happened, or will happen, if that is not `ts`
+    ("at", "time"),  # effective time, past or future, if it is not `ts`
     ("count", "int64"),
     ("msg_last", "int64"),  # last message of a range that starts at `msg`
-    ("detail", "string"),  # level in force, or words
+    ("detail", "string"),  # level in force, or free text
     # books
     ("stage", "dict"),
     ("bin", "time"),  # start of the minute
     ("total_bytes", "int64"),
-    ("check1", "int64"),  # sum of the offsets, modulo 2 ** 61; what was never stored adds 0
+    ("check1", "int64"),  # sum of the offsets, modulo 2 ** 61; messages never stored add 0
     ("check2", "int64"),  # sum of (offset modulo 2 ** 30) ** 2, modulo 2 ** 61; likewise
 )
 CHECK_BITS: Final = 61

@@ -1,9 +1,9 @@
-"""The packed rows of one tick: fixed-width records of ten signed 64-bit words, and what they mean.
+"""The packed rows of one tick: fixed-width records of ten signed 64-bit words.
 
-What `session.history.recorder` gathers while a tick runs is packed here into one value and spread
-over the columns of `storage.history.events` again. A record stands for one event, or for a run of
-them: n messages of one publisher and topic, or n messages of one connection. `expand` is the
-definition of what a record means; `storage.history.columns` does the same for many rows at once.
+Packs the events that `session.history.recorder` collects during a tick into one value, and expands
+it into the columns of `storage.history.events`. A record is one event, or a run of them: n messages
+of one publisher and topic, or n messages of one connection. `expand` defines what a record means;
+`storage.history.columns` does the same for many rows at once.
 
     w0  bits 0-7 event, 8-23 reason (books: stage), 24-27 actor, 28-29 QoS granted, 30-31 QoS
         published, 32 DUP, 33 RETAIN, 34 Session Present, 35 Clean Start, 36 No Local, 40-47
@@ -98,8 +98,8 @@ TEXT_SHIFT: Final = 20
 TEXT2_SHIFT: Final = 40
 NAMES_MAX: Final = (1 << 20) - 1  # of a row: what fits into w3; also the mask of an index
 
-# A client chooses names of up to 65,535 bytes, and every tick in which it does anything names it
-# again. What is longer than any name of a sane device is recorded as its beginning and a hash.
+# A client chooses names of up to 65,535 bytes, and each tick in which it is active stores them
+# again. A name longer than this is recorded as its beginning and a hash.
 NAME_CHARACTERS_MAX: Final = 1024
 _KEPT_CHARACTERS: Final = 256
 _HASH_BYTES: Final = 16
@@ -128,7 +128,7 @@ _INT8_MAX: Final = 2**7 - 1
 
 
 class Row:
-    """What one tick recorded, as `unpack` checked it."""
+    """The events of one tick, checked by `unpack`."""
 
     __slots__ = ("boot_ms", "events", "extras", "first_seq", "names", "now_ms", "words")
 
@@ -145,19 +145,19 @@ class Row:
         self.now_ms = now_ms  # broker time of the tick
         self.boot_ms = boot_ms  # broker time of the start
         self.first_seq = first_seq
-        self.events = events  # how many rows of the table this is
+        self.events = events  # number of rows in the table
         self.words = words
         self.extras = extras
         self.names = names
 
 
 def history_key(boot: int, first_seq: int) -> bytes:
-    """Return the key of a row: rows sort by boot, then by their first event."""
+    """Return the key of a row. Rows sort by boot, then by their first event."""
     return _KEY.pack(boot, first_seq)
 
 
 def split_history_key(key: bytes) -> tuple[int, int]:
-    """Return (boot, first seq) of a key; raises ValueError if it is none."""
+    """Return (boot, first seq) of a key; raises ValueError if it is not a key of a row."""
     if len(key) != _KEY_SIZE:
         raise ValueError(f"history key {key.hex()}: {len(key)} bytes, expected {_KEY_SIZE}")
     boot, first_seq = _KEY.unpack(key)
@@ -165,7 +165,7 @@ def split_history_key(key: bytes) -> tuple[int, int]:
 
 
 def shortened(name: str) -> str:
-    """Return a client id, user name, topic or filter as the history has it: not endless."""
+    """Return a client id, user name, topic or filter as the history stores it: cut if too long."""
     if len(name) <= NAME_CHARACTERS_MAX:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=_HASH_BYTES).hexdigest()
@@ -181,9 +181,9 @@ def pack(
     extras: list[int],
     names: list[str],
 ) -> bytes:
-    """Return the bytes of one tick's records, which stand for `events` events from `first_seq` on.
+    """Return the bytes of one tick's records, which are `events` events from `first_seq` on.
 
-    The records are taken as they are (`unpack` checks them): this runs once a tick in the broker.
+    Does not check the records (`unpack` does): this runs once a tick in the broker.
     """
     packed = array("q", words)
     packed.extend(extras)
@@ -208,7 +208,7 @@ def pack(
 
 
 def unpack(body: bytes) -> Row:
-    """Return the row of `pack`; raises ValueError for anything that does not expand."""
+    """Return the row that `pack` encoded; raises ValueError for bytes that cannot be expanded."""
     size = len(body)
     if size < _HEAD_SIZE or body[0] != _VERSION:
         raise ValueError(
@@ -240,9 +240,9 @@ def unpack(body: bytes) -> Row:
 
 
 def peek(body: bytes) -> tuple[int, int, int]:
-    """Return (broker time in ms, first seq, events) of a row, without looking at its records.
+    """Return (broker time in ms, first seq, events) of a row without reading its records.
 
-    Raises ValueError for what is no row.
+    Raises ValueError if it is not a row.
     """
     if len(body) < _HEAD_SIZE or body[0] != _VERSION:
         raise ValueError(
@@ -253,10 +253,10 @@ def peek(body: bytes) -> tuple[int, int, int]:
 
 
 def count_missing(body: bytes) -> tuple[int, int]:
-    """Return (events of the row, events before it that it says were thrown away).
+    """Return (events of the row, events before it that it reports as deleted).
 
-    When the row is thrown away itself, both are missing. No record is checked. Raises ValueError
-    for what is no row.
+    If the row itself is deleted, both are missing. Does not check the records. Raises ValueError if
+    it is not a row.
     """
     _, _, events = peek(body)
     records = _HEAD.unpack_from(body)[5]
@@ -278,7 +278,7 @@ def _numbers(data: bytes) -> "array[int]":
 
 
 def count_events(words: list[int], extras: list[int]) -> int:
-    """Return how many events the records stand for: what the next `first_seq` is ahead by."""
+    """Return how many events the records are, to add to `first_seq` for the next row."""
     events = 0
     for at in range(0, len(words), RECORD_WORDS):
         n = words[at + 5]
@@ -290,7 +290,7 @@ def count_events(words: list[int], extras: list[int]) -> int:
 
 
 def _check(row: Row) -> None:
-    """Raise ValueError unless every record expands, to as many events as the row says."""
+    """Raise ValueError unless every record can be expanded and the number of events is right."""
     events = 0
     for at in range(0, len(row.words), RECORD_WORDS):
         record = row.words[at : at + RECORD_WORDS]
@@ -306,7 +306,7 @@ def _check(row: Row) -> None:
 
 
 def _wrong_flags(w0: int) -> str:
-    """Say what keeps a w0 from having a meaning; nothing if nothing does."""
+    """Return why a w0 is invalid, "" if it is valid."""
     ev = w0 & 0xFF
     reason = w0 >> REASON_SHIFT & 0xFFFF
     if ev not in EVENTS:
@@ -329,7 +329,7 @@ def _wrong_flags(w0: int) -> str:
 
 
 def _wrong_numbers(record: "array[int]", extras: "array[int]", names: int) -> str:
-    """Say which word does not fit to its event, the extras or the names; nothing if all do."""
+    """Return which word does not fit its event, the extras or the names, "" if all do."""
     w0, n, w3, pid, w7, w9 = record[0], record[5], record[3], record[6], record[7], record[9]
     ev = w0 & 0xFF
     size = len(extras)
@@ -445,7 +445,7 @@ def _fill_books(common: dict[str, object], record: "array[int]") -> None:
 
 
 def _fill_flags(common: dict[str, object], ev: int, record: "array[int]") -> None:
-    """Fill what is in w0, w1 and w2."""
+    """Fill the columns from w0, w1 and w2."""
     w0, session, conn = record[0], record[1], record[2]
     if ev == RETAINED_SET or ev == RETAINED_CLEARED or ev == RETAINED_EXPIRED:
         common["pub"] = session or None
@@ -478,7 +478,7 @@ def _fill_flags(common: dict[str, object], ev: int, record: "array[int]") -> Non
 def _fill_numbers(
     common: dict[str, object], ev: int, record: "array[int]", extras: "array[int]"
 ) -> None:
-    """Fill what is in w4 and w7 to w9 and the same for all events of the record."""
+    """Fill the columns from w4 and w7 to w9 that are the same for all events of the record."""
     w0, w7, w8 = record[0], record[7], record[8]
     if w0 & HAS_POSITION:
         common["position"] = record[4]
@@ -505,7 +505,7 @@ def _fill_numbers(
 def _fill_message(
     flat: dict[str, object], record: "array[int]", extras: "array[int]", i: int
 ) -> None:
-    """Fill what differs between the events of one record: message, packet id, size."""
+    """Fill the columns that differ between the events of a record: message, packet id, size."""
     w0, pid, size, ids = record[0], record[6], record[7], record[9]
     if w0 & 0xFF == BOOKS:
         return

@@ -1,15 +1,15 @@
-"""The broker's state, rebuilt from what its history says happened.
+"""Rebuild the broker's state from its history.
 
-Fed with flat rows (`storage.history.packed_rows.expand`) of one node in the order of (boot, seq), a
-`Fold` holds what must be in the store after the last of them: sessions with their subscriptions and
-packet ids in flight, wills, retained messages. What the rows say of sizes (`subs`, `inflight` ...)
-is compared with what was rebuilt, and what contradicts the rows before it is a problem. The
-simulation compares a fold with the broker's disk after every crash; `holdfast history` tells people
-from it what a session had. Must never ask anything but the rows. docs/history.md defines them.
+A `Fold` is fed with flat rows (`storage.history.packed_rows.expand`) of one node in the order of
+(boot, seq). It then holds what must be in the store after the last row: sessions with their
+subscriptions and packet ids in flight, wills, retained messages. Sizes in the rows (`subs`,
+`inflight` ...) are compared with the rebuilt state; a row that contradicts the rows before it is a
+problem. The simulation compares a fold with the broker's disk after every crash; `holdfast history`
+uses it to show what a session had. Must use nothing but the rows. docs/history.md defines them.
 
-Rows of a boot that nothing follows are cut off where the disk was; the first row of the next one
-says where that was. What a fold cannot know (the history began late, or has a hole) it does not
-accuse: `Session.is_whole` and `is_complete` say how much it knows.
+After a crash the rows of the last boot end where the disk did; the first row of the next boot says
+where that was. A fold reports no problem for what it cannot know because the history began late or
+has a hole: `Session.is_whole` and `is_complete` say how much it knows.
 """
 
 from collections import deque
@@ -22,17 +22,17 @@ Flat = dict[str, object]
 EXPIRY_NEVER: Final = 0xFFFFFFFF
 ERROR_MIN: Final = 0x80  # reason codes from here on end an exchange
 REASON_CRASHED: Final = 1002  # the client was connected when the broker died
-REASON_TRIMMED: Final = 1051  # rows were thrown away: the next seq is higher
+REASON_TRIMMED: Final = 1051  # rows were deleted: the next seq is higher
 REASON_BEGAN: Final = 1053
-# Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late; a tick may take a
-# while, and the clock of a row is that of its tick.
+# Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late. The rest allows for
+# the length of a tick: all rows of a tick have its time.
 LATE_US: Final = 1_000_000
-NEVER_STORED: Final = 1 << 62  # messages from here on are no offsets
-PROBLEMS_MAX: Final = 1000  # what a broken history says of itself need not all be kept
+NEVER_STORED: Final = 1 << 62  # message ids from here on are not offsets
+PROBLEMS_MAX: Final = 1000  # further problems of a broken history are only counted
 
 
 class Held:
-    """A subscription of a session, as its last `subscribed` said."""
+    """A subscription of a session, by its last `subscribed` row."""
 
     __slots__ = ("no_local", "qos", "since", "stream")
 
@@ -44,21 +44,21 @@ class Held:
 
 
 class InFlight:
-    """What a packet id of a session stands for."""
+    """The message that a packet id of a session is used for."""
 
     __slots__ = ("at_us", "is_doubtful", "is_released", "msg", "qos", "share")
 
     def __init__(self, msg: int, qos: int, share: str, at_us: int) -> None:
         self.msg = msg  # 0 = a retained message
         self.qos = qos
-        self.share = share  # "" unless it came from a group
-        self.at_us = at_us  # of the last row about it
+        self.share = share  # "" unless it came from a shared subscription
+        self.at_us = at_us  # time of the last row about it
         self.is_released = False  # PUBREC came, PUBCOMP did not
-        self.is_doubtful = False  # the crash may have come before it, or its end, was on disk
+        self.is_doubtful = False  # a crash may have come before its begin or end was on disk
 
 
 class Will:
-    """A will that may fire."""
+    """A will that may still be published."""
 
     __slots__ = ("boot", "delay_s", "due_us", "qos", "topic")
 
@@ -66,13 +66,13 @@ class Will:
         self.topic = topic
         self.qos = qos
         self.delay_s = delay_s
-        self.boot = boot  # in which its connection was made
-        # 0 = its connection is up. It is tried again later if it cannot be published then.
+        self.boot = boot  # of its connection
+        # 0 = its connection is up. If it cannot be published when due, it is published later.
         self.due_us = 0
 
 
 class Session:
-    """A session that is there, as its rows made it."""
+    """A session, rebuilt from its rows."""
 
     __slots__ = (
         "client_id",
@@ -98,24 +98,24 @@ class Session:
         self.subscriptions: dict[str, Held] = {}  # by topic filter, `$share/..` in full
         self.in_flight: dict[int, InFlight] = {}  # by packet id
         self.expiry_s = 0
-        self.position = 0  # as its last row with one said
+        self.position = 0  # from its last row that has one
         self.conn = 0  # 0 = not connected
         self.conn_boot = 0
         self.disconnected_us = 0  # 0 = connected
-        self.is_stored = True  # False: it cannot outlive its connection
-        self.is_whole = True  # False: it began before the rows, or they have a hole since
+        self.is_stored = True  # False: it ends with its connection
+        self.is_whole = True  # False: it began before the first row, or rows are missing since
         self.knows_messages = True  # False: rows about messages are missing since it began
-        self.seen_in_boot = 0  # the last boot with a row that proves it was in the store
+        self.seen_in_boot = 0  # the last boot with a row that shows it was in the store
 
     def subs_check(self) -> int:
-        """Return the sum over the subscriptions that `subs_check` of a row has to be."""
+        """Return the value that `subs_check` of a row must have for these subscriptions."""
         return sum(
             crc32(f"{topic_filter}\0{held.qos}".encode())
             for topic_filter, held in self.subscriptions.items()
         )
 
     def settle_doubts(self, *, keep: bool) -> None:
-        """Take what is doubtful for being in flight, or not."""
+        """Decide all doubtful packet ids: keep them as in flight, or drop them."""
         for packet_id, entry in list(self.in_flight.items()):
             if entry.is_doubtful:
                 entry.is_doubtful = False
@@ -123,30 +123,31 @@ class Session:
                     del self.in_flight[packet_id]
 
     def forget_unsent(self) -> None:
-        """Something new is sent: what is in flight was re-sent before, so what was not, is not.
+        """Drop doubtful packet ids that were not re-sent, because a new message is sent now.
 
-        Of what is released only PUBREL is sent again, which has no row.
+        On resume everything in flight is re-sent first, so what was not re-sent is not in flight.
+        Released ones stay: only their PUBREL is sent again, which has no row.
         """
         for packet_id, entry in list(self.in_flight.items()):
             if entry.is_doubtful and not entry.is_released:
                 del self.in_flight[packet_id]
 
     def in_flight_range(self) -> tuple[int, int]:
-        """Return how many packet ids are in flight, at least and at most."""
+        """Return (least, most) packet ids that can be in flight."""
         doubtful = sum(entry.is_doubtful for entry in self.in_flight.values())
         return len(self.in_flight) - doubtful, len(self.in_flight)
 
 
 class Fold:
-    """What a history says the state is."""
+    """The state that a history describes."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}  # by client_id
-        # By client_id and incarnation: those of connections that are up, and those that wait. One
-        # may be left behind by its session, if the broker could not take it when it was due.
+        # By client_id and incarnation: wills of present connections and delayed wills. A will may
+        # outlive its session, if the broker could not publish it when it was due.
         self.wills: dict[tuple[str, int], list[Will]] = {}
         self.retained: dict[str, int] = {}  # topic -> when its message was accepted, us
-        self.end = 0  # the greatest offset of the log that any row names
+        self.end = 0  # the greatest log position in any row
         self.boot = 0
         self.last_seq: dict[int, int] = {}  # by boot
         self.is_complete = False  # are all sessions of the broker known?
@@ -154,11 +155,11 @@ class Fold:
         self.is_clean = False  # was `shutdown` the last row?
         self._knows_messages = False
         self._now_us = 0
-        self._incarnation_max = 0  # of all sessions there were: they only grow
-        self._stored_before = 0  # sessions that the present boot has to find
+        self._incarnation_max = 0  # of all sessions so far; incarnations only grow
+        self._stored_before = 0  # sessions that the present boot must find
         self._problems: list[str] = []
         self._problems_more = 0
-        # Exchanges that ended lately: a crash may bring them back.
+        # Exchanges that ended recently: after a crash they may be in flight again.
         self._ended: deque[tuple[int, Session, int, InFlight]] = deque()
         self._feeders: Final[dict[str, Callable[[Flat], None]]] = {
             "session_created": self._created,
@@ -191,7 +192,7 @@ class Fold:
         }
 
     def feed(self, flat: Flat) -> None:
-        """Take the next row: every column of `events.COLUMNS`, None where it is null."""
+        """Process the next row: every column of `events.COLUMNS`, None where it is null."""
         event = str(flat["ev"])
         boot, seq = _number(flat, "boot"), _number(flat, "seq")
         if event != "boot":
@@ -211,15 +212,15 @@ class Fold:
         self.end = max(self.end, _number(flat, "position"))
 
     def problems(self) -> list[str]:
-        """Return what contradicts what was said before, a sentence each, in the order of rows."""
+        """Return the contradictions in the history, a sentence each, in the order of rows."""
         if self._problems_more:
             return [*self._problems, f"and {self._problems_more} more"]
         return list(self._problems)
 
-    # What rows have to follow on
+    # Order of rows, boots and crashes
 
     def _follow(self, flat: Flat, boot: int, seq: int) -> None:
-        """Notice a hole before a row."""
+        """Check that the row follows the last one without a hole."""
         if boot != self.boot:
             if self.boot:
                 self._say(flat, f"boot {boot} does not begin with `boot`")
@@ -252,7 +253,7 @@ class Fold:
         self._stored_before = len(self.sessions)
 
     def cut_off(self) -> None:
-        """The broker ended with the last row: what reaches the disk late may not have done so."""
+        """Mark as doubtful what may not have reached the disk, because the broker ended here."""
         crash_us = self._now_us
         if not self.is_clean:
             for session in self.sessions.values():
@@ -262,13 +263,13 @@ class Fold:
         self._ended.clear()
 
     def _doubt(self, session: Session, crash_us: int) -> None:
-        """The crash may have come before late QoS 1 deliveries were in the session's record."""
+        """Mark recent QoS 1 deliveries: a crash may have come before they were on disk."""
         for entry in session.in_flight.values():
             if entry.qos == 1 and entry.at_us >= crash_us - LATE_US:
                 entry.is_doubtful = True
 
     def _bring_back(self, crash_us: int) -> None:
-        """The crash may have come before the last ends of exchanges were in the record."""
+        """Put back recently ended exchanges: a crash may have come before the end was on disk."""
         for at_us, session, packet_id, entry in self._ended:
             current = self.sessions.get(session.client_id)
             if at_us >= crash_us - LATE_US and current is session and session.is_stored:
@@ -282,7 +283,7 @@ class Fold:
                 self._say(flat, f"session {session.incarnation} of {client_id!r} is gone")
                 del self.sessions[client_id]
             elif session.conn and session.conn_boot != self.boot:
-                self._say(flat, f"{client_id!r} is connected still, of boot {session.conn_boot}")
+                self._say(flat, f"{client_id!r} is still connected, of boot {session.conn_boot}")
         if self.is_complete and _number(flat, "count") != self._stored_before:
             self._say(flat, f"found {flat['count']} sessions, not {self._stored_before}")
         for (client_id, _), wills in self.wills.items():
@@ -298,7 +299,7 @@ class Fold:
                 self._forget_messages(session)
 
     def _lose_track(self) -> None:
-        """There is a hole: what was rebuilt may be wrong from here on."""
+        """Mark the rebuilt state as uncertain, because rows are missing."""
         self.is_complete = self.knows_retained = False
         for session in self.sessions.values():
             session.is_whole = False
@@ -326,7 +327,7 @@ class Fold:
         return session
 
     def _find(self, flat: Flat) -> Session:
-        """Return the session that a row is about; one that nobody knew yet if need be."""
+        """Return the session that a row is about; create it if it is unknown."""
         session = self.sessions.get(_text(flat, "client_id"))
         if session is None:
             if self.is_complete:
@@ -344,7 +345,7 @@ class Fold:
         return session
 
     def _compare(self, flat: Flat, session: Session) -> None:
-        """Compare what a row says of a session's sizes with what was rebuilt."""
+        """Compare a session's sizes in a row with the rebuilt state."""
         session.position = _number(flat, "position")
         if session.is_whole:
             subs, check = len(session.subscriptions), session.subs_check()
@@ -356,7 +357,7 @@ class Fold:
                 )
         count = _number(flat, "inflight")
         if not session.knows_messages:
-            # Nothing is in flight now, and all that happens from here on is told.
+            # Nothing is in flight now, and rows about messages are complete from here on.
             session.knows_messages = self._knows_messages and count == 0
             return
         least, most = session.in_flight_range()
@@ -426,7 +427,7 @@ class Fold:
         del self.sessions[session.client_id]
 
     def _compare_at_end(self, flat: Flat, session: Session) -> None:
-        """Compare the sizes; the position is that of the log."""
+        """Compare the sizes; the position in the row is that of the log, not the session."""
         position = session.position
         self._compare(flat, session)
         session.position = position
@@ -485,7 +486,7 @@ class Fold:
             if current is not None:
                 self._say(flat, f"packet id {packet_id} is message {current.msg}")
         elif current is not None and (current.msg, current.qos) != (message, qos):
-            if not current.is_doubtful:  # else the disk has the one that had the id before
+            if not current.is_doubtful:  # else an earlier message has the id on disk
                 self._say(flat, f"packet id {packet_id} is message {current.msg}")
             current = None
         elif current is None and session.knows_messages:
@@ -526,10 +527,10 @@ class Fold:
             self._say(flat, f"packet id {packet_id} does not wait for PUBCOMP")
 
     def _dropped(self, flat: Flat) -> None:
-        """A message is owed no more, and not in flight if it was."""
+        """Remove a message that is owed no more from what is in flight."""
         session = self.sessions.get(_text(flat, "client_id"))
         if session is None or session.incarnation != _number(flat, "session"):
-            return  # a publisher's message, or one of a session that has just ended
+            return  # the message of a publisher, or of a session that has just ended
         if flat["pid"]:
             session.in_flight.pop(_number(flat, "pid"), None)
             return
@@ -560,7 +561,7 @@ class Fold:
             self._say(flat, "no will was armed")
 
     def _will_gone(self, flat: Flat) -> None:
-        """A will was published, or never will be; `at` is what it has waited for."""
+        """Remove a will that was published or cancelled; `at` is when it was due."""
         wills = self._wills_of(flat)
         at_us = _number(flat, "at")
         found = [
@@ -568,7 +569,7 @@ class Fold:
             for will in wills
             if will.topic == flat["topic"] and (will.due_us > 0) is (at_us > 0)
         ]
-        # One that could not be published when it was due has waited longer than it was told to.
+        # A will that could not be published when due was published later than its due time.
         exact = [will for will in found if will.due_us == at_us]
         if found:
             wills.remove((exact or found)[0])

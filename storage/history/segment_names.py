@@ -1,10 +1,10 @@
-"""The files of the exported history: what a segment is called, and which ones there are.
+"""The file names of the exported history: naming segments and listing them.
 
     DIRECTORY/date=2026-11-21/hour=21/NODE-00000007-0000000000000001-0000000000500000.parquet
 
-Date and hour (UTC) are those of the first event. The name alone says what is exported already, so
-nothing here needs more than file names; pyarrow is for `storage.history.segments`. Names that are
-none of ours are not looked at.
+Date and hour (UTC) are those of the first event. The names alone show what is exported already, so
+this module reads no file and needs no pyarrow (`storage.history.segments` does). Other file names
+are ignored.
 """
 
 import os
@@ -23,7 +23,7 @@ HOUR: Final = re.compile(r"hour=([01]\d|2[0-3])")
 
 
 class SegmentName:
-    """What the name of a segment says: events `first_seq` to `last_seq` of a boot of a node."""
+    """The parts of a segment's name: events `first_seq` to `last_seq` of a boot of a node."""
 
     __slots__ = ("boot", "first_seq", "last_seq", "node", "path")
 
@@ -38,14 +38,14 @@ class SegmentName:
 def segment_path(
     directory: Path, node: str, boot: int, first_seq: int, last_seq: int, *, first_ms: int
 ) -> Path:
-    """Return where a segment belongs whose first event was at `first_ms` (ms since 1970)."""
+    """Return the path of a segment whose first event was at `first_ms` (ms since 1970)."""
     moment = datetime.fromtimestamp(first_ms // 1000, UTC)
     name = f"{node}-{boot:0{BOOT_DIGITS}}-{first_seq:0{SEQ_DIGITS}}-{last_seq:0{SEQ_DIGITS}}"
     return directory / f"date={moment:%Y-%m-%d}" / f"hour={moment:%H}" / (name + SUFFIX)
 
 
 def parse_name(path: Path) -> SegmentName | None:
-    """Return what the name of a file says, None if it is no segment's."""
+    """Return the parts of a file's name, None if it is not a segment's."""
     found = NAME.fullmatch(path.name)
     if found is None:
         return None
@@ -54,27 +54,30 @@ def parse_name(path: Path) -> SegmentName | None:
 
 
 def hours(directory: Path, *, newest_first: bool = False) -> Iterator[Path]:
-    """Yield the folders of hours in order of time; nothing for a directory that is not there."""
+    """Yield the folders of hours in order of time; nothing if the directory does not exist."""
     for date in _folders(directory, DATE, newest_first):
         if _is_day(date.name.removeprefix("date=")):
             yield from _folders(date, HOUR, newest_first)
 
 
 def names_in(hour: Path, node: str | None = None) -> list[SegmentName]:
-    """Return the segments (of one node) in the folder of an hour, in the order of their events."""
+    """Return the segments in the folder of an hour, ordered by node, boot and first event.
+
+    With `node`, only those of that node.
+    """
     found = [parse_name(hour / name) for name in _listed(hour)]
     segments = [each for each in found if each is not None and node in (None, each.node)]
     return sorted(segments, key=lambda each: (each.node, each.boot, each.first_seq))
 
 
 def segment_names(directory: Path, node: str | None = None) -> Iterator[SegmentName]:
-    """Yield every segment (of one node) by its hour, and by boot and events within it."""
+    """Yield every segment, or those of `node`, by hour and within it as `names_in`."""
     for hour in hours(directory):
         yield from names_in(hour, node)
 
 
 def newest_boot(directory: Path, node: str) -> int:
-    """Return the last boot of `node` that has a segment, 0 = none has."""
+    """Return the last boot of `node` that has a segment, 0 if none has."""
     for hour in hours(directory, newest_first=True):
         segments = names_in(hour, node)
         if segments:
@@ -83,9 +86,9 @@ def newest_boot(directory: Path, node: str) -> int:
 
 
 def last_exported(directory: Path, node: str, boot: int) -> int:
-    """Return the last event of a boot that is in a segment, 0 = none is.
+    """Return the seq of the last event of a boot that is in a segment, 0 if there is none.
 
-    Broker time never goes back, so the newest folder with segments of the boot has it.
+    Broker time never goes back, so it is in the newest folder with segments of the boot.
     """
     for hour in hours(directory, newest_first=True):
         segments = names_in(hour, node)

@@ -1,8 +1,8 @@
-"""Segments: the sealed Parquet files of the history, and what their footers promise.
+"""Segments: the Parquet files of the exported history, and their footers.
 
-A segment holds events of one node, boot and hour without a hole, and appears complete and durable
-under its name (`storage.history.segment_names`) or not at all: writing the same events again
-replaces it. One process at a time writes or removes segments in a directory. Needs the extra
+A segment holds events of one node, boot and hour without a hole. It appears under its name
+(`storage.history.segment_names`) complete and durable, or not at all; writing the same events again
+replaces it. Only one process at a time may write or remove segments in a directory. Needs the extra
 `history`.
 """
 
@@ -27,17 +27,17 @@ from storage.history.events import SCHEMA_VERSION
 from storage.history.segment_names import SegmentName, hours, names_in, parse_name, segment_path
 from storage.local import failpoint
 
-EVENTS_MAX: Final = 500_000  # of a segment: about 10 MB, and 1 GB of memory while it is audited
+EVENTS_MAX: Final = 500_000  # per segment: about 10 MB, and 1 GB of memory while it is audited
 HOUR_US: Final = 3_600_000_000
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
-_UNFINISHED: Final = ".unfinished"  # after a leading dot, which readers of Parquet folders skip
-# What rises by one from event to event takes a fraction of the space as differences: 0.4 to 1.1
-# bytes an event instead of 3.5, and no more time.
+_UNFINISHED: Final = ".unfinished"  # with a leading dot: readers of Parquet folders skip the file
+# Columns that grow by one from event to event take 0.4 to 1.1 bytes an event as differences instead
+# of 3.5, and no more time.
 _DIFFERENCES: Final = ("seq", "msg", "order", "pid")
-# Names are written once, however many and long: beyond the usual 1 MiB of them, Parquet would
-# write them out with every event. The rows of one segment have no more than 64 MiB or so.
+# Names are written once, however many and long: beyond the default of 1 MiB Parquet would repeat
+# them with every event. The rows of one segment have at most about 64 MiB of names.
 _NAMES_BYTES_MAX: Final = 1 << 30
 _META: Final = "holdfast."
 
@@ -45,12 +45,12 @@ Segment = SegmentName
 
 
 class SegmentError(Exception):
-    """A segment cannot be written, read or removed: one line that names the file."""
+    """A segment cannot be written, read or removed; the text is one line that names the file."""
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What a segment says about itself, without its events."""
+    """The metadata of a segment."""
 
     schema: int
     node: str
@@ -62,9 +62,9 @@ class Footer:
 
 
 def split_for_segments(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the events of a table in pieces that can each be a segment.
+    """Split a table of events into pieces that can each be a segment.
 
-    A piece ends at `EVENTS_MAX` events, at the hour, and where the seq or the boot does not go on.
+    A piece ends at `EVENTS_MAX` events, at a new hour or boot, and at a hole in the seq.
     """
     if table.num_rows == 0:
         return
@@ -74,10 +74,10 @@ def split_for_segments(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Segment:
-    """Write events of one boot and hour, without a hole, as one segment: durable on return.
+    """Write events of one boot and hour, without a hole, as one segment. Durable on return.
 
-    Raises `SegmentError` when the file system refuses. The segment may be there or not then, never
-    a part of it, and the same events can be written again.
+    Raises `SegmentError` when the file system refuses; then the segment is complete or absent, and
+    the same events can be written again.
     """
     assert table.num_rows > 0
     assert table.schema.equals(ARROW_SCHEMA), "columns other than ours"
@@ -112,7 +112,7 @@ def write_segment(directory: Path, table: pa.Table, node: str, boot: int) -> Seg
             failpoint.hook(failpoint.HISTORY_AFTER_RENAME)
         _sync_folder(folder)
     except (OSError, pa.ArrowException) as problem:
-        with suppress(OSError):  # what is left is dropped when its hour is over
+        with suppress(OSError):  # a remaining file is removed when its hour is over
             unfinished.unlink()
         raise SegmentError(f"history segment {path}: {_reason(problem)}") from problem
     return segment
@@ -131,9 +131,9 @@ def _write(table: pa.Table, file: Any, meta: dict[str, str]) -> None:
 
 
 def read_footer(path: Path) -> Footer:
-    """Return what a segment says about itself; raises `SegmentError` unless it is one, and whole.
+    """Return the metadata of a segment; raises `SegmentError` unless it is a complete segment.
 
-    Of a file that was cut off nothing can be read: the footer is at its end.
+    A truncated file cannot be read at all: the footer is at the end.
     """
     try:
         metadata = pq.read_metadata(path)
@@ -156,27 +156,27 @@ def read_footer(path: Path) -> Footer:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is in a directory of segments, and what is wrong with it."""
+    """The contents of a directory of segments, and the problems found."""
 
-    problems: list[str]  # in words, a line each; none if all is well
+    problems: list[str]  # a line of text each
     segments: int
-    events: int  # by the names
+    events: int  # by the file names
     boots: int  # of all nodes
     nodes: int
 
 
 def verify(directory: Path, *, thorough: bool = False) -> list[str]:
-    """Return what is wrong with the segments of a directory, in words; nothing if all is well."""
+    """Return the problems with the segments of a directory, one line of text each."""
     return survey(directory, thorough=thorough).problems
 
 
 def survey(directory: Path, *, thorough: bool = False) -> Survey:
-    """Look at every segment of a directory. Raises `SegmentError` if it cannot be listed.
+    """Check every segment of a directory. Raises `SegmentError` if it cannot be listed.
 
-    Names, footers and whether the seqs of a boot are all there, once; `thorough` reads every event
-    and the checksums of their pages, too (Parquet has none for its headers). The first segments of
-    a node may have been removed by age: nothing before the oldest that is there counts as missing.
-    One that the retention removes meanwhile is no problem.
+    Checks names, footers, and that each seq of a boot is there exactly once. `thorough` also reads
+    every event and the checksums of the pages (Parquet has none for its headers). Segments of a
+    node may have been removed by age, so nothing before the oldest one counts as missing. A segment
+    that the retention removes during the check is no problem.
     """
     problems: list[str] = []
     named: list[Segment] = []
@@ -192,7 +192,7 @@ def survey(directory: Path, *, thorough: bool = False) -> Survey:
             if not found or path.exists():
                 named.append(segment)
                 problems += found
-        elif path.name[0] not in "._":  # or readers of the directory pass it over
+        elif path.name[0] not in "._":  # readers of the directory skip such names
             problems.append(f"{path}: not a name of a segment")
     named.sort(key=lambda each: (each.node, each.boot, each.first_seq, each.last_seq))
     return Survey(
@@ -205,7 +205,7 @@ def survey(directory: Path, *, thorough: bool = False) -> Survey:
 
 
 def check(segment: Segment, *, thorough: bool = False) -> list[str]:
-    """Return what is wrong with one segment: whether it is whole, and what its name says."""
+    """Return the problems with one segment: whether it is complete and agrees with its name."""
     try:
         footer = read_footer(segment.path)
         found = list(_disagreements(segment, footer))
@@ -217,11 +217,11 @@ def check(segment: Segment, *, thorough: bool = False) -> list[str]:
 
 
 def drop_older(directory: Path, node: str, keep_days: int, now_ms: int) -> list[Segment]:
-    """Remove segments of `node` of hours that ended more than `keep_days` ago; return them.
+    """Remove segments of `node` for hours that ended more than `keep_days` ago; return them.
 
-    `keep_days` 0 keeps all of them. What a crash left unfinished in an hour that is over goes, too.
-    Nodes may share a directory, each with its own time to keep: what is another's stays. `now_ms`
-    is broker time, as the times of the events. Raises `SegmentError`.
+    `keep_days` 0 keeps all of them. Unfinished files of a crash are removed once their hour is
+    over. Nodes may share a directory, each with its own `keep_days`: files of others stay. `now_ms`
+    is broker time, like the times of the events. Raises `SegmentError`.
     """
     removed: list[Segment] = []
     try:
@@ -238,7 +238,7 @@ def drop_older(directory: Path, node: str, keep_days: int, now_ms: int) -> list[
 
 
 def _empty(folder: Path, node: str) -> list[Segment]:
-    """Remove what is the node's in the folder of an hour, and folders that are empty then."""
+    """Remove the node's files from the folder of an hour, and folders that are then empty."""
     removed = names_in(folder, node)
     for path in [segment.path for segment in removed] + _unfinished(folder, node):
         path.unlink()
@@ -246,14 +246,14 @@ def _empty(folder: Path, node: str) -> list[Segment]:
         try:
             empty.rmdir()
         except OSError as problem:
-            if problem.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another node's
+            if problem.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # not ours alone
                 raise
             break
     return removed
 
 
 def _unfinished(folder: Path, node: str) -> list[Path]:
-    """Return what a crash of the node's broker has left in the folder of an hour."""
+    """Return the unfinished files of the node in the folder of an hour."""
     found = []
     for path in folder.glob(f".*{_UNFINISHED}"):
         segment = parse_name(path.with_name(path.name[1:].removesuffix(_UNFINISHED)))
@@ -267,7 +267,7 @@ def _numbers(table: pa.Table, name: str) -> Any:
 
 
 def _cuts(table: pa.Table) -> list[int]:
-    """Return where a table goes on in another hour or boot, or not with the next seq."""
+    """Return the rows at which a new hour or boot begins, or the seq has a hole before."""
     seq, boot = _numbers(table, "seq"), _numbers(table, "boot")
     hour = _numbers(table, "ts") // HOUR_US
     is_cut = (np.diff(seq) != 1) | (np.diff(boot) != 0) | (np.diff(hour) != 0)
@@ -276,7 +276,7 @@ def _cuts(table: pa.Table) -> list[int]:
 
 
 def _counts(table: pa.Table) -> dict[str, int]:
-    """Return how many events of each kind a table has."""
+    """Return the number of events of each kind in a table."""
     counted = pc.value_counts(table.column("ev").combine_chunks()).to_pylist()
     return {pair["values"]: pair["counts"] for pair in counted}
 
@@ -302,7 +302,7 @@ def _disagreements(segment: Segment, footer: Footer) -> Iterator[str]:
 
 
 def _damage(segment: Segment, footer: Footer) -> Iterator[str]:
-    """Read every event of a segment, and say where it is not what the footer promises."""
+    """Read every event of a segment; yield the differences from the footer."""
     try:
         with pq.ParquetFile(segment.path, page_checksum_verification=True) as file:
             table = file.read()
@@ -317,7 +317,7 @@ def _damage(segment: Segment, footer: Footer) -> Iterator[str]:
 
 
 def _seq_problems(segments: list[Segment]) -> Iterator[str]:
-    """Say which events of a boot are in no segment, or in two; segments in their order."""
+    """Yield which events of a boot are in no segment, or in two; `segments` must be sorted."""
     before: Segment | None = None
     end = 0  # of the boot so far
     for segment in segments:
@@ -353,8 +353,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _reason(problem: Exception) -> str:
-    """Return the first line of what an error says."""
-    if isinstance(problem, FileExistsError):  # of a folder: a file has its name
+    """Return the first line of an error's text."""
+    if isinstance(problem, FileExistsError):  # a file has the name of the folder to create
         return f"{problem.filename}: not a directory"
     text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
     return (text or type(problem).__name__).splitlines()[0]

@@ -1,14 +1,14 @@
-"""The committer: the one thread that syncs, and says what is durable.
+"""The committer: the one thread that syncs, and reports what is durable.
 
-The event loop writes a batch a tick and never waits for a disk. It tells the committer the serial
-of what it has written; while one sync runs, further ticks are written, and the next sync covers
-them all. So a sync is shared by everything that came in during the one before, with no timer.
+The event loop writes one batch per tick and never waits for a disk. It hands the committer the
+serial of each batch it has written. While one sync runs further batches are written, and the next
+sync covers them all: group commit without a timer.
 
-Must never report a serial before a sync that began after its request has returned, and never report
-anything after a sync has failed: a second fdatasync may return success for data that is gone. Must
-never touch the engine: `on_durable` runs on this thread and is to be marshalled by the shell. Read
-next: `storage.local.rocks` (why the sync has its own thread), `storage.local.watermark`,
-`storage.local.heartbeat_file`.
+Must never report a serial before a sync that began after its request has returned. Must never
+report anything after a failed sync: a second fdatasync may return success for data that is gone.
+Must never touch the engine: `on_durable` runs on this thread, the caller hands it to the event
+loop. Read next: `storage.local.rocks` (why the sync has its own thread),
+`storage.local.watermark`, `storage.local.heartbeat_file`.
 """
 
 import time
@@ -28,16 +28,19 @@ OS: Final = "os"
 INTERVAL: Final = "interval"
 
 WATERMARK_INTERVAL_S: Final = 1.0
-# A sync refused because the disk is full is asked for again this often; the loop meanwhile waits
-# for space and reopens the store.
+# How often a sync is tried again while the disk is full; meanwhile the loop waits for space and
+# reopens the store.
 RETRY_INTERVAL_S: Final = 0.1
 INTERVAL_MS_MAX: Final = 60_000
 STOP: Final = -1
-WAKE: Final = 0  # no serial: there is something else to do
+WAKE: Final = 0  # no serial, only a heartbeat to write
 
 
 def parse_durability(text: str) -> tuple[str, int]:
-    """Return the mode and interval (ms, 0 unless the mode is `interval`) that a setting names."""
+    """Return (mode, interval in ms) of a setting; the interval is 0 unless the mode is `interval`.
+
+    Raises `ValueError`.
+    """
     if text in (FSYNC, OS):
         return text, 0
     mode, _, interval = text.partition(":")
@@ -51,15 +54,15 @@ def parse_durability(text: str) -> tuple[str, int]:
 
 
 class Committer:
-    """Makes serials durable, in groups. Its thread runs from construction to `close`.
+    """Make serials durable, in groups. Its thread runs from construction to `close`.
 
     `durability` says when a serial (from 1 on) counts as durable: `fsync`, after a sync that covers
-    it; `os`, at once, because the write has reached the operating system (a power cut may take it);
-    `interval:MS`, at once, with a sync every MS milliseconds (a power cut may take the last MS).
+    it; `os`, at once, because the operating system has it (a power cut may lose it); `interval:MS`,
+    at once, with a sync every MS milliseconds (a power cut may lose the last MS).
 
-    `on_durable(serial)` means every serial up to this one. It is called on the committer's thread
-    in `fsync` and from inside `request` otherwise. `on_failure(error)` is called at most once, on
-    the committer's thread, and nothing is reported durable after it; the process must end.
+    `on_durable(serial)` covers every serial up to this one. It is called on the committer's thread
+    with `fsync` and inside `request` otherwise. `on_failure(error)` is called at most once, on the
+    committer's thread; nothing is reported durable after it, and the process must end.
     """
 
     def __init__(
@@ -73,15 +76,15 @@ class Committer:
         durable_sequence: Callable[[], int] | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """Start the thread. `durable_sequence` is the store's, and goes with `watermark`.
+        """Start the thread. With `watermark`, `durable_sequence` is that of the store.
 
-        `pulse` belongs to the thread until `close` has returned.
+        Only the thread may use `pulse` until `close` has returned.
         """
         assert (watermark is None) == (durable_sequence is None)
         self.mode, self.interval_ms = parse_durability(durability)
         self.failure: StorageError | None = None
         self.syncs = 0  # completed
-        self.sync_seconds = 0.0  # their durations added up
+        self.sync_seconds = 0.0  # sum of their durations
         self.sync_seconds_last = 0.0
         self._store: Final = store
         self._on_durable: Final = on_durable
@@ -89,7 +92,7 @@ class Committer:
         self._watermark: Final = watermark
         self._sequence: Final = durable_sequence
         self._pulse: Final = pulse
-        self._alive_ms = 0  # broker time of the newest sign of life asked for
+        self._alive_ms = 0  # broker time of the newest heartbeat requested
         self._marked_at = time.monotonic()
         self._is_closing = False
         self._requests: Final[SimpleQueue[int]] = SimpleQueue()
@@ -106,23 +109,23 @@ class Committer:
             self._on_durable(serial)
 
     def alive(self, broker_ms: int) -> None:
-        """Note, beside the store, that the broker lives at this time: the store takes no heartbeat.
+        """Write a heartbeat to the file beside the store: the store itself accepts none now.
 
-        Durable soon after, where the file system lets it.
+        Durable soon after the call, unless the file system refuses.
         """
         self._alive_ms = broker_ms
         self._requests.put(WAKE)
 
     def fail(self, error: StorageError) -> None:
-        """Report nothing from now on: a write has failed for good. Does not call `on_failure`."""
+        """Report nothing more, because a write has failed for good. Does not call `on_failure`."""
         self.failure = error
         self._requests.put(STOP)
 
     def close(self) -> None:
         """Make everything written so far durable, in every mode, and end the thread. Idempotent.
 
-        Returns when the thread has ended; the store may be closed then. With a full disk it gives
-        up at once. Never raises: what failed has been told to `on_failure`.
+        Returns when the thread has ended; then the store may be closed. Gives up at once if the
+        disk is full. Never raises: errors go to `on_failure`.
         """
         self._is_closing = True
         self._requests.put(STOP)
@@ -131,8 +134,8 @@ class Committer:
     # --- the thread ---
 
     def _run(self) -> None:
-        # Shell boundary: whatever goes wrong on this thread, the loop must hear of it, because it
-        # would otherwise wait for ever for its replies.
+        # Shell boundary: every error on this thread is reported to the loop, which would otherwise
+        # wait for ever.
         try:
             if self.mode == INTERVAL:
                 self._run_interval()
@@ -176,7 +179,7 @@ class Committer:
             self._mark(force=False)
 
     def _next_group(self, timeout: float | None) -> tuple[int, bool]:
-        """Wait for a request and take all there are; return the greatest serial, and "stop"."""
+        """Wait for a request, take all of them, return (greatest serial, whether to stop)."""
         serial, stop = 0, False
         requests = self._requests
         try:
@@ -192,19 +195,19 @@ class Committer:
             return serial, stop
 
     def _write_pulse(self) -> None:
-        """Write the newest sign of life that was asked for, if there is one."""
+        """Write the newest heartbeat requested, if there is one."""
         pulse, alive_ms = self._pulse, self._alive_ms
         if pulse is None or alive_ms in (0, pulse.broker_ms):
             return
         try:
             pulse.write(alive_ms)
         except Recoverable:
-            return  # even this needs space here: the next one is tried
+            return  # this file system needs space even for this: try with the next heartbeat
 
     def _sync(self, serial: int) -> int:
-        """Sync, as soon as that is possible; return the serial it covers, at least `serial`.
+        """Sync, retrying while the disk is full; return the serial it covers, at least `serial`.
 
-        Returns 0 when the thread is to end: closed while the disk was full, or told to `fail`.
+        Returns 0 when the thread must end: closed while the disk was full, or after `fail`.
         """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.AFTER_WRITE_BEFORE_SYNC)
@@ -213,7 +216,7 @@ class Committer:
             try:
                 self._store.sync()
             except Recoverable:
-                # What is requested meanwhile was written before the next try, which will cover it.
+                # Requests that arrive now were written before the next try, so it covers them.
                 if self._is_closing:
                     return 0
                 later, _ = self._next_group(RETRY_INTERVAL_S)
@@ -226,7 +229,7 @@ class Committer:
         return 0
 
     def _watermark_wait(self) -> float | None:
-        """Return how long to wait for a request before the watermark is due, None for ever."""
+        """Return the seconds to wait for a request until the watermark is due, None = no limit."""
         if self._watermark is None or self._sequence is None:
             return None
         if self._watermark.sequence >= self._sequence():
@@ -243,7 +246,7 @@ class Committer:
             self._marked_at = now
 
     def _final(self) -> None:
-        """Leave nothing un-synced behind, whatever the mode."""
+        """Sync what is written, in every mode."""
         try:
             self._store.sync()
         except Recoverable:

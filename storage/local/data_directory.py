@@ -1,7 +1,7 @@
-"""The data directory: made private, locked against a second broker, and where what lies in it.
+"""The data directory: its lock against a second broker, its mode, and the paths in it.
 
-Whatever is wrong with it ends in one `StorageError` whose text an operator can act on. Must hold
-the lock from before the database is opened until after it is closed.
+Every problem with it raises one `StorageError` whose text an operator can act on. The lock must be
+held from before the database is opened until after it is closed.
 """
 
 import errno
@@ -17,9 +17,9 @@ class DataDirectory:
     """A locked data directory."""
 
     def __init__(self, path: str | Path) -> None:
-        """Create the directory (0700) if need be and lock it.
+        """Create the directory (mode 0700) if it is missing and lock it.
 
-        Raises `StoreBusy` when another process has it, `StorageError` when it cannot be used.
+        Raises `StoreBusy` when another process holds it, `StorageError` when it cannot be used.
         """
         self.path: Final = Path(path)
         self.database: Final = self.path / "db"
@@ -49,7 +49,7 @@ class DataDirectory:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
         except OSError:
-            pass  # a full disk: the process id is only for the message above
+            pass  # disk full: the process id serves only the message above
 
     def close(self) -> None:
         """Unlock. Idempotent. The lock file stays: deleting it would race with the next holder."""
@@ -59,7 +59,7 @@ class DataDirectory:
 
 
 def is_in_use(path: str | Path) -> bool:
-    """Tell whether a process holds the data directory at this moment; creates nothing."""
+    """Return whether a process holds the data directory now; creates nothing."""
     try:
         file = os.open(Path(path) / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

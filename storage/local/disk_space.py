@@ -1,9 +1,9 @@
-"""Room on the disk: stop taking things in before RocksDB runs out, and a ballast for when it did.
+"""Disk space: the low-water mark, and a ballast file for when the disk is full.
 
-Below the low-water mark the broker refuses new durable state and keeps serving the rest. If RocksDB
-meets a full disk all the same (somebody else filled it), deleting the ballast file gives it room to
-open again and to write down what sessions acknowledge. Must never delete or write anything but the
-ballast. Read next: `storage.local.rocks.RocksStore.reopen`.
+Below the low-water mark the broker refuses new durable state and keeps serving the rest. If the
+disk fills up all the same (another program filled it), deleting the ballast gives RocksDB room to
+open again and to record what sessions acknowledge. Must never write or delete any other file.
+Read next: `storage.local.rocks.RocksStore.reopen`.
 """
 
 import os
@@ -13,21 +13,22 @@ from typing import Final
 from storage.errors import Recoverable, Unrecoverable
 from storage.limits import RESERVE_BYTES
 
-# The default mark: what RocksDB may still need, and at least a twentieth of the disk.
+# The default mark is this share of the disk, and at least what RocksDB may still need.
 FREE_PERCENT: Final = 5
-# Taking in again needs this much more than the mark, so that one message cannot toggle it.
+# Hysteresis: accepting resumes at the mark plus mark / RESUME_FRACTION, so that one message cannot
+# toggle it.
 RESUME_FRACTION: Final = 8
 
 
 class Space:
-    """Watches the file system that holds the data directory."""
+    """Watch the file system that holds the data directory."""
 
     def __init__(
         self, ballast: str | Path, *, ballast_bytes: int, low_water_bytes: int | None = None
     ) -> None:
-        """`ballast` is the file's path, on the disk to be watched; 0 bytes: no ballast.
+        """`ballast` is the path of the file, on the disk to watch; with 0 bytes there is none.
 
-        `low_water_bytes` is the mark itself, 0 for never; None for max(RESERVE_BYTES, 5 %).
+        `low_water_bytes` is the mark, 0 for no mark, None for max(RESERVE_BYTES, 5 % of the disk).
         """
         self.ballast: Final = Path(ballast)
         self.ballast_bytes: Final = ballast_bytes
@@ -35,28 +36,28 @@ class Space:
         self._low_water_bytes: Final = low_water_bytes
 
     def free_bytes(self) -> int:
-        """Return what an unprivileged process may still write."""
+        """Return the bytes an unprivileged process may still write."""
         disk = os.statvfs(self.ballast.parent)
         return disk.f_bavail * disk.f_frsize
 
     def low_water_bytes(self) -> int:
-        """Return the mark."""
+        """Return the low-water mark in bytes."""
         if self._low_water_bytes is not None:
             return self._low_water_bytes
         disk = os.statvfs(self.ballast.parent)
         return max(RESERVE_BYTES, disk.f_blocks * disk.f_frsize * FREE_PERCENT // 100)
 
     def has_ballast(self) -> bool:
-        """Return whether the ballast is there in full."""
+        """Return whether the ballast exists in full size."""
         try:
             return self.ballast.stat().st_size >= self.ballast_bytes
         except FileNotFoundError:
             return self.ballast_bytes == 0
 
     def check(self) -> bool:
-        """Look at the disk; return whether new durable state is to be refused.
+        """Check the disk; return whether new durable state must be refused.
 
-        To be called once a second. Puts the ballast back once there is room for it and the mark.
+        Call it once a second. Restores the ballast once there is room for it and the mark.
         """
         mark = self.low_water_bytes()
         resume = mark + mark // RESUME_FRACTION
@@ -67,7 +68,7 @@ class Space:
         return self.is_low
 
     def create_ballast(self) -> bool:
-        """Reserve the ballast's blocks; return False, and reserve nothing, if there is no room."""
+        """Allocate the ballast; return False, with nothing allocated, if there is no room."""
         if self.has_ballast():
             return True
         try:
@@ -84,9 +85,9 @@ class Space:
         return True
 
     def release_ballast(self) -> bool:
-        """Give the ballast's room back to the disk; return whether there was any. Idempotent.
+        """Delete the ballast; return whether it existed. Idempotent.
 
-        To be called when the store raised `Recoverable` for want of space.
+        Call it when the store raised `Recoverable` for lack of space.
         """
         try:
             self.ballast.unlink()
@@ -98,5 +99,5 @@ class Space:
 
 
 def is_full(error: Recoverable) -> bool:
-    """Return whether `error` is a want of space (and not a write stall)."""
+    """Return whether `error` means a full disk (and not a write stall)."""
     return "No space left" in str(error)

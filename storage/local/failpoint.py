@@ -1,8 +1,8 @@
 """Named places where a test can kill the process: `HOLDFAST_FAILPOINT=name[:count]`.
 
-The process gets SIGKILL when the place is reached for the count-th time (the first by default). The
-places are named after the danger they open: a crash there must lose nothing that was acknowledged.
-Costs one attribute look-up while no failpoint is armed.
+The process gets SIGKILL when the place is reached for the count-th time (the first by default). A
+crash at any of these places must lose nothing that was acknowledged. Costs one attribute look-up
+while no failpoint is armed.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Final
 BEFORE_WRITE: Final = "before_write"
 AFTER_WRITE_BEFORE_SYNC: Final = "after_write_before_sync"
 AFTER_SYNC_BEFORE_REPLY: Final = "after_sync_before_reply"
-# Of the export of the history, in its order: in the process that writes the segments, then in the
-# broker. A crash there must neither lose nor repeat a row of the history.
+# The history export, in order: first the process that writes segments, then the broker. A crash
+# there must neither lose nor repeat a row of the history.
 HISTORY_BEFORE_SEGMENT: Final = "history_before_segment"
 HISTORY_BEFORE_RENAME: Final = "history_before_rename"
 HISTORY_AFTER_RENAME: Final = "history_after_rename"
@@ -29,7 +29,7 @@ HISTORY: Final = (
 )
 NAMES: Final = (BEFORE_WRITE, AFTER_WRITE_BEFORE_SYNC, AFTER_SYNC_BEFORE_REPLY, *HISTORY)
 
-# What `reach` does with a name, or None: nothing. A test in the same process may set its own.
+# Called with the name of each place that is reached, unless None. A test may set its own.
 hook: Callable[[str], None] | None = None
 
 
@@ -54,7 +54,7 @@ def arm(spec: str) -> None:
 
 
 def disarm() -> None:
-    """Let every place be passed again."""
+    """Disarm every failpoint."""
     global hook
     hook = None
 

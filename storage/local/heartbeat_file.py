@@ -1,10 +1,10 @@
-"""A sign of life for when the database takes no heartbeat: broker time, in a file beside it.
+"""The heartbeat file: broker time in a file beside the database, for when the disk is full.
 
-A crash is dated by the last sign of life, and sessions that were connected expire from there. The
-heartbeat row is one, but a full disk may refuse it for hours. This file was written in full once,
-so it can be rewritten in place then; where a file system needs space even for that (it copies on
-write), the sign is missing, and the crash is dated early by as long. Must not be written by the
-event loop: it syncs. Read next: `storage.local.committer`, which writes it,
+A crash is dated by the last heartbeat, and sessions that were connected expire counting from there.
+The heartbeat row is in the database, where a full disk may refuse it for hours. This file is
+allocated in full once and then rewritten in place. A copy-on-write file system needs space even for
+that; then the heartbeat is missing and the crash is dated too early by that time. Must not be
+written by the event loop: it syncs. Read next: `storage.local.committer`, which writes it,
 `storage.time.broker_clock`.
 """
 
@@ -18,13 +18,13 @@ from storage.local.slot_file import Slots
 from storage.local.slot_file import decode as decode_slot
 from storage.local.slot_file import encode as encode_slot
 
-SLOT: Final = struct.Struct(">8sQQ")  # magic, number of the sign, broker time; crc32 after it
+SLOT: Final = struct.Struct(">8sQQ")  # magic, write count, broker time; crc32 after it
 MAGIC: Final = b"HFPULSE1"
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class Pulse:
-    """The last sign of life that is not in the database."""
+    """The last heartbeat outside the database."""
 
     def __init__(self, path: str | Path) -> None:
         """Open or create the file. Raises `Unrecoverable` when that fails."""
@@ -32,9 +32,10 @@ class Pulse:
         self._count, self.broker_ms = self._slots.numbers or (0, 0)  # broker_ms 0 = never written
 
     def write(self, broker_ms: int) -> None:
-        """Note that the broker lives at this time, durably on return. Syncs.
+        """Write broker time. Syncs; durable on return.
 
-        Raises `Recoverable` where even this needs space, `Unrecoverable` when the disk is failing.
+        Raises `Recoverable` when the file system has no space even for this, `Unrecoverable` when
+        the disk is failing.
         """
         try:
             self._slots.write(self._count + 1, broker_ms)
@@ -55,6 +56,6 @@ def encode(count: int, broker_ms: int) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, int] | None:
-    """Return (count, broker_ms) of a slot, or None if it was never or not completely written."""
+    """Return (count, broker_ms) of a slot, or None if it was never or only partly written."""
     found = decode_slot(SLOT, MAGIC, slot)
     return None if found is None else (found[0], found[1])

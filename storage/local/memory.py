@@ -1,10 +1,9 @@
-"""A store in memory that forgets, at a crash, what was not synced: the disk of the simulation.
+"""A store in memory that loses at a crash what was not synced: the disk of the simulation.
 
-It keeps RocksDB's contract and nothing more: a batch is atomic, a crash keeps a prefix of the
-batches that holds at least everything up to the last completed sync, and creating or dropping a
-family is durable at once, even when batches written before it are lost. Must never do I/O. Read
-next: `storage.local.rocks`, the real one; `tests/storage/test_stores.py` runs the same calls on
-both.
+It keeps the contract of RocksDB and nothing more: a batch is atomic; a crash keeps a prefix of the
+batches, at least up to the last completed sync; creating or dropping a family is durable at once,
+even when batches written before it are lost. Must never do I/O. Read next: `storage.local.rocks`;
+`tests/storage/test_stores.py` runs the same calls on both.
 """
 
 from bisect import bisect_left, insort
@@ -15,7 +14,7 @@ from storage.api import Batch, Change, Row
 from storage.errors import Recoverable, StorageError, Unrecoverable
 
 # Synced entries kept in the log before they are folded into the durable image. Bounds the memory of
-# a long run; a simulated world is far shorter and never pays for folding.
+# a long run; simulated worlds are far shorter and never fold.
 LOG_MAX: Final = 20_000
 
 CREATE: Final = 0
@@ -43,7 +42,7 @@ class Rows:
 
 
 class MemoryStore:
-    """A `Store` in memory with a log of what a crash may take, and knobs to make it fail."""
+    """A `Store` in memory with a log of what a crash may lose, and knobs to make it fail."""
 
     __slots__ = (
         "_base",
@@ -65,11 +64,11 @@ class MemoryStore:
     def __init__(self, families: Iterable[str] = ()) -> None:
         names = list(families)
         self._families: dict[str, Rows] = {family: Rows() for family in names}
-        # What is on disk without the log, and the log since then. Both are only read by `crash`.
+        # The folded durable image, and the log since then. Only `crash` reads them.
         self._base: dict[str, Rows] = {family: Rows() for family in names}
         self._log: list[Entry] = []
         self._durable = 0  # entries of the log that a completed sync covers
-        self._base_durable = 0  # entries folded away so far; tokens count from the very start
+        self._base_durable = 0  # entries folded so far; tokens count these too
         self._dead: StorageError | None = None
         self._fault: StorageError | None = None
         self._fault_call = 0
@@ -128,9 +127,9 @@ class MemoryStore:
     # --- writing ---
 
     def write(self, batch: Batch) -> None:
-        """Apply `batch` atomically; a crash forgets it unless a later sync completes.
+        """Apply `batch` atomically; a crash loses it unless a later sync completes.
 
-        Raises what a knob says; then nothing of the batch was applied.
+        Raises the error that a knob sets; then nothing of the batch was applied.
         """
         self.io_calls += 1
         if (
@@ -147,7 +146,7 @@ class MemoryStore:
         self.sequence_number += 1
 
     def sync_begin(self) -> int:
-        """Start a sync and return its token: it will cover every write up to now."""
+        """Start a sync that covers every write up to now, and return its token."""
         self.io_calls += 1
         if self._dead is not None:
             raise self._dead
@@ -160,7 +159,7 @@ class MemoryStore:
         return self._base_durable + len(self._log)
 
     def sync_end(self, token: int) -> None:
-        """Complete the sync that returned `token`: what it covers now survives every crash."""
+        """Complete the sync with this token: what it covers survives every crash."""
         assert token <= self._base_durable + len(self._log), "token of another store"
         self._durable = max(self._durable, token - self._base_durable)
         if self._durable > LOG_MAX:
@@ -199,15 +198,16 @@ class MemoryStore:
 
     @property
     def unsynced(self) -> int:
-        """The number of batches a crash may forget: what `crash(keep)` can choose from."""
+        """Return how many batches a crash may lose; `keep` of `crash` is at most this."""
         return sum(type(entry) is list for entry in self._log[self._durable :])
 
     def crash(self, keep: int | None = None) -> "MemoryStore":
-        """Return the store a restart would find; this one is not changed.
+        """Return the store that a restart would find; this one does not change.
 
         It has every batch up to the last completed sync and the first `keep` batches after that
-        (None: none of them, a power cut; `unsynced`: all of them, kill -9). Families are as they
-        are now, because creating and dropping one is durable at once. All knobs are reset.
+        (None: none of them, as after a power cut; `unsynced`: all of them, as after kill -9).
+        Families are as now, because creating and dropping one is durable at once. All knobs are
+        reset.
         """
         families = {name: rows.copy() for name, rows in self._base.items()}
         left = keep or 0
@@ -229,7 +229,7 @@ class MemoryStore:
         return store
 
     def fail_at_call(self, call: int, error: StorageError) -> None:
-        """Raise `error` from the call that makes `io_calls` equal to `call`, whatever it is."""
+        """Raise `error` from whichever call makes `io_calls` equal to `call`."""
         self._fault_call = call
         self._fault = error
 

@@ -1,14 +1,14 @@
 """RocksDB as the broker's store: the only module that knows rocksdict.
 
 rocksdict 0.3.29 has hazards (`tests/storage/local/test_rocks_hazards.py` shows each one), so this
-module keeps to a small part of it: raw mode, explicit options for every family, un-synced `write`
-with `no_slowdown`, `flush_wal(True)` as the only sync, `RdictIter` with `status()` as the only
-iterator. It must never use a synced write (it holds the GIL for the whole fdatasync), snapshots,
-iterator bounds, or `items`, `keys` and `values` (they end silently at corruption), and it must
-never let a rocksdict object out: one live handle keeps the database and its LOCK open.
+module uses a small part of it: raw mode, explicit options for every family, un-synced `write` with
+`no_slowdown`, `flush_wal(True)` as the only sync, `RdictIter` with `status()` as the only iterator.
+It must never use a synced write (holds the GIL for the whole fdatasync), snapshots, iterator
+bounds, or `items`, `keys` and `values` (end silently at corruption). It must never hand out a
+rocksdict object: one live handle keeps the database and its LOCK open.
 
-One thread owns a store and calls everything; only `sync` and `durable_sequence` belong to another
-(the committer's), and may run while the owner reads and writes. Any other thread has `scan_aside`.
+One thread owns a store and makes all calls, except `sync` and `durable_sequence`: those are the
+committer's and may run while the owner reads and writes. Other threads may call only `scan_aside`.
 """
 
 import gc
@@ -36,23 +36,23 @@ from storage.api import Batch, Row
 from storage.errors import Recoverable, StorageError, StoreBusy, Unrecoverable, WriteStalled
 from storage.local import failpoint
 
-# RocksDB's own family, which cannot be dropped. It holds one row, ours: every batch counts itself
-# there, so that an opened database knows how many it holds. RocksDB's sequence number does not
-# tell: once a family is dropped, recovery forgets the numbers of changes that were only in it.
+# RocksDB's own family, which cannot be dropped. It holds one row of ours: the number of batches,
+# which every batch increments. RocksDB's sequence number cannot serve: once a family is dropped,
+# recovery forgets the numbers of changes that were only in it.
 DEFAULT: Final = "default"
 SEQUENCE_KEY: Final = b"sequence"
 
 # rocksdict has no setter for some of these (track_and_verify_wals_in_manifest,
-# memtable_protection_bytes_per_key), but reads RocksDB's options file. So all of them are written
-# down here, in that file's form, and rocksdict is told to load it. What is not named has RocksDB's
-# default. The ones that decide about durability:
-# - kTolerateCorruptedTailRecords: a torn tail is what a crash leaves; a flipped bit before it makes
-#   opening fail, where the default (point in time) would drop what follows and say nothing.
+# memtable_protection_bytes_per_key), but reads RocksDB's options file. So all options are written
+# in the form of that file and loaded from it. Options not named have RocksDB's default. Those that
+# matter for durability:
+# - kTolerateCorruptedTailRecords: a crash leaves a torn tail, which is accepted; a flipped bit
+#   before it makes opening fail. The default (point in time) would silently drop what follows.
 # - track_and_verify_wals_in_manifest: a log that is missing or short makes opening fail.
-# - avoid_flush_during_recovery stays false: what a crash left un-synced in the log becomes a synced
-#   table at open, so that nothing a restarted broker has read can be lost to a power cut later.
-# - memtable_protection: a bit that flips in memory is found before it is on disk.
-# A stop of writes is an error for us (`no_slowdown`), so the slow-down mark is close to the stop.
+# - avoid_flush_during_recovery stays false: un-synced log contents become a synced table at open,
+#   so that no power cut can take back what a restarted broker has read.
+# - memtable_protection: a bit flipped in memory is detected before it reaches the disk.
+# Stopped writes are an error here (`no_slowdown`), so the slow-down mark is close to the stop mark.
 OPTIONS: Final = f"""\
 [Version]
   rocksdb_version=9.8.4
@@ -92,29 +92,29 @@ OPTIONS: Final = f"""\
   cache_index_and_filter_blocks=true
   pin_l0_filter_and_index_blocks_in_cache=true
 """
-# For an operator who accepts a loss: keep what is before the damage. Only where that is a state the
-# broker has been in: a log that is missing or short before the live one is still refused, because
-# newer batches are in tables already, and there would be a hole before them.
+# For an operator who accepts a loss: keep the batches before the damage. A log that is missing or
+# short before the live one is still refused: newer batches are already in tables, so the result
+# would have a hole and be a state the broker was never in.
 SALVAGE_OPTIONS: Final = OPTIONS.replace(
     "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
 )
-# Without this file beside it rocksdict would load the options in pickling mode.
+# Without this file rocksdict would load the options in pickling mode.
 CONFIG_FILE: Final = "rocksdict-config.json"
 RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
 
-# A table in which half of 4,096 neighbours are tombstones is compacted soon: a queue leaves its
-# tombstones at the place where the next scan starts (200,000 of them cost a seek 154 ms).
+# A table in which half of 4,096 neighbouring entries are tombstones is compacted soon: a queue
+# leaves its tombstones where the next scan starts (a seek over 200,000 of them took 154 ms).
 TOMBSTONE_WINDOW: Final = 4096
 TOMBSTONES: Final = 2048
 
 WAL_SUFFIX: Final = ".log"
-LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # the name of a write-ahead log in an error's text
+LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
 
-# Opening again needs room for the contents of the logs as tables, and this much for all else.
+# Reopening writes the logs' contents out as tables and needs this much space besides.
 REOPEN_BYTES: Final = 4 * limits.MIB
 PROBE_BYTES: Final = 64 * 1024
 
-# rocksdict raises bare exceptions; the text is all there is to tell them apart.
+# rocksdict raises bare exceptions: only their text tells them apart.
 NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
@@ -124,8 +124,8 @@ COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 class RocksStore:
     """A `Store` in one RocksDB directory.
 
-    Opening recovers: whatever the write-ahead log holds is on disk, synced, when the constructor
-    returns. Raises `StoreBusy` when another handle has it, `Unrecoverable` when it is damaged,
+    Opening recovers: everything in the write-ahead log is durable when the constructor returns.
+    Raises `StoreBusy` when another handle holds it, `Unrecoverable` when it is damaged,
     `Recoverable` when there is no space to open it.
     """
 
@@ -137,12 +137,12 @@ class RocksStore:
         read_only: bool = False,
         accept_data_loss: bool = False,
     ) -> None:
-        """Open `path`, creating it and the required `families` if need be.
+        """Open `path`, creating it and the required `families` if they are missing.
 
         `read_only` is for tools: it takes no LOCK and changes nothing in `path`.
         `accept_data_loss` opens a database with a damaged log at the last batch before the damage,
-        if no newer batch is in a table already; it is an operator's decision, and the watermark
-        tells what it costs.
+        unless a newer batch is already in a table. Only an operator may decide that; the watermark
+        then reports how many batches are lost.
         """
         self.path: Final = Path(path)
         self.read_only: Final = read_only
@@ -151,7 +151,7 @@ class RocksStore:
         self._cache: Final = Cache(limits.CACHE_BYTES)
         self._write_options: Final = WriteOptions()
         self._write_options.no_slowdown = True
-        # Held by whoever flushes the log or replaces the handle: rocksdict refuses to close while
+        # Held while flushing the log or replacing the handle: rocksdict refuses to close while
         # another thread is in `flush_wal` ("Already borrowed").
         self._lock: Final = threading.Lock()
         self._database: Rdict | None = None
@@ -161,7 +161,7 @@ class RocksStore:
         self._durable_sequence = 0
         self._sequence = 0
         self._space_error: Recoverable | None = None  # the last write met a full disk
-        self._write_dead: StorageError | None = None  # why no write can succeed on this handle
+        self._write_dead: StorageError | None = None  # why no write can succeed any more
         with self._lock:
             self._open()
 
@@ -191,7 +191,7 @@ class RocksStore:
     ) -> list[Row]:
         """Return at most `count` rows with start <= key < stop in ascending key order.
 
-        A point-in-time view: what is written meanwhile is not in it.
+        A point-in-time view: it does not contain writes made during the scan.
         """
         rows: list[Row] = []
         iterator = None
@@ -211,7 +211,7 @@ class RocksStore:
                 rows.append((key, value_of()))
                 count -= 1
                 step()
-            # An iterator that meets damage is merely not valid any more; only status() says why.
+            # At damage an iterator only becomes invalid; status() raises the reason.
             iterator.status()
         except Exception as error:
             raise self._failure("scan", error) from None
@@ -221,10 +221,10 @@ class RocksStore:
         return rows
 
     def scan_aside(self, family: str, start: bytes, stop: bytes, *, count: int) -> list[Row]:
-        """Do what `scan` does, for a thread that does not own the store.
+        """Scan from a thread that does not own the store; otherwise as `scan`.
 
-        Waits for a sync that is under way, and a sync for it: ask for few rows at a time. Raises
-        `StorageError` when the store is closed.
+        It and `sync` wait for each other, so ask for few rows at a time. Raises `StorageError` when
+        the store is closed.
         """
         with self._lock:
             return self.scan(family, start, stop, count=count)
@@ -254,9 +254,9 @@ class RocksStore:
     def write(self, batch: Batch) -> None:
         """Apply `batch` atomically; visible on return, durable after a later `sync`.
 
-        On return it is in the operating system's hands: it survives the end of this process, not a
-        power cut. Raises `Recoverable` (no space, or RocksDB cannot keep up): nothing of it is
-        visible and the same batch may be written again, after `reopen` when `needs_reopen` says so.
+        On return the operating system has it: it survives the end of this process, not a power cut.
+        Raises `Recoverable` (no space, or RocksDB cannot keep up): nothing of it is visible and the
+        same batch may be written again, after `reopen` if `needs_reopen` is true.
         """
         if failpoint.hook is not None:
             failpoint.hook(failpoint.BEFORE_WRITE)
@@ -283,9 +283,9 @@ class RocksStore:
     def sync(self) -> None:
         """Make every `write` that returned before this call durable. Releases the GIL.
 
-        Raises `Unrecoverable` when it failed: it must never be tried again on the same handle, the
-        kernel may have thrown the data away. Raises `Recoverable` only when a write before it found
-        the disk full; then `reopen` decides about what was not synced.
+        Raises `Unrecoverable` when it failed: never sync again on the same handle, because the
+        kernel may have dropped the data. Raises `Recoverable` only when an earlier write met a full
+        disk; then call `reopen`, which keeps what was not synced or raises.
         """
         with self._lock:
             if self._write_dead is not None:
@@ -306,7 +306,7 @@ class RocksStore:
         return self._sequence
 
     def durable_sequence(self) -> int:
-        """Return the `sequence` that the last completed `sync` (or the opening) covers."""
+        """Return the `sequence` covered by the last completed `sync`, or by opening."""
         return self._durable_sequence
 
     # --- families ---
@@ -316,7 +316,7 @@ class RocksStore:
         return list(self._tables)
 
     def create_family(self, family: str) -> None:
-        """Create an empty column family. Durable on return (a few ms, most of them synced I/O)."""
+        """Create an empty column family. Durable on return; takes a few ms, mostly synced I/O."""
         assert family not in self._tables, f"column family {family!r} exists"
         try:
             table = self._open_database().create_column_family(family, self._family_options)
@@ -335,12 +335,12 @@ class RocksStore:
         del self._handles[family]
         del self._tables[family]
 
-    # --- looking after it ---
+    # --- maintenance ---
 
     def property_int(self, name: str, family: str | None = None) -> int:
         """Return RocksDB's integer property `name` of `family`, or its sum over all families.
 
-        A property of the whole database is asked for with `family=DEFAULT`. 0 if there is none.
+        For a property of the whole database use `family=DEFAULT`. 0 if there is none.
         """
         if family == DEFAULT:
             return self._open_database().property_int_value(name) or 0
@@ -348,7 +348,7 @@ class RocksStore:
         return sum(self._tables[each].property_int_value(name) or 0 for each in families)
 
     def sizes(self) -> dict[str, int]:
-        """Return what the store takes now, in bytes, for the metrics."""
+        """Return the bytes that the store uses now, by kind, for the metrics."""
         return {
             "memtables": self.property_int("rocksdb.cur-size-all-mem-tables"),
             "tables": self.property_int("rocksdb.total-sst-files-size"),
@@ -365,22 +365,22 @@ class RocksStore:
                 if entry.name.endswith(WAL_SUFFIX):
                     try:
                         total += entry.stat().st_size
-                    except FileNotFoundError:  # RocksDB has deleted it since
+                    except FileNotFoundError:  # RocksDB deleted it meanwhile
                         pass
         return total
 
     def checkpoint(self, path: str | Path) -> None:
         """Make a consistent copy in the new directory `path` (hard links on one file system).
 
-        Holds the GIL and syncs: 17 ms for 131 MiB. For maintenance, not for every minute. A copy
-        that could not be made is `Recoverable`, and says nothing of the database itself.
+        Holds the GIL and syncs: 17 ms for 131 MiB. For maintenance, not for every minute. Raises
+        `Recoverable` when only the copy failed.
         """
         try:
             Checkpoint(self._open_database()).create_checkpoint(str(path))
         except Exception as error:
-            # RocksDB names the file it failed at. Ours goes on, unless it is the one: a log that
-            # could not be synced must not be trusted any more.
-            # Its whole path: the name of the copy may be the end of the database's.
+            # RocksDB names the file that failed. If it is in the copy, the database goes on; if it
+            # is the database's own, a log that could not be synced must not be trusted any more.
+            # Compare the whole path: the copy's name may be the end of the database's.
             told = str(error)
             names_copy = re.search(
                 rf"(?:^|[\s'\"]){re.escape(str(path))}(\.tmp)?([/:\s'\"]|$)", told
@@ -390,7 +390,7 @@ class RocksStore:
             raise self._write_failure(f"checkpoint {path}", error) from None
 
     def compact(self, family: str) -> None:
-        """Compact `family` as a whole now. Blocks, releases the GIL; for tools and tests."""
+        """Compact all of `family` now. Blocks, releases the GIL; for tools and tests."""
         try:
             self._tables[family].compact_range(None, None)
         except Exception as error:
@@ -406,19 +406,19 @@ class RocksStore:
 
     @property
     def needs_reopen(self) -> bool:
-        """True when a full disk broke the log's writer: nothing is written before `reopen`.
+        """Return whether a full disk broke the log writer: no write succeeds before `reopen`.
 
-        RocksDB repairs itself, seconds after space returned, if it was a table that found no space;
-        after a failed append to the log only closing and opening helps.
+        If writing a table found no space, RocksDB recovers by itself seconds after space returned.
+        After a failed append to the log only closing and opening helps.
         """
         return isinstance(self._write_dead, Recoverable)
 
     def reopen(self) -> None:
-        """Close and open again, to write again after a full disk. Keeps every write that returned.
+        """Close and open, to write again after a full disk. Keeps every write that returned.
 
-        Raises `Recoverable` while there is still no space (call it again; what is there can still
-        be read), `Unrecoverable` when the database has come back without a write that had returned:
-        memory is then ahead of the disk and only a restart can put that right.
+        Raises `Recoverable` while there is still no space: the store can still be read, call it
+        again. Raises `Unrecoverable` when the reopened database lacks a write that had returned:
+        memory is then ahead of the disk and only a restart helps.
         """
         with self._lock:
             if isinstance(self._write_dead, Unrecoverable):
@@ -439,8 +439,8 @@ class RocksStore:
     def close(self) -> None:
         """Release every handle and the LOCK. Idempotent.
 
-        RocksDB writes its memtables out as tables on the way, if it can, so that the next opening
-        is quick. It does not say whether it could: what must be durable is synced before.
+        RocksDB writes its memtables out as tables if it can, so that the next opening is quick. It
+        does not report whether it could: sync before what must be durable.
         """
         with self._lock:
             self._close()
@@ -448,7 +448,7 @@ class RocksStore:
     # --- inside ---
 
     def _require_space(self) -> None:
-        """Raise `Recoverable` unless there is room to open again, before anything is closed.
+        """Raise `Recoverable` unless there is space to reopen. Call it before closing.
 
         Opening writes the logs' contents out as tables.
         """
@@ -464,8 +464,8 @@ class RocksStore:
         finally:
             probe.unlink(missing_ok=True)
 
-    # No method that may raise keeps a rocksdict object in a local variable: an error that somebody
-    # keeps has a traceback, the traceback has the variables, and they keep the database open.
+    # No method that may raise keeps a rocksdict object in a local variable: a kept exception holds
+    # its traceback, which holds the local variables, which keep the database open.
 
     def _open_database(self) -> Rdict:
         if self._database is None:
@@ -476,7 +476,7 @@ class RocksStore:
         return _again(self._write_dead or Unrecoverable(f"{self.path} is closed"))
 
     def _open(self) -> None:
-        """Open the database with every family it has and every required one. Lock held."""
+        """Open the database with its families and the required ones. The caller holds the lock."""
         try:
             exists = (self.path / "CURRENT").exists()
             place = str(self._place_to_open())
@@ -496,7 +496,7 @@ class RocksStore:
                 self._write_dead = failure
             raise failure from None
         names.discard(DEFAULT)
-        self._required = set()  # opening again must not bring back what was dropped since
+        self._required = set()  # reopening must not create families that were dropped since
         self._database = database
         self._tables = {name: database.get_column_family(name) for name in sorted(names)}
         self._handles = {name: database.get_column_family_handle(name) for name in names}
@@ -504,10 +504,10 @@ class RocksStore:
         self._durable_sequence = self._sequence
 
     def _place_to_open(self) -> Path:
-        """Return the directory for rocksdict to open: ours, or one with links to all files in it.
+        """Return the directory for rocksdict to open: ours, or one with links to all its files.
 
-        rocksdict writes its configuration into every directory that it opens, the same as before
-        if it was there. A tool may not be allowed to, or the file system is mounted read-only.
+        rocksdict always writes its configuration file into the directory it opens, even unchanged.
+        A tool may lack the permission, or the file system may be mounted read-only.
         """
         config = self.path / CONFIG_FILE
         written = config if config.exists() else self.path
@@ -521,8 +521,8 @@ class RocksStore:
         return links
 
     def _load_options(self) -> tuple[Options, Options]:
-        """Return the options of the database and of a family, from the text above."""
-        if self.read_only:  # a tool may not be allowed to write there
+        """Return the options of the database and of a family, loaded from the options text."""
+        if self.read_only:  # a tool may lack the permission to write there
             with tempfile.TemporaryDirectory() as directory:
                 return self._load_options_in(Path(directory))
         return self._load_options_in(self.path / "bootstrap")
@@ -543,10 +543,10 @@ class RocksStore:
         return options, family_options
 
     def _close(self) -> None:
-        """Drop every rocksdict object, the database last. Lock held.
+        """Drop every rocksdict object, the database last. The caller holds the lock.
 
-        Not by rocksdict's own `close`: that fails after a failed write and then leaves the database
-        open. Dropping does the same work and closes in any case.
+        rocksdict's own `close` is not used: after a failed write it fails and leaves the database
+        open. Dropping does the same work and always closes.
         """
         self._handles.clear()
         self._tables.clear()
@@ -560,7 +560,7 @@ class RocksStore:
             self._links = None
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
-        """Return what to raise for a failed write, and remember when no later one can succeed."""
+        """Return the error for a failed write; remember it if no later write can succeed."""
         failure = self._failure(doing, error)
         text = str(error)
         if PREVIOUS_ERROR in text and self._space_error is not None:
@@ -574,11 +574,11 @@ class RocksStore:
         return failure
 
     def _failure(self, doing: str, error: Exception) -> StorageError:
-        """Return the storage error for one of rocksdict's: bare exceptions with a text."""
+        """Return the storage error for an exception of rocksdict, chosen by its text."""
         if isinstance(error, KeyError) and self._database is None:
             return self._closed_or_dead()
         if isinstance(error, (StorageError, KeyError, TypeError)):
-            raise error  # ours, or a mistake of the caller: an unknown family, a key not of bytes
+            raise error  # ours, or the caller's mistake: an unknown family, a key not of bytes
         text = str(error)
         message = f"{doing} {self.path} failed: {text}"
         if "lock hold by current process" in text or (
@@ -593,5 +593,5 @@ class RocksStore:
 
 
 def _again(error: StorageError) -> StorageError:
-    """Return a new exception like `error`: raising one object for ever grows its traceback."""
+    """Return a copy of `error`: raising the same object repeatedly grows its traceback."""
     return type(error)(*error.args)

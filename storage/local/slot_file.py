@@ -1,7 +1,7 @@
-"""A few numbers in a small file of their own, which can be written while the disk is full.
+"""A small file with a few numbers that can be written while the disk is full.
 
-Two slots of a page each, written in turn and in place: a torn write of one leaves the other alone,
-and once the file is there a write needs no space and no metadata. Must know nothing of what the
+Two slots of one page each, written alternately and in place: a torn write of one leaves the other
+intact, and once the file exists a write needs no space and no metadata. Does not know what the
 numbers mean. Read next: `storage.local.watermark`, `storage.local.heartbeat_file`.
 """
 
@@ -18,10 +18,10 @@ CRC: Final = struct.Struct(">I")
 
 
 class Slots:
-    """The file. The slot with the greatest numbers counts; one that does not check is no slot."""
+    """The file. The valid slot with the greatest numbers counts; a bad checksum is not valid."""
 
     def __init__(self, path: str | Path, layout: struct.Struct, magic: bytes) -> None:
-        """Open or create the file; `layout` is the magic (`8s`) and the numbers.
+        """Open or create the file; `layout` packs the magic (`8s`) and the numbers.
 
         Raises `Unrecoverable` when that fails.
         """
@@ -29,12 +29,12 @@ class Slots:
         self.numbers: tuple[int, ...] | None = None  # None = never written
         self._layout: Final = layout
         self._magic: Final = magic
-        self._next = 0  # the slot to be written next
+        self._next = 0  # the slot to write next
         self._file = -1
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if os.fstat(self._file).st_size < 2 * SLOT_BYTES:
-                # Written in full once: later writes need no space and no metadata.
+                # Allocated in full: later writes need no space and no metadata.
                 os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
                 os.fsync(self._file)
                 _sync_directory(self.path.parent)
@@ -49,9 +49,9 @@ class Slots:
                 self._next = 1 - number
 
     def write(self, *numbers: int) -> None:
-        """Put these numbers, durably on return, into the slot that does not count.
+        """Write these numbers into the older slot. Durable on return.
 
-        Raises `OSError`; then what counted before still does.
+        Raises `OSError`; then the other slot still holds the numbers from before.
         """
         os.pwrite(self._file, encode(self._layout, self._magic, *numbers), SLOT_BYTES * self._next)
         os.fdatasync(self._file)
@@ -66,13 +66,13 @@ class Slots:
 
 
 def encode(layout: struct.Struct, magic: bytes, *numbers: int) -> bytes:
-    """Return the bytes of a slot: magic, numbers, crc32 of both, and zeros to the page's end."""
+    """Return the bytes of a slot: magic, numbers, crc32 of both, zeros to the end of the page."""
     body = layout.pack(magic, *numbers)
     return (body + CRC.pack(zlib.crc32(body))).ljust(SLOT_BYTES, b"\0")
 
 
 def decode(layout: struct.Struct, magic: bytes, slot: bytes) -> tuple[int, ...] | None:
-    """Return the numbers of a slot, or None if it was never or not completely written."""
+    """Return the numbers of a slot, or None if it was never or only partly written."""
     body = slot[: layout.size]
     if len(slot) < layout.size + CRC.size or not body.startswith(magic):
         return None

@@ -1,10 +1,10 @@
-"""What the database once promised to hold, in a small file beside it: two slots, written in turn.
+"""The watermark: how many batches the database must hold, in a small file beside it.
 
-RocksDB finds damage only where it looks for it: a live write-ahead log that is short or zeroed is
-recovered as if its end had never been written. So after a sync, at most once a second, the number
-of batches it covered is written here and synced, and at start the database must hold that many. A
-watermark may be behind the database by that second, and never ahead of it. Must know nothing of the
-database but its number of batches. Read next: `storage.local.committer`, which advances it.
+RocksDB recovers a live write-ahead log that is short or zeroed as if its end had never been
+written. So after a sync, at most once a second, the number of batches it covered is written here
+and synced, and at start the database must hold that many. The watermark may be behind the database
+by that second, but never ahead of it. Knows nothing of the database but its number of batches.
+Read next: `storage.local.committer`, which advances it.
 """
 
 import struct
@@ -23,8 +23,8 @@ MAGIC: Final = b"HFMARK01"
 class Watermark:
     """The durable watermark of one database.
 
-    The epoch counts how often an operator accepted a loss; within one, sequences only grow. The
-    slot with the greatest (epoch, sequence) counts.
+    The epoch counts how often an operator accepted a loss; within one epoch the sequence only
+    grows. The slot with the greatest (epoch, sequence) counts.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -33,10 +33,10 @@ class Watermark:
         self.epoch, self.sequence = self._slots.numbers or (0, 0)
 
     def check(self, sequence: int, *, accept_data_loss: bool = False) -> int:
-        """Return how many batches a database that holds `sequence` of them has lost, 0 as a rule.
+        """Return how many batches a database that holds `sequence` of them has lost, normally 0.
 
-        Raises `DataLoss` when it has lost some; with `accept_data_loss` starts a new epoch at
-        `sequence` instead, durably, so that the loss is accepted once and not for ever.
+        Raises `DataLoss` when it has lost some. With `accept_data_loss` it instead starts a new
+        epoch at `sequence`, durable on return, so that only this loss is accepted.
         """
         lost = max(0, self.sequence - sequence)
         if lost and not accept_data_loss:
@@ -49,10 +49,10 @@ class Watermark:
         return lost
 
     def advance(self, sequence: int) -> None:
-        """Promise, durably on return, that the database holds `sequence` batches.
+        """Record that the database holds `sequence` batches. Durable on return.
 
-        To be called only after the sync that made it true. Raises `Unrecoverable` when the write or
-        the sync failed: the disk that also holds the database is failing.
+        Call it only after the sync that covered them. Raises `Unrecoverable` when the write or the
+        sync failed: the disk is failing, and it also holds the database.
         """
         if sequence > self.sequence:
             self._write(self.epoch, sequence)
@@ -76,6 +76,6 @@ def encode(epoch: int, sequence: int) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, int] | None:
-    """Return (epoch, sequence) of a slot, or None if it was never or not completely written."""
+    """Return (epoch, sequence) of a slot, or None if it was never or only partly written."""
     found = decode_slot(SLOT, MAGIC, slot)
     return None if found is None else (found[0], found[1])

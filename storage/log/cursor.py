@@ -1,8 +1,8 @@
-"""Reading the log for one session: its streams, merged by offset, through all generations.
+"""Read the log for one session: its streams, merged by offset, across all generations.
 
 A cursor holds one page per stream and no more than `storage.log.layouts` allows in total, whatever
-the backlog. It stays valid while messages are appended and generations come and go. It sees what
-was written to the store and never a message of a batch that is still being filled. Read next:
+the backlog. It stays valid while messages are appended and generations are added and dropped. It
+sees only what was written to the store, never a batch that is still being filled. Read next:
 `storage.log.layouts.merge`.
 """
 
@@ -25,18 +25,18 @@ class Cursor:
         self._number = 0  # of the generation that `_reader` reads, 0 = none yet
         self._reader: Reader | None = None
         # Every message owed up to and including this offset was returned. A session may store it as
-        # its own position: unlike the offset of the last message it also passes what others got.
+        # its position: it also passes offsets owed to other sessions only.
         self.position: int = position
-        # Messages an index named whose records are gone, because policy dropped their generation.
+        # Messages that an index names but whose generation was dropped by a policy.
         self.missing: int = 0
 
     def next(self, count: int, scan_max: int = 0) -> list[Message]:
         """Return at most `count` further messages; [] when there are no more for now.
 
-        May return fewer than `count` before the end, when messages are large. With `scan_max` a
-        call looks at no more than about that many rows in vain, where the layout has to scan; it
-        may then return [] early, and the end is where `position` stays the same. Raises
-        `CorruptRecord` and what the store raises; the cursor must then not be used again.
+        Large messages may make it return fewer than `count` before the end. With `scan_max`, where
+        the layout has to scan, a call looks at no more than about that many rows without a match;
+        it may then return [] early, and the end is reached when `position` does not change. Raises
+        `CorruptRecord` and the store's errors; do not use the cursor after that.
         """
         while True:
             upto = self._upto()
@@ -52,9 +52,9 @@ class Cursor:
                 return messages
 
     def skip(self, count: int) -> int:
-        """Pass over at most `count` messages, reading no more than it must; 0 at the end.
+        """Skip at most `count` messages without reading them, if possible; return 0 at the end.
 
-        For counting what is owed and for dropping the oldest of a session's backlog.
+        For counting a backlog and for dropping its oldest messages.
         """
         while True:
             upto = self._upto()
@@ -68,7 +68,7 @@ class Cursor:
                 return skipped
 
     def _upto(self) -> int:
-        """Place the reader behind `position` and return how far it may read, 0 = nowhere."""
+        """Place the reader after `position`; return the last offset it may read, 0 if none."""
         generations = self._generations
         written = generations.written_end(self.position)
         if self.position >= written:
@@ -76,7 +76,7 @@ class Cursor:
         generation = generations.covering(self.position + 1)
         if generation.number != self._number:
             if self._reader is not None:
-                # Nothing, unless the generation was dropped while it was being read.
+                # 0, unless the generation was dropped while it was read.
                 self.missing += self._reader.buffered()
             self._reader = generation.slab.reader(self._streams, self.position)
             self._number = generation.number

@@ -1,12 +1,13 @@
-"""The generations of a shard: which there are, how one is added, dropped and found again at start.
+"""The generations of a shard: add, drop, and load them at start.
 
-A generation is a time slice of the log with column families of its own, so dropping one costs no
-tombstones. Its row in `meta` is what makes it exist. Creating one makes the families first (durable
-at once), then puts the row into a batch. Dropping one puts the row's deletion into a batch; the
-families go only when that batch is durable. So all that a crash leaves behind is families without a
-row, and `open` drops them. Offsets are consecutive in a shard; a closed generation ends where the
+A generation is a time slice of the log with its own column families, so dropping one writes no
+tombstones. It exists if it has a row in `meta`. Adding one first creates the families (durable at
+once), then puts the row into a batch. Dropping one puts the row's deletion into a batch; the
+families are dropped only when that batch is durable. So a crash can only leave families without a
+row, and `open` drops those. Offsets are consecutive in a shard; a closed generation ends where the
 next one begins.
-Must never drop families that hold messages and a row. Read next: `storage.log.message_log`.
+Must never drop families that hold messages while their row exists. Read next:
+`storage.log.message_log`.
 """
 
 import struct
@@ -24,25 +25,25 @@ from storage.tables.tables import META, prefix_end, seal, unseal
 
 ROW_PREFIX: Final = b"generation/"
 ROW_VERSION: Final = 1
-GENERATIONS_MAX: Final = 100_000  # two families each; far beyond what a store opens in useful time
-FAMILY_PREFIXES: Final = ("msg.", "idx.")  # of every layout there ever was
+GENERATIONS_MAX: Final = 100_000  # two families each; a store with so many takes too long to open
+FAMILY_PREFIXES: Final = ("msg.", "idx.")  # of every layout, past ones included
 
 _NUMBER: Final = struct.Struct(">I")
 _ROW: Final = struct.Struct(">BQQB")
 
-# Layouts by the name in their generations' rows. A name is never reused and never removed while a
-# store may hold a generation with it.
+# Layouts by the name stored in a generation's row. A name is never reused, and never removed while
+# a store may hold a generation with it.
 LAYOUTS: Final[dict[str, Callable[[Store, int], Slab]]] = {
     blocks.NAME: blocks.BlockSlab,
     filters.NAME: filters.FilterSlab,
     timeline.NAME: timeline.TimelineSlab,
 }
-# Those whose readers look at nothing but what they are owed.
+# Layouts with an index: their readers look only at messages they are owed.
 INDEXED: Final = (blocks.NAME, filters.NAME)
 
 
 class Generation:
-    """What there is to know about one generation."""
+    """The description of one generation."""
 
     __slots__ = ("created_ms", "first_offset", "is_closed", "last_offset", "layout", "number")
 
@@ -71,7 +72,7 @@ class Generation:
 
 
 class OpenGeneration:
-    """A generation with its rows at hand; `last_offset` is OFFSET_MAX while it is the newest."""
+    """A generation that can be read; `last_offset` is OFFSET_MAX while it is the newest."""
 
     __slots__ = ("created_ms", "first_offset", "last_offset", "layout", "number", "slab")
 
@@ -115,9 +116,9 @@ def decode_generation(value: bytes, number: int) -> tuple[str, int, int]:
 
 
 def load_generations(store: Store) -> list[Generation]:
-    """Return the generations that have a row, oldest first, as a reader of the store finds them.
+    """Return the generations that have a row, oldest first.
 
-    Changes nothing; the last offset of the newest one is what is written now.
+    Changes nothing. The last offset of the newest one is the last written.
     """
     if META not in store.families():
         return []
@@ -177,7 +178,7 @@ class Generations:
         self._open: list[OpenGeneration] = []
         self._first_offsets: list[int] = []
         self._reclaimable: list[OpenGeneration] = []
-        self._seen_end = 0  # greatest offset ever found written
+        self._seen_end = 0  # greatest offset found written so far
         # The attributes `MessageLog.append` works with.
         self.newest: OpenGeneration  # the one that takes messages; set by `open`
         self.blocks: blocks.BlockSlab | None = None  # its slab if it is one of blocks
@@ -185,11 +186,11 @@ class Generations:
         self.size_bytes: int = 0  # of the rows of the newest generation; estimated by `open`
 
     def open(self, now_ms: int) -> None:
-        """Find the generations, or make the first one, and the end of the log.
+        """Load the generations, or create the first one, and find the end of the log.
 
-        Finishes what a crash interrupted. The newest generation has the configured layout on
-        return; rows are written, but nothing is synced. Raises `DataLoss` if there are messages
-        that no generation accounts for, or none where there must be some.
+        Completes what a crash interrupted. On return the newest generation has the configured
+        layout; rows are written but not synced. Raises `DataLoss` if there are messages without a
+        generation row, or if the families of the open generation are missing.
         """
         assert not self._open, "opened twice"
         store = self._store
@@ -205,12 +206,13 @@ class Generations:
             elif generation is loaded[-1]:
                 raise DataLoss(f"generation {generation.number} is open, but its families are gone")
             else:
-                # Only without fsync: its families went, the deletion of its row did not.
+                # Possible only without fsync: the drop of its families reached the disk, the
+                # deletion of its row did not.
                 batch.append((META, generation_key(generation.number), None))
         self._drop_orphans(loaded[-1].number if loaded else 0)
         if self._open:
             newest = self._open[-1]
-            # Offsets are never used again, so an empty generation still says where it begins.
+            # Offsets are never reused, so an empty generation still fixes where the log goes on.
             self.end = max(self._find_end(), newest.first_offset - 1)
             self._seen_end = self.end
             self._take_messages(newest)
@@ -221,17 +223,17 @@ class Generations:
             store.write(batch)
 
     def add(self, batch: Batch, now_ms: int) -> int:
-        """Begin a generation after the newest message; returns its number.
+        """Begin a generation after the newest message; return its number.
 
-        Its families exist on return; its row is in `batch`, which every later message must not
-        precede, behind the rows of what is pending. When this raises, nothing has changed and it
+        Its families exist on return. Its row is in `batch`, after the rows of pending messages; no
+        later message may be written before `batch`. When this raises, nothing has changed and it
         may be tried again.
         """
         number = self.newest.number + 1 if self._open else 1
         slab = self._slab(self.layout, number)
         present = self._store.families()
         for family in slab.families:
-            if family not in present:  # a failed attempt may have left some, empty
+            if family not in present:  # a failed attempt may have left empty ones
                 self._store.create_family(family)
         first = self.end + 1
         if self._open:
@@ -245,10 +247,10 @@ class Generations:
         return number
 
     def drop(self, batch: Batch, number: int) -> None:
-        """Forget a closed generation: no reader sees it from now on.
+        """Drop a closed generation: no reader sees it from now on.
 
-        The deletion of its row is in `batch`. Its space returns with `reclaim`, which must only be
-        called after this batch is durable.
+        The deletion of its row is in `batch`. `reclaim` frees its space and must be called only
+        after this batch is durable.
         """
         generation = self.by_number(number)
         if generation is None:
@@ -262,10 +264,10 @@ class Generations:
         self._reclaimable.append(generation)
 
     def reclaim(self) -> int:
-        """Drop the families of dropped generations; returns how many generations that were.
+        """Drop the families of dropped generations; return the number of generations.
 
-        Call it only when the batches of all `drop` calls so far are durable. Raises what the
-        store raises; what is left is tried again by the next call, or by `open`.
+        Call it only when the batches of all `drop` calls so far are durable. Raises the store's
+        errors; the next call, or `open`, continues.
         """
         reclaimed = 0
         while self._reclaimable:
@@ -282,14 +284,14 @@ class Generations:
         self._store.write(batch)
 
     def by_number(self, number: int) -> OpenGeneration | None:
-        """Return the generation with this number, None if there is none (any more)."""
+        """Return the generation with this number, None if it does not exist or was dropped."""
         for generation in reversed(self._open):
             if generation.number == number:
                 return generation
         return None
 
     def covering(self, offset: int) -> OpenGeneration:
-        """Return the first generation that ends at or after `offset`: the place to read on from."""
+        """Return the first generation that ends at or after `offset`, where reading goes on."""
         index = bisect_right(self._first_offsets, offset) - 1
         if index < 0:
             return self._open[0]
@@ -298,10 +300,10 @@ class Generations:
         return self._open[index]
 
     def written_end(self, position: int) -> int:
-        """Return an offset > `position`, if there is one, up to which all messages are written.
+        """Return an offset > `position` up to which all messages are written, if there is one.
 
-        The newest accepted ones may be in a batch that is still pending, so the store is asked, but
-        only when `position` has reached what it said the last time.
+        The newest accepted messages may be in a pending batch, so this asks the store, but only
+        when `position` has reached the store's last answer.
         """
         if position >= self._seen_end < self.end:
             self._seen_end = max(self._seen_end, self._find_end())
@@ -312,7 +314,7 @@ class Generations:
         return list(self._open)
 
     def list(self) -> "list[Generation]":
-        """Return what is known of the generations, oldest first."""
+        """Return descriptions of the generations, oldest first."""
         return [
             Generation(
                 generation.number,
@@ -371,7 +373,7 @@ class Generations:
         self._first_offsets.append(loaded.first_offset)
 
     def _drop_orphans(self, newest: int) -> None:
-        """Drop families without a row: of an interrupted `add` or of a drop not yet reclaimed."""
+        """Drop families without a row, left by an interrupted `add` or an unfinished `reclaim`."""
         known = {family for generation in self._open for family in generation.slab.families}
         for family in sorted(self._store.families()):
             prefix, _, number = family.partition(".")
@@ -383,7 +385,7 @@ class Generations:
             self._store.drop_family(family)
 
     def _find_end(self) -> int:
-        """Return the greatest offset that is written, 0 if there is no message."""
+        """Return the greatest written offset, 0 if there is no message."""
         for generation in reversed(self._open):
             end = generation.slab.last_offset()
             if end:

@@ -1,7 +1,7 @@
-"""The values of the public storage API: where stored messages are, and how far one has read.
+"""The values of the public storage API: streams of stored messages, and positions in them.
 
-They hold numbers and text, no handle, so they can be kept, sent and used after a restart. Read
-next: `storage.log.message_log`, which gives and takes them.
+They hold numbers and text, no handle, so they can be stored, sent and used after a restart. Read
+next: `storage.log.message_log`, which returns and accepts them.
 """
 
 import struct
@@ -16,7 +16,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 class EndOfStream(Enum):
-    """What `MessageLog.next` gives once a closed generation has no more messages."""
+    """The answer of `MessageLog.next` once a closed generation has no more messages."""
 
     END_OF_STREAM = "end of stream"
 
@@ -25,9 +25,9 @@ END_OF_STREAM: Final[Literal[EndOfStream.END_OF_STREAM]] = EndOfStream.END_OF_ST
 
 
 class StoredStream:
-    """A part of the log to be read in order: one filter's rows in one generation of one shard.
+    """A part of the log to read in order: one filter's rows in one generation of one shard.
 
-    Streams of one shard are read in the order of `generation`; those of different shards have no
+    Read streams of one shard in the order of `generation`. Streams of different shards have no
     order among each other.
     """
 
@@ -44,14 +44,14 @@ class StoredStream:
     ) -> None:
         self.shard: int = shard
         self.generation: int = generation
-        self.filter_id: int = filter_id  # 0: no index row names it, all messages are looked at
+        self.filter_id: int = filter_id  # 0: no index, reading looks at all messages
         self.topic_filter: str = topic_filter
-        self.start_offset: int = start_offset  # nothing before it belongs to the stream
-        self.start_time: int = start_time  # broker time, ms: accepted then or later
+        self.start_offset: int = start_offset  # first offset of the stream
+        self.start_time: int = start_time  # broker time, ms: only messages accepted since
 
     @property
     def rank(self) -> tuple[int, int]:
-        """(shard, generation): what orders streams of one shard."""
+        """Return (shard, generation), the order of the streams of one shard."""
         return self.shard, self.generation
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class StoredStream:
 
 
 class StreamIterator:
-    """How far a stream was read. Never changed: reading gives another one."""
+    """A position in a stream. Immutable: reading returns a new one."""
 
     __slots__ = ("filter_id", "generation", "position", "shard", "start_time", "topic_filter")
 
@@ -84,7 +84,7 @@ class StreamIterator:
         self.start_time: Final = start_time
 
     def moved(self, position: int) -> "StreamIterator":
-        """Return this iterator at another position, itself if that is where it is."""
+        """Return an iterator at `position`, this one if it is already there."""
         if position == self.position:
             return self
         return StreamIterator(
@@ -97,7 +97,7 @@ class StreamIterator:
         )
 
     def to_bytes(self) -> bytes:
-        """Return a form of this iterator to keep: a later version reads it, too."""
+        """Return this iterator as bytes, which later versions can read, too."""
         topic_filter = self.topic_filter.encode()
         body = (
             _ITERATOR.pack(

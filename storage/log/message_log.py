@@ -1,11 +1,11 @@
-"""The `messages` database of one shard: every accepted message once, in one order, in generations.
+"""The message log of one shard: every accepted message once, in one order, in generations.
 
-A session is a position in this log (`cursor`); nothing is written per subscriber. All writes go
-into the batch of the tick, by `seal` at the latest, which must be called before it is written; all
-reads see only what was written to the store, never a pending batch. The log writes nothing itself
-except families, and where `open` and `store_batch` say so. A shard is one store with one writer:
-`shard` is only its name in streams and iterators. Read next: `storage.log.generations` (how the log
-is cut), `storage.log.layouts.blocks` (the rows), `storage.log.cursor`.
+A session is a position in this log (`cursor`); nothing is written per subscriber. All rows go into
+the batch of the tick, at the latest when `seal` is called, which must be before the batch is
+written. Reads see only what was written to the store, never a pending batch. The log itself writes
+only families, and rows where `open` and `store_batch` say so. A shard is one store with one writer;
+`shard` is its name in streams and iterators. Read next: `storage.log.generations` (how the log is
+divided), `storage.log.layouts.blocks` (the rows), `storage.log.cursor`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 DEFAULT_LAYOUT: Final = "blocks"
-# A generation is closed at this size or age. Dropping whole generations is how space returns, so a
-# larger one pins more; a smaller one costs families.
+# A generation is closed at this size or age. Space is freed by dropping whole generations: larger
+# ones keep more data alive, smaller ones mean more column families.
 GENERATION_SIZE_BYTES: Final = 256 << 20
 GENERATION_AGE_MS: Final = 3600 * 1000
-# Rows `next` looks at in vain before it returns: about 10 ms.
+# Rows without a match that `next` looks at before it returns: about 10 ms.
 SCAN_MAX: Final = 10_000
-# Broker time runs with the log except at a restart, where it may repeat the second since the last
-# heartbeat. A search by time begins this much earlier and then compares every message.
+# Broker time only grows along the log, except at a restart, where it may repeat the second since
+# the last heartbeat. So a search by time begins this much earlier and compares every message.
 DISORDER_MS: Final = 60_000
 
 
@@ -77,38 +77,38 @@ class MessageLog:
         self.generation_age_ms: int = generation_age_ms
         # The durable filters by their text, for `store_batch` and `get_streams`, which know no
         # sessions: `since` is the offset after which every matching message has an index row. Set
-        # it to a live mapping; without one, `get_streams` falls back to looking at all messages.
+        # it to a live mapping; without one `get_streams` looks at all messages.
         self.held_filters: Mapping[str, Stream] = {}
 
     def open(self, now_ms: int) -> None:
-        """Find the generations and the end of the log, or begin the first generation.
+        """Load the generations and find the end of the log, or begin the first generation.
 
-        Drops the families of interrupted rotations and writes rows of its own, un-synced: they are
-        durable with whatever is synced next. Raises `DataLoss` when messages must be there and are
-        not, `Unrecoverable` for a layout of a later version. Call it once, before all else.
+        Drops the families of interrupted rotations and writes rows, which are durable after the
+        next sync. Raises `DataLoss` when messages are missing, `Unrecoverable` for a layout of a
+        later version. Call it once, before everything else.
         """
         self._generations.open(now_ms)
 
     @property
     def end(self) -> int:
-        """The offset of the newest accepted message, 0 if there was none yet."""
+        """Return the offset of the newest accepted message, 0 if there is none yet."""
         return self._generations.end
 
     def is_written(self, offset: int) -> bool:
-        """Can the message with this offset be read, or is it in a batch that is still pending?"""
+        """Return whether the message with this offset is written, and not in a pending batch."""
         return self._generations.written_end(offset - 1) >= offset
 
     @property
     def newest_size_bytes(self) -> int:
-        """Bytes of the rows of the generation that takes messages, before compression."""
+        """Return the bytes of the newest generation's rows, before compression."""
         return self._generations.size_bytes
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
         """Give `message` the next offset, add its rows to `batch` and return the offset.
 
-        `filter_ids` are those of the matching filters that have a durable holder, each once. Its
-        rows are in `batch` after `seal` at the latest, and the message is durable when that batch
-        is. Until then neither the message nor `filter_ids` may change. Hot.
+        `filter_ids` are the matching filters that have a durable holder, each once. The rows are in
+        `batch` after `seal` at the latest; the message is durable when that batch is. Until then
+        neither the message nor `filter_ids` may change. Hot.
         """
         generations = self._generations
         offset = generations.end + 1
@@ -124,10 +124,10 @@ class MessageLog:
     def append_run(
         self, batch: Batch, message: Message, payloads: Sequence[bytes], filter_ids: Sequence[int]
     ) -> int:
-        """Give messages that differ in their payload only the next offsets; returns the first one.
+        """Append messages that differ only in their payload; return the first offset.
 
-        `message` says everything else about them; its own payload is not looked at, and it gets the
-        first offset. Otherwise as `append` for each of them; there is at least one.
+        `message` has everything else about them; its own payload is ignored, and it gets the first
+        offset. Otherwise as `append` for each of them. `payloads` must not be empty.
         """
         assert payloads, "a run of no messages"
         generations = self._generations
@@ -155,20 +155,20 @@ class MessageLog:
 
     @property
     def is_pending(self) -> bool:
-        """Are there messages whose rows are in no batch yet? Then the tick is to be sealed."""
+        """Return whether there are messages whose rows are in no batch yet, so `seal` is needed."""
         return self._generations.newest.slab.is_pending
 
     def seal(self, batch: Batch) -> None:
-        """Put the rows of all that is pending into `batch`: to be called before it is written."""
+        """Put the rows of all pending messages into `batch`. Call it before `batch` is written."""
         generations = self._generations
         generations.size_bytes += generations.newest.slab.seal(batch)
 
     def get(self, offset: int) -> Message | None:
-        """Return the message at `offset`, None if there is none (any more)."""
+        """Return the message at `offset`, None if it does not exist or was dropped."""
         return self.get_many((offset,))[0]
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
-        """Return the messages at `offsets` in their order, None where there is none (any more)."""
+        """Return the messages at `offsets` in their order, None for those that do not exist."""
         found: list[Message | None] = []
         start = 0
         while start < len(offsets):
@@ -183,17 +183,17 @@ class MessageLog:
         return found
 
     def cursor(self, streams: Sequence[Stream], position: int) -> Cursor:
-        """Return a cursor over what `streams` are owed after `position`; free until it is read."""
+        """Return a cursor over the messages of `streams` after `position`; reads nothing yet."""
         return Cursor(self._generations, streams, position)
 
     def first_owed(
         self, streams: Sequence[Stream], position: int, *, generation: int
     ) -> int | None:
-        """Return the first offset of a generation owed to a reader, None if nothing is.
+        """Return the first offset of a generation that a reader is owed, None if there is none.
 
         A generation may be dropped when this is None for every reader, each with its streams and
-        its position. Offsets in flight are not above the position of their session: check them,
-        too. What is accepted but not written yet counts as owed to everybody.
+        its position. Offsets in flight are at or below the position of their session: check them,
+        too. Messages that are accepted but not written yet count as owed to every reader.
         """
         opened = self._generations.by_number(generation)
         if opened is None:
@@ -202,7 +202,7 @@ class MessageLog:
         last = min(opened.last_offset, self._generations.end)
         if after >= last:
             return None
-        # No batch is pending at most times, but the one that closed this generation may be.
+        # Usually no batch is pending, but the one that closed this generation may be.
         written = min(last, self._generations.written_end(last))
         first = opened.slab.first_owed(streams, after, written) if after < written else None
         if first is None and written < last:
@@ -212,7 +212,7 @@ class MessageLog:
     # --- generations ---
 
     def rotation_due(self, now_ms: int) -> bool:
-        """Tell whether the newest generation holds messages and is large or old enough."""
+        """Return whether the newest generation holds messages and is large or old enough."""
         generations = self._generations
         newest = generations.newest
         if generations.end < newest.first_offset:
@@ -223,11 +223,11 @@ class MessageLog:
         )
 
     def add_generation(self, batch: Batch, now_ms: int, layout: str | None = None) -> int:
-        """Begin a new generation with the next message; returns its number.
+        """Begin a new generation with the next message; return its number.
 
-        Creates its families at once, which blocks for a few ms; its row travels in `batch`. With
-        `layout`, this and all later generations use that layout. Raises what the store raises, and
-        then nothing has changed.
+        Creates its families at once, which blocks for a few ms; its row is in `batch`. With
+        `layout`, this and all later generations use that layout. Raises the store's errors; then
+        nothing has changed.
         """
         generations = self._generations
         if layout is None or layout == generations.layout:
@@ -245,32 +245,32 @@ class MessageLog:
         return number
 
     def drop_generation(self, batch: Batch, number: int) -> None:
-        """Drop a closed generation: it is gone for readers now, and for ever with `batch`.
+        """Drop a closed generation: for readers now, durably when `batch` is durable.
 
-        Raises `ValueError` for the newest or an unknown one. Its space returns with `reclaim`.
+        Raises `ValueError` for the newest or an unknown one. `reclaim` frees its space.
         """
         self._generations.drop(batch, number)
 
     def reclaim(self) -> int:
-        """Drop the families of dropped generations; returns how many generations that were.
+        """Drop the families of dropped generations; return the number of generations.
 
         Call it only when the batches of all `drop_generation` calls so far are durable: otherwise a
-        crash could bring the row back without its messages. Never calling it costs space until the
-        next `open` and nothing else.
+        crash could bring back a row without its messages. Not calling it only costs space until the
+        next `open`.
         """
         return self._generations.reclaim()
 
     def list_generations(self) -> list[Generation]:
-        """Return the generations, oldest first; the last one takes the messages."""
+        """Return the generations, oldest first; new messages go to the last one."""
         return self._generations.list()
 
-    # --- the public API of the design: for tools and other stores, on any generation ---
+    # --- the public storage API: for tools and other stores, on any generation ---
 
     def store_batch(self, messages: Sequence[Message]) -> list[int]:
-        """Append `messages` and write them, as one batch; returns their offsets.
+        """Append `messages` and write them as one batch; return their offsets.
 
-        They are durable after the next sync of the store. Must not be mixed with a batch that
-        `append` has filled and that is not written yet. When it raises, nothing was stored.
+        They are durable after the next sync of the store. Do not call it while a batch filled by
+        `append` is not written yet. When it raises, nothing was stored.
         """
         generations = self._generations
         before = generations.end, generations.size_bytes
@@ -290,11 +290,11 @@ class MessageLog:
         return offsets
 
     def get_streams(self, topic_filter: str, start_time: int) -> list[StoredStream]:
-        """Return the streams that together hold all stored messages which match, ranked.
+        """Return the streams that together hold all stored messages that match, in rank order.
 
-        `start_time` is broker time in ms: only messages accepted then or later are meant. A
-        filter's own index is used where it covers all of that, otherwise all messages are looked
-        at. A message that was never stored, because nobody durable wanted it, is in no stream.
+        Only messages accepted at `start_time` (broker time, ms) or later count. Uses the filter's
+        index where it covers that range, otherwise looks at all messages. A message that matched no
+        durable subscription was never stored and is in no stream.
         """
         found: list[StoredStream] = []
         opened = self._generations.all()
@@ -317,7 +317,7 @@ class MessageLog:
         return found
 
     def make_iterator(self, stream: StoredStream, start: int = 0) -> StreamIterator:
-        """Return an iterator over `stream` from offset `start` on, 0 = from its beginning."""
+        """Return an iterator over `stream` from offset `start`, 0 = from its beginning."""
         return StreamIterator(
             stream.shard,
             stream.generation,
@@ -330,11 +330,11 @@ class MessageLog:
     def next(
         self, iterator: StreamIterator, n: int
     ) -> tuple[StreamIterator, list[Message] | Literal[EndOfStream.END_OF_STREAM]]:
-        """Return the iterator behind the next messages, and these, at most `n` of them.
+        """Return at most `n` next messages, and the iterator after them.
 
-        No messages and the same iterator: there are none for now, ask again later. No messages and
-        another iterator: the search goes on, ask again. `END_OF_STREAM`: the generation is closed
-        and everything in it was read. Raises `GenerationDropped` if it is gone.
+        No messages and the same iterator: none for now, ask again later. No messages and another
+        iterator: the search is not finished, ask again. `END_OF_STREAM`: the generation is closed
+        and all of it was read. Raises `GenerationDropped` if it was dropped.
         """
         opened = self._generations.by_number(iterator.generation)
         if opened is None or iterator.shard != self.shard:
@@ -342,7 +342,7 @@ class MessageLog:
                 f"generation {iterator.generation} of shard {iterator.shard} is not there"
             )
         position = iterator.position
-        # Asked for anew each time: an iterator holds nothing, so it may come back any time later.
+        # A new reader each time: an iterator holds no handle and may be used at any later time.
         upto = min(opened.last_offset, self._generations.written_end(opened.last_offset))
         if position < upto:
             stream = Stream(iterator.filter_id, iterator.topic_filter, 0)
@@ -361,9 +361,9 @@ class MessageLog:
         return iterator, []
 
     def invariants(self) -> Iterator[str]:
-        """Yield what is wrong with the log in memory compared with the store, nothing if sound.
+        """Yield every difference between the log in memory and the store, nothing if sound.
 
-        To be called when no batch is pending.
+        Call it when no batch is pending.
         """
         yield from self._generations.invariants()
 
@@ -375,8 +375,10 @@ class MessageLog:
         ]
 
     def _first_since(self, generation: OpenGeneration, time_ms: int) -> int:
-        """Return an offset of `generation` before which nothing was accepted DISORDER_MS after
-        `time_ms` or later, found by bisection."""
+        """Return, by bisection, an offset of `generation` to search from for `time_ms`.
+
+        No message before it was accepted at `time_ms` + DISORDER_MS or later.
+        """
         low = generation.first_offset
         high = min(generation.last_offset, self._generations.end) + 1
         if time_ms <= generation.created_ms:
@@ -392,7 +394,7 @@ class MessageLog:
 
 
 class GenerationReport:
-    """One generation as metrics and operators see it."""
+    """The size of one generation, for metrics and operators."""
 
     __slots__ = ("generation", "is_estimate", "rows", "size_bytes")
 
@@ -401,7 +403,7 @@ class GenerationReport:
     ) -> None:
         self.generation: Generation = generation  # number, layout, offsets, created
         self.rows: int = rows  # messages
-        self.size_bytes: int = size_bytes  # of the message rows, before compression, without index
+        self.size_bytes: int = size_bytes  # of message rows, uncompressed, without the index
         self.is_estimate: bool = is_estimate
 
     def __repr__(self) -> str:
@@ -411,8 +413,8 @@ class GenerationReport:
 def report_generations(store: Store, *, exact: bool = False) -> list[GenerationReport]:
     """Report on every generation in `store`, oldest first; changes nothing and needs no open log.
 
-    By default rows follow from the offsets, which are consecutive, and the size from a sample of
-    128 rows: bounded, and right to within how much the messages vary. `exact` reads every row.
+    By default the number of rows comes from the offsets, which are consecutive, and the size is
+    estimated from a sample of 128 rows. `exact` reads every row.
     """
     reports: list[GenerationReport] = []
     for generation in load_generations(store):

@@ -1,6 +1,6 @@
-"""One stored message as bytes: the value of a row in `msg.G`, of a retained and of a mailbox row.
+"""The record of one stored message: the value of a row in `msg.G`, a retained row, a mailbox row.
 
-Never edited incompatibly: a change of the format is a new version byte beside the old one, with its
+Never changed incompatibly: a change of the format is a new version byte beside the old one, with a
 golden file. Layout of version 1, integers big-endian:
 
     u8 version = 1 | u8 flags (bits 0-1 QoS, bit 2 RETAIN, others zero)
@@ -9,8 +9,8 @@ golden file. Layout of version 1, integers big-endian:
     publisher | topic | properties | payload
     u32 CRC-32 of all of the above, little-endian
 
-The checksum is little-endian and last because the CRC-32 of data followed by its own CRC-32 in that
-form is one constant: checking a record is one call over the whole value and copies no payload. The
+The checksum is last and little-endian because the CRC-32 of data followed by its own CRC-32 in that
+form is a constant: checking a record is one call over the whole value and copies no payload. The
 offset is the key and is not repeated here. Read next: `storage.log.message_log`.
 """
 
@@ -42,7 +42,7 @@ _crc32: Final = zlib.crc32
 def encode_message(message: Message) -> bytes:
     """Return the record of `message`; its offset is not part of it.
 
-    The sizes are what the wire can carry, so a message that a decoder accepted always fits.
+    The size fields are as wide as in MQTT, so every message that a decoder accepted fits.
     """
     publisher = message.publisher.encode()
     topic = message.topic.encode()
@@ -69,7 +69,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes, offset: int) -> Message:
-    """Return the message of a record, with its position in the log.
+    """Return the message of a record, with its offset.
 
     Raises `CorruptRecord` unless every byte is as `encode_message` wrote it.
     """
@@ -115,9 +115,9 @@ def decode_message(data: bytes, offset: int) -> Message:
 
 
 def topic_bytes(data: bytes, offset: int) -> bytes:
-    """Return only the topic of a record, checked: what a scan needs to decide about a message.
+    """Return only the topic of a record, for a scan that has to match it.
 
-    Raises `CorruptRecord`: to believe the topic of a damaged record could skip a message.
+    Raises `CorruptRecord`: a damaged topic could make the scan skip a message.
     """
     if _crc32(data) != _CRC_RESIDUE or len(data) < _HEAD_SIZE + _CRC_SIZE or data[0] != VERSION:
         raise CorruptRecord(f"message {offset}: {len(data)} bytes are no sound record")

@@ -1,10 +1,9 @@
-"""The keys and values of everything that is not a message body: one place, one function per row.
+"""The keys and values of all rows that are not in the message log, one function per kind.
 
 Column families, keys and values are described in docs/formats.md and pinned by golden files. Values
-that this module does not own (session records) arrive as bytes; all of them are sealed with a
-CRC-32 here, so that a damaged row is noticed and never believed. Nothing in this module does I/O by
-itself: it adds changes to a batch or asks the store it is given. Read next:
-`storage.tables.timers`, `storage.log.message_log`.
+encoded elsewhere (session records) arrive as bytes. Every value is sealed with a CRC-32, so that a
+damaged row is detected and never used. This module does no I/O of its own: it adds changes to a
+batch or asks the given store. Read next: `storage.tables.timers`, `storage.log.message_log`.
 """
 
 import struct
@@ -50,7 +49,7 @@ FORMAT_VERSION: Final = 1
 TOTALS_KEY: Final = b"totals"
 BOOT_KEY: Final = b"boot"
 
-SCAN_PAGE: Final = 512  # rows a page: one page of small rows stays below 64 KiB
+SCAN_PAGE: Final = 512  # rows per page: a page of small rows stays below 64 KiB
 
 _CRC: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
@@ -65,7 +64,7 @@ def seal(body: bytes) -> bytes:
 
 
 def unseal(value: bytes, what: str) -> bytes:
-    """Return the body of a sealed value; raises `CorruptRecord` naming `what` if it was damaged."""
+    """Return the body of a sealed value; raises `CorruptRecord` naming `what` if it is damaged."""
     if len(value) < 4:
         raise CorruptRecord(f"{what}: value of {len(value)} bytes, expected a checksum first")
     body = value[4:]
@@ -98,12 +97,12 @@ def scan_prefix(store: Store, family: str, prefix: bytes) -> Iterator[Row]:
 
 
 def client_prefix(client_id: str) -> bytes:
-    """Return the prefix of all rows of one client in the families keyed by client_id first."""
+    """Return the prefix of a client's rows, in families whose keys begin with client_id."""
     return client_id.encode() + b"\0"
 
 
 def subscription_key(client_id: str, topic_filter: str) -> bytes:
-    """Return the key of one subscription ($share filters in full)."""
+    """Return the key of one subscription ($share filters unabridged)."""
     return client_id.encode() + b"\0" + topic_filter.encode()
 
 
@@ -113,7 +112,7 @@ def incoming_key(client_id: str, packet_id: int) -> bytes:
 
 
 def mailbox_key(client_id: str, number: int) -> bytes:
-    """Return the key of a message that a session is owed from outside its streams."""
+    """Return the key of a message owed to a session that is not from one of its streams."""
     return client_id.encode() + b"\0" + number.to_bytes(8, "big")
 
 
@@ -128,12 +127,12 @@ def group_holder(share_name: str) -> bytes:
 
 
 def holder_key(filter_id: int, holder: bytes) -> bytes:
-    """Return the key that says that `holder` reads the stream `filter_id`."""
+    """Return the key of the row that makes `holder` a reader of the stream `filter_id`."""
     return _U64.pack(filter_id) + holder
 
 
 def group_key(share_name: str, topic_filter: str) -> bytes:
-    """Return the key of a shared subscription: a share name holds no zero byte either."""
+    """Return the key of a shared subscription; a share name contains no zero byte either."""
     return share_name.encode() + b"\0" + topic_filter.encode()
 
 
@@ -146,8 +145,8 @@ def split_group_key(key: bytes) -> tuple[str, str]:
 def retained_key(topic: str) -> bytes:
     """Return the key of a retained message.
 
-    Levels are separated by a zero byte, which no topic contains and which sorts first, so all
-    topics below a level are neighbours and a wildcard look-up can seek instead of scan.
+    Levels are separated by a zero byte, which no topic contains and which sorts first. So all
+    topics below a level are adjacent, and a wildcard look-up can seek instead of scan.
     """
     return topic.encode().replace(b"/", b"\0")
 
@@ -175,12 +174,12 @@ def decode_filter(value: bytes) -> tuple[int, int]:
 
 
 def encode_since(since: int) -> bytes:
-    """Return the value of a holder: the offset after which it is owed the stream's messages."""
+    """Return the value of a holder row: the offset after which the holder is owed messages."""
     return _U64.pack(since)
 
 
 class Totals:
-    """Counts over all rows that would cost a scan to find, kept in one row with what they count."""
+    """Counts that would otherwise need a scan, in one row written with the rows they count."""
 
     __slots__ = ("next_filter_id", "retained", "sessions", "subscriptions")
 
@@ -200,7 +199,7 @@ class Totals:
 
 
 def load_totals(store: Store) -> Totals:
-    """Read the totals; a new store has none yet."""
+    """Return the totals, all 0 for a new store. Raises `CorruptRecord`."""
     value = store.get(META, TOTALS_KEY)
     if value is None:
         return Totals()
@@ -214,15 +213,15 @@ def load_totals(store: Store) -> Totals:
 def encode_boot(boot: int, told: int) -> bytes:
     """Return the value of the row that counts the starts of the broker.
 
-    The history of the present boot has at least `told` events, wherever its rows are by now.
+    `told` is a lower bound of the events in the history of this boot, exported or not.
     """
     return seal(_BOOT.pack(1, boot, told))
 
 
 def load_boot(store: Store) -> tuple[int, int]:
-    """Return how often the broker was started on this store, and what `encode_boot` calls told.
+    """Return (boot, told) as `encode_boot` wrote them, (0, 0) for a new store.
 
-    (0, 0) if it never was. Raises `CorruptRecord`.
+    Raises `CorruptRecord`.
     """
     value = store.get(META, BOOT_KEY)
     if value is None:
@@ -235,9 +234,9 @@ def load_boot(store: Store) -> tuple[int, int]:
 
 
 def check_format(store: Store, batch: Batch) -> None:
-    """Refuse a store of a newer format; mark a new one with ours.
+    """Check the format version of the store; add it to `batch` if the store is new.
 
-    Raises `CorruptRecord` for a mark that cannot be read or is newer than this program.
+    Raises `CorruptRecord` if it cannot be read or is not the version of this program.
     """
     value = store.get(META, FORMAT_KEY)
     if value is None:

@@ -1,8 +1,8 @@
-"""What has to happen at a time: session expiry, delayed wills, retained expiry, by key order.
+"""Timers in the store: session expiry, delayed wills, retained expiry, ordered by time.
 
 There is no timer per session: the rows of the family `due` are sorted by time, and the broker asks
-for the ones that have come. A removal is known at once, although the row is only gone from the
-store when the batch is written. Never decides what an entry means. Read next:
+for those that are due. A removed entry is treated as gone at once, although the store has its row
+until the batch is written. Does not know what an entry means. Read next:
 `session.lifetime.housekeeping`.
 """
 
@@ -12,15 +12,15 @@ from typing import Final
 from storage.api import Batch, Store
 from storage.tables.tables import DUE, seal, unseal
 
-# Kinds, in the order in which they are worked off at the same millisecond: a will that is due when
-# its session ends fires before the session is removed.
+# Kinds, in the order in which entries of the same millisecond are handled: a will that is due when
+# its session ends is published before the session is removed.
 WILL: Final = 1
 SESSION: Final = 2
 RETAINED: Final = 3
 
-# How far `come` looks for the next entry. Entries that were removed cost a look-up as much as live
-# ones until the store has compacted them away, and most are: sessions are resumed long before they
-# expire. So it looks at one second of them at a time, once a second.
+# How far ahead `come` looks for the next entry. Until compaction, removed entries cost a scan as
+# much as live ones, and most are removed: sessions resume long before they expire. So a scan covers
+# only one second of entries, once a second.
 LOOKAHEAD_MS: Final = 1000
 
 _TIME: Final = struct.Struct(">QB")
@@ -45,22 +45,22 @@ def due_key(at_ms: int, kind: int, name: bytes) -> bytes:
 
 
 class Due:
-    """The time-ordered entries of one store, with the changes of the unwritten batch on top."""
+    """The time-ordered entries of one store, with the removals of the unwritten batch applied."""
 
     def __init__(self, store: Store) -> None:
         self._store: Final = store
         self._removed: set[bytes] = set()
-        # When to call `come` next, in broker ms; None = there was nothing at all.
+        # When to call `come` next, in broker ms; None = there is no entry.
         self.next_ms: int | None = None
-        self._floor_ms = 0  # nothing is due before
+        self._floor_ms = 0  # no entry is earlier; scans start here
 
     def open(self) -> None:
-        """Learn the earliest entry. Call once, before anything is added."""
+        """Read the earliest entry. Call it once, before anything is added."""
         rows = self._store.scan(DUE, b"", count=1)
         self.next_ms = _TIME.unpack_from(rows[0][0])[0] if rows else None
 
     def add(self, batch: Batch, at_ms: int, kind: int, name: bytes, value: bytes = b"") -> None:
-        """Put an entry into the batch."""
+        """Add an entry to the batch."""
         key = due_key(at_ms, kind, name)
         self._removed.discard(key)
         batch.append((DUE, key, seal(value)))
@@ -70,13 +70,13 @@ class Due:
             self._floor_ms = at_ms
 
     def remove(self, batch: Batch, at_ms: int, kind: int, name: bytes) -> None:
-        """Take an entry away; removing one that does not exist changes nothing."""
+        """Remove an entry; does nothing if it does not exist."""
         key = due_key(at_ms, kind, name)
         self._removed.add(key)
         batch.append((DUE, key, None))
 
     def get(self, at_ms: int, kind: int, name: bytes) -> bytes | None:
-        """Return the value of a written entry that was not removed since, or None."""
+        """Return the value of a written entry, None if there is none or it was removed."""
         key = due_key(at_ms, kind, name)
         if key in self._removed:
             return None
@@ -84,11 +84,11 @@ class Due:
         return None if value is None else unseal(value, "due entry")
 
     def is_removed(self, key: bytes) -> bool:
-        """Was this entry removed since the last write of the batch?"""
+        """Return whether this entry was removed since the last write of the batch."""
         return key in self._removed
 
     def written(self) -> None:
-        """Take note that the batch with all changes so far was written to the store."""
+        """Forget the removals. Call it when the batch with all changes so far was written."""
         self._removed.clear()
 
     def come_again(self, now: int) -> None:
@@ -96,10 +96,10 @@ class Due:
         self.next_ms = now
 
     def come(self, now: int, count: int) -> list[Entry]:
-        """Return at most `count` written entries whose time has come, earliest first.
+        """Return at most `count` written entries that are due, earliest first.
 
-        Also refreshes `next_ms`. The caller writes its batch first, removes what it works off, and
-        asks again when it got `count`.
+        Also updates `next_ms`. Write the batch before calling, remove the entries that were
+        handled, and call again after a full `count`.
         """
         past = (now + 1).to_bytes(8, "big")
         rows = self._store.scan(DUE, self._floor_ms.to_bytes(8, "big"), past, count=count)

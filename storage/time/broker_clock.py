@@ -1,8 +1,8 @@
-"""Broker time: milliseconds of elapsed time, which neither a wall-clock jump nor a reboot can fake.
+"""Broker time: elapsed milliseconds that survive wall-clock jumps and reboots.
 
 Everything that expires is compared with broker time. Within one boot of the machine it follows the
 boot-time clock (which counts suspend), so setting the wall clock changes nothing. Across a reboot
-only the wall clock knows how long the machine was off; it may then add time, never take any back.
+only the wall clock knows how long the machine was off: it may add time, but never take time back.
 Pure: the clocks are read in `storage.time.machine_clocks`.
 """
 
@@ -20,14 +20,14 @@ CRC: Final = struct.Struct(">I")
 
 
 class Heartbeat:
-    """What the clocks said when the broker was last known alive. Written once a second."""
+    """The clocks' values when the broker was last known to run. Written once a second."""
 
     __slots__ = ("boot_id", "boottime_ms", "broker_ms", "wall_ms")
 
     def __init__(self, broker_ms: int, wall_ms: int, boot_id: str, boottime_ms: int) -> None:
         self.broker_ms: int = broker_ms
-        self.wall_ms: int = wall_ms  # since 1970, as the wall clock was set then
-        self.boot_id: str = boot_id  # another one after each boot
+        self.wall_ms: int = wall_ms  # since 1970, by the wall clock at that time
+        self.boot_id: str = boot_id  # changes with each boot
         self.boottime_ms: int = boottime_ms  # since that boot, suspend included
 
     def __eq__(self, other: object) -> bool:
@@ -77,10 +77,10 @@ class Heartbeat:
 
 
 def resume(heartbeat: Heartbeat | None, wall_ms: int, boot_id: str, boottime_ms: int) -> int:
-    """Return the broker time now, given the last heartbeat on disk and what the clocks say now.
+    """Return the broker time now, from the last heartbeat on disk and the clocks' present values.
 
-    Without a heartbeat broker time starts as the wall clock, so that a first start has readable
-    times. It never goes back behind a heartbeat. An empty `boot_id` is never the same boot.
+    Without a heartbeat broker time starts at the wall clock, so that times are readable. It is
+    never before the heartbeat. An empty `boot_id` always counts as another boot.
     """
     if heartbeat is None:
         return wall_ms
@@ -90,11 +90,11 @@ def resume(heartbeat: Heartbeat | None, wall_ms: int, boot_id: str, boottime_ms:
 
 
 def crash_time(alive_ms: int, period_ms: int) -> int:
-    """Return when a broker was dead at the latest, given its last sign of life on disk.
+    """Return the latest time at which a broker can have crashed, from its last heartbeat on disk.
 
-    While it lives there is one every `period_ms`, late by what a timer and a sync take; a quarter
-    of the period is allowed for that. So nothing that counts from a crash ends early: it ends late
-    by at most what is added here. Only where signs of life could not reach the disk for longer than
-    that (a process that was stopped, a disk that does not answer) the crash may have been later.
+    A running broker writes a heartbeat every `period_ms`, late by the time of a timer and a sync; a
+    quarter of the period is allowed for that. So nothing that counts from a crash ends early; it
+    ends late by at most what is added here. The crash may have been later only if no heartbeat
+    reached the disk for longer than that (a stopped process, a disk that does not answer).
     """
     return alive_ms + period_ms + period_ms // 4

@@ -8,7 +8,7 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot, or "" where it cannot be read: always another boot.
+    """Return the kernel's id of this boot, "" if it cannot be read (which matches no boot).
 
     A container shares the id and the boot-time clock with its host.
     """
@@ -19,10 +19,10 @@ def boot_id() -> str:
 
 
 def boottime_ms() -> int:
-    """Return the milliseconds since boot, time spent suspended included."""
+    """Return the milliseconds since boot, including time suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def wall_ms() -> int:
-    """Return the milliseconds since 1970 as the wall clock has it."""
+    """Return the milliseconds since 1970 by the wall clock."""
     return time.time_ns() // 1_000_000

@@ -113,7 +113,7 @@ class BrokerProcess:
         self.data_dir: Path = directory / "data"
         self.port: int = free_port()
         self.metrics_port: int = free_port()
-        self.log_path: Path = directory / "broker.observe.structured_log"
+        self.log_path: Path = directory / "broker.log"
         self.env: dict[str, str] = dict(env)
         self.arguments: Sequence[str] = ()  # further ones, for the next start
         self.starts: int = 0

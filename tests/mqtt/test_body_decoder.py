@@ -171,7 +171,7 @@ FOREIGN = [
 @pytest.mark.parametrize("kind", range(16))
 def test_who_may_send_what(version: int, sender: Sender, kind: int) -> None:
     first = kind << 4 | (2 if kind in (6, 8, 10) else 0)
-    error = header_fault(first, version, sender == "client")
+    error = header_fault(first, version, from_client=sender == "client")
     malformed = {row[:3]: row[3] for row in FOREIGN}
     if (version, sender, kind) in malformed:
         assert isinstance(
@@ -187,7 +187,7 @@ def test_who_may_send_what(version: int, sender: Sender, kind: int) -> None:
 def test_only_connect_may_come_first(kind: int) -> None:
     """[MQTT-3.1.0-1]"""
     first = kind << 4 | (2 if kind in (6, 8, 10) else 0)
-    error = header_fault(first, 0, True)
+    error = header_fault(first, 0, from_client=True)
     if kind == 1:
         assert error is None
     elif kind == 0:
@@ -247,10 +247,10 @@ def test_mqtt_3_1_lets_the_end_of_the_packet_count_for_more_than_the_flags(
 @pytest.mark.parametrize("first", [0x6A, 0x8A, 0xAA, 0x48, 0x58, 0x78, 0x80, 0x60, 0xC8, 0x38])
 def test_only_mqtt_3_1_leaves_flags_unused(first: int) -> None:
     """DUP on what is sent again, QoS 1 on what is answered: other servers take all of it."""
-    assert header_fault(first, 3, True) is None
-    assert isinstance(header_fault(first, 4, True), MalformedPacket)
-    assert isinstance(header_fault(first, 5, True), MalformedPacket)
-    assert isinstance(header_fault(0x36, 3, True), MalformedPacket)
+    assert header_fault(first, 3, from_client=True) is None
+    assert isinstance(header_fault(first, 4, from_client=True), MalformedPacket)
+    assert isinstance(header_fault(first, 5, from_client=True), MalformedPacket)
+    assert isinstance(header_fault(0x36, 3, from_client=True), MalformedPacket)
 
 
 @pytest.mark.parametrize("flags", ["03", "22", "0a", "3a"])
@@ -262,7 +262,7 @@ def test_mqtt_3_1_disregards_flags_of_a_will_that_is_not_there(flags: str) -> No
 
 
 def test_mqtt_3_1_has_no_auth() -> None:
-    assert isinstance(header_fault(0xF0, 3, True), MalformedPacket)
+    assert isinstance(header_fault(0xF0, 3, from_client=True), MalformedPacket)
 
 
 @pytest.mark.parametrize("name", ["0004 6d717474", "0004 4d515458", "0000", "0003 4d5154"])

@@ -134,7 +134,7 @@ def test_all_first_two_bytes(sender: Sender, version: int) -> None:
     """Judged as soon as they are there, the same in one piece and in two."""
     role = "server" if sender == "client" else "client"
     for first in range(256):
-        expected = header_fault(first, version, sender == "client")
+        expected = header_fault(first, version, from_client=sender == "client")
         if version == 0 and first in range(0x11, 0x20):
             continue  # waits for its version, see below
         for second in range(256):

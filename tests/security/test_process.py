@@ -138,7 +138,8 @@ def test_c04_what_readers_that_do_not_read_cost_does_not_grow(
             publisher.send(Publish(topic, payload, 0))
     scene.online("other").ping()
     grown = scene.broker.rss_bytes() - before
-    assert grown < len(slow) * 10 * MIB, f"{grown / MIB / len(slow):.1f} MiB a reader"
+    # Alone it is 2 to 9 MiB; a busy machine has more on its way. Without a limit it were 96.
+    assert grown < len(slow) * 20 * MIB, f"{grown / MIB / len(slow):.1f} MiB a reader"
 
 
 # C8: files that cannot be right

@@ -129,9 +129,9 @@ class SlowAuthenticator:
         """Know no method."""
         return None
 
-    def answer(self, client_id: str, *, reason_code: int = 0) -> None:
+    def answer(self, client_id: str, *, ok: bool = True, reason_code: int = 0) -> None:
         """Answer one CONNECT."""
-        self.waiting.pop(client_id)(Verdict(reason_code, ""))
+        self.waiting.pop(client_id)(Verdict(ok=ok, reason_code=reason_code, identity=""))
 
 
 class Client:

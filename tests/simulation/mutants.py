@@ -410,7 +410,7 @@ def will_published_after_its_deletion(patcher: Patcher) -> None:
     def around(original: Any, self: Wills, *entry: Any) -> None:
         postponed.append(lambda: original(self, *entry))
 
-    patcher.wrap(Wills, "come_due", around)
+    patcher.wrap(Wills, "fire_due", around)
 
 
 @mutant("sessions")
@@ -472,8 +472,8 @@ def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
 def dup_is_not_set(patcher: Patcher) -> None:
     """What is sent again does not say so."""
 
-    def around(original: Any, *arguments: Any, dup: bool) -> Any:
-        return original(*arguments)
+    def around(original: Any, *arguments: Any, dup: bool, **named: Any) -> Any:
+        return original(*arguments, **named)
 
     patcher.wrap(session.delivery.redelivery, "encode_delivery", around)
 

@@ -57,7 +57,7 @@ class AnyClient:
     ) -> None:
         """Let the client in, at once or later."""
         world, process = self._world, self._world.process
-        verdict = Verdict(0, "")
+        verdict = Verdict(ok=True, reason_code=0, identity="")
         if not self._delay_ms or process is None:
             done(verdict)
             return

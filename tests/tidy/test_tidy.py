@@ -151,8 +151,8 @@ MODULES_IN_FOLDER_MAX: Final = 12
 
 # Folders that may hold more modules, and why.
 LARGE_FOLDERS: Final[dict[str, str]] = {
-    "audit/checks": "one module an invariant; to be split by what they judge",
-    "audit/generate": "one kind of made-up history; its assembly line has thirteen stations",
+    "audit/checks": "checks share passes over the history: a module is a pass, or what judges it",
+    "audit/generate": "one generator of histories: nothing else imports its modules",
     "conformance": "the harness of the suite lies beside its entrance",
     "conformance/v311": "one module a section of the standard",
     "conformance/v50": "one module a section of the standard",
@@ -496,13 +496,44 @@ def test_a_document_has_one_title_and_it_comes_first() -> None:
     assert not wrong, "a document starts with its one `# ` title: " + ", ".join(wrong)
 
 
+@functools.cache
+def _anchors(document: Path) -> set[str]:
+    """Return what a link may name behind `#`: the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), flags=re.M)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     broken = []
     for path in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
-            if "://" not in target and not (path.parent / target).exists():
-                broken.append(f"{_name(path)}: {target}")
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text()):
+            if "://" in target:
+                continue
+            place = path.parent / target if target else path
+            if not place.exists() or (anchor and anchor not in _anchors(place)):
+                broken.append(f"{_name(path)}: {target}#{anchor}")
     assert not broken, "broken links:\n" + "\n".join(broken)
+
+
+def test_the_map_of_contributing_names_what_exists() -> None:
+    _, _, text = (ROOT / "CONTRIBUTING.md").read_text().partition("## I want to change ...\n")
+    rows = [line.split(" | ") for line in text.partition("\n## ")[0].splitlines()[3:] if line]
+    assert len(rows) > 20
+    lost = []
+    for what, *places, _ in rows:
+        for place in places:
+            paths = re.findall(r"`([^`]+)`", place)
+            assert paths, f"{what}: nothing to open in {place!r}"
+            lost += [path for path in paths if not (ROOT / path).exists()]
+    assert not lost, "the map in CONTRIBUTING.md leads nowhere: " + ", ".join(lost)
+
+
+def test_the_table_of_packages_in_the_design_names_every_room() -> None:
+    _, _, text = (ROOT / "docs" / "design.md").read_text().partition("## Packages\n")
+    listed = re.findall(r"^\| `([\w.]+)` \|", text.partition("\n\n`broker` imports")[0], flags=re.M)
+    rooms = {_module(path.parent) for path in MODULES}
+    rooms = {room for room in rooms if room.count(".") < 2}
+    assert sorted(listed) == sorted(rooms | set(ACTING))
 
 
 def test_nothing_names_the_machine_it_was_written_on() -> None:

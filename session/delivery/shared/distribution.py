@@ -1,9 +1,9 @@
-"""Shared subscriptions: each message of `$share/NAME/FILTER` goes to one member of the group.
+"""Shared subscriptions: sends each message of `$share/NAME/FILTER` to one member of the group.
 
-Members get a message only when their window has room, so what was not sent stays with the group
-[MQTT-4.8.2]. A QoS 1 message whose member's session ended goes to another one; a QoS 2 message that
-was sent is dropped then [MQTT-4.8.2-5]. A group whose members all live in memory keeps a bounded
-queue. Read next: `session.delivery.shared.groups`, `session.delivery.sender`.
+A member gets a message only when its window has room; until then the message stays with the group
+[MQTT-4.8.2]. If a member's session ends, its unacknowledged QoS 1 messages go to another member and
+its QoS 2 messages are dropped [MQTT-4.8.2-5]. A group whose members are all in memory keeps a
+bounded queue. Read next: `session.delivery.shared.groups`, `session.delivery.sender`.
 """
 
 from typing import Final
@@ -20,15 +20,14 @@ from session.state.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEA
 from session.state.session import Session
 from storage.log.message_log import Stream
 
-# Messages one group may read from the store in one tick. It bounds the work between two looks at
-# the sockets; what is more simply takes more ticks.
+# Messages one group may read from the store in one tick; it bounds how long the sockets wait.
 READ_MAX: Final = 64
 # Groups that read in one tick.
 READERS_MAX: Final = 32
 
 
 class Distribution:
-    """Hands each message to one member of a group."""
+    """Sends each message to one member of a group."""
 
     def __init__(
         self, context: DeliveryContext, groups: Groups, live: LiveDelivery, sender: Sender
@@ -46,7 +45,7 @@ class Distribution:
         self._sender: Final = sender
 
     def publish(self, message: Message, groups: list[Group]) -> None:
-        """Hand a message that was just accepted to one member of each group."""
+        """Send a message that was just accepted to one member of each group."""
         for group in groups:
             if group.is_stored and message.offset:
                 self._publish_stored(group, message)
@@ -103,7 +102,7 @@ class Distribution:
     def _pick(self, group: Group, topic: str, *, in_memory: bool = False) -> Connection | None:
         """Return the next member in turn that may receive the topic and has room, or None.
 
-        Only one whose session is `in_memory`, if told so.
+        `in_memory` means: only a member whose session is in memory.
         """
         members = list(group.members)
         count = len(members)
@@ -129,7 +128,7 @@ class Distribution:
         return self._policy.may_receive(session.identity, session.client_id, topic)
 
     def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
-        """Give a QoS > 0 message to a member that has room; it is out of the group's hands."""
+        """Send a QoS > 0 message to a member that has room."""
         subscription = group.members[connection]
         session = connection.session
         assert session is not None
@@ -143,10 +142,10 @@ class Distribution:
             connection,
             message,
             qos,
-            retain,
             (identifier,) if identifier else (),
             message.offset,
             FROM_GROUP,
+            retain=retain,
             after_commit=group.is_stored,
         )
         if not packet_id:
@@ -179,15 +178,15 @@ class Distribution:
         self._live.send_qos0(
             connection,
             message,
-            retain,
             (identifier,) if identifier else (),
             {},
             group.share_name,
             group.entry.filter_id,
+            retain=retain,
         )
 
     def acknowledged(self, connection: Connection, packet_id: int, entry: int) -> None:
-        """A member finished with one of the group's messages (or will never get it)."""
+        """Note that a member is done with one of the group's messages."""
         session = connection.session
         assert session is not None
         group = self._groups.get(session.leases.pop(packet_id))
@@ -200,12 +199,12 @@ class Distribution:
             self._tick.dirty_groups[group] = None
 
     def send_waiting(self, connection: Connection) -> None:
-        """A member may have room again: hand out what waits in its groups."""
+        """Send what waits in the groups of a member that may have room again."""
         for key in connection.group_keys:
             self.hand_out_waiting(self._groups[key])
 
     def hand_out_waiting(self, group: Group) -> None:
-        """Hand out what waits in a group, as far as its members have room."""
+        """Send what waits in a group while its members have room."""
         if group.pending:
             self._move_pending(group)
         if (group.owed or group.is_lagging) and group.members:
@@ -214,24 +213,27 @@ class Distribution:
     def _move_pending(self, group: Group) -> None:
         while group.pending:
             message = group.pending[0]
-            # What was accepted before the group became a stored one is nowhere on disk. It stays
-            # with the members that live in memory, as long as there are any.
+            # A message accepted before the group became a stored one is not on disk. Only members
+            # in memory may get it, as long as there are any.
             in_memory = group.is_stored and not message.offset
             connection = self._pick(group, message.topic, in_memory=in_memory)
-            is_homeless = in_memory and _all_stored(group)
-            if connection is None and not is_homeless:
-                if not group.members or self._may_somebody_receive(group, message.topic):
+            is_lost = in_memory and _all_stored(group)
+            if connection is None and not is_lost:
+                if not group.members or self._may_any_receive(group, message.topic):
                     return
             group.next_pending()
             if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
                 self._expire(group, message)
             elif connection is None:
-                self._drop(group, message, "storage_refused" if is_homeless else "not_authorized")
+                self._drop(group, message, "storage_refused" if is_lost else "not_authorized")
             else:
                 self._hand_out(group, connection, message)
 
     def read(self) -> bool:
-        """Hand out what stored groups owe; True if some have more. After the batch was written."""
+        """Send what waits in stored groups; True if some have more.
+
+        Call it right after the batch was written: the store then has the whole log.
+        """
         readers = self._tick.group_readers
         for group in list(readers)[:READERS_MAX]:
             del readers[group]
@@ -242,10 +244,10 @@ class Distribution:
     def _read_group(self, group: Group) -> bool:
         for _ in range(READ_MAX):
             if not any(member.has_room() for member in group.members):
-                return False  # woken when a member has room
+                return False  # goes on when a member has room
             message = self._next(group)
             if message is None:
-                return group.is_lagging  # the search goes on, or it is the tail
+                return group.is_lagging  # if not, this is the end of the log
             now = self._tick.now
             if message.expires_at_ms and message.expires_at_ms <= now:
                 self._expire(group, message)
@@ -256,7 +258,7 @@ class Distribution:
                 continue
             connection = self._pick(group, message.topic)
             if connection is None:
-                if self._may_somebody_receive(group, message.topic):
+                if self._may_any_receive(group, message.topic):
                     group.owed.appendleft(message.offset)
                     return False
                 self._drop(group, message, "not_authorized")
@@ -265,7 +267,7 @@ class Distribution:
         return True
 
     def _next(self, group: Group) -> Message | None:
-        """Take the next message that the group owes, or None at the tail."""
+        """Take the next message that waits in a stored group; None at the end of the log."""
         self._tick.dirty_groups[group] = None
         while group.owed:
             offset = group.owed.popleft()
@@ -292,38 +294,38 @@ class Distribution:
         group.position = self._log.end
         return None
 
-    def _may_somebody_receive(self, group: Group, topic: str) -> bool:
-        """May a connected member receive the topic, if it has room one day?"""
+    def _may_any_receive(self, group: Group, topic: str) -> bool:
+        """May a connected member receive the topic, once it has room?"""
         return any(
             connection.session is not None and self._may_receive(connection, topic)
             for connection in group.members
         )
 
     def session_ended(self, session: Session, connection: Connection | None) -> None:
-        """Take back what an ending session holds unacknowledged, at QoS 1."""
+        """Give the unacknowledged QoS 1 messages of an ending session back to their groups."""
         for packet_id, key in session.leases.items():
             group = self._groups.get(key)
             entry = session.in_flight[packet_id]
             if group is None or entry & SOURCE_MASK != FROM_GROUP:
                 continue
-            goes_on = entry & QOS_MASK == 1 and not entry & RELEASED
+            is_kept = entry & QOS_MASK == 1 and not entry & RELEASED
             offset = entry >> REFERENCE_SHIFT
             message = None
             if connection is not None:
                 message = group.borrowed.pop((connection, packet_id), None)
             if message is not None:
-                if goes_on:
+                if is_kept:
                     group.queue_again(message)
             elif offset:
                 group.leased.pop(offset, None)
-                if goes_on:
+                if is_kept:
                     group.owed.append(offset)
-                    self._tell_moved(session, connection, offset, group)
+                    self._record_moved(session, connection, offset, group)
                 self._tick.dirty_groups[group] = None
             self.hand_out_waiting(group)
         session.leases.clear()
 
-    def _tell_moved(
+    def _record_moved(
         self, session: Session, connection: Connection | None, offset: int, group: Group
     ) -> None:
         if self._deliveries.is_on:
@@ -333,7 +335,7 @@ class Distribution:
             self._deliveries.moved(session, conn, offset, group.share_name, stream, now)
 
     def _expire(self, group: Group, message: Message) -> None:
-        """A message has expired before anybody in the group got it."""
+        """Count and record that a message expired before a member got it."""
         self._counters.expired_messages += 1
         if self._deliveries.is_on:
             self._deliveries.expired_in_group(
@@ -341,7 +343,7 @@ class Distribution:
             )
 
     def _drop(self, group: Group, message: Message, reason: str) -> None:
-        """Nobody in the group gets a message: count it, and tell the history."""
+        """Count and record that no member gets a message."""
         size = len(message.payload)
         self._drop_known(group, self._deliveries.id_of(message), size, reason)
 
@@ -355,7 +357,7 @@ class Distribution:
 
 
 def _all_stored(group: Group) -> bool:
-    """Does no connected member live in memory?"""
+    """Are the sessions of all connected members stored?"""
     for connection in group.members:
         session = connection.session
         if session is not None and not session.is_stored:

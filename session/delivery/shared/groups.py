@@ -1,8 +1,8 @@
-"""The shared subscriptions there are: their members, and their records in the store.
+"""All shared subscriptions: their members, and their records in the store.
 
-A group with a stored member is a cursor of its own, like a session: a position in its filter's
-stream, durable while every member is offline. A group whose members all live in memory has no
-record. Read next: `session.delivery.shared.distribution`, `session.state.shared_group_record`.
+A group with a stored member has a position in its filter's stream, like a session; it is durable
+while all members are offline. A group whose members are all in memory has no record. Read next:
+`session.delivery.shared.distribution`, `session.state.shared_group_record`.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ class Groups:
         return list(self.by_key.values())
 
     def open(self) -> None:
-        """Load the stored groups. Their filters' entries were loaded before.
+        """Load the stored groups; call it after the filters were loaded.
 
-        A group without a stored member lived on its connected ones, which a crash has ended.
+        A group without a stored member had only sessions that a crash has ended.
         """
         for key, value in scan_all(self._store, GROUPS, b"", None):
             share_name, topic_filter = split_group_key(key)
@@ -56,7 +56,7 @@ class Groups:
         return self.by_key.get(key)
 
     def ensure(self, share_name: str, topic_filter: str) -> Group:
-        """Return the group, made if there was none."""
+        """Return the group; create it if there is none."""
         group = self.by_key.get((share_name, topic_filter))
         if group is None:
             entry = self._routes.ensure(topic_filter)
@@ -67,33 +67,33 @@ class Groups:
         return group
 
     def store(self, group: Group) -> None:
-        """The group gets its first stored member: from here on its messages are stored.
+        """Store the messages of a group from now on: it has its first stored member.
 
-        The caller made the group a holder of its entry's stream.
+        The caller has made the group a holder of its stream.
         """
         group.is_stored = True
         group.position = group.since = self._log.end
         self._tick.dirty_groups[group] = None
 
     def join(self, group: Group, connection: Connection, subscription: Subscription) -> None:
-        """A connected session is a member from now on, or has changed its options."""
+        """Make a connected session a member, or change its options."""
         if connection not in group.members:
             connection.group_keys[group.key()] = None
         group.members[connection] = subscription
 
     def leave(self, group: Group, connection: Connection) -> None:
-        """A connection is no member any more. What it holds unacknowledged stays with it."""
+        """Remove a connection from the members; it keeps what it has not acknowledged."""
         if group.members.pop(connection, None) is not None:
             del connection.group_keys[group.key()]
 
-    def is_deserted(self, group: Group) -> bool:
+    def is_empty(self, group: Group) -> bool:
         """Has the group lost its last session?"""
         return not group.members and not group.stored_members
 
     def remove(self, group: Group) -> None:
-        """The last session left: the group and its undelivered messages end.
+        """Remove a group without sessions, and its undelivered messages.
 
-        The caller gives up its holding of the stream.
+        The caller has removed the group as a holder of its stream.
         """
         del self.by_key[group.key()]
         del group.entry.groups[group.share_name]
@@ -116,7 +116,7 @@ class Groups:
     def invariants(self) -> Iterator[str]:
         """Yield what must hold of the groups and does not."""
         for key, group in self.by_key.items():
-            if self.is_deserted(group):
+            if self.is_empty(group):
                 yield f"group {key}: no member is left"
             if group.is_stored and group.entry.filter_id == 0:
                 yield f"group {key}: stored, but its filter has no stream"

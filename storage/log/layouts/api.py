@@ -1,9 +1,9 @@
-"""What a layout is: the one module that knows the keys inside a generation.
+"""The interface of a layout: the one module that knows the keys inside a generation.
 
-A layout is never edited incompatibly. Another way to lay out rows is another module, registered in
-`storage.log.generations.LAYOUTS`; it starts with the next generation, and the old ones stay
-readable with the module that wrote them. Read next: `storage.log.layouts.blocks`, the default, then
-`storage.log.layouts.filters` and `storage.log.layouts.timeline`.
+A layout is never changed incompatibly. Another way to lay out rows is another module, registered in
+`storage.log.generations.LAYOUTS`; it is used from the next generation on, and older generations
+stay readable with the module that wrote them. Read next: `storage.log.layouts.blocks`, the default,
+then `storage.log.layouts.filters` and `storage.log.layouts.timeline`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from storage.api import Batch
 
 
 class Stream:
-    """What a reader is owed of one durable topic filter: all its messages after `since`."""
+    """The messages of one durable topic filter that a reader is owed: all after `since`."""
 
     __slots__ = ("filter_id", "since", "topic_filter")
 
@@ -30,56 +30,55 @@ class Stream:
 class Reader(Protocol):
     """Messages of some streams of one generation in ascending order, each once."""
 
-    # Every message up to and including this offset was returned, or is not one of the streams.
+    # Every message of the streams up to and including this offset was returned.
     position: int
-    # Offsets the index named whose message was not there.
+    # Number of offsets in the index without a message.
     missing: int
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
         """Return at most `count` further messages with an offset <= `upto`.
 
         Fewer do not mean the end: large messages end a call early, and so do `scan_max` rows
-        looked at in vain (0 = no limit). The end is `position` >= `upto`. `upto` must never
-        shrink and must only name offsets that are written: what is not there up to it is taken
-        to be absent for ever.
+        without a match (0 = no limit). The end is `position` >= `upto`. `upto` must never shrink,
+        and everything up to it must be written: what is absent then is never looked for again.
         """
         ...
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
-        """Pass over at most `count` messages as `next` would return them; returns how many."""
+        """Skip at most `count` of the messages that `next` would return; return how many."""
         ...
 
     def buffered(self) -> int:
-        """Return how many messages are known to come next (a lower bound of what is left)."""
+        """Return how many messages are read ahead (a lower bound of what is left)."""
         ...
 
 
 class Slab(Protocol):
-    """One generation of one shard, seen through its layout."""
+    """The messages of one generation of one shard, in one layout."""
 
     families: tuple[str, ...]
 
     @property
     def is_pending(self) -> bool:
-        """Are there messages that have no rows yet?"""
+        """Return whether there are messages that have no rows yet."""
         ...
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
-        """Take over one message, which has its offset; returns about what it adds in bytes. Hot.
+        """Append one message, which has its offset; return about how many bytes it adds. Hot.
 
-        Its rows are in `batch` now or when the slab is sealed.
+        Its rows are in `batch` now or after `seal`.
         """
         ...
 
     def seal(self, batch: Batch) -> int:
-        """Put the rows of all that is pending into `batch`.
+        """Put the rows of all pending messages into `batch`.
 
-        Returns their size in bytes, less what `append` told of it.
+        Return their size in bytes minus what `append` returned for them.
         """
         ...
 
     def discard(self) -> None:
-        """Forget what is pending."""
+        """Discard the pending messages."""
         ...
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:
@@ -95,21 +94,21 @@ class Slab(Protocol):
         ...
 
     def sampled_size(self) -> int:
-        """Return the size in bytes of one message's row on average, from a bounded sample."""
+        """Return the average size in bytes of a message's row, from a bounded sample."""
         ...
 
     def measured(self) -> tuple[int, int]:
-        """Return how many message rows there are and their size in bytes; reads all of them."""
+        """Return (number of message rows, their size in bytes); reads all of them."""
         ...
 
     def reader(self, streams: Sequence[Stream], after: int) -> Reader:
-        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        """Return a reader of the messages of `streams` after `after`."""
         ...
 
     def scanner(self, topic_filter: str, after: int) -> Reader:
-        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        """Return a reader of all messages after `after` whose topic matches; uses no index."""
         ...
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
-        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        """Return the first offset of `streams` in (after, upto], None if there is none."""
         ...

@@ -1,12 +1,12 @@
-"""A block of consecutive messages as bytes, and the index row that points into blocks.
+"""The bytes of a block of consecutive messages, and of the index row that points into blocks.
 
-Never edited incompatibly: a change is a new version byte beside the old one, with its golden file.
+Never changed incompatibly: a change is a new version byte beside the old one, with a golden file.
 A block, version 1, integers big-endian but for the checksum:
 
     u8 version = 1 | u16 messages | u16 runs | for each run: u16 messages before it, u16 its place,
-    counted from the end of these | runs | u32 CRC-32 of all of the above, little-endian
+    counted from the end of this list | runs | u32 CRC-32 of all of the above, little-endian
 
-A run is messages that follow each other and differ in their payload only:
+A run is a sequence of messages that differ only in their payload:
 
     u8 flags (bits 0-1 QoS, bit 2 RETAIN, bit 3 payloads differ in size, others zero)
     u16 publisher size | u16 topic size | u32 properties size
@@ -14,8 +14,8 @@ A run is messages that follow each other and differ in their payload only:
     publisher | topic | properties | with bit 3: u32 payload size, once per message | payloads
 
 The key of a block is the offset of its LAST message, so a seek to an offset finds the block that
-holds it. Must never give out anything of a block whose checksum fails. Read next:
-`storage.log.layouts.blocks` (who writes them), `storage.log.layouts.block_reader` (who reads them).
+holds it. Must never return anything from a block whose checksum fails. Read next:
+`storage.log.layouts.blocks` (writes blocks), `storage.log.layouts.block_reader` (reads them).
 """
 
 import struct
@@ -31,21 +31,21 @@ VERSION: Final = 1
 INDEX_VERSION: Final = 1
 VARIED_FLAG: Final = 0x08
 FLAGS_KNOWN: Final = QOS_MASK | RETAIN_FLAG | VARIED_FLAG
-# A block is closed at this many bytes, of which a message takes SIZE_SIZE beside its payload: so
-# reading one message of a sparse stream costs what one page of a table costs, and a block has at
-# most 1,024 messages. A larger message is a block of its own.
+# A block is closed at this size; each message counts its payload and SIZE_SIZE bytes. So reading a
+# message of a sparse stream costs as much as one page of a table, and a block has at most 1,024
+# messages. A larger message gets a block of its own.
 BLOCK_BYTES: Final = 4096
 SIZE_SIZE: Final = 4
 KEY_SIZE: Final = 8
 INDEX_KEY_SIZE: Final = 18
-# Bounds of one index row: ranges, and offsets from its first to its last one.
+# Limits of one index row: the number of ranges, and the distance from first to last offset.
 RANGES_MAX: Final = 64
 SPAN_MAX: Final = 0xFFFF
-# An entry of the index: an offset and how far behind it its block ends, as one number.
+# An index entry is one number: an offset, and in the low bits the distance to its block's end.
 BACK_BITS: Final = 16
 BACK_MASK: Final = 0xFFFF
 
-# What objects cost beside their bytes: a `Message` with its payload, a block with its lists.
+# Memory of objects beside their bytes: a `Message` with its payload, a block with its lists.
 MESSAGE_SIZE: Final = 160
 OBJECT_SIZE: Final = 600
 _QOS_MAX: Final = 2
@@ -59,11 +59,11 @@ _PLACES: Final = [struct.Struct(f">{2 * n}H") for n in range(RUNS_MAX + 1)]
 _CRC: Final = struct.Struct("<I")
 _CRC_SIZE: Final = 4
 _CRC_RESIDUE: Final = 0x2144DF1C  # CRC-32 of any data followed by its own little-endian CRC-32
-# The key of an index row: filter_id, its last offset, how far behind that the block ends.
+# The key of an index row: filter_id, its last offset, the distance from there to the block's end.
 _INDEX_KEY: Final = struct.Struct(">QQH")
 _INDEX_START: Final = struct.Struct(">QQ")
-# One range: its first and its last offset, counted back from that of the key, and how far behind
-# the last one its block ends.
+# One range: its first and last offset, counted back from that in the key, and the distance from the
+# last one to its block's end.
 _RANGE: Final = struct.Struct(">HHH")
 _RANGES: Final = [struct.Struct(f">B{3 * n}H") for n in range(RANGES_MAX + 1)]
 _RANGE_SIZE: Final = 6
@@ -77,12 +77,12 @@ _unpack_index_key: Final = _INDEX_KEY.unpack
 _pack_index_start: Final = _INDEX_START.pack
 _crc32: Final = zlib.crc32
 
-# Copying a block to put its checksum behind it is cheaper than going over its pieces, up to here.
+# Up to this size, copying a block to append its checksum is cheaper than a checksum per piece.
 _JOIN_MAX: Final = 16 << 10
 
 
 def encode_one(message: Message, publisher: bytes, topic: bytes, pieces: list[bytes]) -> None:
-    """Add a run of one message to the `pieces` of a block; otherwise as `encode_run`."""
+    """Add a run of one message to the `pieces` of a block; as `encode_run`, but returns nothing."""
     properties = message.properties
     payload = message.payload
     pieces.append(
@@ -107,7 +107,7 @@ def encode_one(message: Message, publisher: bytes, topic: bytes, pieces: list[by
 def encode_run(
     message: Message, publisher: bytes, topic: bytes, payloads: list[bytes], pieces: list[bytes]
 ) -> int:
-    """Add a run with the fields of `message` to the `pieces` of a block; returns its size.
+    """Add a run with the fields of `message` to the `pieces` of a block; return its size in bytes.
 
     `publisher` and `topic` are those of the message, encoded.
     """
@@ -145,9 +145,9 @@ def encode_run(
 
 
 def encode_block(count: int, places: list[int], pieces: list[bytes], size: int) -> bytes:
-    """Return the block of `count` messages in the runs of `pieces`, `size` bytes of them.
+    """Return the block of `count` messages whose runs are `pieces`, `size` bytes in all.
 
-    `places` has for each run the number of messages and of bytes before it.
+    `places` has, for each run, the number of messages and of bytes before it.
     """
     runs = len(places) // 2
     head = _pack_head(VERSION, count, runs) + _PLACES[runs].pack(*places)
@@ -161,7 +161,7 @@ def encode_block(count: int, places: list[int], pieces: list[bytes], size: int) 
 
 
 class Block:
-    """A block being read. Its messages are made when a run of theirs is first asked for."""
+    """A block being read. The messages of a run are decoded when one of them is first needed."""
 
     __slots__ = (
         "_body",
@@ -188,12 +188,12 @@ class Block:
         count = data[1] << 8 | data[2]
         runs = data[3] << 8 | data[4]
         body = HEAD_SIZE + _PLACE_SIZE * runs
-        self.family: Final = family  # where it is from
+        self.family: Final = family  # of the store, where it was read
         self.last: Final = last
         self.count: Final = count
         self.first: Final = last - count + 1
         self.size: Final = size
-        # In memory; twice its bytes, because those of its messages are copies.
+        # Bytes of memory: its data counts twice, because payloads are copied.
         self.cost: Final = OBJECT_SIZE + 2 * size + MESSAGE_SIZE * count
         if data[0] != VERSION:
             raise CorruptRecord(
@@ -225,12 +225,12 @@ class Block:
         return message
 
     def run_end(self, offset: int) -> int:
-        """Return the last offset of the run that has `offset`."""
+        """Return the last offset of the run that contains `offset`."""
         run = bisect_right(self._starts, offset - self.first)
         return self.first + self._starts[run] - 1 if run < len(self._starts) else self.last
 
     def _decode(self, run: int) -> None:
-        """Make the messages of a run, whose place and extent have to be what the block says."""
+        """Decode the messages of a run; raises `CorruptRecord` if its place or size is wrong."""
         data = self._data
         at = self._body + self._places[run]
         number = self._starts[run]
@@ -301,11 +301,10 @@ class Block:
 
 
 def decode_single(data: bytes, last: int, offset: int, is_sound: bool = False) -> Message | None:
-    """Return the message at `offset` of a block without making anything of the others.
+    """Return the message at `offset` of a block without decoding the others.
 
-    A third of the work of a `Block`, for who wants one message of it, or two. None for a block that
-    is not sound: `Block` says what is wrong with it. The checksum of one that `is_sound` was
-    compared before.
+    A third of the work of `Block`, for callers that want one message, or two. None for a damaged
+    block: decode it with `Block` for the error. With `is_sound` the checksum is not compared again.
     """
     size = len(data)
     if (not is_sound and _crc32(data) != _CRC_RESIDUE) or size < HEAD_SIZE + _CRC_SIZE:
@@ -343,7 +342,7 @@ def decode_single(data: bytes, last: int, offset: int, is_sound: bool = False) -
 def _decode_member(
     data: bytes, at: int, end: int, offset: int, index: int, expected: int
 ) -> Message | None:
-    """Return message number `index` of the run between `at` and `end`; None if it is not sound."""
+    """Return message number `index` of the run between `at` and `end`; None if it is damaged."""
     flags, publisher, topic, properties, accepted_at_ms, expires_at_ms, messages, payloads = (
         _unpack_run(data, at)
     )
@@ -388,19 +387,19 @@ def _decode_member(
 
 
 def index_start(filter_id: int, offset: int) -> bytes:
-    """Return a key at or before that of every index row of a filter that has `offset` or more."""
+    """Return a key at or before every index row of a filter that has `offset` or a later one."""
     return _pack_index_start(filter_id, offset)
 
 
 def index_key(filter_id: int, last: int, back: int) -> bytes:
-    """Return the key of an index row: filter_id, its last offset, how far behind its block ends."""
+    """Return the key of an index row; `back` is the distance from `last` to its block's end."""
     return _pack_index_key(filter_id, last, back)
 
 
 def encode_index(ranges: list[int], start: int, stop: int) -> bytes:
     """Return the value of the index row with the ranges from `start` to `stop`.
 
-    `ranges` has for each range its first offset, its last one and the last one of its block.
+    `ranges` has, for each range, its first offset, its last offset and its block's last offset.
     """
     count = (stop - start) // 3
     last = ranges[stop - 2]
@@ -419,10 +418,10 @@ def encode_index(ranges: list[int], start: int, stop: int) -> bytes:
 
 
 def decode_index(key: bytes, value: bytes, after: int, count: int, entries: list[int]) -> None:
-    """Add to `entries` the next offsets after `after` of an index row, until they are `count`.
+    """Add the entries of an index row after `after` to `entries`, until those are `count`.
 
-    An entry is an offset and, in its low bits, how far behind it its block ends: see `BACK_BITS`.
-    Raises `CorruptRecord`.
+    An entry is an offset and the distance to its block's end: see `BACK_BITS`. Raises
+    `CorruptRecord`.
     """
     filter_id, last, back = _unpack_index_key(key)
     if not value:

@@ -1,9 +1,9 @@
-"""Reading blocks: by offset, by the index of some streams, or all of them.
+"""Read blocks: by offset, by the index of some streams, or all of them.
 
-Sessions that read the same stream at the same place find its blocks decoded in a cache which all
-readers of a log share, and get the same `Message` objects: nobody may change one. A reader itself
-holds no block, so ten thousand of them cost their entries of the index and no messages. Must never
-hold more than PAGE_BYTES_MAX of messages and one more. Read next: `storage.log.layouts.merge`.
+All readers of a log share a cache of decoded blocks, so sessions that read the same stream at the
+same place get the same `Message` objects: do not change them. A reader itself holds index entries
+but no block, so ten thousand readers hold no messages. Must never hold more than PAGE_BYTES_MAX of
+messages and one more. Read next: `storage.log.layouts.merge`.
 """
 
 import struct
@@ -26,21 +26,21 @@ from storage.log.layouts.block_format import (
 )
 from storage.log.layouts.merge import INDEX_PAGE_MAX, Merge
 
-# One call hands out and holds at most about this much, so that a backlog of large messages costs
-# the reader this and not count * maximum_packet_size.
+# A call returns and holds at most about this much, so that a backlog of large messages costs the
+# reader no more (instead of count * maximum_packet_size).
 PAGE_BYTES_MAX: Final = 1 << 20
-# What the decoded blocks of a log may take, and what one of them may to be kept.
+# Memory for the decoded blocks of a log, and the largest block that is cached.
 CACHE_BYTES: Final = 1 << 20
 CACHED_BLOCK_MAX: Final = 64 << 10
-# Single messages that are kept: pages of two readers; bytes of their blocks, and one block more;
-# the size of a block to be read for one message only. 500 sessions with topics of their own that
-# come back share the blocks of 8 MiB: 22 to 28 us a message instead of 34 with 1 MiB.
+# Cache for reads of single messages: messages (the pages of two readers); bytes of their blocks,
+# plus one block; the largest block decoded for one message only. With 500 resuming sessions, each
+# with topics of its own, 8 MiB of blocks gave 22 to 28 us a message instead of 34 with 1 MiB.
 SINGLES_MAX: Final = 512
 SINGLES_BYTES: Final = 8 << 20
 SINGLE_BYTES_MAX: Final = 2 * BLOCK_BYTES
-SCAN_PAGE: Final = 4  # blocks that a scan reads at once
+SCAN_PAGE: Final = 4  # blocks a scan reads at once
 
-# What the entry of the next message of the same block is more than that of a message.
+# Difference of the entries of two consecutive messages in the same block.
 _NEXT_IN_BLOCK: Final = (1 << BACK_BITS) - 1
 
 _KEY: Final = struct.Struct(">Q")
@@ -48,24 +48,24 @@ _pack: Final = _KEY.pack
 
 
 class BlockCache:
-    """The blocks read last, by the offset of their last message; the oldest one goes first."""
+    """The blocks read last, by the offset of their last message; evicts the oldest first."""
 
     __slots__ = ("_blocks", "recent", "singles", "size")
 
     def __init__(self) -> None:
         self._blocks: Final[dict[int, Block]] = {}
-        self.recent: Block | None = None  # the one that was asked for by an offset last
+        self.recent: Block | None = None  # the last one looked up by an offset
         self.size: int = 0
         self.singles: Final = SingleCache()
 
     def get(self, family: str, last: int) -> Block | None:
-        """Return the block of `family` that ends with `last`, None if it is not here."""
+        """Return the block of `family` that ends with `last`, None if it is not cached."""
         block = self._blocks.get(last)
-        # What is left of a generation that was dropped is never given out.
+        # Blocks of a dropped generation may still be cached; never return them.
         return block if block is not None and block.family == family else None
 
     def add(self, block: Block) -> None:
-        """Keep a block, unless it is a large one."""
+        """Cache a block, unless it is too large."""
         if block.size > CACHED_BLOCK_MAX:
             return
         blocks = self._blocks
@@ -79,9 +79,9 @@ class BlockCache:
 
 
 class SingleCache:
-    """What was read last for the sake of one message: the message, and the bytes of its block.
+    """The messages that were read singly, and the bytes of their blocks.
 
-    Of one generation at a time; emptied when it is full.
+    Of one generation at a time; emptied when full.
     """
 
     __slots__ = ("_family", "blocks", "messages", "size")
@@ -93,7 +93,7 @@ class SingleCache:
         self.size: int = 0  # of the blocks
 
     def turn_to(self, family: str) -> None:
-        """Keep nothing but what is of this family."""
+        """Empty the cache if it is of another family."""
         if family != self._family:
             self._family = family
             self.messages.clear()
@@ -101,13 +101,13 @@ class SingleCache:
             self.size = 0
 
     def keep_message(self, message: Message) -> None:
-        """Keep a message for sessions that are at the same place."""
+        """Cache a message for sessions at the same place."""
         if len(self.messages) >= SINGLES_MAX:
             self.messages.clear()
         self.messages[message.offset] = message
 
     def keep_block(self, last: int, data: bytes) -> None:
-        """Keep a block for sessions that want another message of it."""
+        """Cache a block for sessions that need another message of it."""
         if self.size >= SINGLES_BYTES:
             self.blocks.clear()
             self.size = 0
@@ -126,10 +126,10 @@ class BlockRows:
         self._cache: Final = cache
 
     def message(self, offset: int, last: int) -> Message | None:
-        """Return the message at `offset` of a block, which ends with `last`, without its neighbour.
+        """Return the message at `offset`, in the block that ends with `last`, decoding only it.
 
-        The block is not worth making: the next message of this stream is in another one, or is not
-        the next one of it.
+        For streams whose next message is in another block or not adjacent, so that decoding the
+        whole block does not pay.
         """
         singles = self._cache.singles
         singles.turn_to(self._family)
@@ -198,14 +198,14 @@ class BlockRows:
 
 
 class BlockIndex:
-    """The index rows of one generation, as entries to be merged."""
+    """The index rows of one generation, as entries to merge."""
 
     __slots__ = ("_density", "_family", "_store")
 
     def __init__(self, store: Store, family: str) -> None:
         self._store: Final = store
         self._family: Final = family
-        self._density = 1  # offsets per row, as found the last time
+        self._density = 1  # offsets per row in the last page
 
     def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
         """Return the next entries of a filter with after < entry <= upto; see `Index`."""
@@ -248,8 +248,8 @@ class BlockReader:
             starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
         self._merge: Final = Merge(BlockIndex(store, index), list(starts.items()), after)
         self._rows: Final = rows
-        self._ready: list[int] = []  # merged, not given out
-        self._at = 0  # next one of `_ready`
+        self._ready: list[int] = []  # merged entries
+        self._at = 0  # index of the next one to return
         self.position = after
         self.missing = 0
 
@@ -293,7 +293,7 @@ class BlockReader:
         return messages
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
-        """Pass over at most `count` messages, by their index rows; returns how many."""
+        """Skip at most `count` messages, reading only index rows; return how many."""
         skipped = 0
         while skipped < count:
             if self._at == len(self._ready) and not self._take(count - skipped, upto):
@@ -309,7 +309,7 @@ class BlockReader:
         return len(self._ready) - self._at + self._merge.buffered()
 
     def _take(self, count: int, upto: int) -> list[int]:
-        """Merge the next entries, which is to be done only when all before are given out."""
+        """Merge the next entries. Call it only when all earlier ones were returned."""
         ready = self._merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
         self._ready = ready
         self._at = 0
@@ -326,8 +326,8 @@ class BlockScan:
     def __init__(self, rows: BlockRows, topic_filter: str, after: int) -> None:
         self._rows: Final = rows
         self._topic_filter: Final = topic_filter
-        self._block: Block | None = None  # the one that has the next message
-        self._page: list[Row] = []  # further ones, the next one last
+        self._block: Block | None = None  # holds the next message
+        self._page: list[Row] = []  # further blocks, the next one last
         self.position = after
         self.missing = 0
 
@@ -361,7 +361,7 @@ class BlockScan:
         return messages
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
-        """Pass over messages as `next` would return them; returns how many."""
+        """Skip at most `count` of the messages that `next` would return; return how many."""
         return len(self.next(count, upto, scan_max))
 
     def buffered(self) -> int:
@@ -369,7 +369,7 @@ class BlockScan:
         return 0
 
     def _next_block(self) -> Block | None:
-        """Return the block that has the first message behind `position`, None if there is none."""
+        """Return the block with the first message after `position`, None if there is none."""
         block = self._block
         while block is None or block.last <= self.position:
             if not self._page:

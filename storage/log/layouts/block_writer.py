@@ -1,8 +1,8 @@
-"""Making the rows of one tick of layout `blocks`: its messages as blocks, its offsets as an index.
+"""Build the rows of one tick in layout `blocks`: messages as blocks, offsets as index rows.
 
-What is pending comes as runs: a message, the filters it matches, and the payloads of the messages
-that follow it and differ in nothing else (None: it is alone). Must never split a message, or put
-messages of two ticks into one block. Read next: `storage.log.layouts.block_format`, the bytes.
+Pending messages come as runs: a message, the filters it matches, and the payloads of all messages
+of the run, which differ in nothing else (None: a single message). Must never split a message, or
+put messages of two ticks into one block. Read next: `storage.log.layouts.block_format`, the bytes.
 """
 
 import struct
@@ -33,7 +33,7 @@ _pack: Final = _KEY.pack
 
 
 class Sealing:
-    """The rows of one tick being made."""
+    """The rows of one tick while they are built."""
 
     __slots__ = (
         "_batch",
@@ -54,19 +54,19 @@ class Sealing:
         self._batch: Final = batch
         self._family: Final = family
         self._index_family: Final = index_family
-        # What each filter got: one offset, as an entry of the index (see `BACK_BITS`), or ranges:
-        # first offset, last one, last one of the block.
+        # Offsets per filter: a single one as an index entry (see `BACK_BITS`), or ranges of first
+        # offset, last offset and the block's last offset.
         self._ones: Final[dict[int, int]] = {}
         self._many: Final[dict[int, list[int]]] = {}
         # The block being filled: its bytes and their number, where its runs begin, how much of
-        # BLOCK_BYTES is taken, how many messages, and what the index needs once its end is known.
+        # BLOCK_BYTES is used, how many messages, and what the index needs once its end is known.
         self._pieces: list[bytes] = []
         self._filled = 0
         self._places: list[int] = []
         self._content = 0
         self._count = 0
         self._parts: list[tuple[int, int, Sequence[int]]] = []
-        self.size: int = 0  # of all rows made so far
+        self.size: int = 0  # bytes of all rows built so far
 
     def add(
         self,
@@ -74,7 +74,7 @@ class Sealing:
         ids: list[Sequence[int]],
         lists: list[list[bytes] | None],
     ) -> None:
-        """Make the rows of these runs, which are all there is."""
+        """Build the rows of these runs, which must be all of the tick."""
         at = 0
         last = 0
         while at < len(messages):
@@ -97,9 +97,9 @@ class Sealing:
         lists: list[list[bytes] | None],
         at: int,
     ) -> int:
-        """Put the messages from `at` on that are alone into blocks; returns the run behind them."""
+        """Put the single messages from `at` on into blocks; return the index of the next run."""
         content = self._content
-        start = at  # first one that is neither in the index nor in `_parts`
+        start = at  # first message that is neither in the index nor in `_parts`
         count = self._count
         filled = self._filled
         pieces = self._pieces
@@ -170,7 +170,7 @@ class Sealing:
             start = stop
 
     def _close(self, last: int) -> None:
-        """End the block, whose last message has the offset `last`."""
+        """Close the block, whose last message has the offset `last`."""
         value = encode_block(self._count, self._places, self._pieces, self._filled)
         self._batch.append((self._family, _pack(last), value))
         self.size += KEY_SIZE + len(value)
@@ -187,7 +187,7 @@ class Sealing:
     def _note_ones(
         self, messages: list[Message], ids: list[Sequence[int]], start: int, stop: int, last: int
     ) -> None:
-        """Put the messages from `start` to `stop`, whose block ends with `last`, into the index."""
+        """Add the messages from `start` to `stop`, whose block ends with `last`, to the index."""
         ones = self._ones
         many = self._many
         for index in range(start, stop):
@@ -199,7 +199,7 @@ class Sealing:
                     ones[filter_id] = offset << BACK_BITS | (last - offset)
 
     def _note(self, filter_id: int, start: int, end: int, last: int) -> None:
-        """Put a range of offsets, all in the block that ends with `last`, into the index."""
+        """Add a range of offsets, all in the block that ends with `last`, to the index."""
         ranges = self._many.get(filter_id)
         if ranges is None:
             ones = self._ones
@@ -221,7 +221,7 @@ class Sealing:
             ranges.append(last)
 
     def _finish(self) -> None:
-        """Make the rows of the index."""
+        """Build the index rows."""
         batch = self._batch
         family = self._index_family
         for filter_id, entry in self._ones.items():

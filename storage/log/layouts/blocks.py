@@ -1,10 +1,10 @@
 """Layout `blocks`: messages in blocks, and an index of offset ranges per durable topic filter.
 
-Family `msg.G`: last offset of a block -> block (`storage.log.layouts.block_format`); family
-`idx.G`: filter_id, last offset, how far behind it its block ends -> nothing, or the ranges of that
-filter that were accepted in the same tick. An accepted message is put on a list, nothing more; its
-rows are made when the tick is sealed: one per 4 KiB of messages, and one per filter that got some,
-whatever their number. Read next: `storage.log.layouts.block_reader`, `storage.log.layouts.merge`.
+Family `msg.G`: last offset of a block -> block (`storage.log.layouts.block_format`). Family
+`idx.G`: filter_id, last offset, distance to its block's end -> nothing, or the filter's ranges of
+offsets accepted in the same tick. Accepting a message only puts it on a list. The rows are built
+when the tick is sealed: one per 4 KiB of messages, and one per filter that matched any, whatever
+their number. Read next: `storage.log.layouts.block_reader`, `storage.log.layouts.merge`.
 """
 
 import struct
@@ -19,11 +19,11 @@ from storage.log.layouts.block_reader import BlockCache, BlockReader, BlockRows,
 from storage.log.layouts.block_writer import Sealing
 
 NAME: Final = "blocks"
-# What a pending message is taken to cost beside its payload until its rows are made.
+# Estimated bytes of a pending message beside its payload, until its rows are built.
 PENDING_SIZE: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
-_SAMPLE: Final = 16  # blocks looked at on either end
-_PAGE: Final = 16  # blocks read at once when all are read
+_SAMPLE: Final = 16  # blocks sampled at each end
+_PAGE: Final = 16  # blocks read at once by `measured`
 
 _KEY: Final = struct.Struct(">Q")
 _pack: Final = _KEY.pack
@@ -35,7 +35,7 @@ def families(generation: int) -> tuple[str, ...]:
 
 
 class BlockSlab:
-    """A generation of blocks. It holds what was appended until it is sealed."""
+    """A generation of blocks. It holds appended messages until `seal`."""
 
     __slots__ = (
         "_family",
@@ -58,26 +58,26 @@ class BlockSlab:
         self._family: Final = self.families[0]
         self._index: Final = self.families[1]
         self._rows: Final = BlockRows(store, generation, cache or BlockCache())
-        # What is pending: for each run its first message, its filters, and its payloads if it has
-        # more than one message. Three lists and no object per run: a run of one costs half of that.
+        # Pending runs: first message, filters, and payloads if there is more than one message.
+        # Three lists instead of an object per run: this halves the cost of a run of one.
         self._messages: list[Message] = []
         self._ids: list[Sequence[int]] = []
         self._lists: list[list[bytes] | None] = []
-        # The same of the last run.
+        # The same for the last run.
         self._message: Message | None = None
         self._filter_ids: Sequence[int] = ()
         self._payloads: list[bytes] | None = None
-        self._told = 0  # size that `append` told of what is pending
+        self._told = 0  # sum of the sizes that `append` returned for pending messages
 
     # --- writing ---
 
     @property
     def is_pending(self) -> bool:
-        """Are there messages that have no rows yet?"""
+        """Return whether there are messages that have no rows yet."""
         return self._message is not None
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
-        """Take over one message; returns about what it adds in bytes. Its rows come by `seal`."""
+        """Append one message; return about how many bytes it adds. `seal` builds its rows."""
         same = self._message
         payload = message.payload
         size = len(payload) + PENDING_SIZE
@@ -105,9 +105,9 @@ class BlockSlab:
     def append_run(
         self, message: Message, payloads: Sequence[bytes], filter_ids: Sequence[int]
     ) -> int:
-        """Take over messages like `message` with these payloads, from its offset on.
+        """Append messages like `message` with these payloads, from its offset on.
 
-        Returns about what they add in bytes.
+        Return about how many bytes they add.
         """
         taken = list(payloads)
         self._begin(message, filter_ids, taken)
@@ -116,9 +116,9 @@ class BlockSlab:
         return size
 
     def seal(self, batch: Batch) -> int:
-        """Put the rows of all that is pending into `batch`.
+        """Put the rows of all pending messages into `batch`.
 
-        Returns their size in bytes, less what `append` told of it.
+        Return their size in bytes minus what `append` returned for them.
         """
         if self._message is None:
             return 0
@@ -129,7 +129,7 @@ class BlockSlab:
         return size
 
     def discard(self) -> None:
-        """Forget what is pending."""
+        """Discard the pending messages."""
         self._messages = []
         self._ids = []
         self._lists = []
@@ -171,7 +171,7 @@ class BlockSlab:
         return 0 if row is None else int.from_bytes(row[0], "big")
 
     def sampled_size(self) -> int:
-        """Return the size in bytes of one message on average, of the newest and oldest blocks."""
+        """Return the average size in bytes of a message in the newest and oldest blocks."""
         rows = self._rows.page(0, _SAMPLE)
         if not rows:
             return 0
@@ -181,7 +181,7 @@ class BlockSlab:
         return sum([KEY_SIZE + len(value) for _, value in rows]) // count
 
     def measured(self) -> tuple[int, int]:
-        """Return how many messages there are and the size of their rows; reads all of them."""
+        """Return (number of messages, size of their rows in bytes); reads all of them."""
         count = size = start = 0
         while rows := self._rows.page(start, _PAGE):
             for key, value in rows:
@@ -192,19 +192,19 @@ class BlockSlab:
         return count, size
 
     def reader(self, streams: Sequence[Stream], after: int) -> BlockReader:
-        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        """Return a reader of the messages of `streams` after `after`."""
         return BlockReader(self._store, self._index, self._rows, streams, after)
 
     def scanner(self, topic_filter: str, after: int) -> BlockScan:
-        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        """Return a reader of all messages after `after` whose topic matches; uses no index."""
         return BlockScan(self._rows, topic_filter, after)
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
-        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        """Return the first offset of `streams` in (after, upto], None if there is none."""
         first: int | None = None
         for stream in streams:
             since = max(after, stream.since)
-            # What is already found bounds the search in the other streams.
+            # An offset already found bounds the search in the other streams.
             end = upto if first is None else first - 1
             if since >= end:
                 continue

@@ -1,4 +1,4 @@
-"""Layout `filters`: an ordered index of offsets per distinct durable topic filter.
+"""Layout `filters`: one row per message, and an index of offsets per durable topic filter.
 
 Family `msg.G`: offset -> record; family `idx.G`: filter_id, offset -> nothing. An append is one row
 plus one index row per filter that has a holder, however many sessions hold it; a reader seeks to
@@ -60,7 +60,7 @@ class FilterSlab(RowSlab):
         self._index: Final = index_family(generation)
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
-        """Add the rows of one message to `batch`; returns their size in bytes."""
+        """Add the rows of one message to `batch`; return their size in bytes."""
         offset = message.offset
         record = encode_message(message)
         batch.append((self._family, message_key(offset), record))
@@ -70,15 +70,15 @@ class FilterSlab(RowSlab):
         return KEY_SIZE + len(record) + _INDEX_KEY_SIZE * len(filter_ids)
 
     def reader(self, streams: Sequence[Stream], after: int) -> "IndexReader":
-        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        """Return a reader of the messages of `streams` after `after`."""
         return IndexReader(self._store, self._index, self._rows, streams, after)
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
-        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        """Return the first offset of `streams` in (after, upto], None if there is none."""
         first: int | None = None
         for stream in streams:
             start = _index_key(stream.filter_id, max(after, stream.since) + 1)
-            # What is already found bounds the search in the other streams.
+            # An offset already found bounds the search in the other streams.
             stop = _index_key(stream.filter_id, upto + 1 if first is None else first)
             if start < stop:
                 rows = self._store.scan(self._index, start, stop, count=1)
@@ -88,7 +88,7 @@ class FilterSlab(RowSlab):
 
 
 class FilterIndex:
-    """The index rows of one generation, as offsets to be merged."""
+    """The index rows of one generation, as offsets to merge."""
 
     __slots__ = ("_family", "_store")
 
@@ -121,9 +121,7 @@ class IndexReader:
             starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
         self._merge: Final = Merge(FilterIndex(store, index), list(starts.items()), after)
         self._rows: Final = rows
-        self._messages_size = (
-            PAGE_FIRST  # messages to read at once: small until their size is known
-        )
+        self._messages_size = PAGE_FIRST  # messages read at once: few until their size is known
         self.position = after
         self.missing = 0
 
@@ -153,7 +151,7 @@ class IndexReader:
         return messages
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
-        """Pass over at most `count` messages, by their index rows; returns how many."""
+        """Skip at most `count` messages, reading only index rows; return how many."""
         skipped = 0
         while skipped < count:
             offsets = self._merge.take(min(count - skipped, INDEX_PAGE_MAX), upto)

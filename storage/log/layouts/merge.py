@@ -1,7 +1,7 @@
-"""Merging the index of several streams by offset, with bounded read-ahead.
+"""Merge the index entries of several streams by offset, with bounded read-ahead.
 
-Works on entries: numbers that sort like the offsets they stand for, each stream's ascending. Shared
-by the layouts with an index. Must never hold more than BUFFERED_MAX entries, or one per stream.
+An entry is a number that sorts like its offset; each stream's entries are ascending. Shared by the
+layouts with an index. Must never hold more than BUFFERED_MAX entries, or one per stream.
 Read next: `storage.log.layouts.filters`, `storage.log.layouts.block_reader`.
 """
 
@@ -9,34 +9,34 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import Final, Protocol
 
-# Offsets one reader holds at most, whatever the number of its streams (one for each beyond that).
-# 4,096 of them are 160 kB.
+# Entries that one reader holds at most (or one per stream if it has more streams). 4,096 of them
+# are 160 kB.
 BUFFERED_MAX: Final = 4096
-INDEX_PAGE_FIRST: Final = 8  # offsets of the first page of a stream: most streams have few
-INDEX_PAGE_MAX: Final = 512  # offsets of a later one
+INDEX_PAGE_FIRST: Final = 8  # entries in the first page of a stream: most streams have few
+INDEX_PAGE_MAX: Final = 512  # entries in a later page
 
 
 class Index(Protocol):
-    """Where the entries come from."""
+    """The source of entries."""
 
     def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
         """Return the next entries of a filter with after < entry <= upto, ascending.
 
-        At most `count` of them; fewer mean that there are no more up to `upto`.
+        At most `count`; fewer mean that there are no more up to `upto`.
         """
         ...
 
 
 class Lane:
-    """One stream being read: a page of entries ahead."""
+    """One stream being read, with a page of entries read ahead."""
 
     __slots__ = ("at", "entries", "filter_id", "known", "page_size")
 
     def __init__(self, filter_id: int, after: int) -> None:
         self.filter_id: int = filter_id
         self.entries: list[int] = []
-        self.at: int = 0  # next one of `entries`
-        # The stream has no entry after the last of `entries` up to here.
+        self.at: int = 0  # index of the next entry
+        # Read up to here: there is no further entry between the last of `entries` and this.
         self.known: int = after
         self.page_size: int = INDEX_PAGE_FIRST
 
@@ -44,27 +44,27 @@ class Lane:
 class Merge:
     """The entries of some streams in order, each once.
 
-    The heap holds for each lane its next entry, or, while its page is used up, the smallest one
-    that could come next. Only when that bound reaches the top is the lane's next page read. So a
-    session with one deep stream and a thousand idle ones pays for the idle ones once per end of the
-    log it has seen, and not once per page of the deep one.
+    The heap holds the next entry of each lane, or, when its page is used up, the lowest entry that
+    could come next. The lane's next page is read only when that bound reaches the top of the heap.
+    So a session with one deep stream and a thousand idle ones reads the idle ones once each time
+    the end of the log has moved, not once per page of the deep one.
     """
 
     __slots__ = ("_heap", "_index", "_last", "_page_max", "lanes")
 
     def __init__(self, index: Index, starts: Sequence[tuple[int, int]], after: int) -> None:
-        """`starts` names each filter once, with the entry behind which it is read."""
+        """`starts` has each filter once, with the entry after which reading begins."""
         self._index: Final = index
         self.lanes: Final = [Lane(filter_id, start) for filter_id, start in starts]
         self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self.lanes)]
         heapify(self._heap)
         self._page_max: Final = max(1, min(INDEX_PAGE_MAX, BUFFERED_MAX // max(1, len(self.lanes))))
-        self._last = after  # greatest entry given out
+        self._last = after  # greatest entry returned
 
     def take(self, count: int, upto: int) -> list[int]:
-        """Return at most `count` entries <= `upto`, the next of all lanes in order, each once.
+        """Return at most `count` next entries <= `upto` of all lanes, in order, each once.
 
-        None at all means that there are no more up to `upto`, which must never shrink.
+        An empty list means that there are no more up to `upto`, which must never shrink.
         """
         lanes = self.lanes
         if len(lanes) == 1:

@@ -1,7 +1,8 @@
-"""The message rows which all layouts of today share: family `msg.G`, key offset, value record.
+"""Message rows with one record each: family `msg.G`, key offset, value record.
 
-Frozen like the layouts themselves: a layout with other message rows brings its own. Also reading
-them in order while matching topics, which needs no index. Must never hold more than a page of rows.
+Shared by the layouts `filters` and `timeline`, and frozen like them: a layout with other message
+rows brings its own. Also reads rows in order while matching topics, without an index. Must never
+hold more than a page of rows.
 """
 
 import struct
@@ -16,16 +17,16 @@ from storage.tables.message_record import decode_message, topic_bytes
 
 OFFSET_MAX: Final = 2**63 - 1
 KEY_SIZE: Final = 8
-# One call hands out and holds at most about this much, so that a backlog of large messages costs
-# the reader this and not count * maximum_packet_size.
+# A call returns and holds at most about this much, so that a backlog of large messages costs the
+# reader no more (instead of count * maximum_packet_size).
 PAGE_BYTES_MAX: Final = 1 << 20
-PAGE_FIRST: Final = 8  # messages of a first page, before their size is known
-# Messages of a later page. A page is sized by the one before it, so this also limits what a
-# sudden run of the largest messages costs; pages of 512 are only 5 % faster.
+PAGE_FIRST: Final = 8  # messages in the first page, before their size is known
+# Messages in a later page. A page is sized by the one before it, so this also limits the cost of a
+# sudden run of the largest messages; pages of 512 are only 5 % faster.
 PAGE_MAX: Final = 64
 _SAMPLE: Final = 64
-# Topics remembered with who wants them; a hit saves matching every filter. 4,096 entries of ~150
-# bytes are 600 kB at the most and for one reader only.
+# Topics cached with their match; a hit saves matching every filter. 4,096 entries of ~150 bytes are
+# at most 600 kB, for one reader only.
 _TOPICS_MAX: Final = 4096
 
 _KEY: Final = struct.Struct(">Q")
@@ -91,7 +92,7 @@ class MessageRows:
         return KEY_SIZE + sum(len(record) for _, record in rows) // len(rows)
 
     def measured(self) -> tuple[int, int]:
-        """Return how many rows there are and their size in bytes; reads all of them, by pages."""
+        """Return (number of rows, their size in bytes); reads all of them, page by page."""
         count = size = 0
         start = _pack(0)
         while rows := self._store.scan(self.family, start, count=PAGE_MAX):
@@ -132,7 +133,7 @@ class TopicScan:
         ]
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
-        """Pass over at most `count` messages; returns how many."""
+        """Skip at most `count` messages; return how many."""
         return len(self._take(count, upto, scan_max))
 
     def buffered(self) -> int:
@@ -190,7 +191,7 @@ class TopicScan:
 
 
 class RowSlab:
-    """What slabs share whose messages have a row each, in the batch of their append."""
+    """The common part of slabs that put one row per message into the batch at once."""
 
     __slots__ = ("_family", "_rows")
 
@@ -200,11 +201,11 @@ class RowSlab:
 
     @property
     def is_pending(self) -> bool:
-        """Return False: rows are in their batch at once."""
+        """Return False: rows go into the batch at once."""
         return False
 
     def seal(self, batch: Batch) -> int:
-        """Do nothing: rows are in their batch at once."""
+        """Do nothing: rows go into the batch at once."""
         return 0
 
     def discard(self) -> None:
@@ -223,13 +224,13 @@ class RowSlab:
         return self._rows.last_offset()
 
     def sampled_size(self) -> int:
-        """Return the size in bytes of one message's row on average, from a bounded sample."""
+        """Return the average size in bytes of a message's row, from a bounded sample."""
         return self._rows.sampled_size()
 
     def measured(self) -> tuple[int, int]:
-        """Return how many message rows there are and their size in bytes; reads all of them."""
+        """Return (number of message rows, their size in bytes); reads all of them."""
         return self._rows.measured()
 
     def scanner(self, topic_filter: str, after: int) -> TopicScan:
-        """Return a reader of all messages after `after` whose topic matches, index or not."""
+        """Return a reader of all messages after `after` whose topic matches; uses no index."""
         return TopicScan(self._rows, [Stream(0, topic_filter, 0)], after)

@@ -1,7 +1,7 @@
-"""Layout `timeline`: the messages in order and nothing else; every reader looks at all of them.
+"""Layout `timeline`: the messages in order, without an index; every reader looks at all of them.
 
 Family `msg.G`: offset -> record. An append is one row, whatever the number of filters, and a read
-costs every message of the shard, so this fits few readers that want most of the messages. Read
+looks at every message of the shard. Suited to few readers that want most of the messages. Read
 next: `storage.log.layouts.filters`, the layout with an index.
 """
 
@@ -38,16 +38,16 @@ class TimelineSlab(RowSlab):
         self.families: tuple[str, ...] = families(generation)
 
     def append(self, batch: Batch, message: Message, filter_ids: Sequence[int]) -> int:
-        """Add the row of one message to `batch`; returns its size in bytes."""
+        """Add the row of one message to `batch`; return its size in bytes."""
         record = encode_message(message)
         batch.append((self._family, message_key(message.offset), record))
         return KEY_SIZE + len(record)
 
     def reader(self, streams: Sequence[Stream], after: int) -> TopicScan:
-        """Return a reader of the messages after `after` which one of `streams` is owed."""
+        """Return a reader of the messages of `streams` after `after`."""
         return TopicScan(self._rows, streams, after)
 
     def first_owed(self, streams: Sequence[Stream], after: int, upto: int) -> int | None:
-        """Return the first offset in (after, upto] that one of `streams` is owed, None if none."""
+        """Return the first offset of `streams` in (after, upto], None if there is none."""
         first = TopicScan(self._rows, streams, after).next(1, upto, 0)
         return first[0].offset if first else None

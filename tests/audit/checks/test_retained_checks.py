@@ -39,7 +39,7 @@ def test_only_the_last_value_may_be_served_or_what_was_owed(history, view) -> No
     assert [(witness["topic"], witness["what"]) for witness in outcome.witnesses] == [
         ("a", "a retained message was served that is not the last one of its topic"),
         ("b", "a retained message was served that was no longer there"),
-        ("never", "a retained message was served that nobody had set"),
+        ("never", "a retained message was served that was never set"),
     ]
     kept = {(row.topic, row.ev, row.msg) for row in kept_rows.rows(made, [carry(made)]).collect()}
     assert ("a", "retained_set", 2) in kept

@@ -73,7 +73,7 @@ EXPECTED = {
     ("S2", "the number in flight is not what was sent and not acknowledged"),
     ("S5", "it was there before the boot, and not after it"),
     ("W1", "never published"),
-    ("G1", "a collection of less than nothing"),
+    ("G1", "a garbage collection with a negative count"),
 }
 
 

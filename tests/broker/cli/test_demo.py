@@ -30,6 +30,7 @@ def judge(boat: Client, monkeypatch: pytest.MonkeyPatch) -> int:
     return demo._judge(boat, [b"0", b"1"], time.monotonic())
 
 
+@pytest.mark.full  # starts brokers
 def test_the_show_ends_with_nothing_lost_and_leaves_nothing_behind(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "broker", "demo"],
@@ -50,6 +51,15 @@ def test_the_show_ends_with_nothing_lost_and_leaves_nothing_behind(tmp_path: Pat
     assert "session present: yes" in result.stdout
     assert "nothing was lost" in result.stdout
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.full  # starts a broker
+def test_no_process_of_a_broker_outlives_it_and_writes_into_its_directory(tmp_path: Path) -> None:
+    """May the export of the history make files again while the directory is removed?"""
+    broker = demo.BrokerProcess(str(tmp_path / "data"), 0)
+    broker.kill()
+    assert (tmp_path / "data" / "db").is_dir()
+    assert list((tmp_path / "data").glob("history*")) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ def test_follow_may_begin_with_what_comes(config: Config, monkeypatch: pytest.Mo
         tick.record(events.SESSION_EXPIRED, who="s\0", words={1: 7})
         store.write([(HISTORY, history_key(1, 8), seal(tick.pack(8, NOW_MS + 9)))])
 
-    monkeypatch.setattr(queries.time, "sleep", write)
+    monkeypatch.setattr(queries, "time", SimpleNamespace(sleep=write))
     assert lines([next(found)]) == ["s: session expired"]
     store.close()
 
@@ -291,7 +292,7 @@ def test_a_damaged_segment_does_not_keep_from_following(
         if len(looks) == 3:
             store.write([(HISTORY, history_key(1, 10), seal(bodies[2]))])
 
-    monkeypatch.setattr(queries.time, "sleep", look)
+    monkeypatch.setattr(queries, "time", SimpleNamespace(sleep=look))
     assert lines([next(found)]) == ["s: session expired"]
     assert capsys.readouterr().err.count(f"left out: history segment {newest.path}: ") == 1
     store.close()

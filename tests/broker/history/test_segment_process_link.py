@@ -11,6 +11,8 @@ from storage.history import segments
 from storage.history.segment_names import last_exported, segment_names
 from tests.broker.history.test_segment_process import packed
 
+pytestmark = pytest.mark.full  # starts processes
+
 
 def link(tmp_path: Path) -> SegmenterLink:
     place = Place(tmp_path / "history", "edge", tmp_path / "lock")

@@ -387,7 +387,7 @@ class Witness:
     ) -> None:
         """Let the client in."""
         self.asked.append((client_id, username, password))
-        done(Verdict(0, username or ""))
+        done(Verdict(ok=True, reason_code=0, identity=username or ""))
 
     def exchange(self, method: str, client_id: str) -> "Witness | None":
         """Know one method."""

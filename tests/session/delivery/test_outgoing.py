@@ -64,7 +64,9 @@ class Desk:
         self.routes.changed(entry)
 
     def parts(self, message: Message, qos: int) -> EncodedPublish | None:
-        return self.outgoing.encode(self.connection, message, qos, False, (), {}, at_once=False)
+        return self.outgoing.encode(
+            self.connection, message, qos, (), {}, retain=False, at_once=False
+        )
 
 
 def message(topic: str = "a", qos: int = 1, publisher: str = "p", offset: int = 5) -> Message:
@@ -96,7 +98,9 @@ def test_one_encoding_serves_all_that_get_the_same() -> None:
     desk = Desk()
     variants: dict[object, EncodedPublish] = {}
     first, second = (
-        desk.outgoing.encode(desk.connection, message(), 1, False, (), variants, at_once=False)
+        desk.outgoing.encode(
+            desk.connection, message(), 1, (), variants, retain=False, at_once=False
+        )
         for _ in range(2)
     )
     assert first == second

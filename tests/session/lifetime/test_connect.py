@@ -294,7 +294,7 @@ def test_nothing_of_a_refused_client_is_done() -> None:
     broker = Broker(authenticator=slow)
     client = broker.open()
     client.send(connect_packet("c", 5), Publish("t", b"1", 0, retain=True))
-    slow.answer("c", reason_code=reasons.BAD_USER_NAME_OR_PASSWORD)
+    slow.answer("c", ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD)
     broker.settle()
     client.expect(Connack(False, reasons.BAD_USER_NAME_OR_PASSWORD))
     assert client.is_closed and broker.rows("retained") == []
@@ -308,7 +308,7 @@ def test_a_v4_client_learns_the_nearest_return_code(reason_code: int, v4: int) -
     slow = SlowAuthenticator()
     broker = Broker(authenticator=slow)
     client = broker.request("c", version=4)
-    slow.answer("c", reason_code=reason_code)
+    slow.answer("c", ok=False, reason_code=reason_code)
     broker.settle()
     client.expect(Connack(False, v4))
     assert client.is_closed
@@ -322,7 +322,7 @@ def test_a_refused_connect_takes_nothing_over() -> None:
     broker.settle()
     first.take()
     broker.request("c", clean_start=True)
-    slow.answer("c", reason_code=reasons.NOT_AUTHORIZED)
+    slow.answer("c", ok=False, reason_code=reasons.NOT_AUTHORIZED)
     broker.settle()
     first.ping()
     assert not first.is_closed
@@ -390,7 +390,7 @@ def test_what_follows_a_refused_connect_is_not_even_looked_at() -> None:
     client = broker.open()
     client.send(connect_packet("c", 5))
     client.send_bytes(b"\x00\x00")
-    slow.answer("c", reason_code=reasons.NOT_AUTHORIZED)
+    slow.answer("c", ok=False, reason_code=reasons.NOT_AUTHORIZED)
     broker.settle()
     assert client.take() == [Connack(False, reasons.NOT_AUTHORIZED)]
     assert client.is_closed
@@ -420,7 +420,7 @@ def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> N
     slow.answer("c")
     broker.settle()
     second.subscribe("t")
-    late(Verdict(0, ""))
+    late(Verdict(ok=True, reason_code=0, identity=""))
     broker.settle()
     assert first.is_closed and not second.is_closed
     second.ping()

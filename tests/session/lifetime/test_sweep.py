@@ -76,7 +76,7 @@ def test_only_who_is_owed_something_of_it_lets_a_search_begin_again(
     sweep = Sweep()
     sweep.begin(generation_up_to(10))
     sweep.after, sweep.groups = b"d", []
-    sweep.parted(session_at(position))
+    sweep.session_offline(session_at(position))
     assert (sweep.after == b"") is begins_again
     assert (sweep.groups is None) is begins_again
     assert sweep.pin == (b"c" if begins_again else None)
@@ -84,11 +84,11 @@ def test_only_who_is_owed_something_of_it_lets_a_search_begin_again(
 
 def test_nobody_is_remembered_when_nothing_is_searched_for() -> None:
     sweep = Sweep()
-    sweep.parted(session_at(0))
+    sweep.session_offline(session_at(0))
     assert sweep.pin is None and sweep.generation is None
     sweep.begin(generation_up_to(10))
     sweep.end()
-    sweep.parted(session_at(0))
+    sweep.session_offline(session_at(0))
     assert sweep.pin is None
 
 

@@ -364,7 +364,7 @@ def test_a_connection_or_a_will_that_a_crash_did_not_end_is_said(session: Teller
     session.sized("session_restored", conn=0)
     session.tell("recovered", None, count=1)
     problems = "\n".join(session.fold.problems())
-    assert "'c' is connected still, of boot 1" in problems
+    assert "'c' is still connected, of boot 1" in problems
     assert "a will of 'c' does not wait" in problems
 
 
