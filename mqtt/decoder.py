@@ -116,7 +116,15 @@ class Decoder:
         "version",
     )
 
-    def __init__(self, role: Role, maximum_packet_size: int, version: int = 0) -> None:
+    def __init__(
+        self,
+        role: Role,
+        maximum_packet_size: int,
+        version: int = 0,
+        *,
+        connect_size_max: int = CONNECT_SIZE_MAX,
+        holds_after_connect: bool = False,
+    ) -> None:
         if role != "server" and role != "client":
             raise ValueError(f"role {role!r}: expected 'server' or 'client'")
         self._from_client: bool = role == "server"
@@ -130,11 +138,11 @@ class Decoder:
         self.maximum_packet_size: int = maximum_packet_size
         # Maximum Packet Size of a CONNECT that is broken after it: limits the answer, 0 = none.
         self.peer_packet_size_max: int = 0
-        self.connect_size_max: int = CONNECT_SIZE_MAX  # bytes; the smaller of both limits holds
+        self.connect_size_max: Final = connect_size_max  # bytes; the smaller of both limits holds
         self.user_properties_max: int = USER_PROPERTIES_MAX
         # If set, nothing after a CONNECT is decoded before `go_on`: the client is authenticated
         # first, and bytes are cheaper to keep than packets.
-        self.holds_after_connect: bool = False
+        self.holds_after_connect: Final = holds_after_connect
         self.is_held: bool = False
         self.error: MqttError | None = None  # once set, nothing more is decoded
         self._pending: bytearray = bytearray()  # the packet not yet complete, from its first byte

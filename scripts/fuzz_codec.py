@@ -106,8 +106,9 @@ def _decode(
 ) -> Outcome:
     role, version = STATES[state % len(STATES)]
     limit = PACKET_SIZES_MAX[state // len(STATES) % len(PACKET_SIZES_MAX)]
-    decoder = Decoder("server" if role == "server" else "client", limit, version)
-    decoder.holds_after_connect = held
+    decoder = Decoder(
+        "server" if role == "server" else "client", limit, version, holds_after_connect=held
+    )
     found: list[Packet] = []
     for piece in pieces:
         found += one_by_one(decoder.receive_runs(piece)) if gathers else decoder.receive(piece)

@@ -1,4 +1,4 @@
-"""The parts of one broker, put together around an opened store: who is handed what, and no more.
+"""Makes all parts of one broker around an opened store, and connects them.
 
 Read next: `session.engine`, which runs them.
 """
@@ -27,16 +27,16 @@ from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.scheduling.admission import Admission
-from session.scheduling.keep_alive import Silence
+from session.scheduling.keep_alive import KeepAlive
 from session.scheduling.read_pauses import ReadPauses
-from session.scheduling.work_budget import Turns
+from session.scheduling.work_budget import WorkBudget
 from session.tick_writer import TickWriter
 
 
 class Assembly:
-    """One of each part."""
+    """All parts of one broker."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Assembly:
         self.database: Final = database
         self.connections: Final[dict[Connection, None]] = {}
         live: dict[str, Connection] = {}
-        self.turns: Final = Turns(tick, settings.tick_work_max)
+        self.turns: Final = WorkBudget(tick, settings.tick_work_max)
         self.pauses: Final = ReadPauses(self.turns)
         self.admission: Final = Admission(settings, self.pauses)
-        self.silence: Final = Silence(settings, self.connections)
+        self.silence: Final = KeepAlive(settings, self.connections)
         self.health: Final = StoreHealth()
         history = self.history = History(tick, log, settings, live)
-        self.routes: Final = Routes()
+        self.routes: Final = Router()
         self.retained: Final = Retained(tick, store, due, database.totals, settings, history)
         self.quota: Final = Quota(store, log, settings)
         self.delivery: Final = Delivery(

@@ -1,4 +1,4 @@
-"""What the broker counts, as plain integers that the hot path may add to for 50 ns each.
+"""The counters of the broker: plain integers, which cost 50 ns per addition.
 
 Must never know a metrics library, a label object or a lock: one thread writes (the engine's loop),
 others read single integers, which the interpreter makes safe. Values only grow. Read next:
@@ -11,8 +11,8 @@ from typing import Final
 PACKET_TYPES: Final = 16  # a packet's type is four bits; index 0 stays unused
 PUBLISH: Final = 3
 
-# Disposition words that appear as label values. They are bounded here so that no client can make
-# a new time series; the engine uses these names and nothing else.
+# Values of labels. They are listed here so that no client can create a new time series; the engine
+# uses only these.
 DROP_REASONS: Final = (
     "queue_full",
     "session_limit",
@@ -105,7 +105,7 @@ class LogBuckets:
 
 
 class Counters:
-    """All totals since the process started."""
+    """Totals since the start of the process."""
 
     def __init__(self) -> None:
         # Packets by type (index = MQTT control packet type number). PUBLISH is not counted in
@@ -119,9 +119,9 @@ class Counters:
         self.messages_sent: list[int] = [0, 0, 0]
         self.payload_bytes_received: int = 0
         self.payload_bytes_sent: int = 0
-        # Messages that went into the log (accepted and owed to somebody durable).
+        # Messages stored in the log.
         self.messages_stored: int = 0
-        # Deliveries or messages that will never reach a receiver that was entitled to them.
+        # Deliveries and messages that were dropped, by reason.
         self.dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self.expired_messages: int = 0  # Message Expiry Interval passed before delivery
         self.redeliveries: int = 0  # PUBLISH with DUP or PUBREL sent again at resume
@@ -141,7 +141,7 @@ class Counters:
         self.generations_added: int = 0
         self.generations_dropped: int = 0
 
-        # The shell's own: exceptions caught at its marked boundary (each one is a bug of ours).
+        # Of the shell: exceptions caught at its marked boundary; each one is a bug.
         self.internal_errors: int = 0
 
         # Time and size of commits; and, per commit, from the beginning of the tick that received

@@ -1,10 +1,10 @@
 """The broker as a function of (state, event, now): bytes and time in, bytes and batches out.
 
-Shells feed it: `open`, `receive`, `transport_lost`, `handle_timeout`, then once per loop iteration
-`end_tick`, which writes everything that changed as one un-synced batch and hands the out-buffers to
-the transports. Replies that promise something wait for `committed(serial)`. No I/O but the store
-and the transports it is given, no clock, no randomness: the simulation runs this very class. Read
-next: `session.packets.dispatch` (packets), `session.lifetime.connect` (connections),
+A shell calls `open`, `receive`, `transport_lost` and `handle_timeout`, then once per loop iteration
+`end_tick`, which writes all changes as one un-synced batch and passes the output to the transports.
+Replies that promise something wait for `committed(serial)`. No I/O but the given store and
+transports, no clock, no randomness: the simulation runs the same class. Read next:
+`session.packets.dispatch` (packets), `session.lifetime.connect` (connections),
 `session.delivery.delivery` (messages).
 """
 
@@ -55,10 +55,9 @@ from storage.errors import Recoverable
 from storage.tables.tables import META
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
-# Bytes sent behind a CONNECT that one connection may have waiting until it is judged: what one read
-# of a socket may bring.
+# Bytes that one connection may send after its CONNECT before it is accepted: one read of a socket.
 EARLY_BYTES_MAX: Final = 256 << 10
-SLOW_PACKET_BYTES: Final = 1024  # a packet of which so much is there may take its time
+SLOW_PACKET_BYTES: Final = 1024  # bytes of an incomplete packet that count as a sign of life
 
 _DISCONNECTS: Final = {
     reasons.MALFORMED_PACKET: "malformed_packet",
@@ -86,12 +85,12 @@ class Engine:
         heartbeat: Callable[[int], bytes] | None = None,
         observe: Observe | None = None,
     ) -> None:
-        """Take the parts; nothing is opened before `start`.
+        """Take the surroundings of the broker; nothing is opened before `start`.
 
         `heartbeat` returns the row that says when the broker was last alive
-        (`storage.time.broker_clock`), for the broker time it is given; without one, broker time is
-        taken for all clocks. `observe` is told when a client connects, is refused or goes; it must
-        not call back.
+        (`storage.time.broker_clock`), for a given broker time; without it broker time is used for
+        all clocks. `observe` is called when a client connects, is refused or disconnects; it must
+        not call the engine.
         """
         self.settings: Final = settings
         self.counters: Final = counters
@@ -101,20 +100,26 @@ class Engine:
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
-        self._gate: Final = CommitGate(settings, counters, self._go_on, self._read_on)
+        self._gate: Final = CommitGate(
+            settings,
+            counters,
+            send_pending=self._send_pending,
+            send_shared=self._send_shared,
+            resume_reading=self._resume_reading,
+        )
         self._core: Final = Core(self._tick, self._gate, settings, counters)
         self._next_number = 1
-        self._lost: dict[Connection, None] = {}  # their transports are gone, the rest is to do
+        self._lost: dict[Connection, None] = {}  # lost transports that are not handled yet
 
     # Start
 
     def start(self, now: int, *, alive_ms: int = 0, told_of: int = 0) -> Recovery:
-        """Open what is in the store and settle what a crash left; call it first, once.
+        """Open what is in the store and clean up after a crash; call it first, once.
 
-        Clients that were connected count as disconnected when the broker was dead at the latest, by
-        its last heartbeat, or by `alive_ms` if a shell knows of a later sign of life. `told_of` is
-        the newest boot that somebody has the history of: a database that was set back does not use
-        its numbers again. On return everything is written; it is durable with the next commit.
+        Clients that were connected count as disconnected at the last heartbeat, or at `alive_ms` if
+        the shell knows of a later sign of life. `told_of` is the newest boot of the exported
+        history: a database restored from a backup does not use its numbers again. On return
+        everything is written; it is durable with the next commit.
         Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
         """
         self._tick.now = now
@@ -127,13 +132,13 @@ class Engine:
         return recovery
 
     def _take(self, assembly: Assembly) -> None:
-        """Take those parts that events go to."""
+        """Keep the parts that events go to."""
         self._connections = assembly.connections
         self._log = assembly.database.log
         self._routes = assembly.routes
         self._retained = assembly.retained
         self._recorder = assembly.history.recorder
-        self.outbox: Outbox = assembly.history.outbox  # the history, for whoever exports it
+        self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter
         self._publish_events = assembly.history.publishes
         self._delivery = assembly.delivery
         self._groups = assembly.delivery.groups
@@ -164,16 +169,19 @@ class Engine:
         identity: str | None = None,
         waited_ms: int = 0,
     ) -> Connection:
-        """Take note of a new transport; its CONNECT has to come within the connect timeout.
+        """Open a connection on a new transport; its CONNECT must arrive within the connect timeout.
 
         An `identity` that the transport has proved is the client's user name: no password is asked.
-        `waited_ms` of the timeout have gone to what came before MQTT (a TLS handshake).
+        `waited_ms` of the timeout are used up by what came before MQTT (a TLS handshake).
         """
         self._tick.now = now
         settings = self.settings
-        decoder = Decoder("server", settings.maximum_packet_size)
-        decoder.connect_size_max = settings.connect_size_max
-        decoder.holds_after_connect = True
+        decoder = Decoder(
+            "server",
+            settings.maximum_packet_size,
+            connect_size_max=settings.connect_size_max,
+            holds_after_connect=True,
+        )
         connection = Connection(
             self._next_number, transport, decoder, now - waited_ms, listener, remote, identity
         )
@@ -196,7 +204,8 @@ class Engine:
         decoder = connection.decoder
         waiting = self._turns.waiting
         if waiting and connection in waiting:
-            self._turns.add(connection, decoder.receive_runs(data))  # what a transport still had
+            # The transport had read it before the pause.
+            self._turns.add(connection, decoder.receive_runs(data))
             return
         self._handle(connection, decoder.receive_runs(data), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
@@ -217,15 +226,15 @@ class Engine:
         if connection.state == AWAITING_CONNECT and packets and size and self._turns.is_full():
             self._turns.postpone(connection, packets)
             return
-        # A packet is a sign of life [MQTT-3.1.2-22], and so are the bytes of one too large for a
-        # slow link; single bytes of one that never ends are not.
+        # A packet is a sign of life [MQTT-3.1.2-22], and so are bytes of a large one on a slow
+        # link; single bytes of a packet that never ends are not.
         if packets or decoder.pending_size > SLOW_PACKET_BYTES:
             connection.last_received_ms = now
         try:
             while packets:
                 handled = 0
                 for packet in packets:
-                    # The two packets that make the traffic go straight to their handlers.
+                    # The two most frequent packets go directly to their handlers.
                     if connection.state != ACTIVE:
                         self._begin(connection, packet)
                     elif type(packet) is Publish:
@@ -240,7 +249,7 @@ class Engine:
                         received[PUBACK] += len(packet.packet_ids)
                         acknowledgements.puback_run(connection, packet)
                     elif not self._dispatcher.dispatch(connection, packet):
-                        self._turns.postpone(connection, packets[handled:])  # it is under way
+                        self._turns.postpone(connection, packets[handled:])  # it is not finished
                         break
                     if connection.state >= CLOSING:
                         return
@@ -254,7 +263,7 @@ class Engine:
                     connection.state == ACTIVE or connection.handshake is not None
                 ):
                     break
-                packets = decoder.go_on_runs()  # behind a CONNECT that was judged at once
+                packets = decoder.go_on_runs()  # after a CONNECT that was answered at once
         except MqttError as error:
             self._fail(connection, error)
             return
@@ -283,7 +292,7 @@ class Engine:
                 return
 
     def _begin(self, connection: Connection, packet: Received) -> None:
-        """Handle a packet of a connection that was not accepted yet."""
+        """Handle a packet of a connection that is not accepted yet."""
         if connection.state == AWAITING_CONNECT:
             self.counters.packets_received[packet.kind] += 1
             self._tick.work += CONNECT_WORK
@@ -296,7 +305,7 @@ class Engine:
             self._converse(connection, packet)
 
     def _converse(self, connection: Connection, packet: Received) -> None:
-        """Handle a packet that came before the CONNACK of an enhanced authentication."""
+        """Handle a packet before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
             self._connects.authentication.receive(connection, packet)
@@ -307,13 +316,13 @@ class Engine:
             raise ProtocolError("expected AUTH or DISCONNECT before CONNACK")  # [MQTT-3.1.2-30]
 
     def _handle_early(self, connection: Connection) -> None:
-        """The authenticator answered: go on with what came after the CONNECT [MQTT-3.1.4-5]."""
+        """Handle what was sent after a CONNECT, once that is answered [MQTT-3.1.4-5]."""
         if connection.state == ACTIVE:
             connection.transport.resume_reading()
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
     def _fail(self, connection: Connection, error: MqttError) -> None:
-        """A client broke the protocol: say why where the version can, and close."""
+        """End a connection for a protocol error, with the reason if the version can tell it."""
         if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
             self._refuse(connection, error)
             return
@@ -321,11 +330,11 @@ class Engine:
         self._disconnects.end(connection, PROTOCOL_ERROR, error.reason_code)
 
     def _refuse(self, connection: Connection, error: MqttError) -> None:
-        """Answer a broken CONNECT: v5 with the reason, v3.1.1 only where a code exists for it."""
+        """Refuse a broken CONNECT: v5 with the reason, v3.1.1 only if a code exists for it."""
         connection.version = connection.decoder.version
         connection.maximum_packet_size = connection.decoder.peer_packet_size_max
         if isinstance(error, UnsupportedProtocolVersion):
-            # Below 5 nobody can understand v5's form of CONNACK, whatever their CONNECT looks like.
+            # A client below 5 cannot read the v5 form of CONNACK, whatever its CONNECT looks like.
             is_five = error.reads_as_five and error.protocol_version >= 5
             connection.version = 5 if is_five else 4
         elif connection.version < 5:
@@ -333,15 +342,15 @@ class Engine:
         self._connects.refuse(connection, error.reason_code)
 
     def transport_lost(self, connection: Connection, now: int) -> None:
-        """The transport is closed, by whomever. Idempotent."""
+        """Handle the end of a transport, closed by either side. Idempotent."""
         self._tick.now = now
         if connection.state == CLOSED:
             return
         if self._turns.is_full():
-            self._lost[connection] = None  # a whole network may be gone
+            self._lost[connection] = None  # many may be lost at once
             return
         self._tick.work += LOSS_WORK
-        # What it sent before, perhaps a DISCONNECT, has arrived: it only waited for its turn.
+        # Handle postponed packets first: a DISCONNECT may be among them.
         while packets := self._turns.take(connection):
             if connection.state >= CLOSING:
                 break
@@ -354,7 +363,7 @@ class Engine:
         self._admission.leave(connection)
 
     def _part(self) -> None:
-        """Part from lost connections, as far as the budget of this tick goes."""
+        """Handle lost transports within the budget of this tick."""
         lost = self._lost
         while lost and not self._turns.is_full():
             connection = next(iter(lost))
@@ -362,11 +371,11 @@ class Engine:
             self.transport_lost(connection, self._tick.now)
 
     def pause_writing(self, connection: Connection) -> None:
-        """The client takes less than we have for it: send nothing more for now."""
+        """Stop sending messages to a client whose transport buffer is full."""
         connection.writable = False
 
     def resume_writing(self, connection: Connection, now: int) -> None:
-        """The transport's buffer has drained."""
+        """Send waiting messages: the transport's buffer has drained."""
         self._tick.now = now
         connection.writable = True
         if connection.state == ACTIVE:
@@ -376,9 +385,9 @@ class Engine:
     # Ticks
 
     def end_tick(self, now: int) -> bool:
-        """Write the tick's batch and hand every connection its output; True = call again soon.
+        """Write the tick's batch and the output of every connection; True = call again soon.
 
-        On return replies that need no commit are with their transports; the shell asks for a commit
+        On return replies that need no commit are with their transports; the shell requests a commit
         of `written` if it grew. Raises `Unrecoverable` when the process must end.
         """
         tick = self._tick
@@ -390,7 +399,7 @@ class Engine:
             if writer.write():
                 self._publish_events.attach(writer.written, self.durable, writer.end_written, now)
                 self._gate.batch_written(writer.written, self.durable, now)
-                # What is read now was written just before; what it changes is the next batch.
+                # Reads see the batch just written; what they change goes into the next one.
                 reading = self._delivery.backlog.read() if tick.readers else False
                 sharing = self._delivery.shared.read() if tick.group_readers else False
                 more = reading or sharing
@@ -409,32 +418,29 @@ class Engine:
         return more or (is_changed and health.retry_ms is None)
 
     def committed(self, serial: int, now: int) -> None:
-        """Everything up to batch `serial` is durable: release what waited for it."""
+        """Release what waited for the commit of batch `serial`, which is durable now."""
         self._tick.now = now
         if serial <= self.durable:
             return
         self.durable = serial
-        ended = self._tick.ended
-        if ended:
-            self._tick.ended = {name: at for name, at in ended.items() if at > serial}
+        self._tick.batch_committed(serial)
         self._publish_events.release(serial, now)
         self._gate.release(serial, now)
         self._collection.reclaim(serial)
 
-    def _go_on(self, connection: Connection, was_full: bool) -> None:
-        """Replies of a connection were released: send what has waited for room."""
-        self._delivery.window.send_waiting(connection)  # it stops when too much waits
-        if was_full and connection.group_keys:
-            self._delivery.shared.send_waiting(connection)
+    def _send_pending(self, connection: Connection) -> None:
+        self._delivery.window.send_waiting(connection)
 
-    def _read_on(self, connection: Connection) -> None:
-        """Less of a connection's replies waits: read from it again."""
+    def _send_shared(self, connection: Connection) -> None:
+        self._delivery.shared.send_waiting(connection)
+
+    def _resume_reading(self, connection: Connection) -> None:
         self._pauses.resume(connection)
 
     # Time
 
     def next_deadline(self) -> int | None:
-        """Return when `handle_timeout` has something to do, broker ms; None = nothing is known."""
+        """Return when `handle_timeout` has something to do, broker ms; None = never."""
         times = [self._heartbeat_ms + self.settings.heartbeat_ms]
         silence_ends = self._silence.next_deadline()
         if silence_ends is not None:
@@ -443,7 +449,7 @@ class Engine:
         if throttled_until is not None:
             times.append(throttled_until)
         if self._health.retry_ms is not None:
-            times.append(self._health.retry_ms)  # all else waits until the store takes writes
+            times.append(self._health.retry_ms)  # nothing else runs until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
         told_by = self._recorder.next_deadline()
@@ -454,7 +460,7 @@ class Engine:
         return min(times)
 
     def handle_timeout(self, now: int) -> None:
-        """Do what time has made due, one bounded slice; call `end_tick` after it."""
+        """Do a bounded slice of what is due; call `end_tick` after it."""
         self._tick.now = now
         for connection in self._silence.come(now):
             self._look_after(connection, now)
@@ -466,7 +472,7 @@ class Engine:
         self._housekeeping.run(now)
 
     def _beat(self, now: int) -> None:
-        """Put the heartbeat row into the batch: the crash time of every connected client."""
+        """Add the heartbeat row to the batch: the time of disconnection after a crash."""
         self._tick.batch.append((META, HEARTBEAT_KEY, self._heartbeat(now)))
 
     def _look_after(self, connection: Connection, now: int) -> None:
@@ -476,7 +482,7 @@ class Engine:
         if deadline > now:
             self._silence.watch_until(connection, deadline)
         elif connection.connack_waits() or self._pauses.is_paused(connection):
-            # It is us who do not listen, or the CONNACK waits: the client's silence says nothing.
+            # The client is not read from, or must wait for its CONNACK: it is not silent.
             connection.last_received_ms = now
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
@@ -496,58 +502,62 @@ class Engine:
 
     @property
     def refused_by(self) -> Recoverable | None:
-        """What the store said to the last batch, None if it took it.
+        """The error of the store for the last batch, None if it took it.
 
-        Until then nothing is lost and nothing is acknowledged; a shell may free space or reopen
-        the store meanwhile.
+        While it is set nothing is lost and nothing is acknowledged; a shell may free space or
+        reopen the store.
         """
         return self._health.refused_by
 
     def note_disk_space(self, *, is_low: bool) -> None:
-        """The disk is below its low-water mark, or above it again; below, refuse new state."""
+        """Refuse new state while the disk is below its low-water mark."""
         self._health.note_disk_space(is_low=is_low)
 
     def publish_system(self, topic: str, payload: bytes, now: int) -> None:
-        """Publish a `$SYS` message: live, and retained in memory only."""
+        """Publish a `$SYS` message to connected clients, and retain it in memory."""
         self._tick.now = now
         self._publishing.publish_system(topic, payload)
 
     def send_away(self, identities: Collection[str], now: int) -> None:
-        """End with 0x87 the connections of users whose password is not what it was.
+        """End with 0x87 the connections of users whose password was changed.
 
-        Not those a transport has proved. Sessions stay, wills do what they do; the shell ticks.
+        Except those whose identity the transport has proved. Sessions are kept and wills are
+        published; the shell ends the tick.
         """
         self._tick.now = now
         self._maintenance.send_away(identities)
 
     def rotate(self, now: int, layout: str | None = None) -> None:
-        """Begin a new generation of the message log, with another layout if one is named."""
+        """Begin a new generation of the message log, with another layout if one is given."""
         self._tick.now = now
         self._collection.rotate(now, layout)
 
     def drain(self, now: int) -> None:
-        """End every connection with 0x8B; wills fire or wait in the store. Then commit and exit."""
+        """End every connection with 0x8B; the shell then commits and exits.
+
+        Wills are published or wait in the store.
+        """
         self._tick.now = now
         self._maintenance.drain()
 
     def finish(self, now: int) -> None:
-        """Everybody is gone and everything durable: say so in the history, and commit that."""
+        """Record the shutdown in the history, after the last connection; the shell commits it."""
         self._tick.now = now
         self._maintenance.finish()
 
     def stats(self) -> dict[str, int]:
-        """Return what metrics and `$SYS` report beside the counters. Cheap; loop thread only."""
+        """Return the gauges for metrics and `$SYS`. Cheap; loop thread only."""
         return self._maintenance.stats(self.durable)
 
     def invariants(self) -> Iterator[str]:
-        """Return what must hold between two events and does not; for tests and the simulation."""
+        """Return the invariants between two events that do not hold, for tests and simulation."""
         return self._maintenance.invariants()
 
 
 def _plain_heartbeat(now: int) -> bytes:
-    """Return a heartbeat of a world whose only clock is broker time."""
+    """Return a heartbeat with broker time in place of all clocks."""
     return Heartbeat(now, now, "", now).encode()
 
 
 def _unobserved(event: str, connection: Connection, detail: str) -> None:
-    """Tell nobody."""
+    """Do nothing: nobody observes clients."""

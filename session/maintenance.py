@@ -1,8 +1,8 @@
-"""What an operator or the process asks of a running engine: send clients away, say what is there.
+"""Operations on a running engine: shutdown, ending connections of users, gauges, invariants.
 
-Connections end in slices, so that a drain of a hundred thousand does not stop the loop. Must never
-set the clock: `session.engine` does that before it calls. Read next: `session.lifetime.disconnect`,
-which ends connections.
+Connections end in slices, so that a shutdown with a hundred thousand does not block the loop. Must
+never set the clock: `session.engine` does that before it calls. Read next:
+`session.lifetime.disconnect`, which ends connections.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from session.live.connection import CLOSING, Connection
 from session.live.connection_states import SENT_AWAY
 from session.live.gauges import count_live
 
-# Connections that one tick ends when all have to go; 50 microseconds each.
+# Connections to end in one tick; 50 microseconds each.
 DEPARTURES_MAX: Final = 256
 
 
 class Maintenance:
-    """Ends connections that have to go, and counts what there is."""
+    """Ends connections on request, and reports gauges."""
 
     def __init__(self, assembly: Assembly) -> None:
         self._parts: Final = assembly
-        # Who has to go, and why: the reason code, and the word it is counted under.
+        # Connections to end, with reason code and the name of the counter.
         self._departures: deque[tuple[Connection, int, str]] = deque()
         self.is_draining = False
 
     def drain(self) -> None:
-        """End every connection with 0x8B; wills fire or wait in the store."""
+        """End every connection with 0x8B; wills are published or wait in the store."""
         self.is_draining = True
         self._parts.housekeeping.stop()
         farewell = self._parts.admission.farewell()
@@ -38,14 +38,14 @@ class Maintenance:
         self.end_departures()
 
     def finish(self) -> None:
-        """Everybody is gone and everything durable: say so in the history."""
+        """Record the shutdown in the history, after the last connection."""
         self._parts.history.sessions.shut_down()
         self._parts.history.recorder.hurry()
 
     def send_away(self, identities: Collection[str]) -> None:
-        """End with 0x87 the connections of users whose password is not what it was.
+        """End with 0x87 the connections of users whose password was changed.
 
-        Not those a transport has proved. Sessions stay, wills do what they do.
+        Except those whose identity the transport has proved. Sessions are kept, wills published.
         """
         for connection in self._parts.connections:
             session = connection.session
@@ -56,7 +56,7 @@ class Maintenance:
         self.end_departures()
 
     def end_departures(self) -> bool:
-        """End the next slice of connections that have to go; False if there was none."""
+        """End the next slice of these connections; False if there was none."""
         departures = self._departures
         if not departures:
             return False
@@ -68,7 +68,7 @@ class Maintenance:
         return True
 
     def stats(self, durable: int) -> dict[str, int]:
-        """Return what metrics and `$SYS` report beside the counters; `durable` is a serial."""
+        """Return the gauges for metrics and `$SYS`; `durable` is the last durable serial."""
         parts = self._parts
         online = count_live(parts.sessions.live)
         totals = parts.database.totals
@@ -89,7 +89,7 @@ class Maintenance:
         }
 
     def invariants(self) -> Iterator[str]:
-        """Yield what must hold between two events and does not; for tests and the simulation."""
+        """Yield the invariants between two events that do not hold, for tests and simulation."""
         parts = self._parts
         for client_id, connection in parts.sessions.live.items():
             session = connection.session

@@ -1,4 +1,4 @@
-"""What the engine asks of its surroundings: a transport, an authenticator, a policy.
+"""The interfaces that the engine needs: transport, authenticator and policy.
 
 Must never hold an implementation. Shells provide a `Transport` per connection
 (`broker.loop.client_stream`, or the simulation's fake network); `broker.security.authenticators`
@@ -8,9 +8,9 @@ provides the rest. Read next: `session.engine`.
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# What one step of an enhanced authentication came to.
+# Outcomes of one step of an enhanced authentication.
 STEP_CONTINUE: Final = 0  # the client has to answer `data`
-STEP_SUCCESS: Final = 1  # it is who it says; `data`, if any, is for the client to check
+STEP_SUCCESS: Final = 1  # authenticated; `data`, if any, is sent to the client
 STEP_REFUSED: Final = 2
 
 
@@ -38,7 +38,7 @@ class Transport(Protocol):
 
 
 class Verdict:
-    """An authenticator's answer about one CONNECT."""
+    """An authenticator's answer to one CONNECT."""
 
     __slots__ = ("identity", "ok", "reason_code")
 
@@ -97,7 +97,7 @@ class Authenticator(Protocol):
         """Judge the credentials and call `done` exactly once, on the engine's own thread.
 
         `done` may be called before this returns (nothing to wait for) or later (a hash is being
-        computed elsewhere). The connection may be gone by then; that is the engine's to notice.
+        computed elsewhere). The connection may be closed by then; the engine checks that.
         """
         ...
 
@@ -109,14 +109,14 @@ class Authenticator(Protocol):
 class Policy(Protocol):
     """Says what an identity may do. Asked at PUBLISH, at SUBSCRIBE, and at every delivery.
 
-    Its answers may change while the broker runs; whatever is sent, or published for a client that
-    is gone (a will), is judged by the answer of then. Must be quick and must not block. An
+    Its answers may change while the broker runs; a delivery and a will are judged by the answer at
+    the time of sending. Must be quick and must not block. An
     implementation compares topics level by level and never builds a pattern out of client data.
     """
 
     @property
     def is_open(self) -> bool:
-        """Return whether everything is allowed, always: then nothing else is asked."""
+        """Return whether everything is always allowed: then no other method is called."""
         ...
 
     def may_publish(self, identity: str, client_id: str, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""A start on what the store holds: the tables opened, and what a crash left behind settled.
+"""The start of the broker: opens the tables of the store and cleans up after a crash.
 
 Clients that were connected when the broker died count as disconnected from the time of its last
 sign of life on. Runs once, before anything else; a million sessions cost no more than their
@@ -26,11 +26,11 @@ from storage.tables.tables import (
 from storage.tables.timers import Due
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
-RECOVER_SLICE: Final = 1000  # connections that one batch of the recovery settles
+RECOVER_SLICE: Final = 1000  # connections ended by one batch of the recovery
 
 
 class Recovery:
-    """What a start found."""
+    """The counts of a start."""
 
     __slots__ = ("filters", "retained", "sessions", "were_connected")
 
@@ -38,13 +38,13 @@ class Recovery:
         self.sessions = sessions
         self.filters = filters
         self.retained = retained
-        self.were_connected = were_connected  # clients that a crash had disconnected
+        self.were_connected = were_connected  # clients that a crash disconnected
 
 
 def open_database(store: Store, core: Core, told_of: int) -> Database:
     """Create the tables that are missing, check their format, and begin a new boot.
 
-    `told_of` is the newest boot that somebody has the history of. Raises `StorageError`.
+    `told_of` is the newest boot of the exported history. Raises `StorageError`.
     """
     existing = set(store.families())
     for family in FAMILIES:
@@ -64,7 +64,7 @@ def open_database(store: Store, core: Core, told_of: int) -> Database:
 
 
 def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
-    """Open every part on its rows and settle what a crash left.
+    """Open every part on its rows and clean up after a crash.
 
     `alive_ms` is a sign of life that may be later than the last heartbeat. Raises `CorruptRecord`
     for rows that everything depends on. The last batch is not written yet on return.
@@ -95,7 +95,7 @@ def _drop_deserted_groups(assembly: Assembly) -> None:
 
 
 def _settle_connections(assembly: Assembly, alive_ms: int) -> int:
-    """End the connections that the store still has, in several batches; return how many."""
+    """End the connections that a crash left in the store, in batches; return their number."""
     were_connected = 0
     for key, value in scan_all(assembly.database.store, CONNECTIONS, b"", None):
         assembly.disconnects.recover(key.decode(), value, alive_ms)

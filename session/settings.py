@@ -1,4 +1,4 @@
-"""Every limit and default the engine obeys, in one flat plain class.
+"""All limits and defaults of the engine, in one flat class.
 
 Must never read a file, the environment or a clock: `broker.configuration.load` fills it, tests
 build it with `Settings()` and assign what they care about. Units come last in a name (`_ms`, `_s`,
@@ -20,12 +20,12 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-HASH_KEY_CHARACTERS_MIN: Final = 16  # fewer can be tried out
+HASH_KEY_CHARACTERS_MIN: Final = 16  # fewer can be found by trying
 HASH_KEY_BYTES_MAX: Final = 64  # what BLAKE2b takes as a key
 
 
 class Settings:
-    """What the operator may choose about the engine's behaviour; constant while it runs."""
+    """The settings of the engine; constant while it runs."""
 
     def __init__(self) -> None:
         # Announced to clients.
@@ -61,7 +61,7 @@ class Settings:
         # is no ceiling: a v3.1.1 session with clean session 0 then lives for ever.
         self.session_expiry_max_s: int | None = None
         # Ceiling for Keep Alive (CONNACK Server Keep Alive). 0 = none, and a client may send 0.
-        # v3.1.1 clients cannot be told one: who asks for more, or for none, is refused.
+        # v3.1.1 has no such property: clients that ask for more, or for none, are refused.
         self.keep_alive_max_s: int = 0
         # Distinct topic filters one session may hold; SUBSCRIBE beyond it is answered 0x97.
         self.subscriptions_per_session_max: int = 10_000
@@ -74,16 +74,16 @@ class Settings:
         # The same for a clean session, which has no disk to fall back on: beyond it messages are
         # dropped by `on_limit` and counted. mosquitto's max_queued_messages is 1000 too.
         self.clean_queue_messages_max: int = 1000
-        # The payload bytes of either queue; a queue always takes one message. What several sessions
-        # wait for is in RAM once, and counts for each of them.
+        # The payload bytes of either queue; a queue always takes one message. A message in several
+        # queues is in RAM once, and counts in each.
         self.pending_bytes_max: int = 1 * MIB
         self.clean_queue_bytes_max: int = 4 * MIB
         # What one offline session may be owed, by number, by bytes and by age. 0 = no limit.
         self.max_offline_messages: int = 0
         self.max_offline_bytes: int = 0
         self.max_age_s: int = 0
-        # What gives when such a limit is met: the oldest owed message, the new one, or the new one
-        # with 0x97 to its publisher (the only choice that never loses silently).
+        # What is dropped when such a limit is reached: the oldest owed message, the new one, or the
+        # new one with 0x97 to its publisher (the only choice that never loses silently).
         self.on_limit: OnLimit = "drop_oldest"
         # True queues QoS 0 messages for offline durable sessions as well (not required by MQTT).
         self.store_qos0: bool = False
@@ -98,7 +98,7 @@ class Settings:
         self.connections_per_address: int = 0
         # New connections per second; one that comes faster is refused 0x9F. 0 = no limit.
         self.connection_rate: int = 0
-        # Largest CONNECT in bytes, checked on its fixed header: nobody is known before it is read.
+        # Largest CONNECT in bytes, checked on its fixed header: the client is not known before.
         # A will and a password of 64 KiB each, which are legal, still fit.
         self.connect_size_max: int = 256 * KIB
         # PUBLISH packets and bytes per second one client may send, with a burst of one second.
@@ -118,12 +118,11 @@ class Settings:
         # Bytes of replies and messages one connection may have waiting for a commit. Above it we
         # stop reading from that connection: a slow disk slows its publishers, never the RAM.
         self.held_bytes_max: int = 4 * MIB
-        # True lets clients in without user name; `broker.security.authenticators` decides what a
-        # name is worth.
+        # True accepts clients without user name; `broker.security.authenticators` checks names.
         self.allow_anonymous: bool = True
 
-        # Another broker for our clients ("host:port", several separated by spaces). It is named to
-        # v5 clients when this one drains, or always: then nobody is let in.
+        # Another broker for our clients ("host:port", several separated by spaces). v5 clients are
+        # referred to it when this one shuts down, or always: then no client is accepted.
         self.server_reference: str | None = None
         self.server_moved: bool = False  # for good (0x9D), not for now (0x9C)
         self.redirect_when: RedirectWhen = "drain"
@@ -164,10 +163,10 @@ class Settings:
         # How late a QoS 1 acknowledgement of a durable session may reach its record: a crash
         # within it costs duplicates, never losses. QoS 2 is never late.
         self.progress_delay_ms: int = 200
-        # Work of one tick, in deliveries or 128 bytes read, before those who flood have to wait for
-        # the next: 8192 are 1 MiB of input, and take 30 ms interpreted, 8 compiled.
+        # Work of one tick, in deliveries or 128 bytes read; what busy clients send beyond it waits
+        # for the next tick. 8192 are 1 MiB of input: 30 ms interpreted, 8 compiled.
         self.tick_work_max: int = 8192
-        # Rows one slice of garbage collection or expiry may touch before the loop gets its turn.
+        # Rows that one slice of garbage collection or expiry may read or write.
         self.expiry_slice: int = 256
 
     @property
@@ -184,7 +183,7 @@ class Settings:
         return int(divisor) if divisor else 0
 
     def problems(self) -> list[str]:
-        """Return what is contradictory or out of the protocol's range, one line each; [] is good.
+        """Return one line for each setting that is contradictory or out of range.
 
         Ranges are the specification's (Receive Maximum and packet identifiers are 1..65535).
         """

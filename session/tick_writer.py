@@ -1,7 +1,7 @@
-"""Writes what a tick has gathered as one un-synced batch, and keeps it while the store refuses it.
+"""Writes the changes of a tick as one un-synced batch, and keeps it while the store refuses it.
 
-Every record that changed, the log rows and the history's rows go into the same batch, so the store
-always holds the broker as it was at some tick boundary. Must never drop a refused batch. Read next:
+Changed records, log rows and history rows go into the same batch, so the store always has the state
+of a tick boundary. Must never drop a refused batch. Read next:
 `session.engine`, which ends a tick, and `session.publish.store_health`.
 """
 
@@ -15,13 +15,15 @@ from session.routing.retained import Retained
 from session.scheduling.read_pauses import ReadPauses
 from storage.errors import Recoverable
 
-# Changes an unwritten batch may have before whoever adds to it is not read from any more.
+# Changes of an unwritten batch above which clients that add to it are not read from any more.
 STALLED_CHANGES_MAX: Final = 4096
-STALLED_BYTES_MAX: Final = 8 << 20  # the same, received since the store refused a batch first
+STALLED_BYTES_MAX: Final = (
+    8 << 20
+)  # the same for bytes received since the store first refused a batch
 
 
 class TickWriter:
-    """The one place that writes to the store."""
+    """Writes batches to the store; nothing else does."""
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class TickWriter:
         self._refused_at: int = 0  # bytes received when the store refused a batch
 
     def next_serial(self) -> int:
-        """Return the serial of the batch that is being gathered."""
+        """Return the serial of the next batch."""
         return self.written + 1
 
     def settle(self) -> bool:
-        """Write the open batch now, so that loads see it; False if the store refused it."""
+        """Write the open batch now, so that reads see it; False if the store refused it."""
         retry_ms = self._health.retry_ms
         if retry_ms is not None and self._tick.now < retry_ms:
             return False  # a CONNECT must not try the whole batch again
@@ -62,9 +64,9 @@ class TickWriter:
         return retry_ms is None
 
     def settle_for(self, client_id: str) -> bool:
-        """Settle if the store may not have the newest of this client; False as for `settle`.
+        """Settle if the stored rows of this client may be outdated; False as for `settle`.
 
-        A thousand clients that come in one tick are then one batch and not a thousand.
+        So a thousand clients that connect in one tick do not cause a thousand batches.
         """
         if self._health.retry_ms is None and client_id not in self._tick.parted:
             if client_id not in self._sessions.live:
@@ -72,7 +74,7 @@ class TickWriter:
         return self.settle()
 
     def write(self) -> bool:
-        """Write what has changed; False if the store refused it. It is durable with a commit."""
+        """Write all changes; False if the store refused them. They are durable with a commit."""
         tick = self._tick
         self._sessions.write_dirty(tick.now)
         batch = tick.batch
@@ -86,20 +88,16 @@ class TickWriter:
         try:
             self._store.write(batch)
         except Recoverable as refusal:
-            # Nothing was applied; the batch stays and grows. A full disk: refuse what needs it.
-            # A stall: stop reading from those whose messages make the batch grow.
+            # Nothing was applied; the batch is kept and grows. On a full disk new state is refused,
+            # on a stall clients are not read from any more.
             if self._health.refused_by is None:
                 self._refused_at = self._counters.bytes_received
             self._health.refused(refusal, tick.now)
             return False
-        tick.batch = []
         self.end_written = self._log.end
         self.written += 1
         self._counters.batch_records.add(len(batch))
-        tick.parted.clear()
-        if tick.ending:
-            tick.ended.update(dict.fromkeys(tick.ending, self.written))
-            tick.ending.clear()
+        tick.batch_written(self.written)
         if self._health.retry_ms is not None:
             self._health.recovered()
             self._pauses.end_stall()
@@ -108,7 +106,7 @@ class TickWriter:
         return True
 
     def is_overfull(self) -> bool:
-        """Is there enough already that the store does not take?"""
+        """Return whether the batch that the store refuses is too large to add more."""
         accepted = self._log.end - self.end_written
         if len(self._tick.batch) + accepted > STALLED_CHANGES_MAX:
             return True

@@ -13,7 +13,7 @@ from mqtt.message import Message
 from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import encode_delivery
 from session.live.connection import Connection
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.state.in_flight import FROM_LOG
 from session.state.session import Session
 
@@ -25,7 +25,7 @@ class TopicOptions:
 
     __slots__ = ("after", "identifiers", "keeps_retain", "qos")
 
-    def __init__(self, session: Session, routes: Routes, topic: str) -> None:
+    def __init__(self, session: Session, routes: Router, topic: str) -> None:
         self.qos: int = 0  # the highest one granted
         self.keeps_retain: bool = False
         self.identifiers: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from typing import Final
 from session.history.history import History
 from session.live.core import Core, Database
 from session.ports import Policy
-from session.routing.router import Routes
+from session.routing.router import Router
 
 
 class DeliveryContext:
@@ -18,7 +18,7 @@ class DeliveryContext:
         self,
         core: Core,
         database: Database,
-        routes: Routes,
+        routes: Router,
         policy: Policy,
         history: History,
     ) -> None:

@@ -1,8 +1,8 @@
-"""What goes out to sessions, told to the history: delivered, acknowledged, dropped, expired, moved.
+"""History events of outgoing messages: delivered, acknowledged, dropped, expired, moved.
 
-The engine's parts call it where something happens, in its order. Sends nothing, decides nothing;
-where the level of detail wants nothing of messages, callers see `is_on` and do not call. Read next:
-`session.history.publish_events` (the way in), `session.history.recorder`, docs/history.md.
+The engine calls it where these things happen, in their order. It sends and decides nothing. If
+messages are not recorded, `is_on` is False and callers do not call it. Read next:
+`session.history.publish_events` (incoming messages), `session.history.recorder`, docs/history.md.
 """
 
 from typing import Final
@@ -47,18 +47,18 @@ _RETAINED_SENT: Final = events.RETAINED_SENT | HAS_QOS | HAS_FLAGS | HAS_PID | H
 
 
 class DeliveryEvents:
-    """Tells the history what goes out."""
+    """Records what happens to outgoing messages."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder: Final = recorder
 
     @property
     def is_on(self) -> bool:
-        """Does anybody want to know about messages?"""
+        """Return whether messages are recorded or counted at all."""
         return self.recorder.has_books
 
     def id_of(self, message: Message) -> int:
-        """Return what names a message in the history; 0 = nothing does, it began before that."""
+        """Return the id of a message in the history; 0 = it has none."""
         if message.offset:
             return message.offset
         if not message.number:
@@ -66,7 +66,7 @@ class DeliveryEvents:
         return events.UNSTORED | self.recorder.boot << UNSTORED_BOOT_SHIFT | message.number
 
     def _id_in_flight(self, entry: int) -> int:
-        """Return the message that a packet id stands for; 0 = none that the history knows."""
+        """Return the id of a message in flight; 0 = it has none in the history."""
         if entry & SOURCE_MASK == FROM_MAILBOX:
             return 0
         reference = entry >> REFERENCE_SHIFT
@@ -94,9 +94,9 @@ class DeliveryEvents:
         share_name: str = "",
         stream: int = 0,
     ) -> None:
-        """A message goes out for the first time; of a shared subscription with its group."""
+        """Record the first delivery of a message; with its group for a shared subscription."""
         if not message.publisher:
-            return  # one of `$SYS`, which is no message of anybody
+            return  # `$SYS` messages have no publisher and are not recorded
         recorder = self.recorder
         offset = message.offset
         check1, check2 = _checks(offset)
@@ -133,7 +133,7 @@ class DeliveryEvents:
         qos: int,
         now: int,
     ) -> None:
-        """Messages that follow each other go out for the first time."""
+        """Record the first delivery of consecutive messages."""
         recorder = self.recorder
         check1 = check2 = 0
         if offset:
@@ -166,7 +166,7 @@ class DeliveryEvents:
         retained: list[bool],
         now: int,
     ) -> None:
-        """Stored messages go out for the first time, all at one QoS, each with its RETAIN."""
+        """Record the first delivery of stored messages at one QoS; `retained` is their RETAIN."""
         recorder = self.recorder
         check1 = check2 = 0
         for offset in offsets:
@@ -234,7 +234,7 @@ class DeliveryEvents:
         retain: bool,
         now: int,
     ) -> None:
-        """A message in flight goes out again, with DUP."""
+        """Record that a message in flight is sent again, with DUP."""
         recorder = self.recorder
         message_id = self._id_in_flight(entry)
         size = len(message.payload)
@@ -267,7 +267,7 @@ class DeliveryEvents:
         qos: int,
         now: int,
     ) -> None:
-        """A retained message goes out to a new subscription."""
+        """Record that a retained message is sent to a new subscription."""
         if not message.publisher:
             return
         recorder = self.recorder
@@ -299,7 +299,7 @@ class DeliveryEvents:
         reason_code: int,
         now: int,
     ) -> None:
-        """PUBACK or PUBREC came for a message in flight."""
+        """Record PUBACK or PUBREC for a message in flight."""
         self._count_end(session, events.STAGE_ACKED, entry, now)
         w0 = _ACKED | (entry & QOS_MASK) << QOS_SHIFT | reason_code << REASON_SHIFT
         self._put_end(w0, connection, session, packet_id, entry, now)
@@ -312,7 +312,7 @@ class DeliveryEvents:
         entries: list[int],
         now: int,
     ) -> None:
-        """PUBACKs came for several messages in flight."""
+        """Record PUBACKs for several messages in flight."""
         recorder = self.recorder
         ids: list[int] = []
         check1 = check2 = 0
@@ -332,7 +332,7 @@ class DeliveryEvents:
     def completed(
         self, connection: Connection, session: Session, packet_id: int, entry: int, now: int
     ) -> None:
-        """PUBCOMP came for a message in flight."""
+        """Record PUBCOMP for a message in flight."""
         self._count_end(session, events.STAGE_COMPLETED, entry, now)
         w0 = _COMPLETED | 2 << QOS_SHIFT
         self._put_end(w0, connection, session, packet_id, entry, now)
@@ -378,18 +378,18 @@ class DeliveryEvents:
     def dropped_in_flight(
         self, session: Session, conn: int, packet_id: int, entry: int, reason: str, now: int
     ) -> None:
-        """A message in flight is given up; its packet id is free."""
+        """Record that a message in flight is dropped and its packet id is free."""
         message_id = self._id_in_flight(entry)
         self._drop(session, conn, message_id, 0, 1, 0, reason, packet_id, now)
 
     def dropped_message(
         self, connection: Connection, message: Message, reason: str, now: int
     ) -> None:
-        """A connected session does not get a message it was entitled to."""
+        """Record that a message was dropped for a connected session."""
         session = connection.session
         assert session is not None
         if not message.publisher:
-            return  # one of `$SYS`, which is no message of anybody
+            return  # `$SYS` messages have no publisher and are not recorded
         message_id = self.id_of(message)
         size = len(message.payload)
         self._drop(session, connection.number, message_id, 0, 1, size, reason, 0, now)
@@ -397,7 +397,7 @@ class DeliveryEvents:
     def dropped_range(
         self, session: Session, conn: int, first: int, last: int, count: int, reason: str, now: int
     ) -> None:
-        """`count` messages in a session's streams are gone, from `first` to `last`."""
+        """Record that `count` messages of a session's streams were dropped, `first` to `last`."""
         self._drop(session, conn, first, last, count, 0, reason, 0, now)
 
     def _drop(
@@ -442,23 +442,23 @@ class DeliveryEvents:
     def dropped_by_group(
         self, share_name: str, stream: int, message_id: int, size: int, reason: str, now: int
     ) -> None:
-        """No member of a shared subscription gets a message."""
-        if self._is_told_of_group(events.STAGE_DROPPED, message_id, size, now):
+        """Record that a message was dropped for a whole shared subscription."""
+        if self._count_for_group(events.STAGE_DROPPED, message_id, size, now):
             recorder = self.recorder
             w0 = _DROPPED | HAS_MSG | HAS_STREAM | DROPPED[reason] << REASON_SHIFT
             names = recorder.name("\0") | recorder.share(share_name)
             recorder.put(w0, 0, 0, names, message_id, 1, 0, stream, 0, 1)
 
     def expired_in_group(self, share_name: str, stream: int, message: Message, now: int) -> None:
-        """The Message Expiry Interval passed before any member got a message."""
+        """Record that a message expired before any member of a shared subscription got it."""
         message_id = self.id_of(message)
-        if self._is_told_of_group(events.STAGE_EXPIRED, message_id, len(message.payload), now):
+        if self._count_for_group(events.STAGE_EXPIRED, message_id, len(message.payload), now):
             recorder = self.recorder
             names = recorder.name("\0") | recorder.share(share_name)
             recorder.put(_EXPIRED | HAS_STREAM, 0, 0, names, message_id, 1, 0, stream)
 
-    def _is_told_of_group(self, stage: int, message_id: int, size: int, now: int) -> bool:
-        """Count a message that no member gets; returns whether it is to be told."""
+    def _count_for_group(self, stage: int, message_id: int, size: int, now: int) -> bool:
+        """Count a message that no member gets; return whether to record it as well."""
         recorder = self.recorder
         check1, check2 = _checks(message_id)
         recorder.count(recorder.book("", now), stage, 1, size, check1, check2)
@@ -468,7 +468,7 @@ class DeliveryEvents:
         return True
 
     def expired(self, session: Session, conn: int, message: Message, now: int) -> None:
-        """The Message Expiry Interval passed before a session got a message."""
+        """Record that a message expired before a session got it."""
         recorder = self.recorder
         offset = message.offset
         check1, check2 = _checks(offset)
@@ -483,7 +483,7 @@ class DeliveryEvents:
     def moved(
         self, session: Session, conn: int, offset: int, share_name: str, stream: int, now: int
     ) -> None:
-        """A session gives a message back to the group it had it from."""
+        """Record that a session returned a message to its shared subscription."""
         recorder = self.recorder
         if not recorder.has_messages or not self._is_wanted(offset):
             return
@@ -493,14 +493,14 @@ class DeliveryEvents:
 
 
 def _checks(message_id: int) -> tuple[int, int]:
-    """Return what one message adds to the checks of a book: nothing if it is not stored."""
+    """Return what one message adds to the check sums of a book; 0 if it is not stored."""
     if 0 < message_id < events.UNSTORED:
         return message_id, check2_of(message_id, 1)
     return 0, 0
 
 
 def _are_consecutive(numbers: list[int]) -> bool:
-    """Does each follow the one before it?"""
+    """Return whether each number is one more than the one before it."""
     expected = numbers[0]
     for number in numbers:
         if number != expected:

@@ -1,8 +1,8 @@
-"""The history as the engine knows it: one object, and a part of it for each kind of step.
+"""The history as the engine uses it: one object with a part for each kind of event.
 
-Handed to the parts of the engine, which tell it what they did where they did it. Decides nothing
-and sends nothing: with the history off, nothing else changes. Read next:
-`session.history.publish_events`, the steps of a PUBLISH on its way in.
+The parts of the engine report to it what they do. It decides and sends nothing: the engine behaves
+the same with the history off. Read next: `session.history.publish_events`, the events of an
+incoming PUBLISH.
 """
 
 from typing import Final
@@ -19,12 +19,12 @@ from storage.log.message_log import MessageLog
 
 
 class History:
-    """What happens to messages and sessions, recorded with the batch of its tick."""
+    """Records what happens to messages and sessions, in the batch of the same tick."""
 
     def __init__(
         self, tick: Tick, log: MessageLog, settings: Settings, live: dict[str, Connection]
     ) -> None:
-        """`live` is the connected sessions by client id, as `Sessions` keeps them."""
+        """Make all parts; `live` has the connections by client id, as `Sessions` keeps them."""
         self.recorder: Final = Recorder(settings)
         self.publishes: Final = PublishEvents(self.recorder)
         self.deliveries: Final = DeliveryEvents(self.recorder)

@@ -1,6 +1,6 @@
-"""The history's rows in the store, seen by whoever exports them: how much waits, and its deletion.
+"""The rows of the history in the store, for the exporter: their size, and their deletion.
 
-Everything asked for here goes into the batch of the present tick; the shell ticks after it. Pure.
+Everything done here goes into the batch of the current tick; the shell ends a tick after it. Pure.
 Read next: `session.history.recorder`, which writes the rows, and `broker.history.exporter`, which
 calls this.
 """
@@ -20,7 +20,7 @@ _CHECKPOINT: Final = CHECKPOINT | HAS_POSITION | ADMIN << ACTOR_SHIFT
 
 
 class Outbox:
-    """What the exporter may ask of the engine, on the engine's thread."""
+    """What the exporter may call, on the engine's thread."""
 
     def __init__(self, tick: Tick, recorder: Recorder, log: MessageLog, settings: Settings) -> None:
         self._tick: Final = tick
@@ -30,12 +30,12 @@ class Outbox:
 
     @property
     def boot(self) -> int:
-        """The number of this start of the broker."""
+        """The number of this start of the broker; starts are counted."""
         return self._recorder.boot
 
     @property
     def level(self) -> int:
-        """The level in force."""
+        """The level of detail in force."""
         return self._recorder.level
 
     @property
@@ -45,9 +45,10 @@ class Outbox:
 
     @property
     def suppressed(self) -> int:
-        """How many it has lost unexported, and at most has not recorded: those of gaps.
+        """How many events are missing from the history of this boot.
 
-        The latter are not counted one by one: so often a message passed a stage of the books.
+        Those deleted before their export, and an upper bound of those not recorded during a gap:
+        the number of times a message passed a stage of the books.
         """
         return self._recorder.suppressed
 
@@ -57,33 +58,32 @@ class Outbox:
         return self._recorder.outbox_bytes
 
     def trim(self, boot: int, first_seqs: Sequence[int], size: int) -> None:
-        """Delete rows that are exported, `size` bytes of them."""
+        """Delete rows that were exported, `size` bytes together."""
         batch = self._tick.batch
         for first_seq in first_seqs:
             batch.append((HISTORY, history_key(boot, first_seq), None))
         recorder = self._recorder
         if boot == recorder.boot:
-            recorder.outbox_bytes -= size
-            # The next boot says how far the disk has the history of this one: its rows may be gone.
+            recorder.trimmed(size)
+            # Lets the next boot record the last event of this one, whose rows may be deleted.
             batch.append((META, BOOT_KEY, encode_boot(boot, recorder.seq)))
 
     def discard(
         self, boot: int, first_seqs: Sequence[int], size: int, *, count: int, told: int
     ) -> None:
-        """Delete rows that nobody exported, `count` events, and record that in the same batch.
+        """Delete rows that were not exported, `count` events, and record the gap.
 
-        `told` events more were thrown away before, as these rows tell: they have to be told again.
+        These rows record gaps of `told` events themselves: the new gap includes them.
         """
         self.trim(boot, first_seqs, size)
-        self._recorder.lost(count + told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
-        self._recorder.suppressed -= told  # they are counted already
+        self._recorder.lost(count, told, OUTBOX_TRIMMED, self._tick.now, self._log.end)
 
     def lower(self, level: int, sample: int) -> None:
-        """Record no more than `level` from now on, of messages one in `sample`; record that."""
+        """Lower the level of detail to `level`, one message in `sample`, and record the gap."""
         self._recorder.change(level, sample, OUTBOX_FULL, self._tick.now, self._log.end)
 
     def restore(self) -> None:
-        """Record what is configured again, and how much was left out."""
+        """Return to the configured level, and record how much was left out."""
         settings = self._settings
         sample = max(1, settings.history_sample)
         self._recorder.change(
@@ -91,7 +91,7 @@ class Outbox:
         )
 
     def copied(self, milliseconds: int) -> None:
-        """A copy of the database was made: this is the first event that it does not have."""
+        """Record that the database was copied; the copy does not have this event."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)

@@ -1,10 +1,10 @@
-"""What publishers sent, for the history: accepted, durable, acknowledged, refused.
+"""History events of incoming messages: accepted, persisted, acknowledged, refused.
 
-A `Publication` goes with a PUBLISH from its arrival to its answer, and each step tells it what was
-done. An acknowledgement is recorded when it leaves, not when it is made: `attach` ties what a tick
-accepted to its batch, `release` follows the commit. So an acknowledgement that left before its
-commit would show. Where nothing of messages is recorded, `is_on` is False, and there are no
-publications. Read next: `session.history.delivery_events` (the way out),
+A `Publication` exists from the arrival of a PUBLISH to its acknowledgement; each step reports to
+it. An acknowledgement is recorded when it is sent, not when it is made: `attach` assigns what a
+tick accepted to its batch, `release` records it after the commit. So the history would show an
+acknowledgement that was sent before its commit. If messages are not recorded, `is_on` is False and
+no publications are made. Read next: `session.history.delivery_events` (the way out),
 `session.history.recorder`, docs/history.md.
 """
 
@@ -47,8 +47,8 @@ _DROPPED: Final = events.MSG_DROPPED | HAS_REASON | HAS_COUNT
 COMPLETED: Final = 0  # in place of the QoS: the answer is PUBCOMP
 
 
-class Sum:
-    """What of one book waits to become durable."""
+class PersistedSum:
+    """Messages of one book that were written but are not durable yet."""
 
     __slots__ = ("check1", "check2", "count", "size")
 
@@ -59,40 +59,44 @@ class Sum:
         self.check2: int = 0
 
 
-class Mark:
-    """What becomes true when one batch is durable."""
+class WrittenBatch:
+    """What is recorded when one batch becomes durable."""
 
     __slots__ = ("acknowledged", "end", "serial", "stored")
 
     def __init__(
-        self, serial: int, end: int, acknowledged: "list[Publication]", stored: dict[Book, Sum]
+        self,
+        serial: int,
+        end: int,
+        acknowledged: "list[Publication]",
+        stored: dict[Book, PersistedSum],
     ) -> None:
         self.serial: int = serial
         self.end: int = end  # of the log
         self.acknowledged: list[Publication] = acknowledged
-        self.stored: dict[Book, Sum] = stored
+        self.stored: dict[Book, PersistedSum] = stored
 
 
 class PublishEvents:
-    """Records what came in."""
+    """Records what happens to incoming messages."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder: Final = recorder
         self._unstored: int = 0  # messages of this boot that were never stored
-        # What waits for the batch of this tick, and for commits.
+        # Of this tick: answers that wait for the commit, and what was stored.
         self._acknowledged: list[Publication] = []
-        self._stored: dict[Book, Sum] = {}
-        self._marks: deque[Mark] = deque()
+        self._stored: dict[Book, PersistedSum] = {}
+        self._marks: deque[WrittenBatch] = deque()
         self._end: int = 0  # of the log, when a batch was written last
         self._persisted: int = 0  # of the log, as far as it is durable
 
     @property
     def is_on(self) -> bool:
-        """Is anything recorded of messages?"""
+        """Return whether messages are recorded or counted at all."""
         return self.recorder.has_books
 
     def begin(self, end: int) -> None:
-        """Begin a boot: the log ends at `end`, and all of it is durable."""
+        """Begin a boot with a log that is durable up to its end, `end`."""
         self._end = self._persisted = end
 
     def received(
@@ -101,43 +105,50 @@ class PublishEvents:
         connection: Connection,
         packet_id: int,
         packet_ids: list[int] | None = None,
+        *,
         dup: bool = False,
     ) -> "Publication":
-        """A PUBLISH came, or a run: `packet_ids` of one if they are not consecutive."""
-        publication = Publication(self, session.client_id, session.identity)
-        publication.session = session
-        publication.connection = connection
-        publication.packet_id = packet_id
-        publication.packet_ids = packet_ids
-        publication.dup = 1 << DUP_SHIFT if dup else 0
-        return publication
+        """Begin to record a PUBLISH, or a run of them.
+
+        `packet_ids` are those of a run, if they are not consecutive.
+        """
+        return Publication(
+            self,
+            session.client_id,
+            session.identity,
+            session,
+            connection,
+            packet_id,
+            packet_ids,
+            1 << DUP_SHIFT if dup else 0,
+        )
 
     def will(self, client_id: str, identity: str) -> "Publication":
-        """A will is to be published: nobody waits for its answer."""
+        """Begin to record the publishing of a will, which has no acknowledgement."""
         return Publication(self, client_id, identity)
 
     def completed(
         self, session: Session, connection: Connection, packet_id: int, *, waits: bool, now: int
     ) -> None:
-        """PUBREL is answered with PUBCOMP: with the commit if it `waits`, else right now."""
+        """Record a PUBCOMP: after the commit if it `waits` for it, else now."""
         if self.recorder.is_full:
             publication = self.received(session, connection, packet_id)
             self.answer(publication, waits=waits, now=now)
 
     def attach(self, serial: int, durable: int, end: int, now: int) -> None:
-        """Batch `serial` was written, and the log ends at `end` with it."""
+        """Assign what this tick accepted to batch `serial`; the log ends at `end` with it."""
         if not self.recorder.has_books and not self._marks and not self._acknowledged:
             self._end = self._persisted = end
         elif self._acknowledged or self._stored or end != self._end:
             self._end = end
-            self._marks.append(Mark(serial, end, self._acknowledged, self._stored))
+            self._marks.append(WrittenBatch(serial, end, self._acknowledged, self._stored))
             self._acknowledged = []
             self._stored = {}
             if serial <= durable:
                 self.release(serial, now)
 
     def release(self, serial: int, now: int) -> None:
-        """Everything up to batch `serial` is durable: acknowledgements that waited for it leave."""
+        """Record what is durable up to batch `serial`, and the acknowledgements it released."""
         marks = self._marks
         while marks and marks[0].serial <= serial:
             mark = marks.popleft()
@@ -148,10 +159,10 @@ class PublishEvents:
             for publication in mark.acknowledged:
                 publication.leave(now)
 
-    # What publications ask for
+    # For publications
 
     def numbers(self, count: int) -> int:
-        """Return the first of `count` numbers for messages that are not stored."""
+        """Return the first of `count` new numbers for messages that are not stored."""
         if not self.recorder.has_messages:
             return 0
         first = self._unstored + 1
@@ -165,28 +176,28 @@ class PublishEvents:
         return events.UNSTORED | self.recorder.boot << UNSTORED_BOOT_SHIFT | number
 
     def is_sampled_out(self, message_id: int) -> bool:
-        """Is the message none of those that are recorded?"""
+        """Return whether sampling leaves this message out."""
         recorder = self.recorder
         return not recorder.is_full and message_id % recorder.sample != 0
 
     def stored(self, book: Book, count: int, size: int, check1: int, check2: int) -> None:
-        """Messages of a book wait for the batch of this tick."""
+        """Count messages that become durable with the batch of this tick."""
         stored = self._stored.get(book)
         if stored is None:
-            stored = self._stored[book] = Sum()
+            stored = self._stored[book] = PersistedSum()
         stored.count += count
         stored.size += size
         stored.check1 += check1
         stored.check2 += check2
 
     def answer(self, publication: "Publication", *, waits: bool, now: int) -> None:
-        """An acknowledgement leaves with the commit if it `waits`, else right now."""
+        """Record an acknowledgement: after the commit if it `waits` for it, else now."""
         if waits:
             self._acknowledged.append(publication)
         else:
             publication.leave(now)
 
-    def _persist(self, mark: Mark, now: int) -> None:
+    def _persist(self, mark: WrittenBatch, now: int) -> None:
         recorder = self.recorder
         recorder.at(now)
         for book, stored in mark.stored.items():
@@ -210,7 +221,7 @@ class PublishEvents:
 
 
 class Publication:
-    """One PUBLISH, a run of them, or a will: from its arrival to its answer."""
+    """One PUBLISH, a run of them, or a will, from its arrival to its acknowledgement."""
 
     __slots__ = (
         "_events",
@@ -229,26 +240,39 @@ class Publication:
         "tenant",
     )
 
-    def __init__(self, events: PublishEvents, client_id: str, tenant: str) -> None:
+    def __init__(
+        self,
+        events: PublishEvents,
+        client_id: str,
+        tenant: str,
+        session: Session | None = None,
+        connection: Connection | None = None,
+        packet_id: int = 0,
+        packet_ids: list[int] | None = None,
+        dup: int = 0,
+    ) -> None:
         self._events: PublishEvents = events
         self.client_id: str = client_id
         self.tenant: str = tenant
-        self.session: Session | None = None  # None = it is a will
-        self.connection: Connection | None = None
-        self.packet_id: int = 0
-        self.packet_ids: list[int] | None = None  # of a run whose ids are not consecutive
-        self.dup: int = 0
-        # What `accepted` made of it.
+        self.session: Session | None = session  # None = it is a will
+        self.connection: Connection | None = connection
+        self.packet_id: int = packet_id
+        self.packet_ids: list[int] | None = packet_ids  # of a run whose ids are not consecutive
+        self.dup: int = dup
+        # Set by `accepted`.
         self.first: int = 0  # id of the first message, 0 = nothing was accepted
         self.count: int = 1
         self.size: int = 0
         self.book: Book | None = None
-        # How it is answered.
+        # Set by `acknowledged`.
         self.qos: int = COMPLETED
         self.reason_code: int = 0
 
     def accepted(self, message: Message, filter_ids: list[int], now: int) -> None:
-        """A message was taken over: stored for the streams `filter_ids`, or it gets a number."""
+        """Record that a message was accepted, and stored for the streams `filter_ids`.
+
+        A message that is not stored gets a number in place of its offset.
+        """
         publish_events = self._events
         offset = message.offset
         if not offset:
@@ -272,10 +296,10 @@ class Publication:
         filter_ids: list[int],
         now: int,
     ) -> int:
-        """Messages were taken over that differ from `message` only in their payloads.
+        """Record that messages were accepted that differ from `message` only in their payloads.
 
         `offset` is that of the first one, 0 = they are not stored. Returns the number of the first
-        one, 0 = they are stored, or need none.
+        one; 0 = they are stored, or messages are only counted.
         """
         publish_events = self._events
         count = len(payloads)
@@ -304,7 +328,7 @@ class Publication:
         return number
 
     def refused(self, topic: str, size: int, reason: str, now: int) -> None:
-        """The message was not taken over."""
+        """Record that the message was refused."""
         recorder = self._events.recorder
         book = recorder.book(self.tenant, now)
         recorder.count(book, events.STAGE_DROPPED, 1, size, 0, 0)
@@ -323,7 +347,7 @@ class Publication:
         )
 
     def received_again(self, now: int) -> None:
-        """It is a QoS 2 message whose packet id is held already."""
+        """Record that a QoS 2 message was received again before its PUBREL."""
         session, connection = self.session, self.connection
         recorder = self._events.recorder
         if session is None or connection is None or not recorder.is_full:
@@ -339,13 +363,13 @@ class Publication:
         )
 
     def acknowledged(self, qos: int, reason_code: int, *, waits: bool, now: int) -> None:
-        """PUBACK or PUBREC was made: it leaves with the commit if it `waits`, else right now."""
+        """Record PUBACK or PUBREC: after the commit if it `waits` for it, else now."""
         self.qos = qos
         self.reason_code = reason_code
         self._events.answer(self, waits=waits, now=now)
 
     def leave(self, now: int) -> None:
-        """An acknowledgement goes out, unless its connection is gone."""
+        """Record that the acknowledgement was sent, unless its connection is gone."""
         publish_events = self._events
         connection, session = self.connection, self.session
         assert connection is not None and session is not None

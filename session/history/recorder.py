@@ -1,10 +1,10 @@
-"""What the history is to be told with the next batch: records packed into rows, and the books.
+"""The events and books that go into the next batch, packed into rows of the history.
 
 `publish_events` and `delivery_events` (messages) and `session_events` (all else) put fixed-width
-records here. With every batch that is written goes one row per millisecond of records, so the
-history in the store is that of the same tick boundary as the state. What needs no batch of its own
-waits for the next one, for `progress_delay_ms` at the most. The sequence of events has no holes.
-Knows no clock, and what a record means only `storage.history.packed_rows` does.
+records here. Each batch takes one row per millisecond of records, so the history in the store ends
+at the same tick boundary as the state. Records cause no batch at once: they wait for the next one,
+at most `progress_delay_ms`. The sequence numbers of events have no gaps. Knows no clock. The
+meaning of a record is defined in `storage.history.packed_rows`.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ from storage.tables.tables import BOOKS, HISTORY, scan_all, seal
 
 RECORDS_MAX: Final = 8192  # of one row: 640 KiB of words, and their extras
 NAMES_OF_ROW_MAX: Final = 60_000
-NAMES_BYTES_MAX: Final = 1 << 20  # of a row, which the exporter takes as a whole
+NAMES_BYTES_MAX: Final = 1 << 20  # of a row: the exporter reads whole rows
 UTF8_BYTES_MAX: Final = 4  # of a character
 BOOKS_DELAY_MS: Final = 1000  # how long books that changed may wait for a batch
-# Books of past minutes that one batch may close, and how long after their minute they stay open:
-# what was accepted in it is acknowledged a little later.
+# Books of past minutes that one batch may close, and how long they stay open after their minute:
+# messages are acknowledged a little later than they are accepted.
 BOOKS_CLOSED_MAX: Final = 256
 BOOKS_GRACE_MS: Final = 5000
 HASH_BYTES: Final = 16
-HASHES_MAX: Final = 65_536  # names whose hash is remembered
+HASHES_MAX: Final = 65_536  # names whose hash is cached
 HASHES_CHARACTERS_MAX: Final = 8 << 20
 
-# Where the boot's number begins in the number of a message that is not stored.
+# Position of the boot in the id of a message that is not stored.
 UNSTORED_BOOT_SHIFT: Final = 40
 
-# Why a message was dropped, by the word it is counted under (`session.counters`).
+# Reasons for dropping a message, by their names in `session.counters`.
 DROPPED: Final = {
     "queue_full": 1020,
     "too_large": 1021,
@@ -59,14 +59,14 @@ DROPPED: Final = {
     "slow_consumer": 1028,
 }
 
-# In front of a name that is our own words: no client's name can begin like that.
+# Prefix of words of the broker among the names: no name of a client can begin with it.
 _WORDS: Final = "\0\0"
 _GAP_BEGINS: Final = 1053
 _DAMAGED: Final = 1055
 
 
 class Recorder:
-    """Records and books that are in no batch yet."""
+    """Collects records and books for the next batch."""
 
     def __init__(self, settings: Settings) -> None:
         self._delay_ms: Final = settings.progress_delay_ms
@@ -77,7 +77,7 @@ class Recorder:
         self._hashes: dict[str, str] = {}
         self._hashes_characters: int = 0
         self.level: int = events.OFF
-        self.sample: int = 1  # one message in so many is recorded, where messages are
+        self.sample: int = 1  # one message in so many is recorded
         self.is_on: bool = False  # anything at all
         self.has_books: bool = False
         self.has_messages: bool = False
@@ -86,10 +86,10 @@ class Recorder:
         self.boot_ms: int = 0
         self.seq: int = 0  # of the last event that was packed
         self.outbox_bytes: int = 0  # rows of this boot that were written and not trimmed yet
-        self.events: int = 0  # told in this boot
-        self.suppressed: int = 0  # not told, in gaps, in this boot
+        self.events: int = 0  # recorded in this boot
+        self.suppressed: int = 0  # missing from the history of this boot
         self._tally: int = 0  # messages that passed any stage, counted by the books
-        self._gap_began: int = -1  # the tally when the present gap began
+        self._gap_began: int = -1  # the tally when the current gap began
         # The open row.
         self._now: int = 0
         self._words: list[int] = []
@@ -97,25 +97,25 @@ class Recorder:
         self._names: dict[str, int] = {}
         self._whos: dict[Session, int] = {}
         self._count: int = 0  # events of the open row
-        self._has_words: bool = False  # has it names that are no names, but our own words?
-        self._has_long: bool = False  # has it names that may have to be shortened?
+        self._has_words: bool = False  # some of its names are words of the broker
+        self._has_long: bool = False  # some of its names may have to be shortened
         self._names_bytes: int = 0
         self._rows: list[tuple[bytes, bytes]] = []
-        self._due_ms: int = 0  # when what is here must be written, 0 = there is nothing
-        # Books of the minutes that are not closed, by tenant (the present minute) and all.
+        self._due_ms: int = 0  # when the records must be written, 0 = there are none
+        # Books that are not closed: of the current minute by tenant, and all by key.
         self._minute_ms: int = -MINUTE_MS  # no minute yet
         self._books: dict[str, Book] = {}
         self._open_books: dict[bytes, Book] = {}
-        self._close_ms: int = 0  # when to look for books to close again
+        self._close_ms: int = 0  # when to look for books to close
         self._dirty_books: list[Book] = []
         self._books_due_ms: int = 0
         self._booked_ms: int = 0  # when a book was last asked for
         self._damaged_books: list[bytes] = []
 
     def begin(self, boot: int, now: int, store: Store) -> None:
-        """Begin a boot: its first event has number 1. Takes over the books that a crash left.
+        """Begin a boot, whose first event has number 1, with the books that a crash left.
 
-        One that is damaged goes, and leaves a gap: no client has to wait for an operator.
+        A damaged book is deleted and recorded as a gap: it must not keep the broker from starting.
         """
         self.boot = boot
         self.boot_ms = now
@@ -136,7 +136,7 @@ class Recorder:
         self.is_full = level == events.FULL
 
     def describe(self) -> str:
-        """Return the level in force, as it is configured: `sampled:1/100`."""
+        """Return the level in force in the form of the setting: `sampled:1/100`."""
         if self.level == events.SAMPLED:
             return f"sampled:1/{self.sample}"
         return events.LEVELS[self.level]
@@ -157,9 +157,9 @@ class Recorder:
         w9: int = 0,
         more: int = 0,
     ) -> None:
-        """Add a record of `count` events, and `more` that it stands for besides.
+        """Add a record of `count` events and of `more` further ones.
 
-        After `at`, with what `who`, `text`, `share` and `extra` have returned since.
+        Call `at` first; what `who`, `text`, `share` and `extra` returned before it is not valid.
         """
         self._words.extend((w0, session, conn, names, w4, count, w6, w7, w8, w9))
         self._count += count + more
@@ -167,7 +167,7 @@ class Recorder:
             self._due_ms = self._now + self._delay_ms
 
     def at(self, now: int) -> None:
-        """Be at broker time `now`; call it before anything else about one record."""
+        """Set the broker time of the next record; call it before anything else for a record."""
         if now != self._now or len(self._words) >= RECORDS_MAX * 10:
             self._turn()
             self._now = now
@@ -175,7 +175,7 @@ class Recorder:
             self._turn()
 
     def who(self, session: Session) -> int:
-        """Return the name of a session's client and tenant."""
+        """Return the number of the name of a session's client and tenant."""
         number = self._whos.get(session, 0)
         if not number:
             number = self.name(f"{session.client_id}\0{session.identity}")
@@ -197,30 +197,30 @@ class Recorder:
         return number
 
     def text(self, text: str) -> int:
-        """Return what stands for a topic, a filter or words in a record's names."""
+        """Return the number of a topic or topic filter, shifted for a record's names."""
         return self.name(text) << TEXT_SHIFT
 
     def words(self, text: str) -> int:
-        """Return what stands for words of our own in a record's names: they are never hashed."""
+        """Return the number of words of the broker, shifted as for `text`; they are not hashed."""
         self._has_words = True
         return self.name(_WORDS + text) << TEXT_SHIFT
 
     def recorded(self, text: str) -> str:
-        """Return a name as the history has it."""
+        """Return a name as it is recorded: hashed, or shortened."""
         return self._hashed(text) if self._hashes_names else shortened(text)
 
     def share(self, text: str) -> int:
-        """Return what stands for a share name in a record's names."""
+        """Return the number of a share name, shifted for a record's names."""
         return self.name(text) << TEXT2_SHIFT
 
     def extra(self, numbers: list[int]) -> int:
-        """Return what stands for a list of numbers in a record."""
+        """Store a list of numbers in the open row and return its place, for a record."""
         at = len(self._extras)
         self._extras.extend(numbers)
         return ~at
 
     def _turn(self) -> None:
-        """Pack the open row."""
+        """Pack the open row and begin the next one."""
         if not self._words:
             return
         names = list(self._names)
@@ -244,7 +244,7 @@ class Recorder:
         self._names_bytes = 0
 
     def _hashed(self, name: str) -> str:
-        """Return a keyed hash of a name; of both parts of one that has two."""
+        """Return a keyed hash of a name, of each part if it has two."""
         if name.startswith(_WORDS):
             return name.removeprefix(_WORDS)
         known = self._hashes.get(name)
@@ -263,7 +263,7 @@ class Recorder:
     # Books
 
     def book(self, tenant: str, now: int) -> Book:
-        """Return the open book of a tenant's present minute."""
+        """Return the open book of a tenant for the current minute."""
         self._booked_ms = now
         if not self._minute_ms <= now < self._minute_ms + MINUTE_MS:
             self._minute_ms = now - now % MINUTE_MS
@@ -271,7 +271,7 @@ class Recorder:
         book = self._books.get(tenant)
         if book is None:
             book = Book(tenant, self._minute_ms)
-            # A crash may have left one of this very minute.
+            # A crash may have left a book of the same minute.
             book = self._books[tenant] = self._open_books.setdefault(book.key(), book)
         return book
 
@@ -288,13 +288,13 @@ class Recorder:
                 self._books_due_ms = self._booked_ms + BOOKS_DELAY_MS
 
     def _close_books(self, batch: Batch, now: int) -> None:
-        """Tell the history the books of past minutes; their rows go."""
+        """Record the books of past minutes and delete their rows."""
         closed: list[bytes] = []
         for key, book in self._open_books.items():
             if book.bin_ms + MINUTE_MS + BOOKS_GRACE_MS > now:
                 continue
             if len(closed) == BOOKS_CLOSED_MAX:
-                break  # the next batch goes on
+                break  # the next batch closes more
             closed.append(key)
             batch.append((BOOKS, key, None))
             self.at(now)
@@ -315,7 +315,7 @@ class Recorder:
                         values[at + 2],
                         values[at + 3],
                     )
-            book.begin_again()  # what comes later is a row of its own, and adds up with these
+            book.begin_again()  # later counts are recorded separately, and added by the reader
         for key in closed:
             del self._open_books[key]
         if len(closed) < BOOKS_CLOSED_MAX:
@@ -324,23 +324,23 @@ class Recorder:
     # Batches
 
     def is_due(self, now: int) -> bool:
-        """Is there something that must not wait for another reason to write a batch?"""
+        """Return whether a batch must be written now for records or books alone."""
         due_ms = self.next_deadline()
         return due_ms is not None and due_ms <= now
 
     def hurry(self) -> None:
-        """Let what is here wait no longer than for the end of this tick."""
+        """Make the records due at the end of this tick."""
         if self._due_ms:
             self._due_ms = self._now
 
     def next_deadline(self) -> int | None:
-        """Return when a batch must be written for what is here, None = there is nothing."""
+        """Return when a batch must be written for records or books, None = there are none."""
         if self._due_ms and (not self._books_due_ms or self._due_ms < self._books_due_ms):
             return self._due_ms
         return self._books_due_ms or None
 
     def seal(self, batch: Batch, now: int) -> None:
-        """Move everything into the batch that is about to be written."""
+        """Move all records and changed books into the batch that is about to be written."""
         if self._open_books and now >= self._close_ms:
             self._close_books(batch, now)
         if self._damaged_books:
@@ -364,9 +364,9 @@ class Recorder:
     # Detail
 
     def change(self, level: int, sample: int, reason: int, now: int, position: int) -> None:
-        """Record more or less from here on; a gap is told where it begins and where it ends.
+        """Change the level of detail, and record where a gap begins or ends.
 
-        What is told of sessions is never lowered. `position` is the end of the log.
+        Events of sessions are recorded at every level. `position` is the end of the log.
         """
         if level == self.level and sample == self.sample:
             return
@@ -385,14 +385,19 @@ class Recorder:
         if not is_whole:
             self._put_gap(_GAP_BEGINS, 0, now, position)
 
-    def lost(self, count: int, reason: int, now: int, position: int) -> None:
-        """Tell that `count` events were thrown away before anybody exported them.
+    def trimmed(self, size: int) -> None:
+        """Count `size` bytes of this boot's rows as deleted."""
+        self.outbox_bytes -= size
 
-        Where nothing is recorded, of an earlier boot's rows, that is not recorded either.
+    def lost(self, count: int, lost_before: int, reason: int, now: int, position: int) -> None:
+        """Record a gap of `count` events that were deleted before they were exported.
+
+        `lost_before` events more belong to it that were counted as suppressed already. With the
+        history off the gap is counted, but not recorded.
         """
         self.suppressed += count
         if self.is_on:
-            self._put_gap(reason, count, now, position)
+            self._put_gap(reason, count + lost_before, now, position)
 
     def _sample_of(self, level: int) -> int:
         return self._sample_wanted if level == events.SAMPLED else 1
@@ -410,7 +415,7 @@ class Recorder:
 
 
 def _plain(name: str) -> str:
-    """Return a name of a row as the history has it; both parts of one that has two."""
+    """Return a name as it is recorded without hashing, each part shortened."""
     if name.startswith(_WORDS):
         return name.removeprefix(_WORDS)
     return "\0".join([shortened(part) for part in name.split("\0")])

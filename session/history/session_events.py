@@ -1,8 +1,8 @@
-"""What becomes of sessions, wills, retained messages and the broker, told to the history.
+"""History events of sessions, wills, retained messages and the broker.
 
-The engine's parts call it where the state changes, so its rows are in the batch of the state they
-describe. At every level of detail but `off` all of it is told; where nothing is, nothing is done.
-Decides nothing. Read next: `session.history.recorder`, `session.history.publish_events` (messages),
+The engine calls it where the state changes, so an event is in the same batch as the change. Every
+level of detail but `off` records all of them; with `off` each call returns at once. Decides
+nothing. Read next: `session.history.recorder`, `session.history.publish_events` (messages),
 docs/history.md.
 """
 
@@ -51,7 +51,7 @@ BROKER_CRASHED: Final = 1002
 ENDED_WITH_CONNECTION: Final = 1010
 CLEAN_START: Final = 1011
 NO_EXPIRY_LEFT: Final = 1012
-EXPIRED: Final = 0  # it was its time: `session_expired` and not `session_terminated`
+EXPIRED: Final = 0  # no reason code: the event is `session_expired`
 # Why a will is not published.
 WILL_DISCONNECTED: Final = 1040
 WILL_RESUMED: Final = 1041
@@ -83,22 +83,23 @@ _GC_RUN: Final = events.GC_RUN | HAS_COUNT | _GC
 
 
 class SessionEvents:
-    """Tells the history of everything but messages."""
+    """Records all events but those of messages."""
 
     def __init__(
         self, recorder: Recorder, tick: Tick, log: MessageLog, live: dict[str, Connection]
     ) -> None:
-        """`live` is the connected sessions by client id, as `Sessions` keeps them."""
+        """Take the recorder; `live` has the connections by client id, as `Sessions` keeps them."""
         self._recorder: Final = recorder
         self._tick: Final = tick
         self._log: Final = log
-        # Whose will is being published: a retained one is not of the client's present session.
+        # Session and name of the client whose will is being published. A retained will is recorded
+        # with these: the client may have another session by now.
         self._will_of: tuple[int, str] | None = None
         self._live: Final = live
 
     @property
     def is_on(self) -> bool:
-        """Is anything told at all?"""
+        """Return whether anything is recorded."""
         return self._recorder.is_on
 
     # Sessions
@@ -106,7 +107,7 @@ class SessionEvents:
     def begun(
         self, connection: Connection, session: Session, *, session_present: bool, clean_start: bool
     ) -> None:
-        """A CONNECT was accepted: a session begins, or is resumed as it was loaded."""
+        """Record an accepted CONNECT: a session is created, or resumed in its loaded state."""
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -123,7 +124,7 @@ class SessionEvents:
         )
 
     def _position_of(self, session: Session) -> int:
-        """Return up to where a session is done; one in memory is owed nothing that is stored."""
+        """Return a session's position; for one that is not stored, the end of the log."""
         return session.position if session.is_stored else self._log.end
 
     def _put_state(
@@ -157,7 +158,7 @@ class SessionEvents:
         )
 
     def _check_of(self, session: Session) -> int:
-        """Return what tells apart sets of subscriptions: the sum of a checksum of each."""
+        """Return a check sum of all subscriptions, which does not depend on their order."""
         check = 0
         recorded = self._recorder.recorded
         for topic_filter, subscription in session.subscriptions.items():
@@ -165,7 +166,7 @@ class SessionEvents:
         return check
 
     def taken_over(self, connection: Connection, session: Session, reason_code: int) -> None:
-        """Another connection of its client takes the session from `connection`."""
+        """Record that another connection of the same client takes over the session."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -175,7 +176,7 @@ class SessionEvents:
     def disconnected(
         self, connection: Connection, session: Session, reason: int, *, by_client: bool
     ) -> None:
-        """A connection has left its session; `reason` is a reason code or CONNECTION_LOST."""
+        """Record the end of a connection; `reason` is a reason code or CONNECTION_LOST."""
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -186,9 +187,9 @@ class SessionEvents:
         self._put_state(w0, session, connection.number, self._position_of(session))
 
     def crashed(self, session: Session) -> None:
-        """The broker died while the session was connected: it is disconnected since then.
+        """Record that the session was disconnected by a crash of the broker.
 
-        Its subscriptions are not loaded: a start has no time for that. The census has.
+        Without its subscriptions, which are not loaded at the start; the census records them.
         """
         recorder = self._recorder
         if recorder.is_on:
@@ -204,7 +205,7 @@ class SessionEvents:
             )
 
     def expiry_changed(self, connection: Connection, session: Session) -> None:
-        """A DISCONNECT has set another Session Expiry Interval."""
+        """Record a new Session Expiry Interval of a DISCONNECT."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -218,7 +219,10 @@ class SessionEvents:
             )
 
     def ended(self, session: Session, reason: int, *, is_found: bool) -> None:
-        """A session ends; it is as it was. `is_found`: past its time, by its client's CONNECT."""
+        """Record the end of a session, before it is deleted.
+
+        `is_found`: a CONNECT of its client found it expired.
+        """
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -232,7 +236,7 @@ class SessionEvents:
         recorder.put(w0, session.incarnation, 0, recorder.who(session), end)
 
     def restored(self, session: Session) -> None:
-        """The store still has this session after a start of the broker."""
+        """Record a session that was in the store at the start of the broker."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -248,7 +252,7 @@ class SessionEvents:
         stream: int,
         since: int,
     ) -> None:
-        """A session has a subscription from here on; `stream` is what is stored for it, or 0."""
+        """Record a new or changed subscription; `stream` is its stream in the log, or 0."""
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -262,7 +266,7 @@ class SessionEvents:
     def unsubscribed(
         self, connection: Connection, session: Session, subscription: Subscription, stream: int
     ) -> None:
-        """A session has a subscription no more."""
+        """Record the end of a subscription."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -281,7 +285,7 @@ class SessionEvents:
     # Wills
 
     def will_armed(self, connection: Connection, session: Session, will: Will) -> None:
-        """A connection has a will."""
+        """Record the will of a connection."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -297,7 +301,7 @@ class SessionEvents:
     def will_delayed(
         self, client_id: str, identity: str, incarnation: int, will: Will, at_ms: int
     ) -> None:
-        """A will waits for its time."""
+        """Record that a will waits for its Will Delay Interval, until `at_ms`."""
         self._put_will(_WILL_DELAYED, client_id, identity, incarnation, will, w8=at_ms)
 
     def will_cancelled(
@@ -309,16 +313,16 @@ class SessionEvents:
         reason: int,
         due_ms: int = 0,
     ) -> None:
-        """A will, which has waited for `due_ms` if that is not 0, is never published."""
+        """Record that a will is not published; `due_ms` is when a delayed one was due, or 0."""
         w0 = _WILL_CANCELLED | reason << REASON_SHIFT | (HAS_AT if due_ms else 0)
         self._put_will(w0, client_id, identity, incarnation, will, w8=due_ms)
 
     def will_begins(self, client_id: str, identity: str, incarnation: int) -> None:
-        """A will is published: what is retained until `will_ends` is of its session."""
+        """Record what is retained from now until `will_ends` as sent by the will's session."""
         self._will_of = (incarnation, f"{client_id}\0{identity}")
 
     def will_ends(self) -> None:
-        """What is published next is no will."""
+        """End what `will_begins` began."""
         self._will_of = None
 
     def will_fired(
@@ -330,7 +334,7 @@ class SessionEvents:
         message: Message,
         due_ms: int = 0,
     ) -> None:
-        """A will, which has waited for `due_ms` if that is not 0, was published as `message`."""
+        """Record that a will was published as `message`; `due_ms` as for `will_cancelled`."""
         message_id = self._id_of(message)
         w0 = _WILL_FIRED | will.qos << QOS_SHIFT | (HAS_AT if due_ms else 0)
         if message_id:
@@ -356,7 +360,7 @@ class SessionEvents:
     # Retained messages
 
     def retained_kept(self, message: Message) -> None:
-        """A message is retained from here on, or, if it is empty, none is any more."""
+        """Record a new retained message, or with an empty payload, that it was cleared."""
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -375,7 +379,7 @@ class SessionEvents:
         recorder.put(w0, incarnation, 0, names, message_id, w7=size, w8=at_ms)
 
     def _id_of(self, message: Message) -> int:
-        """Return what names a message in the history; 0 = nothing does."""
+        """Return the id of a message in the history; 0 = it has none."""
         if message.offset or not message.number:
             return message.offset
         return events.UNSTORED | self._recorder.boot << UNSTORED_BOOT_SHIFT | message.number
@@ -390,7 +394,7 @@ class SessionEvents:
         return session.incarnation, f"{session.client_id}\0{session.identity}"
 
     def retained_expired(self, topic: str) -> None:
-        """The time of a retained message is over."""
+        """Record that a retained message expired."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -399,20 +403,21 @@ class SessionEvents:
     # The broker
 
     def booted(self, store: Store) -> None:
-        """The broker begins to work on what is in the store: the first event of its boot."""
+        """Record the start of the broker, as the first event of its boot."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
             boot, told = load_boot(store)
-            # Another boot before this one than the store knows: it has nothing of that.
+            # 0 if the store has no history of the boot before this one.
             before = max(told, last_seq(store, boot)) if boot == recorder.boot - 1 else 0
             detail = recorder.words(recorder.describe())
             recorder.put(_BOOT, 0, 0, detail, self._log.end, w9=before)
 
     def recovered(self, sessions: int, restored: int, damaged: int) -> None:
-        """All that a start found (`sessions`) was looked at.
+        """Record that all `sessions` in the store at the start were examined.
 
-        `restored` have a row of their own, `damaged` cannot be read, and the others' clients came.
+        `restored` of them have an event of their own, `damaged` cannot be read, and the clients of
+        the others have connected since.
         """
         recorder = self._recorder
         if recorder.is_on:
@@ -421,14 +426,14 @@ class SessionEvents:
             recorder.put(_RECOVERED, 0, 0, detail, self._log.end, w9=sessions)
 
     def collected(self, count: int) -> None:
-        """So many wills, sessions and retained messages whose time had come were looked at."""
+        """Record how many due wills, sessions and retained messages were examined."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
             recorder.put(_GC_RUN, 0, 0, 0, 0, w9=count)
 
     def shut_down(self) -> None:
-        """The broker ends in good order: its last event."""
+        """Record the orderly shutdown of the broker, as its last event."""
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -436,9 +441,10 @@ class SessionEvents:
 
 
 def last_seq(store: Store, boot: int) -> int:
-    """Return the last event of a boot that has its row in the store, 0 if none has.
+    """Return the last event of a boot whose row is in the store, 0 if there is none.
 
-    A row that cannot be read does not count: no client has to wait for an operator.
+    A row that cannot be read does not count: a damaged history must not keep the broker from
+    starting.
     """
     row = store.last(HISTORY, history_key(boot, 0), history_key(boot + 1, 0))
     if row is None:

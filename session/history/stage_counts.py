@@ -1,10 +1,9 @@
-"""The books: how many messages passed each stage, how many bytes, and which, per minute and tenant.
+"""The books: messages, bytes and check sums of the ids at each stage, per minute and tenant.
 
-Counts alone cannot tell one lost message and one doubled from none of both; two sums over the ids
-can. Sums need no order, so stages can be compared whenever they are read. The open books of a
-minute are rows of the family `books`, written with every batch that adds to them: a crash leaves
-them as they were at a tick boundary, like everything else. Knows no messages and no clock. Read
-next: `session.history.recorder`.
+Counts alone do not show one lost and one doubled message; two sums over the ids do. Sums do not
+depend on the order, so stages can be compared at any time. Open books are rows of the family
+`books`, written with every batch that adds to them, so a crash leaves them at a tick boundary like
+everything else. Knows no messages and no clock. Read next: `session.history.recorder`.
 """
 
 import struct
@@ -33,11 +32,11 @@ class Book:
     def __init__(self, tenant: str, bin_ms: int) -> None:
         self.tenant: str = tenant
         self.bin_ms: int = bin_ms  # the start of the minute, broker time
-        self.is_dirty: bool = False  # has it to be written with the next batch?
+        self.is_dirty: bool = False  # it must be written with the next batch
         self.values: list[int] = [0] * (STAGE_COUNT * FIELDS)
 
     def add(self, stage: int, count: int, size: int, check1: int, check2: int) -> None:
-        """Count messages of `size` bytes together, with the checks of their ids."""
+        """Count messages of `size` bytes together, with the check sums of their ids."""
         values = self.values
         at = stage * FIELDS
         values[at] += count
@@ -46,7 +45,7 @@ class Book:
         values[at + 3] = (values[at + 3] + check2) & _MASK
 
     def begin_again(self) -> None:
-        """Count from zero: what was counted so far was told."""
+        """Count from zero, after what was counted so far was recorded."""
         self.values = [0] * (STAGE_COUNT * FIELDS)
         self.is_dirty = False
 
@@ -60,7 +59,7 @@ class Book:
 
 
 def decode_book(key: bytes, value: bytes) -> Book:
-    """Return the book of a row; raises `CorruptRecord`. One with fewer stages is an older one."""
+    """Return the book of a row, which may have fewer stages; raises `CorruptRecord`."""
     body = unseal(value, "book")
     stages = body[1] if len(body) > 1 else 0
     if (

@@ -15,9 +15,9 @@ from session.history.history import History
 from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
 from session.live.core import Core, Database
-from session.live.subscribers import Entry, Group
+from session.live.subscribers import FilterEntry, Group
 from session.publish.storage_quota import Quota
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.state.records import decode_session, encode_session
 from session.state.session import Session
 from session.state.subscription import Subscription, decode_subscription
@@ -61,7 +61,7 @@ class Sessions:
         self,
         core: Core,
         database: Database,
-        routes: Routes,
+        routes: Router,
         delivery: Delivery,
         quota: Quota,
         sweep: Sweep,
@@ -337,7 +337,7 @@ class Sessions:
 
     # Streams
 
-    def _add_holder(self, entry: Entry, holder: bytes, since: int) -> None:
+    def _add_holder(self, entry: FilterEntry, holder: bytes, since: int) -> None:
         """Store the messages of this filter for `holder` from now on."""
         if not entry.filter_id:
             entry.filter_id = self._totals.next_filter_id
@@ -348,7 +348,7 @@ class Sessions:
         key = holder_key(entry.filter_id, holder)
         self._tick.batch.append((HOLDERS, key, encode_since(since)))
 
-    def _remove_holder(self, entry: Entry, holder: bytes) -> None:
+    def _remove_holder(self, entry: FilterEntry, holder: bytes) -> None:
         """Store nothing more of this filter for `holder`; a stream without holders ends."""
         entry.holders -= 1
         assert entry.holders >= 0
@@ -357,7 +357,7 @@ class Sessions:
         if not entry.holders:
             entry.filter_id = 0
 
-    def _write_entry(self, entry: Entry) -> None:
+    def _write_entry(self, entry: FilterEntry) -> None:
         value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
         self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
 

@@ -1,9 +1,9 @@
-"""What of a backlog is delivered when a session has more stored than its limits allow.
+"""The limits of one session's backlog: which stored messages are not delivered.
 
-The backlog is counted in slices (`Plan`); the result says what to leave out (`Trim`). Decided when
-the session comes back: nothing is written per subscriber when a message arrives, so nothing can be
-dropped per subscriber then either. Read next: `session.publish.storage_quota`, the limits a
-publisher meets.
+A `Plan` counts the backlog in slices; its result is a `Trim`, which names the messages to leave
+out. This is done when the session is resumed: nothing is written per subscriber when a message
+arrives, so nothing can be dropped per subscriber then. Read next: `session.publish.storage_quota`,
+the limits a publisher meets.
 """
 
 from collections import deque
@@ -15,21 +15,24 @@ from session.settings import Settings
 from storage.log.message_log import MessageLog, Stream
 
 COUNT_PAGE: Final = 256
-PLAN_PAGES: Final = 8  # pages of a backlog that are counted in one tick: 1 ms, or 8 MiB of messages
+PLAN_PAGES: Final = 8  # pages of a backlog counted in one tick: 1 ms, or 8 MiB of messages
 
 
 class Trim:
-    """What of a backlog is not delivered: its oldest `drop_first`, or all after `keep_first`."""
+    """Which messages of a backlog are not delivered.
+
+    Its oldest `drop_first`, or all after its oldest `keep_first`; a `keep_first` of -1 is no limit.
+    """
 
     __slots__ = ("drop_first", "keep_first", "until")
 
     def __init__(self, drop_first: int, keep_first: int, until: int) -> None:
         self.drop_first = drop_first
         self.keep_first = keep_first
-        self.until = until  # the last offset of the backlog; later messages are not judged
+        self.until = until  # the last offset of the backlog; later messages are not dropped
 
     def drops(self, offset: int) -> bool:
-        """Judge the next message of the backlog, in order."""
+        """Return whether to drop the next message of the backlog; call it for each, in order."""
         if offset > self.until:
             return False
         if self.drop_first:
@@ -43,30 +46,26 @@ class Trim:
 
 
 class Plan:
-    """Counts a backlog slice by slice, to say in the end what of it is over the limits."""
+    """Counts a backlog slice by slice, to find what exceeds the limits."""
 
-    def __init__(self, log: MessageLog, streams: Sequence[Stream], position: int) -> None:
+    def __init__(
+        self, log: MessageLog, streams: Sequence[Stream], position: int, settings: Settings
+    ) -> None:
         self._log: Final = log
         self._streams: Final = streams
         self._cursor: Final = log.cursor(streams, position)
-        self._until: Final = log.end  # messages that come from now on are not judged
-        self._count_max = 0
-        self._bytes_max = 0
-        self._keeps_oldest = False
-        self._window: deque[int] = deque()  # sizes of what would be kept, where bytes count
+        self._until: Final = log.end  # later messages are not dropped
+        self._count_max: Final = settings.max_offline_messages
+        self._bytes_max: Final = settings.max_offline_bytes
+        self._keeps_oldest: Final = settings.on_limit == "drop_new"
+        self._window: deque[int] = deque()  # sizes of the messages to keep, if bytes are limited
         self._bytes = 0
         self._kept = 0
         self._dropped = 0
         self._is_over = False
 
-    def limit(self, settings: Settings) -> None:
-        """Set the limits before the first `advance`."""
-        self._count_max = settings.max_offline_messages
-        self._bytes_max = settings.max_offline_bytes
-        self._keeps_oldest = settings.on_limit == "drop_new"
-
     def advance(self) -> bool:
-        """Count the next slice; True when everything that matters was counted."""
+        """Count the next slice; True if the plan is complete."""
         for _ in range(PLAN_PAGES):
             if self._cursor.position >= self._until:
                 return True
@@ -84,13 +83,13 @@ class Plan:
         return False
 
     def trim(self) -> "Trim | None":
-        """Return what to leave out; None = nothing. After `advance` said True."""
+        """Return what to leave out, None = nothing. Call it after `advance` returned True."""
         if self._keeps_oldest:
             return Trim(0, self._kept, self._until) if self._is_over else None
         return Trim(self._dropped, -1, self._until) if self._dropped else None
 
     def _skip(self) -> int:
-        """Count a page without reading the messages."""
+        """Count a page by its number of messages, without reading them."""
         before = self._cursor.position
         skipped = self._cursor.skip(COUNT_PAGE)
         counted = skipped
@@ -127,24 +126,22 @@ class Plan:
 
 
 class Trimmer:
-    """Applies the limits per session to a backlog."""
+    """Applies the limits of a session to its backlog."""
 
     def __init__(self, log: MessageLog, settings: Settings) -> None:
         self._log: Final = log
         self._settings: Final = settings
 
     def begin(self, streams: Sequence[Stream], position: int) -> Plan | None:
-        """Begin to count the backlog above `position`; None = nothing limits it."""
+        """Return a plan of the backlog above `position`, None if it is not limited."""
         settings = self._settings
         if not settings.max_offline_messages and not settings.max_offline_bytes:
             return None
         if settings.on_limit == "reject":
-            return None  # decided when it was published: what was acknowledged then is delivered
-        plan = Plan(self._log, streams, position)
-        plan.limit(settings)
-        return plan
+            return None  # the limit was applied at the publisher; what was accepted is delivered
+        return Plan(self._log, streams, position, settings)
 
 
 def counted_size(message: Message) -> int:
-    """Return what a message counts towards limits in bytes."""
+    """Return the size of a message for limits in bytes."""
     return len(message.topic) + len(message.payload) + len(message.properties)

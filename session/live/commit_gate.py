@@ -1,27 +1,26 @@
-"""What leaves now, and what waits for which commit: all that the broker sends goes through here.
+"""The commit gate: decides for every packet to a client whether it waits for a commit.
 
-A *reply* is any packet to a client, a PUBLISH too. One that promises something *waits* for the
-batch of its tick, which makes the promise true. When the batch is written it has a serial; the
-commit of that serial *releases* the reply. Every other reply leaves at the end of its tick, unless
-it has to keep its order [MQTT-4.6.0]:
+A *reply* is any packet to a client, PUBLISH included. A reply *promises* something if the client
+may rely on a change that is not durable yet. It *waits* until the batch of its tick is committed.
+The batch gets a serial when it is written; the commit of that serial *releases* the reply. All
+other replies are sent at the end of their tick, unless they must keep an order [MQTT-4.6.0]:
 
-- Behind a CONNACK that waits, everything waits, each reply for the batch of its own tick.
-- `send`: PINGRESP, AUTH, DISCONNECT and refusals keep no order beside that.
-- `reply` and `acknowledge`: PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK leave in the order
-  of what they answer: one that promises nothing stays behind all that waits.
-- `send_message` and `send_run`: a message that is published now stays behind every message that
-  waits. It passes other replies: these have no order with it.
-- `send_message_in_turn`: a message that is sent later than it was published stays behind all that
-  waits.
-- `close_in_turn` closes when everything is out; `close_at_once` ends the connection with what this
-  tick sends: what waits is never sent [MQTT-3.14.4-1].
+- Behind a waiting CONNACK every reply waits, each for the batch of its own tick.
+- `send`: PINGRESP, AUTH, DISCONNECT and refusals keep no other order.
+- `reply` and `acknowledge`: PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK are sent in the
+  order of what they answer. One that promises nothing is sent after all waiting replies.
+- `send_message` and `send_run`: a message that is delivered when it is published is sent after all
+  waiting messages. It may overtake other replies.
+- `send_message_in_turn`: a message that is delivered later is sent after all waiting replies.
+- `close_in_turn` closes after the last waiting reply; `close_at_once` closes at the end of the
+  tick, and waiting replies are never sent [MQTT-3.14.4-1].
 
-What only stays behind others is released with the newest of them, or waits for this tick's batch if
-one of them does. Commits come in the order of serials, so replies of a connection are released in
-the order in which they began to wait. Only this module changes `Connection.output`,
-`Connection.waiting` and `Connection.is_over`. It is below the delivery of messages, because
-everything that sends needs it. Read next: `session.engine`, which says when a batch is written and
-when it is durable.
+A reply that only keeps its order is released with the newest written reply before it, or waits for
+the batch of this tick if one before it does. Commits come in the order of serials, so the replies
+of a connection are released in the order in which they began to wait. Only this module changes
+`Connection.output`, `Connection.waiting` and `Connection.is_over`. It is a layer below the delivery
+of messages, because everything that sends needs it. Read next: `session.engine`, which reports when
+a batch is written and when it is durable.
 """
 
 from collections import deque
@@ -33,37 +32,40 @@ from session.counters import Counters
 from session.live.connection import CLOSED, CLOSING, Connection, Replies, Waiting
 from session.settings import Settings
 
-# What a reply that waits costs in memory beside its bytes: without it a million PUBACKs that wait
-# for a slow disk would count as 4 MB and take 45.
+# Memory of a waiting reply besides its bytes: without it a million PUBACKs waiting for a slow disk
+# would count as 4 MB but take 45.
 REPLY_COST: Final = 44
 
 
 class CommitGate:
-    """The replies of all connections, until they are with their transports."""
+    """Holds the replies of all connections until they are written to their transports."""
 
     def __init__(
         self,
         settings: Settings,
         counters: Counters,
-        go_on: Callable[[Connection, bool], None],
-        read_on: Callable[[Connection], None],
+        *,
+        send_pending: Callable[[Connection], None],
+        send_shared: Callable[[Connection], None],
+        resume_reading: Callable[[Connection], None],
     ) -> None:
-        """`go_on` sends what has waited for room to a connection whose replies were released.
+        """Take what to call when replies of a connection were released.
 
-        It is told whether the connection was full before. `read_on` reads again from a connection
-        of which too much had been waiting.
+        `send_pending` sends messages that are waiting for room, `send_shared` those of its shared
+        subscriptions. `resume_reading` reads from it again after too many replies were waiting.
         """
         self._counters: Final = counters
-        self._go_on: Final = go_on
-        self._read_on: Final = read_on
-        # Above the first a client is not read from. Above the second it gets no new messages: what
-        # is released has to fit into its transport.
+        self._send_pending: Final = send_pending
+        self._send_shared: Final = send_shared
+        self._resume_reading: Final = resume_reading
+        # A client is not read from while more than the first is waiting for it. Above the second it
+        # gets no new messages either: what is released must fit into its transport.
         self._size_max: Final = settings.held_bytes_max
         self._full_size: Final = min(settings.held_bytes_max, settings.out_buffer_bytes_max)
-        self._sending: list[Connection] = []  # those with output
-        self._closing: list[Connection] = []  # to be closed once their output is out
-        self._unwritten: list[Replies] = []  # wait for the batch of this tick
-        self._written: deque[Replies] = deque()  # wait for the commit of their serial, in order
+        self._sending: list[Connection] = []  # with output
+        self._closing: list[Connection] = []  # to close after their output is written
+        self._unwritten: list[Replies] = []  # waiting for the batch of this tick
+        self._written: deque[Replies] = deque()  # waiting for the commit of their serial, in order
 
     def __len__(self) -> int:
         return len(self._written)
@@ -71,7 +73,7 @@ class CommitGate:
     # Replies
 
     def send(self, connection: Connection, data: bytes) -> None:
-        """Send a reply that keeps no order, except behind the CONNACK."""
+        """Send a reply that keeps no order, except after the CONNACK."""
         waiting = connection.waiting
         if waiting is not None and waiting.has_connack:
             self._wait(connection, data, 0, 0)
@@ -79,11 +81,11 @@ class CommitGate:
             self._leave(connection, data)
 
     def send_after_commit(self, connection: Connection, data: bytes) -> None:
-        """Send a reply that promises something."""
+        """Send a reply that promises something, after the commit of this tick's batch."""
         self._wait(connection, data, 0, 0)
 
     def reply(self, connection: Connection, data: bytes, *, promises: bool) -> bool:
-        """Send a reply in its order, after the commit if it promises something; does it wait?"""
+        """Send a reply in order, after the commit if it promises something; True if it waits."""
         waiting = connection.waiting
         if promises:
             self._wait(connection, data, 0, 0)
@@ -97,9 +99,10 @@ class CommitGate:
     def acknowledge(
         self, connection: Connection, data: bytes, count: int, *, promises: bool
     ) -> bool:
-        """Send `count` PUBACKs as `reply` does; their messages are open until these leave.
+        """Send `count` PUBACKs in order; their messages count as inbound until these are sent.
 
-        Behind others they wait for the batch of this tick, whether they promise something or not.
+        After waiting replies they wait for the batch of this tick even if they promise nothing.
+        Returns True if they wait.
         """
         if promises or connection.waiting is not None:
             self._wait(connection, data, count, 0)
@@ -109,7 +112,7 @@ class CommitGate:
         return False
 
     def send_connack_after_commit(self, connection: Connection, data: bytes) -> None:
-        """Send a CONNACK whose session is in this batch; everything else stays behind it."""
+        """Send a CONNACK after the commit of its session; all other replies wait behind it."""
         self._wait(connection, data, 0, 1)
         waiting = connection.waiting
         assert waiting is not None
@@ -120,9 +123,9 @@ class CommitGate:
     def send_message(
         self, connection: Connection, head: bytes, packet_id: int, tail: bytes
     ) -> None:
-        """Send a PUBLISH of now: it passes replies that wait, but no message.
+        """Send a message that was just published, after all waiting messages.
 
-        `packet_id` stands between `head` and `tail`, 0 = none (QoS 0).
+        The PUBLISH is `head`, the packet id (0 = none, QoS 0) and `tail`.
         """
         waiting = connection.waiting
         if waiting is not None and waiting.messages:
@@ -144,7 +147,7 @@ class CommitGate:
         packet_ids: list[int],
         tails: list[bytes],
     ) -> None:
-        """Send PUBLISHes of now; the caller knows that no message waits."""
+        """Send messages that were just published; the caller checked that no message waits."""
         waiting = connection.waiting
         assert waiting is None or not waiting.messages
         output = connection.output
@@ -156,7 +159,7 @@ class CommitGate:
             output.append(tails[index])
 
     def send_message_in_turn(self, connection: Connection, data: bytes) -> None:
-        """Send a PUBLISH that promises nothing, behind everything that waits."""
+        """Send a PUBLISH that promises nothing, after all waiting replies."""
         waiting = connection.waiting
         if waiting is None:
             self._leave(connection, data)
@@ -166,44 +169,44 @@ class CommitGate:
     def send_messages_after_commit(
         self, connection: Connection, data: bytes, count: int = 1
     ) -> None:
-        """Send PUBLISHes whose packet ids are bound in this batch."""
+        """Send PUBLISHes after the commit of this tick's batch, which has their packet ids."""
         self._wait(connection, data, 0, count)
 
     def is_full(self, connection: Connection) -> bool:
-        """Does so much wait that no message from a backlog may be added?"""
+        """Return whether too much waits to add messages of a backlog."""
         waiting = connection.waiting
         return waiting is not None and waiting.size > self._full_size
 
     def blocks_messages(self, connection: Connection) -> bool:
-        """Would a message have to wait behind others where there is no more room?"""
+        """Return whether a message would have to wait behind others, and there is no room."""
         waiting = connection.waiting
         return waiting is not None and waiting.messages > 0 and waiting.size > self._full_size
 
     # The end of a connection
 
     def close(self, connection: Connection) -> None:
-        """Close the transport at the end of this tick, after what leaves with it."""
+        """Close the transport at the end of this tick, after its output is written."""
         if connection.state != CLOSED:
             self._closing.append(connection)
 
     def close_in_turn(self, connection: Connection, *, promises: bool) -> None:
-        """Close when everything that waits is out, and after the commit if the end promises it.
+        """Close after all waiting replies, and after the commit if the end promises something.
 
         The caller has set the state to CLOSING.
         """
         if promises or connection.waiting is not None:
-            self._wait(connection, b"", 0, 0)  # a reply without bytes: the close is the last word
+            self._wait(connection, b"", 0, 0)  # an empty reply: the close follows its release
         else:
             self.close(connection)
 
     def close_at_once(self, connection: Connection) -> None:
-        """Close the transport at the end of this tick; what waits is never sent."""
+        """Close the transport at the end of this tick; waiting replies are never sent."""
         connection.is_over = True
         connection.waiting = None
         self.close(connection)
 
     def discard(self, connection: Connection) -> None:
-        """Forget what would be sent: the transport is gone."""
+        """Drop all replies of a connection whose transport is lost."""
         connection.is_over = True
         connection.output.clear()
         connection.waiting = None
@@ -211,13 +214,14 @@ class CommitGate:
     # The end of a tick
 
     def has_unwritten(self) -> bool:
-        """Does a reply wait for the batch of this tick?"""
+        """Return whether a reply waits for the batch of this tick."""
         return bool(self._unwritten)
 
     def batch_written(self, serial: int, durable: int, now: int) -> None:
-        """The batch of this tick is written and has the serial `serial`; `durable` are committed.
+        """Let the replies of this tick wait for the commit of `serial`, the batch just written.
 
-        A tick that changed nothing writes no batch: then it is the serial of an earlier one.
+        Up to `durable` batches are committed. A tick that changed nothing writes no batch: then
+        `serial` is that of an earlier one, and its replies may be released at once.
         """
         if not self._unwritten:
             return
@@ -227,7 +231,7 @@ class CommitGate:
             connection = replies.connection
             waiting = connection.waiting
             if waiting is None or waiting.unwritten is not replies:
-                continue  # discarded
+                continue  # discarded meanwhile
             waiting.unwritten = None
             cost = REPLY_COST * len(replies.data)
             replies.size += cost
@@ -243,13 +247,13 @@ class CommitGate:
                 connection.transport.pause_reading()
 
     def release(self, serial: int, now: int) -> None:
-        """Let go, at the end of this tick, what waited for batches up to `serial`."""
+        """Release the replies that wait for batches up to `serial`; `flush` sends them."""
         written = self._written
         while written and written[0].serial <= serial:
             replies = written.popleft()
             connection = replies.connection
             if connection.is_over:
-                continue  # discarded
+                continue  # discarded meanwhile
             waiting = connection.waiting
             assert waiting is not None
             if waiting.newest is replies:
@@ -257,7 +261,7 @@ class CommitGate:
             self._release(replies, waiting, now)
 
     def flush(self) -> None:
-        """One write per connection, then the closes."""
+        """Write the output of each connection with one call, then close."""
         sending, self._sending = self._sending, []
         counters = self._counters
         for connection in sending:
@@ -272,7 +276,7 @@ class CommitGate:
             connection.transport.close()
 
     def invariants(self) -> Iterator[str]:
-        """Yield what must hold between two events and does not."""
+        """Yield a sentence for each invariant between two events that does not hold."""
         sums: dict[Connection, tuple[int, int]] = {}
         serial = 0
         for replies in (*self._written, *self._unwritten):
@@ -288,17 +292,15 @@ class CommitGate:
             if waiting is None or waiting.size != size or waiting.messages != messages:
                 yield f"connection {connection.number}: {messages} messages wait, {size} bytes"
 
-    # Inside
-
     def _leave(self, connection: Connection, data: bytes) -> None:
-        """Send at the end of this tick."""
+        """Send a reply at the end of this tick."""
         output = connection.output
         if not output:
             self._sending.append(connection)
         output.append(data)
 
     def _wait(self, connection: Connection, data: bytes, acks: int, messages: int) -> None:
-        """Send after the commit of this tick's batch."""
+        """Let a reply wait for the commit of this tick's batch."""
         waiting = connection.waiting
         if waiting is None:
             waiting = connection.waiting = Waiting()
@@ -315,7 +317,7 @@ class CommitGate:
         waiting.size += size
 
     def _follow(self, connection: Connection, waiting: Waiting, data: bytes, messages: int) -> None:
-        """Send with the newest reply that waits, and no later."""
+        """Let a reply wait as long as the newest reply before it, and no longer."""
         newest = waiting.newest
         if newest is None or waiting.unwritten is not None or waiting.has_connack:
             self._wait(connection, data, 0, messages)
@@ -328,7 +330,7 @@ class CommitGate:
         waiting.size += size
 
     def _release(self, replies: Replies, waiting: Waiting, now: int) -> None:
-        """Let replies leave whose batch is durable."""
+        """Send replies whose batch is durable at the end of this tick."""
         connection = replies.connection
         was_full = waiting.size > self._full_size
         waiting.size -= replies.size
@@ -337,7 +339,7 @@ class CommitGate:
             connection.waiting = None
         if waiting.has_connack:
             waiting.has_connack = False
-            connection.last_received_ms = now  # its silence was ours until now
+            connection.last_received_ms = now  # the client could not send before the CONNACK
         connection.inbound_open -= replies.acks
         output = connection.output
         if not output:
@@ -345,9 +347,12 @@ class CommitGate:
         output.extend(replies.data)
         if connection.state == CLOSING and connection.waiting is None:
             self.close(connection)
-        if connection.has_backlog() or (was_full and connection.group_keys):
-            self._go_on(connection, was_full)
-        # What has waited for room may wait for a commit now.
+        is_member_with_room = was_full and bool(connection.group_keys)
+        if is_member_with_room or connection.has_backlog():
+            self._send_pending(connection)
+            if is_member_with_room:
+                self._send_shared(connection)
+        # What was just sent may be waiting for a commit in turn.
         if connection.reading_paused and connection.waiting_size() <= self._size_max // 2:
             connection.reading_paused = False
-            self._read_on(connection)
+            self._resume_reading(connection)

@@ -1,8 +1,8 @@
-"""One client connection: what lives and dies with it.
+"""The state of one client connection, which is never stored.
 
-`output` goes to the transport at the end of the tick; `waiting` is what waits for commits, see
-`session.live.commit_gate`. Topic aliases, quotas and keep alive belong to a connection and are
-never stored. Decides nothing about messages; see `session.delivery.delivery` and `session.engine`.
+`output` is written to the transport at the end of the tick, `waiting` waits for commits: see
+`session.live.commit_gate`. Topic aliases, quotas and keep alive belong to a connection, not to its
+session. Decides nothing about messages: see `session.delivery.delivery` and `session.engine`.
 """
 
 from collections import deque
@@ -22,12 +22,12 @@ from storage.log.message_log import Cursor
 AWAITING_CONNECT: Final = 0
 AUTHENTICATING: Final = 1
 ACTIVE: Final = 2
-CLOSING: Final = 3  # nothing more is read; what was sent or waits still goes out
+CLOSING: Final = 3  # nothing more is read; output and waiting replies are still sent
 CLOSED: Final = 4
 
 
 class Pending:
-    """A message that waits for room in a connected session's window."""
+    """A message that waits for room in the send window of a connected session."""
 
     __slots__ = ("identifiers", "message", "qos", "retain")
 
@@ -40,8 +40,8 @@ class Pending:
         self.identifiers = identifiers
 
 
-# What every connection has for whom nothing waits: an empty deque of its own takes 624 bytes, and
-# an idle connection would spend a quarter of its memory on two. Never changed, `clear` apart.
+# Shared by all connections with nothing in these queues: an empty deque takes 624 bytes, and two
+# would be a quarter of the memory of an idle connection. Nothing is ever added to them.
 NOTHING_PENDING: Final[deque[Pending]] = deque()
 NOTHING_AGAIN: Final[deque[int]] = deque()
 
@@ -53,23 +53,23 @@ class Replies:
 
     def __init__(self, connection: "Connection") -> None:
         self.connection: Connection = connection
-        self.serial: int = 0  # of the batch, once that is written
+        self.serial: int = 0  # of the batch, once it is written
         self.data: list[bytes] = []
         self.size: int = 0  # in memory
         self.acks: int = 0  # PUBACKs among them
-        self.messages: int = 0  # PUBLISHes among them, and the CONNACK: no message overtakes these
+        self.messages: int = 0  # PUBLISHes and CONNACKs among them: no message overtakes these
 
 
 class Waiting:
-    """All replies of one connection that wait: those of this tick, and of earlier ones."""
+    """All waiting replies of one connection: of this tick and of earlier ones."""
 
     __slots__ = ("has_connack", "messages", "newest", "size", "unwritten")
 
     def __init__(self) -> None:
-        self.unwritten: Replies | None = None  # for the batch of this tick
-        self.newest: Replies | None = None  # for the newest of the batches that are written
+        self.unwritten: Replies | None = None  # of this tick, whose batch is not written
+        self.newest: Replies | None = None  # of the newest written batch
         self.has_connack: bool = False
-        self.size: int = 0  # of all of them
+        self.size: int = 0  # of all, in memory
         self.messages: int = 0
 
 
@@ -82,14 +82,14 @@ class Handshake:
         self, exchange: Exchange, accept: Callable[[str, bytes | None], bool] | None
     ) -> None:
         self.exchange: Exchange = exchange
-        # Accepts the CONNECT that began it (identity, Authentication Data); False if it must not.
-        # None for a client that was accepted before and authenticates again.
+        # Accepts the CONNECT that began it, with identity and Authentication Data; returns False if
+        # it was refused after all. None for a re-authentication.
         self.accept: Callable[[str, bytes | None], bool] | None = accept
-        self.awaits_client: bool = False  # is it the client's turn?
+        self.awaits_client: bool = False  # the next AUTH must come from the client
 
 
 class Meters:
-    """How fast a client sends."""
+    """The rate limits of what one client sends."""
 
     __slots__ = ("bytes", "messages")
 
@@ -98,7 +98,7 @@ class Meters:
         self.bytes: Meter | None = bytes
 
     def take(self, messages: int, size: int, now: int) -> int:
-        """Count what one client has sent; return for how many ms it is to send nothing more."""
+        """Count what the client sent; return for how many ms it must not be read from."""
         pause_ms = 0
         if self.messages is not None and messages:
             pause_ms = self.messages.take(messages, now)
@@ -167,33 +167,33 @@ class Connection:
         remote: str,
         identity: str | None,
     ) -> None:
-        self.number: int = number  # unique in this process; orders what must be deterministic
+        self.number: int = number  # unique in this process; gives a deterministic order
         self.transport: Transport = transport
         self.decoder: Decoder = decoder
         self.opened_at_ms: int = opened_at_ms
         self.last_received_ms: int = opened_at_ms
         self.listener: str = listener
         self.remote: str = remote
-        # Who the client is, as its transport has proved (a certificate); None = its CONNECT says.
+        # The user name that the transport has proved (a certificate), None = as CONNECT says.
         self.identity: str | None = identity
-        self.address: str = ""  # the network address that it counts for, if those are limited
-        self.refusal: int = 0  # its CONNECT will be answered with this reason code
+        self.address: str = ""  # network address it is counted under, if these are limited
+        self.refusal: int = 0  # reason code to answer its CONNECT with, 0 = none
         self.state: int = AWAITING_CONNECT
         self.version: int = 0
-        self.client_id: str = ""  # as in CONNECT or assigned; for whoever watches
+        self.client_id: str = ""  # of CONNECT or assigned; for `observe`
         self.session: Session | None = None
         self.username: str = ""
         self.authentication_method: str | None = None  # of CONNECT
         self.handshake: Handshake | None = None
 
         self.output: list[bytes] = []
-        # None = nothing waits: an idle connection spends no memory on it.
+        # None = nothing waits, so that idle connections need no memory for it.
         self.waiting: Waiting | None = None
-        self.is_over: bool = False  # nothing that waits is sent any more
+        self.is_over: bool = False  # waiting replies are not sent any more
         self.writable: bool = True
         self.reading_paused: bool = False
-        self.meters: Meters | None = None  # if what a client may send is limited
-        self.throttled_until_ms: int = 0  # it sent too fast and is not read from, 0 = it is
+        self.meters: Meters | None = None  # None = no rate limit
+        self.throttled_until_ms: int = 0  # not read from until then: it sent too fast; 0 = it is
 
         # From CONNECT.
         self.keep_alive_ms: int = 0  # already times 1.5; 0 = off
@@ -203,38 +203,39 @@ class Connection:
         self.alias_out_max: int = 0
         self.aliases_in: dict[int, str] = {}
         self.aliases_out: dict[str, int] = {}
-        self.inbound_open: int = 0  # QoS > 0 PUBLISH received and not fully acknowledged
+        self.inbound_open: int = 0  # QoS > 0 PUBLISHes received and not fully acknowledged
         self.will: Will | None = None
         self.expiry_interval_s: int = 0  # as asked for in CONNECT
 
         # Delivery.
-        self.resend: deque[int] = NOTHING_AGAIN  # packet ids to send before anything new
-        self.pending: deque[Pending] = NOTHING_PENDING  # changed by `queue` and those below it only
+        self.resend: deque[int] = NOTHING_AGAIN  # packet ids to send again before new messages
+        # Changed only by `queue`, `next_pending` and `clear_queue`.
+        self.pending: deque[Pending] = NOTHING_PENDING
         self.pending_bytes: int = 0  # of their payloads
-        self.passed_over: int = 0  # offset behind the pending ones up to which nothing is owed
-        self.is_lagging: bool = False  # reads its streams from the store
-        self.is_reading: bool = False  # is it in the list of those which read at end of tick?
+        self.passed_over: int = 0  # offset after the pending ones up to which nothing is owed
+        self.is_lagging: bool = False  # its messages are read from the store
+        self.is_reading: bool = False  # is it in `Tick.readers`?
         self.cursor: Cursor | None = None
-        self.plan: Plan | None = None  # counts the backlog, to know its trim
-        self.trim: Trim | None = None  # what of the backlog is over the limits
+        self.plan: Plan | None = None  # counts the backlog for `trim`
+        self.trim: Trim | None = None  # messages of the backlog that exceed the limits
         # The groups of its shared subscriptions: (share name, topic filter).
         self.group_keys: dict[tuple[str, str], None] = {}
 
     def send_later(self, packet_id: int) -> None:
-        """Let a message in flight wait until it can be sent again; only this adds to `resend`."""
+        """Queue a message in flight to be sent again; only this adds to `resend`."""
         if self.resend is NOTHING_AGAIN:
             self.resend = deque()
         self.resend.append(packet_id)
 
     def queue(self, item: Pending) -> None:
-        """Let a message wait for room."""
+        """Queue a message until there is room for it."""
         if self.pending is NOTHING_PENDING:
             self.pending = deque()
         self.pending.append(item)
         self.pending_bytes += len(item.message.payload)
 
     def next_pending(self) -> Pending:
-        """Take the first message that waits."""
+        """Remove and return the first queued message."""
         item = self.pending.popleft()
         self.pending_bytes -= len(item.message.payload)
         if not self.pending:
@@ -242,26 +243,26 @@ class Connection:
         return item
 
     def clear_queue(self) -> None:
-        """Forget what waits."""
+        """Remove all queued messages."""
         self.pending = NOTHING_PENDING
         self.pending_bytes = 0
 
     def connack_waits(self) -> bool:
-        """Does the CONNACK wait for its commit?"""
+        """Return whether the CONNACK waits for its commit."""
         return self.waiting is not None and self.waiting.has_connack
 
     def waiting_size(self) -> int:
-        """Return the size in memory of what waits for commits."""
+        """Return the memory of replies that wait for commits."""
         return 0 if self.waiting is None else self.waiting.size
 
     def has_backlog(self) -> bool:
-        """Is there something to send as soon as there is room?"""
+        """Return whether there is something to send as soon as there is room."""
         if self.is_lagging or self.pending or self.resend:
             return True
         return self.session is not None and bool(self.session.replays)
 
     def has_room(self) -> bool:
-        """May a new QoS > 0 message be sent right now?"""
+        """Return whether a new QoS > 0 message may be sent now."""
         session = self.session
         return (
             session is not None

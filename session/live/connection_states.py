@@ -1,4 +1,4 @@
-"""The life of a connection, as a table: in which state it is after which event.
+"""The states of a connection as a table: the next state for each state and event.
 
     AWAITING_CONNECT --CONNECT--> AUTHENTICATING --CONNACK 0--> ACTIVE
            |                            |                         |
@@ -34,7 +34,7 @@ STATES: Final = {
 }
 
 # Events. Before CONNACK:
-TURNED_AWAY: Final = "turned away at once"  # too many connections, or the broker shuts down
+TURNED_AWAY: Final = "turned away at once"  # too many connections, or a shutdown
 CONNECT_RECEIVED: Final = "CONNECT received"  # and nothing in it is a reason to refuse
 CONNECT_REFUSED: Final = "CONNECT refused"  # for what it says, who sent it, or a broken packet
 CONNECT_ACCEPTED: Final = "CONNECT accepted"
@@ -42,7 +42,7 @@ CONNECT_TIMEOUT: Final = "connect timeout"
 # From the client:
 AUTH_RECEIVED: Final = "AUTH received"
 DISCONNECT_RECEIVED: Final = "DISCONNECT received"
-# From our side, with DISCONNECT to a client of v5:
+# From the broker, with DISCONNECT to a v5 client:
 PROTOCOL_ERROR: Final = "protocol error"  # or a limit that the client exceeds
 AUTHENTICATION_FAILED: Final = "authenticating again failed"
 TAKEN_OVER: Final = "taken over"
@@ -94,7 +94,7 @@ TRANSITIONS: Final[dict[tuple[int, str], int]] = {
 
 
 def move(connection: Connection, event: str) -> None:
-    """Change the connection's state as the table says; an event it lacks is a fault of ours."""
+    """Change the connection's state by the table; an event that it lacks is a bug."""
     state = TRANSITIONS.get((connection.state, event))
     assert state is not None, f"{event} while {STATES[connection.state]}"
     connection.state = state

@@ -1,7 +1,7 @@
-"""What nearly every part of the engine is handed, in two groups.
+"""Two groups of objects that nearly every part of the engine needs.
 
-Must never grow behaviour. A part that needs one thing of a group many times keeps it in an
-attribute of its own. Read next: `session.assembly`.
+Must never have behaviour. A part that uses one of the objects often keeps it in an attribute of its
+own. Read next: `session.assembly`.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ from storage.tables.timers import Due
 
 
 class Core:
-    """The state of the tick, what is sent, what was configured, and what is counted."""
+    """The tick, the commit gate, the settings and the counters."""
 
     __slots__ = ("counters", "gate", "settings", "tick")
 
@@ -31,7 +31,7 @@ class Core:
 
 
 class Database:
-    """The opened store, and what is known of it in memory."""
+    """The opened store and its tables that are kept in memory."""
 
     __slots__ = ("boot", "due", "log", "store", "totals")
 
@@ -40,4 +40,4 @@ class Database:
         self.log: Final = log
         self.due: Final = due
         self.totals: Final = totals
-        self.boot: Final = boot  # starts of the broker on this store, this one included
+        self.boot: Final = boot  # number of starts on this store, with this one

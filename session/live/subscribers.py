@@ -1,6 +1,6 @@
-"""Who wants one topic filter: connected sessions, holders in the store, shared groups.
+"""The subscribers of one topic filter: connected sessions, stored holders, shared groups.
 
-`Entry` is one distinct filter, `Group` one shared subscription to it. Values with no decisions:
+`FilterEntry` is one distinct filter, `Group` one shared subscription to it. Both only hold state:
 `session.routing.filter_index` finds entries, `session.delivery.shared.distribution` hands messages
 to the members of a group.
 """
@@ -14,8 +14,8 @@ from session.state.subscription import Subscription
 from storage.log.message_log import Cursor
 
 
-class Entry:
-    """One distinct topic filter, awake."""
+class FilterEntry:
+    """One distinct topic filter that is loaded (awake)."""
 
     __slots__ = ("filter_id", "groups", "holders", "live", "routes", "topic_filter", "version")
 
@@ -25,15 +25,15 @@ class Entry:
         self.holders: int = holders  # sessions and groups whose messages are stored under filter_id
         self.live: dict[Connection, Subscription] = {}  # connected sessions, not the shared ones
         self.groups: dict[str, Group] = {}  # share name -> group
-        self.version: int = 0
-        self.routes: int = 0  # cached routes that it is in
+        self.version: int = 0  # counts changes of its subscribers
+        self.routes: int = 0  # number of cached routes that contain it
 
     def is_idle(self) -> bool:
-        """Does nobody want this filter any more?"""
+        """Return whether the filter has no subscriber any more."""
         return not self.live and not self.holders and not self.groups
 
     def may_rest(self) -> bool:
-        """Is the number of its stream all there is to know?"""
+        """Return whether the number of its stream is all that must be kept of it."""
         return self.holders == 1 and not self.routes and not self.live and not self.groups
 
 
@@ -58,47 +58,48 @@ class Group:
         "stored_members",
     )
 
-    def __init__(self, share_name: str, entry: Entry) -> None:
+    def __init__(self, share_name: str, entry: FilterEntry) -> None:
         self.share_name: str = share_name
-        self.entry: Entry = entry
+        self.entry: FilterEntry = entry
         self.members: dict[Connection, Subscription] = {}
-        self.rotor: int = 0
+        self.rotor: int = 0  # the member that gets the next message, modulo their number
         self.is_stored: bool = False
         self.stored_members: int = 0
         self.position: int = 0
         self.since: int = 0
-        self.owed: deque[int] = deque()  # offsets that came back, to be handed out first
-        # Offsets out with members whose sessions are not stored: owed again after a crash.
+        self.owed: deque[int] = deque()  # returned offsets, to be delivered first
+        # Offsets in flight to members whose sessions are not stored: owed again after a crash.
         self.leased: dict[int, None] = {}
         self.is_lagging: bool = False
         self.cursor: Cursor | None = None
-        # In memory only: messages without an offset, waiting or out with a member.
-        self.pending: deque[Message] = deque()  # changed by `queue` and `next_pending` only
+        # In memory only: messages without an offset, waiting or in flight to a member. `pending` is
+        # changed only by `queue`, `queue_again` and `next_pending`.
+        self.pending: deque[Message] = deque()
         self.pending_bytes: int = 0  # of their payloads
         self.borrowed: dict[tuple[Connection, int], Message] = {}
 
     def queue(self, message: Message) -> None:
-        """Let a message wait for a member with room."""
+        """Queue a message until a member has room."""
         self.pending.append(message)
         self.pending_bytes += len(message.payload)
 
     def queue_again(self, message: Message) -> None:
-        """Let a message that came back wait before all others."""
+        """Queue a returned message before all others."""
         self.pending.appendleft(message)
         self.pending_bytes += len(message.payload)
 
     def next_pending(self) -> Message:
-        """Take the first message that waits."""
+        """Remove and return the first queued message."""
         message = self.pending.popleft()
         self.pending_bytes -= len(message.payload)
         return message
 
     def key(self) -> tuple[str, str]:
-        """Return (share name, topic filter): its identity."""
+        """Return (share name, topic filter), which identify it."""
         return self.share_name, self.entry.topic_filter
 
     def record(self) -> GroupRecord:
-        """Return what of it belongs into the store."""
+        """Return its record for the store."""
         return GroupRecord(
             self.position, self.since, self.stored_members, [*self.owed, *self.leased]
         )

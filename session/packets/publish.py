@@ -20,7 +20,7 @@ from session.live.connection import Connection
 from session.live.tick import UNIT_SHIFT
 from session.publish.accept import Publishing
 from session.routing.retained import Retained
-from session.routing.router import Route, Routes
+from session.routing.router import Route, Router
 from session.state.session import Session
 
 
@@ -30,7 +30,7 @@ class PublishHandler:
     def __init__(
         self,
         context: ClientContext,
-        routes: Routes,
+        routes: Router,
         sessions: Sessions,
         publishing: Publishing,
         retained: Retained,

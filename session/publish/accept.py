@@ -17,7 +17,7 @@ from session.live.tick import RETAIN_WORK
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
-from session.routing.router import Route, Routes
+from session.routing.router import Route, Router
 
 # Upper limits: bytes of a stored message without its strings and payload, and of an index row.
 RECORD_BYTES_MAX: Final = 64
@@ -49,7 +49,7 @@ class Publishing:
         self,
         core: Core,
         database: Database,
-        routes: Routes,
+        routes: Router,
         retained: Retained,
         delivery: Delivery,
         quota: Quota,

@@ -13,7 +13,7 @@ from typing import Final
 
 from mqtt.message import Message
 from session.live.backlog_trim import COUNT_PAGE, counted_size
-from session.live.subscribers import Entry
+from session.live.subscribers import FilterEntry
 from session.routing.router import Route
 from session.settings import Settings
 from session.state.records import decode_session
@@ -111,7 +111,7 @@ class Quota:
         """Return the bytes of all stored messages, before compression; closed ones estimated."""
         return self._log.newest_size_bytes + sum(self._closed_bytes.values())
 
-    def _budget(self, entry: Entry, now: int) -> _Budget:
+    def _budget(self, entry: FilterEntry, now: int) -> _Budget:
         budget = self._budgets.get(entry.filter_id)
         if budget is not None and not budget.is_spent():
             return budget
@@ -129,7 +129,7 @@ class Quota:
         budget = self._budgets[entry.filter_id] = self._measure(entry, now)
         return budget
 
-    def _measure(self, entry: Entry, now: int) -> _Budget:
+    def _measure(self, entry: FilterEntry, now: int) -> _Budget:
         """Find the deepest backlog of a filter, and count what fits below its limits."""
         settings = self._settings
         deepest, start = b"", 1 << 63
@@ -156,7 +156,7 @@ class Quota:
         budget.was_full = budget.is_spent()
         return budget
 
-    def _owed_from(self, entry: Entry, holder: bytes) -> int | None:
+    def _owed_from(self, entry: FilterEntry, holder: bytes) -> int | None:
         """Return the offset after which an offline session still has to get a filter's messages.
 
         None if it is connected (its queue is its limit then), has ended, or has unsubscribed.

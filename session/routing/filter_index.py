@@ -1,33 +1,33 @@
-"""All distinct topic filters: exact ones in a hash map, wildcards in a tree of levels.
+"""All distinct topic filters: exact ones in a hash map, wildcard filters in a tree of levels.
 
-An `Entry` is one filter with its connected sessions, its holders in the store and its shared
-groups. A filter that only one offline session holds needs none of that: it *rests* as the number of
-its stream, and is woken when somebody wants more of it. So a million offline sessions cost some
-150 bytes each. Matching is iterative and compares whole levels: no pattern is ever built from
-client data. Read next: `session.routing.router`.
+A `FilterEntry` is one filter with its connected sessions, its stored holders and its shared groups.
+A filter that only one offline session holds *rests*: only the number of its stream is kept, and its
+entry is made again when it is needed. So a million offline sessions need about 150 bytes each.
+Matching is iterative and compares whole levels: no pattern is ever built from client data. Read
+next: `session.routing.router`.
 """
 
 from typing import Final, TypeAlias
 
-from session.live.subscribers import Entry
+from session.live.subscribers import FilterEntry
 
 _PLUS: Final = "+"
 _HASH: Final = "#"
-_END: Final = "/"  # where a node keeps the filter that ends at it: no level contains a slash
+_END: Final = "/"  # key of the filter that ends at a node: no level contains a slash
 
 
-# What stands at one place of the tree: a node below, or one filter alone, with all its levels from
-# there on: awake, or resting as the number of its stream and these levels ("7/+/#").
+# A node maps levels to nodes, or to the only filter below, which is an entry, or a string while it
+# rests: the number of its stream and its remaining levels ("7/+/#").
 _Node: TypeAlias = dict[str, object]
 
 
-class Filters:
+class TopicFilterIndex:
     """All distinct topic filters of the broker, awake or resting."""
 
     __slots__ = ("_exact", "_root", "_wild_count")
 
     def __init__(self) -> None:
-        self._exact: Final[dict[str, Entry | int]] = {}
+        self._exact: Final[dict[str, FilterEntry | int]] = {}
         self._root: Final[_Node] = {}
         self._wild_count = 0
 
@@ -35,56 +35,56 @@ class Filters:
         return len(self._exact) + self._wild_count
 
     def lay(self, topic_filter: str, filter_id: int) -> None:
-        """Add a filter that rests. It is not there yet."""
+        """Add a new filter that rests."""
         if is_wild(topic_filter):
             self._put(topic_filter, None, filter_id)
             self._wild_count += 1
         else:
             self._exact[topic_filter] = filter_id
 
-    def add(self, entry: Entry) -> None:
-        """Add a filter that is awake. It is not there yet."""
+    def add(self, entry: FilterEntry) -> None:
+        """Add a new filter with its entry."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, entry, 0)
             self._wild_count += 1
         else:
             self._exact[entry.topic_filter] = entry
 
-    def wake(self, topic_filter: str) -> Entry | None:
-        """Return the entry of a filter, which is awake from now on; None if there is no filter."""
+    def wake(self, topic_filter: str) -> FilterEntry | None:
+        """Return the entry of a filter, made if it rests; None if there is no such filter."""
         if is_wild(topic_filter):
             found = self._find(topic_filter)
-            if found is None or isinstance(found, Entry):
+            if found is None or isinstance(found, FilterEntry):
                 return found
-            entry = Entry(topic_filter, found, 1)
+            entry = FilterEntry(topic_filter, found, 1)
             self._put(topic_filter, entry, 0)
             return entry
         known = self._exact.get(topic_filter)
-        if known is None or isinstance(known, Entry):
+        if known is None or isinstance(known, FilterEntry):
             return known
-        entry = Entry(topic_filter, known, 1)
+        entry = FilterEntry(topic_filter, known, 1)
         self._exact[topic_filter] = entry
         return entry
 
     def filter_id(self, topic_filter: str) -> int:
-        """Return the number of a filter's stream, 0 if it has none. Wakes nobody."""
+        """Return the number of a filter's stream, 0 if it has none; a resting one keeps resting."""
         if is_wild(topic_filter):
             found = self._find(topic_filter)
         else:
             found = self._exact.get(topic_filter)
         if found is None:
             return 0
-        return found.filter_id if isinstance(found, Entry) else found
+        return found.filter_id if isinstance(found, FilterEntry) else found
 
-    def rest(self, entry: Entry) -> None:
-        """Let a filter rest that `may_rest`. Whoever has its entry must forget it."""
+    def rest(self, entry: FilterEntry) -> None:
+        """Let a filter rest that `may_rest`; its entry must not be used any more."""
         if is_wild(entry.topic_filter):
             self._put(entry.topic_filter, None, entry.filter_id)
         else:
             self._exact[entry.topic_filter] = entry.filter_id
 
     def remove(self, topic_filter: str) -> None:
-        """Forget a filter that is there."""
+        """Remove a filter of the index."""
         if not is_wild(topic_filter):
             del self._exact[topic_filter]
             return
@@ -107,19 +107,19 @@ class Filters:
 
     # Matching
 
-    def match(self, topic: str, wakes: bool) -> list[Entry]:
+    def match(self, topic: str, *, wakes: bool) -> list[FilterEntry]:
         """Return the entries of all filters that match a topic.
 
-        The resting ones among them wake, or if nobody keeps the answer (not `wakes`) are shown by
-        entries that are good for reading only.
+        With `wakes` the resting ones among them stop resting. Without it their entries are
+        temporary and must not be changed or kept.
         """
-        found: list[Entry] = []
+        found: list[FilterEntry] = []
         known = self._exact.get(topic)
         if known is not None:
-            if isinstance(known, Entry):
+            if isinstance(known, FilterEntry):
                 found.append(known)
             else:
-                entry = Entry(topic, known, 1)
+                entry = FilterEntry(topic, known, 1)
                 if wakes:
                     self._exact[topic] = entry
                 found.append(entry)
@@ -127,9 +127,9 @@ class Filters:
             self._match_wild(topic.split("/"), wakes, found)
         return found
 
-    def _match_wild(self, levels: list[str], wakes: bool, found: list[Entry]) -> None:
+    def _match_wild(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
         nodes: list[_Node] = [self._root]
-        pluses: list[int] = [0]  # of each node: which levels on the way to it are a `+`, as bits
+        pluses: list[int] = [0]  # of each node: bits of the levels above it that are a `+`
         # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
         wildcards = not levels[0].startswith("$")
         for depth, level in enumerate(levels):
@@ -172,12 +172,12 @@ class Filters:
         depth: int,
         way: int,
         wakes: bool,
-        found: list[Entry],
+        found: list[FilterEntry],
     ) -> None:
-        """Look at one filter whose level at `depth` is `key`: do the levels after it match too?"""
+        """Add the only filter below `key` at `depth` to `found` if its other levels match."""
         leaf = node[key]
-        passed = 0 if key in (_HASH, _END) else 1  # what is left to match begins behind the key
-        if isinstance(leaf, Entry):
+        passed = 0 if key in (_HASH, _END) else 1  # 1 = levels after the key must match
+        if isinstance(leaf, FilterEntry):
             if passed and not _fits(leaf.topic_filter.split("/"), depth + 1, levels, depth + 1):
                 return
             found.append(leaf)
@@ -190,15 +190,15 @@ class Filters:
         texts = [_PLUS if way >> at & 1 else levels[at] for at in range(depth)]
         if key != _END:
             texts.append(key)
-        entry = Entry("/".join(texts + tail), int(number), 1)
+        entry = FilterEntry("/".join(texts + tail), int(number), 1)
         if wakes:
             node[key] = entry
         found.append(entry)
 
     # The tree
 
-    def _find(self, topic_filter: str) -> Entry | int | None:
-        """Return what is known of a wildcard filter: its entry, the number of its stream, None."""
+    def _find(self, topic_filter: str) -> FilterEntry | int | None:
+        """Return a wildcard filter: its entry, the number of its stream if it rests, or None."""
         levels = topic_filter.split("/")
         node = self._root
         for depth, level in enumerate(levels):
@@ -211,8 +211,8 @@ class Filters:
         child = node.get(_END)
         return None if child is None else _known(child)
 
-    def _put(self, topic_filter: str, entry: Entry | None, filter_id: int) -> None:
-        """Set what is known of a wildcard filter: its entry, or the number of its stream."""
+    def _put(self, topic_filter: str, entry: FilterEntry | None, filter_id: int) -> None:
+        """Set a wildcard filter: its entry, or if that is None the number of its stream."""
         levels = topic_filter.split("/")
         node = self._root
         for depth, level in enumerate(levels):
@@ -229,47 +229,47 @@ class Filters:
 
 
 def is_wild(topic_filter: str) -> bool:
-    """Does a valid topic filter match more than one topic?"""
+    """Return whether a valid topic filter has a wildcard."""
     return _PLUS in topic_filter or _HASH in topic_filter
 
 
 def _resting(filter_id: int, tail: list[str]) -> str:
-    """Return what stands for a resting filter whose further levels are `tail`."""
+    """Return the string of a resting filter whose remaining levels are `tail`."""
     return "/".join([str(filter_id), *tail])
 
 
-def _known(leaf: object) -> Entry | int:
-    if isinstance(leaf, Entry):
+def _known(leaf: object) -> FilterEntry | int:
+    if isinstance(leaf, FilterEntry):
         return leaf
     assert isinstance(leaf, str)
     return int(leaf.partition("/")[0])
 
 
 def _tail_of(leaf: object, depth: int) -> list[str]:
-    """Return the levels from `depth` on of the filter that stands alone there."""
-    if isinstance(leaf, Entry):
+    """Return the levels from `depth` on of a filter that is alone there."""
+    if isinstance(leaf, FilterEntry):
         return leaf.topic_filter.split("/")[depth:]
     assert isinstance(leaf, str)
     return leaf.split("/")[1:]
 
 
 def _is_that(leaf: object, levels: list[str], depth: int) -> bool:
-    """Is `leaf`, which agrees up to `depth`, the filter with these levels?"""
+    """Return whether `leaf`, which agrees up to `depth`, is the filter with these levels."""
     return _tail_of(leaf, depth) == levels[depth:]
 
 
 def _below(leaf: object, depth: int) -> _Node:
-    """Return a node, to be put where `leaf` stands alone, with `leaf` one level below."""
+    """Return a node to replace `leaf`, with `leaf` one level below."""
     tail = _tail_of(leaf, depth)
     key = tail[0] if tail else _END
-    if isinstance(leaf, Entry):
+    if isinstance(leaf, FilterEntry):
         return {key: leaf}
     assert isinstance(leaf, str)
     return {key: _resting(int(leaf.partition("/")[0]), tail[1:])}
 
 
 def _fits(tail: list[str], at: int, levels: list[str], depth: int) -> bool:
-    """Do a filter's levels from `at` on match the topic's from `depth` on?"""
+    """Return whether a filter's levels from `at` match the topic's from `depth`."""
     count, depths = len(tail), len(levels)
     while at < count:
         level = tail[at]

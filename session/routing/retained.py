@@ -1,9 +1,8 @@
-"""Retained messages: one per topic in the store, found by seeking, and `$SYS` in memory.
+"""Retained messages: one per topic in the store, and those of `$SYS` in memory.
 
-Keys keep all topics below a level together (`storage.tables.tables.retained_key`), so a look-up
-with wildcards jumps over what cannot match. A look-up is cut into slices: a subscription to `#` on
-a full store never stalls the loop. Read next: `session.delivery.retained_replay`, which sends what
-is found.
+Keys keep all topics below a level together (`storage.tables.tables.retained_key`), so a search with
+wildcards skips what cannot match. A search is done in slices: a subscription to `#` on a full store
+does not stall the loop. Read next: `session.delivery.retained_replay`, which sends what is found.
 """
 
 from typing import Final
@@ -19,12 +18,12 @@ from storage.tables.tables import RETAINED, Totals, retained_key
 from storage.tables.timers import RETAINED as DUE_RETAINED
 from storage.tables.timers import Due
 
-# Rows one slice of a look-up may touch; about 200 microseconds.
+# Rows one slice of a search may read; about 200 microseconds.
 EXAMINE_MAX: Final = 512
-# Rows of a page: few after a jump, because the next jump may be near, more while all of them match.
+# Rows of a page: few after a skip, because the next may be near, more while all of them match.
 PAGE_FIRST: Final = 4
 PAGE_MAX: Final = 64
-# Bytes of rows that one slice may find, and one more row: 64 rows may be 1 GiB.
+# Bytes that one slice may find, exceeded by one row at most: 64 rows may be 1 GiB.
 FOUND_BYTES_MAX: Final = 1 << 20
 SYSTEM_PREFIX: Final = "$SYS/"
 
@@ -48,16 +47,16 @@ class Retained:
         self._settings: Final = settings
         self._session_events: Final = history.sessions
         self._system: dict[str, Message] = {}
-        # Topics set (True) or cleared (False) by the unwritten batch.
+        # Keys set (True) or cleared (False) in the unwritten batch.
         self._unwritten: dict[bytes, bool] = {}
 
     def exists(self, key: bytes) -> bool:
-        """Is there a retained message under `key`, counting the unwritten batch?"""
+        """Return whether there is a retained message under `key`, with the unwritten batch."""
         known = self._unwritten.get(key)
         return self._store.get(RETAINED, key) is not None if known is None else known
 
     def is_full_for(self, topic: str) -> bool:
-        """Would a retained message on this topic exceed the limit of all?"""
+        """Return whether a retained message on this topic would exceed the limit."""
         limit = self._settings.retained_messages_max
         if not limit or self._totals.retained < limit:
             return False
@@ -66,8 +65,8 @@ class Retained:
     def keep(self, message: Message) -> bool:
         """Set or clear the retained message of a topic in this batch [MQTT-3.3.1-5].
 
-        An empty payload clears [MQTT-3.3.1-6]. False if there was nothing to clear. The caller
-        tells the history: only it will know what the message is called there.
+        An empty payload clears [MQTT-3.3.1-6]. Returns False if there was nothing to clear. The
+        caller reports to the history: the message may not have its id there yet.
         """
         key = retained_key(message.topic)
         existed = self.exists(key)
@@ -90,11 +89,11 @@ class Retained:
         return True
 
     def written(self) -> None:
-        """Take note that the batch was written."""
+        """Forget the changes of the batch, which is written now."""
         self._unwritten.clear()
 
     def expire(self, key: bytes, now: int) -> bool:
-        """Remove the message under `key` if its time is over; a newer one stays."""
+        """Remove the message under `key` if it is expired; return whether it was."""
         if self._unwritten.get(key) is not None:
             return False
         value = self._store.get(RETAINED, key)
@@ -111,17 +110,17 @@ class Retained:
         return True
 
     def set_system(self, message: Message) -> None:
-        """Keep a `$SYS` message; these are made anew at every start and never stored."""
+        """Keep a `$SYS` message in memory; these are never stored."""
         self._system[message.topic] = message
 
     def system(self, topic_filter: str) -> list[Message]:
-        """Return the `$SYS` messages that match."""
+        """Return the `$SYS` messages that match a topic filter."""
         if not topic_filter.startswith("$"):
             return []
         return [m for topic, m in self._system.items() if matches(topic_filter, topic)]
 
     def may_match(self, topic_filter: str) -> bool:
-        """Could there be a stored message for this filter, counting the unwritten batch?"""
+        """Return whether a stored message may match this filter, with the unwritten batch."""
         if not self._totals.retained:
             return False
         if "+" in topic_filter or "#" in topic_filter:
@@ -129,10 +128,9 @@ class Retained:
         return self.exists(retained_key(topic_filter))
 
     def read(self, topic_filter: str, start: bytes, count: int) -> tuple[list[Message], bytes, int]:
-        """Return at most `count` messages that match with keys from `start`, and where to go on.
+        """Return at most `count` matching messages from key `start`, the next start, and rows read.
 
-        An empty second value: there are no more. The third one is how many rows were looked at.
-        Sees what was written, not the open batch.
+        An empty next start means that there are no more. Does not see the unwritten batch.
         """
         if "+" not in topic_filter and "#" not in topic_filter:
             value = self._store.get(RETAINED, retained_key(topic_filter))
@@ -191,7 +189,7 @@ def _seek(pattern: list[bytes], key: bytes) -> bytes | None:
                 return b"%"  # 0x25 follows '$' [MQTT-4.7.2-1]
             return b""
         if depth == len(levels):
-            return key + b"\0"  # too short: its children come next
+            return key + b"\0"  # too short: its children are next
         level = levels[depth]
         if wanted == b"+":
             if depth == 0 and key.startswith(b"$"):
@@ -204,7 +202,7 @@ def _seek(pattern: list[bytes], key: bytes) -> bytes | None:
         return _after_plus(pattern, levels, depth)
     if len(levels) == len(pattern):
         return b""
-    # Too deep: jump over everything below the level that the filter ends at.
+    # Too deep: skip everything below the last level of the filter.
     if pattern[-1] == b"+":
         return b"\0".join(levels[: len(pattern)]) + b"\x01"
     return _after_plus(pattern, levels, len(pattern))

@@ -1,8 +1,8 @@
-"""Who gets a topic: the filters that match it, cached per topic.
+"""Finds the subscribers of a topic: the filters that match it, cached per topic.
 
-A `Route` is the answer for one topic. It is kept until a filter that matches its topic comes or
-goes, and its merged targets until one of its entries changes: what others subscribe to meanwhile
-costs it a look at some numbers. Offline sessions appear here only as a number. Read next:
+A `Route` is the result for one topic. It is valid until a filter that matches the topic is added or
+removed, and its merged targets until one of its entries changes. Other subscriptions only cost it a
+comparison of versions. Offline sessions appear here only as a number. Read next:
 `session.routing.filter_index` (matching), `session.delivery.delivery`.
 """
 
@@ -10,21 +10,21 @@ from itertools import islice
 from typing import Final
 
 from session.live.connection import Connection
-from session.live.subscribers import Entry, Group
-from session.routing.filter_index import Filters, is_wild
+from session.live.subscribers import FilterEntry, Group
+from session.routing.filter_index import TopicFilterIndex, is_wild
 from session.state.subscription import Subscription
 
-# Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest make room.
+# Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest are removed.
 ROUTES_MAX: Final = 65_536
-ROUTES_EVICTED: Final = 1024  # at once, which takes about a millisecond
-# Longer topics are matched every time: their number is bounded, their size must be, too.
+ROUTES_EVICTED: Final = 1024  # removed at once, in about a millisecond
+# Longer topics are matched every time, so that the size of the cache is bounded.
 TOPIC_CACHED_MAX: Final = 256  # characters
-# Beginnings of wildcard filters that came or went, remembered with when they did.
+# Prefixes of wildcard filters that were added or removed, kept with the version of the change.
 STAMPS_MAX: Final = 65_536
 
 
 class Target:
-    """One connected session that gets a topic once, with its matching subscriptions merged."""
+    """One connected session that gets a topic, with its matching subscriptions merged."""
 
     __slots__ = ("connection", "identifiers", "no_local", "qos", "retain_as_published")
 
@@ -34,9 +34,7 @@ class Target:
         session = connection.session
         assert session is not None
         self.retain_as_published: bool = session.keeps_retain(subscription)
-        self.no_local: bool = session.is_no_local(
-            subscription
-        )  # any of them: look closer if it is its own
+        self.no_local: bool = session.is_no_local(subscription)  # of any of the subscriptions
         identifier = subscription.identifier
         self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
 
@@ -53,7 +51,7 @@ class Target:
 
 
 class Route:
-    """Everybody who gets one topic."""
+    """All subscribers of one topic."""
 
     __slots__ = (
         "checked",
@@ -67,19 +65,19 @@ class Route:
         "targets",
     )
 
-    def __init__(self, topic: str, entries: list[Entry]) -> None:
+    def __init__(self, topic: str, entries: list[FilterEntry]) -> None:
         self.levels: int = topic.count("/") + 1
         self.is_reserved: bool = topic.startswith("$")  # the server's [MQTT-4.7.2-1]
-        self.entries: list[Entry] = entries
+        self.entries: list[FilterEntry] = entries
         self.targets: list[Target] = []
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
         self.groups: list[Group] = []
-        self.stamp: int = -1
-        self.matched: int = 0  # the version of all wildcard filters at which `entries` was right
-        self.checked: int = -1  # the version of all routes at which `stamp` was right
+        self.stamp: int = -1  # sum of the versions of the entries
+        self.matched: int = 0  # version of the wildcard filters for which `entries` is valid
+        self.checked: int = -1  # version of all entries for which `stamp` is valid
 
     def refresh(self, checked: int) -> None:
-        """Bring the merged view up to date; cheap when no entry of this route changed."""
+        """Update the merged targets; cheap if no entry of this route changed."""
         self.checked = checked
         stamp = 0
         for entry in self.entries:
@@ -104,19 +102,20 @@ class Route:
         self.targets = list(merged.values())
 
 
-class Routes:
-    """Finds all who get a topic, and the entry of a filter to change.
+class Router:
+    """Finds the subscribers of a topic, and the entry of a filter to change.
 
-    Between asking for an entry and `changed` nothing else may be asked: it might go to rest.
+    Between a request for an entry and `changed` no other method may be called: the entry might be
+    put to rest.
     """
 
     def __init__(self) -> None:
-        self._filters = Filters()
+        self._filters = TopicFilterIndex()
         self._cache: dict[str, Route] = {}
         self.routes_max: int = ROUTES_MAX
         self._version = 0
-        # When a wildcard filter came or went last, of all and by what is before their wildcards:
-        # only topics that begin like that could be concerned.
+        # Version of the last change of a wildcard filter: of all, and by the levels before the
+        # first wildcard. Only topics with that prefix can be affected.
         self._wild_version = 0
         self._stamps: dict[str, int] = {}
 
@@ -124,24 +123,24 @@ class Routes:
         return len(self._filters)
 
     def load(self, topic_filter: str, filter_id: int, holders: int) -> None:
-        """Take in a filter of the store. Before all else, and each once."""
+        """Add a filter of the store. Called first, once for each."""
         if holders == 1:
             self._filters.lay(topic_filter, filter_id)
         else:
-            self._filters.add(Entry(topic_filter, filter_id, holders))
+            self._filters.add(FilterEntry(topic_filter, filter_id, holders))
 
-    def find(self, topic_filter: str) -> Entry | None:
-        """Return the entry of a filter, to be changed, or None. The caller calls `changed`."""
+    def find(self, topic_filter: str) -> FilterEntry | None:
+        """Return the entry of a filter to change it, or None; call `changed` afterwards."""
         return self._filters.wake(topic_filter)
 
-    def ensure(self, topic_filter: str) -> Entry:
-        """Return the entry of a filter, to be changed, made if there was none.
+    def ensure(self, topic_filter: str) -> FilterEntry:
+        """Return the entry of a valid filter to change it, made if there was none.
 
-        The filter is valid. The caller calls `changed`.
+        Call `changed` afterwards.
         """
         entry = self._filters.wake(topic_filter)
         if entry is None:
-            entry = Entry(topic_filter)
+            entry = FilterEntry(topic_filter)
             self._filters.add(entry)
             self._invalidate(topic_filter)
         return entry
@@ -150,8 +149,8 @@ class Routes:
         """Return the number of a filter's stream, 0 if it has none."""
         return self._filters.filter_id(topic_filter)
 
-    def changed(self, entry: Entry) -> None:
-        """Take note that somebody joined, left or changed at `entry`; forget it when it is idle."""
+    def changed(self, entry: FilterEntry) -> None:
+        """Invalidate routes after a change of `entry`, and remove it if it is idle."""
         entry.version += 1
         self._version += 1
         if entry.is_idle():
@@ -161,7 +160,7 @@ class Routes:
             self._filters.rest(entry)
 
     def match(self, topic: str) -> Route:
-        """Return who gets `topic`, up to date. The answer is valid until the next change."""
+        """Return the route of `topic`, which is valid until the next change."""
         route = self._cache.get(topic)
         if route is None:
             route = self._make(topic)
@@ -173,10 +172,10 @@ class Routes:
 
     def _make(self, topic: str) -> Route:
         is_kept = len(topic) <= TOPIC_CACHED_MAX
-        route = Route(topic, self._filters.match(topic, is_kept))
+        route = Route(topic, self._filters.match(topic, wakes=is_kept))
         if not is_kept:
             return route
-        for entry in route.entries:  # before others are released: what both have must not rest
+        for entry in route.entries:  # before the release of others: shared entries must not rest
             entry.routes += 1
         cache = self._cache
         if len(cache) >= self.routes_max:
@@ -187,9 +186,9 @@ class Routes:
         return route
 
     def _match_again(self, topic: str, route: Route) -> None:
-        """Wildcard filters came or went: see whether that concerns this route."""
+        """Update a route after changes of wildcard filters."""
         if self._is_concerned(topic, route.matched):
-            entries = self._filters.match(topic, True)
+            entries = self._filters.match(topic, wakes=True)
             if entries != route.entries:
                 for entry in entries:
                     entry.routes += 1
@@ -199,7 +198,7 @@ class Routes:
         route.matched = self._wild_version
 
     def _is_concerned(self, topic: str, version: int) -> bool:
-        """Has a filter come or gone since `version` whose beginning is one of the topic?"""
+        """Return whether a filter with a prefix of the topic changed since `version`."""
         stamps = self._stamps
         if stamps.get("", 0) > version or stamps.get(topic, 0) > version:
             return True
@@ -211,7 +210,7 @@ class Routes:
         return False
 
     def _invalidate(self, topic_filter: str) -> None:
-        """A filter came or went: no cached route may hide that."""
+        """Invalidate the cached routes that a new or removed filter may affect."""
         if not is_wild(topic_filter):
             route = self._cache.pop(topic_filter, None)
             if route is not None:
@@ -223,8 +222,8 @@ class Routes:
             return
         self._stamps[_beginning(topic_filter)] = self._wild_version
 
-    def _release(self, entries: list[Entry]) -> None:
-        """A cached route needs these entries no more."""
+    def _release(self, entries: list[FilterEntry]) -> None:
+        """Release the entries of a cached route; those of no other route may rest."""
         for entry in entries:
             entry.routes -= 1
             if entry.may_rest():
@@ -232,7 +231,7 @@ class Routes:
 
 
 def _beginning(topic_filter: str) -> str:
-    """Return what all topics that match a wildcard filter begin with, as whole levels."""
+    """Return the levels of a wildcard filter before its first wildcard."""
     wildcard = topic_filter.find("+")
     if wildcard < 0:
         wildcard = topic_filter.find("#")

@@ -1,7 +1,7 @@
-"""Who may come in, and how fast a client may send: limits that know no session.
+"""Limits of connections and of the rate at which clients send; no session is involved.
 
-Must never close anything itself: it says what is too much, and the engine acts. Addresses are
-counted, never kept longer than a connection of theirs. Read next: `session.live.rate_meter`,
+Must never close a connection: it reports what exceeds a limit, and the engine acts. An address is
+forgotten with its last connection. Read next: `session.live.rate_meter`,
 `session.engine`.
 """
 
@@ -14,25 +14,25 @@ from session.live.rate_meter import Meter
 from session.scheduling.read_pauses import ReadPauses
 from session.settings import Settings
 
-# Connections that may wait with their CONNECT beyond `max_connections`: each may be a takeover.
+# Connections beyond `max_connections` that may still send a CONNECT: it may be a takeover.
 STRANGERS_MAX: Final = 1024
 
 
 class Admission:
-    """Counts connections and what they send."""
+    """Applies the limits of connections and rates."""
 
     def __init__(self, settings: Settings, pauses: ReadPauses) -> None:
         self._settings: Final = settings
         self._pauses: Final = pauses
-        self._addresses: Final[dict[str, int]] = {}  # how many connections each has, if limited
+        self._addresses: Final[dict[str, int]] = {}  # number of connections, if limited
         self._meter: Final = Meter(settings.connection_rate) if settings.connection_rate else None
         self._throttled: Final[list[tuple[int, int, Connection]]] = []  # (until, number, who)
 
     def enter(self, connection: Connection, connections: int, now: int) -> bool:
-        """Take note of a new connection, one of so many; False if it is not to be kept at all.
+        """Count a new connection, one of `connections`; False if it must be closed at once.
 
-        Leaves in `refusal` what its CONNECT will be answered. What depends on the CONNECT is judged
-        there: a takeover is no connection more.
+        Sets `refusal` to the reason code for its CONNECT. `max_connections` is checked again at the
+        CONNECT: a takeover adds no connection.
         """
         settings = self._settings
         if settings.publish_rate or settings.receive_rate_bytes:
@@ -59,14 +59,14 @@ class Admission:
         return 0
 
     def farewell(self) -> int:
-        """Return the reason why clients have to go when this broker serves them no more."""
+        """Return the reason code for clients when this broker stops serving them."""
         if not self._settings.server_reference:
             return reasons.SERVER_SHUTTING_DOWN
         moved = self._settings.server_moved
         return reasons.SERVER_MOVED if moved else reasons.USE_ANOTHER_SERVER
 
     def leave(self, connection: Connection) -> None:
-        """The connection is gone. Idempotent."""
+        """Count a connection as closed. Idempotent."""
         address, connection.address = connection.address, ""
         if address:
             self._addresses[address] -= 1
@@ -74,9 +74,9 @@ class Admission:
                 del self._addresses[address]
 
     def measure(self, connection: Connection, messages: int, size: int, now: int) -> bool:
-        """Count what a client has sent; False if it sends faster than it may.
+        """Count what a client sent; False if it exceeds its rate.
 
-        With `on_rate = throttle` it is not read from meanwhile; `run` ends that in time.
+        With `on_rate = throttle` it is then not read from until `run` resumes it.
         """
         assert connection.meters is not None
         pause_ms = connection.meters.take(messages, size, now)
@@ -93,11 +93,11 @@ class Admission:
         return self._throttled[0][0] if self._throttled else None
 
     def run(self, now: int) -> None:
-        """Let those send again whose pause is over."""
+        """Read again from clients whose pause is over."""
         throttled = self._throttled
         while throttled and throttled[0][0] <= now:
             until, _, connection = heapq.heappop(throttled)
-            if connection.throttled_until_ms == until:  # not made longer since
+            if connection.throttled_until_ms == until:  # it was not extended
                 connection.throttled_until_ms = 0
                 connection.last_received_ms = now
                 self._pauses.resume(connection)

@@ -1,26 +1,26 @@
-"""Who is not read from for now, and who may be read from again.
+"""Which connections are not read from, and when they are read from again.
 
-A connection can be held back for several reasons at once: it waits for its turn, it sent too fast,
-too much of it waits for commits, or the store takes no writes. It is read from again only when the
-last of them is gone. Read next: `session.scheduling.work_budget`, `session.scheduling.admission`,
-`session.live.commit_gate`, which hold connections back.
+Reading can be paused for several reasons at once: packets are postponed to the next tick, the
+client sent too fast, too many of its replies wait for commits, or the store takes no writes. It
+resumes only when none of them holds. Read next: `session.scheduling.work_budget`,
+`session.scheduling.admission`, `session.live.commit_gate`, which pause reading.
 """
 
 from typing import Final
 
 from session.live.connection import ACTIVE, AUTHENTICATING, Connection
-from session.scheduling.work_budget import Turns
+from session.scheduling.work_budget import WorkBudget
 
 
 class ReadPauses:
-    """Knows every reason for which a connection is not read from."""
+    """Knows every reason for not reading from a connection."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: WorkBudget) -> None:
         self._turns: Final = turns
-        self._stalled: dict[Connection, None] = {}  # not read from until the batch is written
+        self._stalled: dict[Connection, None] = {}  # until the batch is written
 
     def is_paused(self, connection: Connection) -> bool:
-        """Is it us who do not listen?"""
+        """Return whether the broker does not read from this connection for now."""
         return (
             connection.reading_paused
             or connection.throttled_until_ms > 0
@@ -29,27 +29,27 @@ class ReadPauses:
         )
 
     def stall(self, connection: Connection) -> None:
-        """Read nothing more until the store takes the batch."""
+        """Read nothing from a connection until the store takes the batch."""
         self._stalled[connection] = None
         connection.transport.pause_reading()
 
     def end_stall(self) -> None:
-        """The store has taken the batch: read on."""
+        """Read from all stalled connections again: the store took the batch."""
         stalled, self._stalled = self._stalled, {}
         for connection in stalled:
             self.resume(connection)
 
     def resume(self, connection: Connection) -> None:
-        """Read on, unless something else holds the connection back."""
+        """Read from a connection again, unless there is another reason not to."""
         if connection.state == ACTIVE and not self.is_paused(connection):
             connection.transport.resume_reading()
 
     def resume_after_turn(self, connection: Connection) -> None:
-        """Read on from a client that had to wait for its turn."""
+        """Read again from a connection whose postponed packets were handled."""
         if connection.state == AUTHENTICATING and connection.handshake is not None:
             connection.transport.resume_reading()
         self.resume(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Forget a lost connection."""
         self._stalled.pop(connection, None)

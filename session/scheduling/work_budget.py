@@ -1,10 +1,10 @@
-"""Whose turn it is: what came from one client must not keep the loop from all the others.
+"""The budget of work per tick, so that one busy client cannot block the others.
 
-A tick has a budget of work: bytes read and deliveries made. When it is used up, what else one read
-has brought waits for the next tick, and so does what the socket still has; clients that bring
-little are served all the same. So one tick takes milliseconds, however much a publisher sends and
-however many subscribers it has, and holds about `tick_work_max` * 128 bytes of what came in. Must
-never change the order of one client's packets. Read next: `session.engine`, which counts and asks.
+Work is bytes read and deliveries made. When the budget is used up, the remaining packets of a read
+are postponed to the next tick, and the socket is not read until then; clients that send little are
+still served. So one tick takes milliseconds, however much a publisher sends and however many
+subscribers it has, and reads about `tick_work_max` * 128 bytes. Must never change the order of one
+client's packets. Read next: `session.engine`, which counts the work.
 """
 
 from collections.abc import Callable
@@ -14,47 +14,47 @@ from mqtt.packet_runs import Received
 from session.live.connection import ACTIVE, CLOSING, Connection
 from session.live.tick import Tick
 
-# Packets of one read, or runs of up to 64, that are handled whatever the budget says: PINGREQ and
-# acknowledgements do not wait for a flood, and every client gets on.
+# Packets of one read, or runs of up to 64, that are handled even without budget: PINGREQ and
+# acknowledgements do not wait behind a flood, and every client makes progress.
 SPARED_MAX: Final = 4
-# A read of so many bytes has filled the loop's buffer, more or less: uvloop reads on at once, up to
-# 32 times 250,000 bytes before anybody else gets a turn, unless it is told to pause.
+# A read of this size nearly fills the buffer of the event loop: uvloop then reads again at once, up
+# to 32 times 250,000 bytes before other connections are served, unless reading is paused.
 LARGE_READ: Final = 65_536
 
 
-class Turns:
-    """Clients that wait for the next tick, with what they have sent already."""
+class WorkBudget:
+    """Connections with packets that are postponed to the next tick."""
 
     def __init__(self, tick: Tick, work_max: int) -> None:
         self._tick: Final = tick
         self.work_max: Final = work_max
         self.spared: Final = min(SPARED_MAX, work_max)
-        # Packets decoded and not handled. Not read from as long as it is in here.
+        # Decoded packets that are not handled yet. A connection in here is not read from.
         self.waiting: dict[Connection, list[Received]] = {}
 
     def postpone(self, connection: Connection, packets: list[Received]) -> None:
-        """Let `packets`, and what is not read yet, wait until the next tick."""
+        """Postpone `packets`, and further reading, to the next tick."""
         self.waiting[connection] = packets
         connection.transport.pause_reading()
 
     def add(self, connection: Connection, packets: list[Received]) -> None:
-        """Let more packets wait behind those of a connection that waits already."""
+        """Postpone more packets of a connection that has postponed ones."""
         self.waiting[connection] += packets
 
     def take(self, connection: Connection) -> list[Received] | None:
-        """Take what a connection waits with, to handle it now; None if it does not wait."""
+        """Remove and return the postponed packets of a connection, None if it has none."""
         return self.waiting.pop(connection, None)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Forget a lost connection."""
         self.waiting.pop(connection, None)
 
     def is_full(self) -> bool:
-        """Is the budget of this tick used up?"""
+        """Return whether the budget of this tick is used up."""
         return self._tick.work > self.work_max
 
     def read_enough(self, connection: Connection, size: int) -> None:
-        """Read on after this tick only, if `size` bytes are a hint that there is more."""
+        """Pause reading until the next tick if the budget is used up and the read was large."""
         if size < LARGE_READ or not self.is_full():
             return
         if connection.state == ACTIVE and connection not in self.waiting:
@@ -65,7 +65,7 @@ class Turns:
         handle: Callable[[Connection, list[Received]], None],
         read_on: Callable[[Connection], None],
     ) -> None:
-        """Handle what waited, as far as the budget of this tick goes, and read on from those."""
+        """Handle postponed packets within the budget of this tick, and read on after them."""
         waiting = self.waiting
         for connection in list(waiting):
             if self.is_full():

@@ -1,4 +1,4 @@
-"""The phases of a QoS 2 exchange in both directions, as tables: what follows which event.
+"""The phases of a QoS 2 exchange in both directions, as tables of transitions.
 
 We send (section 4.3.3, sender; the phase is in the entry of `Session.in_flight`):
 
@@ -10,10 +10,10 @@ We receive (section 4.3.3, receiver; the packet id is in `Session.incoming` or i
 
     FREE --PUBLISH/PUBREC--> AWAITING_PUBREL --PUBREL/PUBCOMP--> FREE
 
-An arrow is named event/answer. A resumed session stays in its phase: what awaits an answer is sent
-again. The end of an exchange of ours may reach the store up to `progress_delay_ms` late: a crash
-before that takes it back to the phase before. An acknowledgement that `SENDER` lacks in this phase
-is a protocol error. `Session` tests bits, for speed; tests hold it to the tables.
+An arrow is named event/answer. A resumed session stays in its phase and sends again what was not
+answered. The end of an exchange we sent may be stored up to `progress_delay_ms` later: a crash
+within it returns to the phase before. An acknowledgement that `SENDER` does not have in the current
+phase is a protocol error. `Session` tests bits, for speed; its tests compare it with the tables.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ PHASES: Final = {
     AWAITING_PUBCOMP: "awaiting PUBCOMP",
     AWAITING_PUBREL: "awaiting PUBREL",
 }
-# What a client may answer to what we sent last.
+# The answer of the client in each phase.
 EXPECTED: Final = {
     AWAITING_PUBACK: "PUBACK",
     AWAITING_PUBREC: "PUBREC",
@@ -44,16 +44,16 @@ EXPECTED: Final = {
 
 # Events
 PUBLISH: Final = "PUBLISH"
-PUBLISH_REFUSED: Final = "PUBLISH refused"  # forbidden, or over a limit. Only v5 is told
+PUBLISH_REFUSED: Final = "PUBLISH refused"  # not authorized, or a limit; only v5 clients are told
 PUBACK: Final = "PUBACK"
 PUBREC: Final = "PUBREC"
 PUBREC_ERROR: Final = "PUBREC >= 0x80"
 PUBREL: Final = "PUBREL"
 PUBCOMP: Final = "PUBCOMP"
 RESUMED: Final = "session resumed"
-GIVEN_UP: Final = "message given up"  # found at a resume: it is gone, forbidden, or too large now
+GIVEN_UP: Final = "message given up"  # at a resume: expired, not authorized, or too large now
 
-# What is sent then.
+# Answers
 NOTHING: Final = "nothing"
 PUBLISH_AGAIN: Final = "PUBLISH, DUP 1"
 PUBREL_UNKNOWN: Final = "PUBREL 0x92"  # v3.1.1 has no reason codes
@@ -65,7 +65,7 @@ RECEIVER_EVENTS: Final = (PUBLISH, PUBLISH_REFUSED, PUBREL, RESUMED)
 # (phase, event) -> (next phase, what is sent)
 SENDER: Final[dict[tuple[int, str], tuple[int, str]]] = {
     (FREE, PUBLISH): (AWAITING_PUBREC, PUBLISH),  # [MQTT-4.3.3-1], [MQTT-4.3.3-2]
-    (FREE, PUBACK): (FREE, NOTHING),  # an answer to what ended meanwhile is nobody's fault
+    (FREE, PUBACK): (FREE, NOTHING),  # the exchange ended before the answer arrived
     (FREE, PUBREC): (FREE, PUBREL_UNKNOWN),
     (FREE, PUBREC_ERROR): (FREE, NOTHING),
     (FREE, PUBCOMP): (FREE, NOTHING),
@@ -73,8 +73,8 @@ SENDER: Final[dict[tuple[int, str], tuple[int, str]]] = {
     (AWAITING_PUBREC, PUBREC_ERROR): (FREE, NOTHING),  # [MQTT-4.3.3-4]: no PUBREL follows it
     (AWAITING_PUBREC, RESUMED): (AWAITING_PUBREC, PUBLISH_AGAIN),  # [MQTT-4.3.3-3]
     (AWAITING_PUBREC, GIVEN_UP): (FREE, NOTHING),
-    (AWAITING_PUBCOMP, PUBREC): (AWAITING_PUBCOMP, PUBREL),  # it did not see our PUBREL
-    (AWAITING_PUBCOMP, PUBREC_ERROR): (AWAITING_PUBCOMP, NOTHING),  # it has said that it is fine
+    (AWAITING_PUBCOMP, PUBREC): (AWAITING_PUBCOMP, PUBREL),  # it did not receive our PUBREL
+    (AWAITING_PUBCOMP, PUBREC_ERROR): (AWAITING_PUBCOMP, NOTHING),  # it acknowledged before
     (AWAITING_PUBCOMP, PUBCOMP): (FREE, NOTHING),  # [MQTT-4.3.3-5]: the id is free again
     (AWAITING_PUBCOMP, RESUMED): (AWAITING_PUBCOMP, PUBREL),  # [MQTT-4.3.3-5], [MQTT-4.3.3-6]
 }

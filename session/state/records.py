@@ -1,9 +1,9 @@
 """The bytes of a session record, a connection record and a group record.
 
-Fixed fields by hand (one struct call a record: these are written once per dirty session and tick),
-variable ones length-prefixed. Every layout starts with a version byte; a changed layout is a new
-version here and a new golden file, never an edit. Checksums are added by `storage.tables.tables`.
-Raises ValueError on decoding anything that it would not have written.
+Fixed fields are packed with one struct call, because records are written once per dirty session
+and tick; variable fields are length-prefixed. Every layout starts with a version byte; a changed
+layout is a new version here and a new golden file, never an edit. `storage.tables.tables` adds
+checksums. Decoding raises ValueError for anything that encoding would not write.
 """
 
 import struct
@@ -21,8 +21,8 @@ _SESSION: Final = struct.Struct(">BBQQQIQQQHQHHQ")
 _META_ID_SHIFT: Final = 16
 
 
-class Reader:
-    """Cuts length-prefixed fields off a value; every cut is checked."""
+class RecordReader:
+    """Reads the fields of a record one after another, and checks that each is complete."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -53,7 +53,7 @@ class Reader:
         return self.blob().decode()
 
     def end(self) -> None:
-        """Check that nothing is left over."""
+        """Raise ValueError if bytes are left over."""
         if self._at != len(self._data):
             raise ValueError(
                 f"{self._what}: {len(self._data) - self._at} bytes left over at {self._at}"
@@ -71,7 +71,7 @@ def text(value: str) -> bytes:
 
 
 def encode_session(session: Session) -> bytes:
-    """Return the record of a stored session: all of it but subscriptions and inbound ids."""
+    """Return the record of a stored session, without subscriptions and inbound packet ids."""
     in_flight = session.in_flight
     count = len(in_flight)
     fixed = _SESSION.pack(
@@ -116,9 +116,9 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(client_id: str, value: bytes) -> Session:
-    """Return the session of a record, without subscriptions and inbound ids.
+    """Return the session of a record, without subscriptions and inbound packet ids.
 
-    One of version 1 has no incarnation yet: it is 0 until `session.lifetime.repository` gives it
+    A record of version 1 has no incarnation: it stays 0 until `session.lifetime.repository` sets
     one.
     """
     what = f"session {client_id!r}"
@@ -128,7 +128,7 @@ def decode_session(client_id: str, value: bytes) -> Session:
             f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected 1 or {_VERSION}"
         )
     fields = layout.unpack_from(value)
-    reader = Reader(value, what, layout.size)
+    reader = RecordReader(value, what, layout.size)
     session = Session(client_id, reader.text(), fields[2])
     session.is_stored = True
     session.protocol_version = fields[1]

@@ -1,9 +1,8 @@
 """The state of one MQTT session and the rules of its packet ids, windows and QoS 2 phases.
 
-Pure: it neither sends nor stores. `session.delivery.delivery` moves messages through it,
-`session.state.records` turns it into bytes. A session is a position in the log plus the packet ids
-in flight: every message of its streams at or below `position` is done unless its packet id is in
-`in_flight`.
+Pure: it neither sends nor stores. `session.delivery.delivery` uses it, `session.state.records`
+encodes it. A session is a position in the log and the packet ids in flight: every message of its
+streams at or below `position` is done unless it is in `in_flight`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ PACKET_ID_MAX: Final = 65535
 
 
 class Replay:
-    """Retained messages that a SUBSCRIBE still owes: those that match, with keys from `start`."""
+    """Retained messages still to be sent for a SUBSCRIBE: the matching ones from key `start`."""
 
     __slots__ = ("identifier", "overtaken", "qos", "start", "topic_filter")
 
@@ -36,12 +35,12 @@ class Replay:
         self.qos: int = qos
         self.identifier: int = identifier
         self.start: bytes = start  # b"" = from the first
-        # Topics that got a new retained message since, which was delivered live. Not stored.
+        # Topics with a newer retained message, which was delivered when published. Not stored.
         self.overtaken: set[str] = set()
 
 
 class Session:
-    """One session, connected or just loaded."""
+    """One session, of a connected client or loaded for a moment."""
 
     __slots__ = (
         "client_id",
@@ -74,23 +73,22 @@ class Session:
     def __init__(self, client_id: str, identity: str, created_at_ms: int) -> None:
         self.client_id: str = client_id
         self.identity: str = identity  # the authenticated owner
-        # Which session of all there ever were: never used again, also by the same client. Boot of
-        # the broker << 40 | number; 0 = none yet.
+        # Identifies this session among all sessions ever, also of the same client. Boot of the
+        # broker << 40 | number; 0 = none yet.
         self.incarnation: int = 0
-        self.created_at_ms: int = created_at_ms  # all times: broker time, 0 = not
+        self.created_at_ms: int = created_at_ms  # all times: broker time, 0 = never
         self.connected_at_ms: int = 0
         self.disconnected_at_ms: int = 0
         self.expiry_due_ms: int = 0
         self.will_due_ms: int = 0
         self.expiry_interval_s: int = 0
         self.protocol_version: int = 4
-        self.is_stored: bool = False  # False: lives and dies with its connection, in memory
-        self.subscriptions: dict[str, Subscription] = {}  # `add` and `remove` change it
-        self.subscription_bytes: int = 0  # their topic filters together, in UTF-8
+        self.is_stored: bool = False  # False: in memory, ends with its connection
+        self.subscriptions: dict[str, Subscription] = {}  # changed by `add` and `remove`
+        self.subscription_bytes: int = 0  # of their topic filters, in UTF-8
         self.incoming: set[int] = set()  # inbound QoS 2 ids that wait for PUBREL
-        self.in_flight: dict[
-            int, int
-        ] = {}  # packet id -> reference and flags (session.state.in_flight)
+        # Packet id -> reference and flags, see `session.state.in_flight`.
+        self.in_flight: dict[int, int] = {}
         # Shared subscriptions: packet id -> (share name, topic filter) of the group it belongs to.
         self.leases: dict[int, tuple[str, str]] = {}
         self.position: int = 0
@@ -106,35 +104,35 @@ class Session:
     # Subscriptions
 
     def add(self, subscription: Subscription) -> None:
-        """Hold a subscription, in place of one to the same topic filter."""
+        """Add a subscription; it replaces one to the same topic filter."""
         topic_filter = subscription.topic_filter
         if topic_filter not in self.subscriptions:
             self.subscription_bytes += len(topic_filter.encode())
         self.subscriptions[topic_filter] = subscription
 
     def remove(self, topic_filter: str) -> Subscription | None:
-        """Hold a subscription no more; returns it, None if there was none."""
+        """Remove a subscription and return it, None if there is none."""
         subscription = self.subscriptions.pop(topic_filter, None)
         if subscription is not None:
             self.subscription_bytes -= len(topic_filter.encode())
         return subscription
 
     def keeps_retain(self, subscription: Subscription) -> bool:
-        """Return whether RETAIN comes as published: not to a v3.1.1 client that goes on with it."""
+        """Return whether RETAIN is sent as published; v3.1.1 has no such option."""
         return subscription.retain_as_published and self.protocol_version >= 5
 
     def is_no_local(self, subscription: Subscription) -> bool:
-        """Return whether the client does not want its own messages; v3.1.1 cannot say so."""
+        """Return whether the client does not want its own messages; v3.1.1 has no such option."""
         return subscription.no_local and self.protocol_version >= 5
 
     # Packet ids and windows, sender side
 
     def begin_connection(self, receive_maximum: int, in_flight_max: int = PACKET_ID_MAX) -> None:
-        """Start the send quota afresh: it belongs to a connection [MQTT-4.9.0-1].
+        """Set the send quota for a new connection [MQTT-4.9.0-1].
 
-        It is the client's Receive Maximum, or what is left of our own limit `in_flight_max`
-        beside the PUBRELs that earlier connections owe: these take no quota, but a client that
-        never completes them must not gather more and more.
+        It is the client's Receive Maximum, limited by `in_flight_max` minus the exchanges of
+        earlier connections that wait for PUBCOMP. These take no quota, but a client that never
+        completes them must not collect more and more.
         """
         assert receive_maximum >= 1
         self.receive_maximum = receive_maximum
@@ -150,7 +148,7 @@ class Session:
         return min(self.receive_maximum, max(0, self.in_flight_max - self.owed_releases))
 
     def take_packet_id(self) -> int:
-        """Return a packet id that is not in flight [MQTT-2.2.1-4]; it is not taken yet."""
+        """Return a packet id that is not in flight [MQTT-2.2.1-4]; it is not in flight yet."""
         packet_id = self.next_packet_id
         in_flight = self.in_flight
         assert len(in_flight) < PACKET_ID_MAX
@@ -160,7 +158,7 @@ class Session:
         return packet_id
 
     def bind(self, reference: int, flags: int) -> int:
-        """Give the message `reference` a packet id and take one from the send quota."""
+        """Assign a packet id to the message `reference`, and take one from the send quota."""
         assert self.send_quota > 0
         packet_id = self.take_packet_id()
         self.in_flight[packet_id] = reference << REFERENCE_SHIFT | flags | TOOK_QUOTA
@@ -168,7 +166,7 @@ class Session:
         return packet_id
 
     def bind_run(self, reference: int, step: int, flags: int, count: int) -> list[int]:
-        """Bind `count` messages, `reference` and those `step` apart after it; returns the ids."""
+        """Bind `count` messages, from `reference` in steps of `step`; return the packet ids."""
         assert self.send_quota >= count
         self.send_quota -= count
         in_flight = self.in_flight
@@ -187,7 +185,7 @@ class Session:
         return packet_ids
 
     def bind_each(self, references: list[int], flags: int) -> list[int]:
-        """Bind a message for each reference, all with the same flags; returns the packet ids."""
+        """Bind the message of each reference, with the same flags; return the packet ids."""
         count = len(references)
         assert self.send_quota >= count
         self.send_quota -= count
@@ -205,7 +203,7 @@ class Session:
         return packet_ids
 
     def take_quota_again(self, packet_id: int) -> None:
-        """Count the re-sending of an in-flight PUBLISH on a new connection."""
+        """Take one from the send quota for an in-flight PUBLISH that is sent again."""
         assert self.send_quota > 0
         entry = self.in_flight[packet_id]
         assert not entry & TOOK_QUOTA
@@ -213,17 +211,17 @@ class Session:
         self.send_quota -= 1
 
     def release(self, packet_id: int) -> bool:
-        """PUBREC came: PUBREL is owed from now on. False if no QoS 2 message has this id."""
+        """Handle PUBREC: PUBREL is owed from now on. False if no QoS 2 message has this id."""
         entry = self.in_flight.get(packet_id)
         if entry is None or entry & QOS_MASK != 2:
             return False
         if not entry & (TOOK_QUOTA | RELEASED):
-            self.owed_releases += 1  # an answer to an earlier connection's PUBLISH
+            self.owed_releases += 1  # for a PUBLISH of an earlier connection
         self.in_flight[packet_id] = entry | RELEASED
         return True
 
     def complete(self, packet_id: int, phase: int) -> int:
-        """End the exchange of `packet_id`; returns its entry, or -1 if it is not in this phase.
+        """End the exchange of `packet_id` and return its entry, or -1 if it is in another phase.
 
         PUBACK ends AWAITING_PUBACK, PUBREC with an error AWAITING_PUBREC, and PUBCOMP
         AWAITING_PUBCOMP: an answer of the wrong type changes nothing [MQTT-4.3.3-4].
@@ -243,7 +241,7 @@ class Session:
         return entry
 
     def drop_in_flight(self, packet_id: int) -> int:
-        """Forget an exchange that cannot or must not be continued; returns its entry."""
+        """Remove an exchange that cannot or must not be continued, and return its entry."""
         entry = self.in_flight.pop(packet_id)
         if entry & TOOK_QUOTA and self.send_quota < self.send_quota_max:
             self.send_quota += 1
@@ -252,17 +250,17 @@ class Session:
     # Expiry
 
     def expires_at(self, disconnected_at_ms: int) -> int:
-        """Return when the session ends if its connection ended then; 0 = never. Broker ms."""
+        """Return when the session expires if it is disconnected then; 0 = never. Broker ms."""
         if self.expiry_interval_s == EXPIRY_NEVER:
             return 0
         return disconnected_at_ms + self.expiry_interval_s * 1000
 
     def is_expired(self, now: int) -> bool:
-        """Is this disconnected session past its end, whether or not it was cleaned up yet?"""
+        """Return whether this disconnected session is expired, though it may still be stored."""
         return self.disconnected_at_ms > 0 and 0 < self.expiry_due_ms <= now
 
     def invariants(self) -> Iterator[str]:
-        """Yield a sentence for everything that must hold and does not."""
+        """Yield a sentence for each invariant that does not hold."""
         taken = 0
         for packet_id, entry in self.in_flight.items():
             if not 1 <= packet_id <= PACKET_ID_MAX:

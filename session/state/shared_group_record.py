@@ -1,16 +1,16 @@
 """The durable state of one shared subscription: a cursor of its own, like a session's.
 
-Every matching message at or below `position` was handed to a member or is in `owed`. `owed` holds
-the offsets that came back (their member's session ended before it acknowledged them) and those
-leased to members whose sessions are not stored: after a crash these members are gone and the
-messages with them, unless they are handed out again. Messages leased to stored sessions are in
-those sessions' records. Read next: `session.delivery.shared.groups`.
+Every matching message at or below `position` was delivered to a member or is in `owed`. `owed` has
+the offsets that were returned because the session of their member ended before it acknowledged
+them, and those in flight to members whose sessions are not stored: after a crash they must be
+delivered to other members. Messages in flight to stored sessions are in their records.
+Read next: `session.delivery.shared.groups`.
 """
 
 import struct
 from typing import Final
 
-from session.state.records import Reader
+from session.state.records import RecordReader
 
 _VERSION: Final = 1
 # version, position, since, stored members, owed count
@@ -18,14 +18,14 @@ _GROUP: Final = struct.Struct(">BQQII")
 
 
 class GroupRecord:
-    """What a shared subscription keeps in the store."""
+    """The stored state of a shared subscription."""
 
     __slots__ = ("owed", "position", "since", "stored_members")
 
     def __init__(self, position: int, since: int, stored_members: int, owed: list[int]) -> None:
         self.position = position
         self.since = since  # only messages with a greater offset are owed
-        self.stored_members = stored_members  # sessions in the store that hold the subscription
+        self.stored_members = stored_members  # stored sessions that have the subscription
         self.owed = owed
 
 
@@ -37,13 +37,13 @@ def encode_group(record: GroupRecord) -> bytes:
 
 
 def decode_group(value: bytes) -> GroupRecord:
-    """Return the record of a row; raises ValueError when the value is not one of ours."""
+    """Return the record of a row; raises ValueError if it is not valid."""
     if len(value) < _GROUP.size or value[0] != _VERSION:
         raise ValueError(
             f"group: version {value[:1].hex()} of {len(value)} bytes, expected {_VERSION}"
         )
     _, position, since, stored_members, count = _GROUP.unpack_from(value)
-    reader = Reader(value, "group", _GROUP.size)
+    reader = RecordReader(value, "group", _GROUP.size)
     owed = list(struct.unpack(f">{count}Q", reader.take(8 * count)))
     reader.end()
     return GroupRecord(position, since, stored_members, owed)

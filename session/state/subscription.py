@@ -1,7 +1,7 @@
 """One subscription of a session, and its bytes in the store.
 
-The filter text is the row's key and not repeated in the value. Must never know who else subscribes:
-routing is `session.routing.router`. Read next: `session.state.session`.
+The topic filter is in the row's key and not repeated in the value. Must never know other
+subscribers: routing is `session.routing.router`. Read next: `session.state.session`.
 """
 
 import struct
@@ -15,7 +15,7 @@ _HOLDS: Final = 0x10
 
 
 class Subscription:
-    """What a session asked for with one topic filter, as granted."""
+    """One topic filter of a session with its options, as granted."""
 
     __slots__ = (
         "holds",
@@ -52,8 +52,8 @@ class Subscription:
         self.retain_handling: int = retain_handling
         self.identifier: int = identifier  # 0 = none
         self.since: int = since  # only messages with a greater offset are owed
-        # Are this filter's messages stored for the session? Outlives a downgrade to QoS 0 while a
-        # backlog is owed, so that replacing a subscription loses nothing [MQTT-3.8.4-4].
+        # Messages of this filter are stored for the session. Stays True after a change to QoS 0
+        # while a backlog is owed, so that the change loses no message [MQTT-3.8.4-4].
         self.holds: bool = holds
 
     def encode(self) -> bytes:
@@ -71,7 +71,7 @@ class Subscription:
 def decode_subscription(
     topic_filter: str, share_name: str | None, stream_filter: str, value: bytes
 ) -> Subscription:
-    """Return the subscription of a row; raises ValueError when the value is not one of ours."""
+    """Return the subscription of a row; raises ValueError if it is not valid."""
     if len(value) != _FIELDS.size or value[0] != 1:
         raise ValueError(
             f"subscription {topic_filter!r}: version {value[:1].hex()} of {len(value)} bytes,"

@@ -1,15 +1,15 @@
 """The will of a connection, and the record that lets a restart find it.
 
-A connection with a will or a stored session has one row while it is up. A clean end deletes the
-row; after a crash the rows left are the clients that were connected then. A will that waits for its
-delay lives in its `due` entry in the same form. Read next: `session.lifetime.wills`, which arms
-and fires them.
+A connection with a will or a stored session has one row while it is open. Its end deletes the row;
+after a crash the rows show which clients were connected. A will that waits for its Will Delay
+Interval is in its `due` entry in the same form. Read next: `session.lifetime.wills`, which
+publishes wills.
 """
 
 from typing import Final
 
 from mqtt.packets import Will
-from session.state.records import Reader, blob, text
+from session.state.records import RecordReader, blob, text
 
 _VERSION: Final = 2
 _STORED: Final = 1
@@ -20,7 +20,7 @@ _QOS_SHIFT: Final = 4
 
 
 class ConnectionRecord:
-    """What must be known of a connection after a crash."""
+    """The stored state of an open connection, for a start after a crash."""
 
     __slots__ = (
         "connected_at_ms",
@@ -41,7 +41,7 @@ class ConnectionRecord:
         incarnation: int,
     ) -> None:
         self.identity = identity
-        self.is_stored = is_stored  # does its session live in the store?
+        self.is_stored = is_stored  # is its session stored?
         self.connected_at_ms = connected_at_ms  # broker time
         self.expiry_interval_s = expiry_interval_s
         self.will = will
@@ -72,8 +72,8 @@ def encode_connection(record: ConnectionRecord) -> bytes:
 
 
 def decode_connection(value: bytes) -> ConnectionRecord:
-    """Return the record of a row; raises ValueError when the value is not one of ours."""
-    reader = Reader(value, "connection")
+    """Return the record of a row; raises ValueError if it is not valid."""
+    reader = RecordReader(value, "connection")
     version, flags = reader.number(1), reader.number(1)
     if version not in (1, _VERSION):
         raise ValueError(f"connection: version {version}, expected 1 or {_VERSION}")

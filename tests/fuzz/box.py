@@ -43,8 +43,9 @@ class Stream:
             self, box.now, remote=f"192.0.2.{number % 3}:1"
         )
         decoder = self.connection.decoder
-        mirror = Decoder("server", decoder.maximum_packet_size)
-        mirror.connect_size_max = decoder.connect_size_max
+        mirror = Decoder(
+            "server", decoder.maximum_packet_size, connect_size_max=decoder.connect_size_max
+        )
         mirror.user_properties_max = decoder.user_properties_max
         self.watcher = Watcher(box.published, number, mirror)
 

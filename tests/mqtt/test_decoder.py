@@ -297,8 +297,7 @@ def test_dup_at_qos_0_means_nothing_in_mqtt_3_1() -> None:
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_nothing_behind_a_connect_is_decoded_before_it_is_asked_for(size: int) -> None:
     """The fault in the stream, too, is found only then."""
-    decoder = server(0)
-    decoder.holds_after_connect = True
+    decoder = Decoder("server", 0, holds_after_connect=True)
     found = feed(decoder, CONNECT_V5 + PINGREQ * 2 + b"\x00", size)
     assert [type(packet) for packet in found] == [Connect]
     assert decoder.is_held and decoder.error is None
@@ -429,8 +428,7 @@ def test_the_smaller_limit_holds_for_connect() -> None:
     assert decoder.version == 5
     decoder = Decoder("server", 15)
     assert len(decoder.receive(CONNECT_V5)) == 1
-    decoder = Decoder("server", 0)
-    decoder.connect_size_max = 13
+    decoder = Decoder("server", 0, connect_size_max=13)
     decoder.receive(CONNECT_V4)
     assert fault_of(decoder).reason_code == 0x95
 

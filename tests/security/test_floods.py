@@ -29,7 +29,7 @@ from mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from session.routing.router import Routes
+from session.routing.router import Router
 from tests.session.harness import Broker, connect_packet
 
 # C1: memory for what a header only declares
@@ -301,11 +301,11 @@ def lines_run(call: Callable[[], object]) -> int:
 
 def matching(filters: Iterable[str], topic: str) -> tuple[int, int]:
     """Return (filters that match, lines that finding them costs)."""
-    routes = Routes()
+    routes = Router()
     for topic_filter in filters:
         routes.ensure(topic_filter)
     found = len(routes.match(topic).entries)
-    routes = Routes()
+    routes = Router()
     for topic_filter in filters:
         routes.ensure(topic_filter)
     return found, lines_run(lambda: routes.match(topic))

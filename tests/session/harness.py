@@ -552,7 +552,11 @@ def connect_packet(client_id: str, version: int, **fields: Any) -> Connect:
 def idle_gate(settings: Settings, counters: Counters) -> CommitGate:
     """Return a gate for tests of what sends nothing, or one connection's output."""
     return CommitGate(
-        settings, counters, lambda connection, was_full: None, lambda connection: None
+        settings,
+        counters,
+        send_pending=lambda connection: None,
+        send_shared=lambda connection: None,
+        resume_reading=lambda connection: None,
     )
 
 

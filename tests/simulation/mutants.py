@@ -31,14 +31,14 @@ from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.commit_gate import CommitGate
 from session.live.connection import CLOSED, CLOSING, Connection, Pending
-from session.live.subscribers import Entry, Group
+from session.live.subscribers import FilterEntry, Group
 from session.live.tick import Tick
 from session.packets.acknowledge import AcknowledgeHandler
 from session.packets.publish import PublishHandler
 from session.packets.subscribe import SubscribeHandler
 from session.publish.accept import CHANGED, Publishing
 from session.routing.retained import Retained
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.state.in_flight import QOS_MASK, RELEASED, STORED_MASK
 from session.state.session import Session
 from session.tick_writer import TickWriter
@@ -589,16 +589,16 @@ def page_is_sent_without_a_look_at_the_subscriptions(patcher: Patcher) -> None:
 def filter_rests_although_a_route_needs_it(patcher: Patcher) -> None:
     """A route keeps the entry of a filter that has another one by now."""
 
-    def around(original: Any, self: Entry) -> bool:
+    def around(original: Any, self: FilterEntry) -> bool:
         return self.holders == 1 and not self.live and not self.groups
 
-    patcher.wrap(Entry, "may_rest", around)
+    patcher.wrap(FilterEntry, "may_rest", around)
 
 
 @mutant(seeds=100)
 def new_wildcard_is_not_seen_by_known_topics(patcher: Patcher) -> None:
     """A route stays as it is although a wildcard filter that matches has come."""
-    patcher.wrap(Routes, "_is_concerned", lambda original, *arguments: False)
+    patcher.wrap(Router, "_is_concerned", lambda original, *arguments: False)
 
 
 @mutant(seeds=100)

@@ -7,7 +7,7 @@ from session.history.history import History
 from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.ports import Policy
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.settings import Settings
 from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
@@ -22,7 +22,7 @@ def context(policy: Policy, settings: Settings) -> DeliveryContext:
     return DeliveryContext(
         Core(tick, idle_gate(settings, counters), settings, counters),
         Database(store, log, Due(store), Totals(), 1),
-        Routes(),
+        Router(),
         policy,
         History(tick, log, settings, {}),
     )

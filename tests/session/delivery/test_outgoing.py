@@ -11,7 +11,7 @@ from session.history.history import History
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.live.tick import Tick
-from session.routing.router import Routes
+from session.routing.router import Router
 from session.settings import Settings
 from session.state.session import Session
 from session.state.subscription import Subscription
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.counters = Counters()
-        self.routes = Routes()
+        self.routes = Router()
         settings, store = Settings(), MemoryStore(FAMILIES)
         tick, log = Tick(200), MessageLog(store)
         context = DeliveryContext(

@@ -155,7 +155,7 @@ def test_a_gap_is_told_where_it_begins_and_how_much_it_hid_where_it_ends() -> No
 
 def test_rows_that_were_thrown_away_are_counted() -> None:
     made = recorder("books")
-    made.lost(17, 1051, 1000, 9)
+    made.lost(17, 0, 1051, 1000, 9)
     batch: Batch = []
     made.seal(batch, 1000)
     (told,) = rows(batch)
@@ -245,6 +245,6 @@ def test_books_wait_for_a_batch_from_the_moment_that_something_was_counted() -> 
 
 def test_where_nothing_is_recorded_nothing_waits_when_old_rows_are_thrown_away() -> None:
     made = recorder("off")
-    made.lost(5, events.OUTBOX_TRIMMED, 2000, 0)
+    made.lost(5, 0, events.OUTBOX_TRIMMED, 2000, 0)
     assert made.next_deadline() is None
     assert made.suppressed == 5

@@ -21,20 +21,29 @@ class Gate:
         for name, value in settings.items():
             setattr(chosen, name, value)
         self.counters = Counters()
-        self.rules = CommitGate(chosen, self.counters, self._go_on, self._read_on)
+        self.rules = CommitGate(
+            chosen,
+            self.counters,
+            send_pending=self._send_pending,
+            send_shared=self._send_shared,
+            resume_reading=self._resume_reading,
+        )
         self.stream = Stream()
         self.connection = Connection(1, self.stream, Decoder("server", 0), 1000, "tcp", "", None)
         self.connection.state = ACTIVE
         self.connection.session = Session("c", "", 1000)
         self.written = 0
         self.durable = 0
-        self.went_on: list[bool] = []  # was the connection full?
+        self.asked: list[str] = []  # what was to be sent once there was room
         self.read_on = 0
 
-    def _go_on(self, connection: Connection, was_full: bool) -> None:
-        self.went_on.append(was_full)
+    def _send_pending(self, connection: Connection) -> None:
+        self.asked.append("pending")
 
-    def _read_on(self, connection: Connection) -> None:
+    def _send_shared(self, connection: Connection) -> None:
+        self.asked.append("shared")
+
+    def _resume_reading(self, connection: Connection) -> None:
         self.read_on += 1
 
     def left(self) -> bytes:
@@ -332,7 +341,7 @@ def test_a_connection_that_is_gone_is_sent_nothing_and_not_closed_again() -> Non
     gate.rules.close(gate.connection)
     gate.stream.data = b""
     assert gate.write() == b"" and gate.commit(2) == b""
-    assert not gate.stream.is_closing and gate.went_on == []
+    assert not gate.stream.is_closing and gate.asked == []
 
 
 # What waits has a size
@@ -377,12 +386,12 @@ def test_whose_replies_are_released_is_sent_what_has_waited_for_room() -> None:
     gate.rules.send_after_commit(gate.connection, b"a")
     gate.write()
     gate.commit(1)
-    assert gate.went_on == []  # nothing has
+    assert gate.asked == []  # nothing has
     gate.connection.is_lagging = True
     gate.rules.send_after_commit(gate.connection, b"abcd")
     gate.write()
     gate.commit(2)
-    assert gate.went_on == [True]
+    assert gate.asked == ["pending"]
 
 
 def test_a_member_of_a_group_that_was_full_is_handed_messages_again() -> None:
@@ -391,11 +400,11 @@ def test_a_member_of_a_group_that_was_full_is_handed_messages_again() -> None:
     gate.rules.send_after_commit(gate.connection, b"abc")
     gate.write()
     gate.commit(1)
-    assert gate.went_on == []
+    assert gate.asked == []
     gate.rules.send_after_commit(gate.connection, b"abcdefghi")
     gate.write()
     gate.commit(2)
-    assert gate.went_on == [True]
+    assert gate.asked == ["pending", "shared"]
 
 
 def test_a_client_for_whom_too_much_waits_is_not_read_from_until_half_of_it_is_gone() -> None:

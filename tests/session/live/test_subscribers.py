@@ -1,12 +1,12 @@
 """Who wants a filter, as values: when an entry may rest, and the queue of a group in memory."""
 
 from mqtt.message import Message
-from session.live.subscribers import Entry, Group
+from session.live.subscribers import FilterEntry, Group
 
 
 def test_an_entry_rests_only_if_its_number_is_all_there_is_to_know() -> None:
     for holders, routes, expected in ((1, 0, True), (0, 0, False), (2, 0, False), (1, 1, False)):
-        entry = Entry("a", 1, holders)
+        entry = FilterEntry("a", 1, holders)
         entry.routes = routes
         assert entry.may_rest() is expected
 
@@ -16,7 +16,7 @@ def message(payload: bytes) -> Message:
 
 
 def test_a_message_that_came_back_to_a_group_goes_out_first() -> None:
-    group = Group("share", Entry("t"))
+    group = Group("share", FilterEntry("t"))
     group.queue(message(b"one"))
     group.queue(message(b"three"))
     first = group.next_pending()
@@ -28,7 +28,7 @@ def test_a_message_that_came_back_to_a_group_goes_out_first() -> None:
 
 
 def test_a_group_stores_what_it_owes_and_what_is_out_with_members_that_are_not_stored() -> None:
-    group = Group("share", Entry("t"))
+    group = Group("share", FilterEntry("t"))
     group.position, group.since, group.stored_members = 9, 2, 1
     group.owed.append(4)
     group.leased[7] = None

@@ -8,9 +8,9 @@ import pytest
 from mqtt.decoder import Decoder
 from mqtt.topics import matches
 from session.live.connection import Connection
-from session.live.subscribers import Entry, Group
+from session.live.subscribers import FilterEntry, Group
 from session.routing import router as routes_module
-from session.routing.router import Route, Routes
+from session.routing.router import Route, Router
 from session.state.session import Session
 from session.state.subscription import Subscription
 from tests.session.harness import Stream
@@ -44,7 +44,7 @@ def somebody(version: int = 5) -> Connection:
     return connection
 
 
-def join(routes: Routes, topic_filter: str, connection: Connection, qos: int = 0) -> Entry:
+def join(routes: Router, topic_filter: str, connection: Connection, qos: int = 0) -> FilterEntry:
     """Subscribe a connection."""
     entry = routes.ensure(topic_filter)
     entry.live[connection] = subscription(topic_filter, qos)
@@ -52,7 +52,7 @@ def join(routes: Routes, topic_filter: str, connection: Connection, qos: int = 0
     return entry
 
 
-def leave(routes: Routes, topic_filter: str, connection: Connection) -> None:
+def leave(routes: Router, topic_filter: str, connection: Connection) -> None:
     """Unsubscribe a connection."""
     entry = routes.find(topic_filter)
     assert entry is not None
@@ -60,7 +60,7 @@ def leave(routes: Routes, topic_filter: str, connection: Connection) -> None:
     routes.changed(entry)
 
 
-def hold(routes: Routes, topic_filter: str, filter_id: int, more: int) -> None:
+def hold(routes: Router, topic_filter: str, filter_id: int, more: int) -> None:
     """Let `more` offline sessions hold a filter, or fewer."""
     entry = routes.ensure(topic_filter)
     entry.holders += more
@@ -86,7 +86,7 @@ class Model:
 
     def __init__(self, source: random.Random) -> None:
         self.source = source
-        self.routes = Routes()
+        self.routes = Router()
         self.live: dict[str, list[Connection]] = {}
         self.holders: dict[str, int] = {}
         self.ids: dict[str, int] = {}
@@ -130,7 +130,7 @@ class Model:
 
     def restart(self) -> None:
         """Begin again with what the store has: what offline sessions hold."""
-        self.routes = Routes()
+        self.routes = Router()
         self.live.clear()
         for name, holders in self.holders.items():
             if holders:
@@ -172,7 +172,7 @@ def test_routes_are_what_the_definition_says_whatever_comes_and_goes(
 @pytest.mark.parametrize("seed", range(20))
 def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
     source = random.Random(seed)
-    routes = Routes()
+    routes = Router()
     held: dict[str, Connection] = {}
     topics = [
         "/".join(source.choice(TOPIC_LEVELS) for _ in range(source.randint(1, 4))) or "a"
@@ -198,7 +198,7 @@ def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
 
 
 def test_a_filter_without_anybody_is_forgotten() -> None:
-    routes = Routes()
+    routes = Router()
     connection = somebody()
     for name in ("a/b", "a/+", "a/#", "#", "+"):
         join(routes, name, connection)
@@ -208,7 +208,7 @@ def test_a_filter_without_anybody_is_forgotten() -> None:
 
 
 def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
-    routes = Routes()
+    routes = Router()
     hold(routes, "a/+", 7, 1)
     assert routes.match("a/b").filter_ids == [7]
     entry = routes.ensure("a/+")
@@ -223,7 +223,7 @@ def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
 
 
 def test_each_stream_is_named_once_and_only_with_holders() -> None:
-    routes = Routes()
+    routes = Router()
     for number, name in enumerate(("a/b", "a/+", "#"), 1):
         entry = routes.ensure(name)
         entry.filter_id, entry.holders = number, number - 1
@@ -232,7 +232,7 @@ def test_each_stream_is_named_once_and_only_with_holders() -> None:
 
 
 def test_a_cached_route_sees_every_change() -> None:
-    routes = Routes()
+    routes = Router()
     first, second = somebody(), somebody()
     join(routes, "a", first, qos=1)
     assert [target.qos for target in routes.match("a").targets] == [1]
@@ -245,7 +245,7 @@ def test_a_cached_route_sees_every_change() -> None:
 
 
 def test_matching_subscriptions_of_one_session_are_merged() -> None:
-    routes = Routes()
+    routes = Router()
     connection = somebody()
     for name, qos, identifier, options in (
         ("a/b", 0, 3, {"retain_as_published": True}),
@@ -261,13 +261,13 @@ def test_matching_subscriptions_of_one_session_are_merged() -> None:
 
 
 def test_levels_and_reserved_topics_are_known() -> None:
-    routes = Routes()
+    routes = Router()
     assert [routes.match(topic).levels for topic in ("a", "/", "a/b/c")] == [1, 2, 3]
     assert routes.match("$SYS/x").is_reserved and not routes.match("a/$x").is_reserved
 
 
 def test_the_deepest_topic_needs_no_deep_stack() -> None:
-    routes = Routes()
+    routes = Router()
     connection = somebody()
     deep = "/".join("a" * 32_768)
     join(routes, deep.replace("a", "+"), connection)
@@ -278,7 +278,7 @@ def test_the_deepest_topic_needs_no_deep_stack() -> None:
 
 
 def test_long_topics_are_matched_but_not_kept() -> None:
-    routes = Routes()
+    routes = Router()
     join(routes, "t/#", somebody())
     for number in range(10):
         assert len(routes.match(f"t/{number}/" + "x" * 60_000).targets) == 1
@@ -286,7 +286,7 @@ def test_long_topics_are_matched_but_not_kept() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    routes = Routes()
+    routes = Router()
     routes.routes_max = 10
     join(routes, "t/#", somebody())
     for number in range(100):
@@ -299,7 +299,7 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
 ) -> None:
     """A million of them cost their text and a number each, whatever was published meanwhile."""
     monkeypatch.setattr(routes_module, "ROUTES_MAX", 4)
-    routes = Routes()
+    routes = Router()
     for number in range(1, 11):
         routes.load(f"t/{number}", number, 1)
         routes.load(f"t/{number}/#", number + 100, 1)
@@ -317,7 +317,7 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
     assert all(resting(routes).values())
 
 
-def resting(routes: Routes) -> dict[str, bool]:
+def resting(routes: Router) -> dict[str, bool]:
     """Return for every filter of the test above whether it rests."""
     return {
         **{f"t/{n}": isinstance(routes._filters._exact[f"t/{n}"], int) for n in range(1, 11)},
@@ -335,7 +335,7 @@ def rests_in_tree(node: object, path: list[str]) -> bool:
 
 def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
     """A storm of subscriptions must not make every publish look for its receivers again."""
-    routes = Routes()
+    routes = Router()
     connection = somebody()
     join(routes, "a/b/+", connection)
     route = routes.match("a/b/c")

@@ -3,7 +3,7 @@
 import pytest
 
 from session.state.in_flight import STORED_MASK, TOOK_QUOTA
-from session.state.records import Reader, blob, decode_session, encode_session, text
+from session.state.records import RecordReader, blob, decode_session, encode_session, text
 from session.state.session import Session
 from tests.session.state.cases import SESSIONS, full_session, golden, new_session
 
@@ -106,7 +106,7 @@ def test_a_packet_id_that_is_zero_or_there_twice_is_refused(packet_id: int) -> N
 
 
 def test_a_reader_takes_no_more_than_there_is() -> None:
-    reader = Reader(blob(b"ab") + text("ü") + b"\x07", "thing")
+    reader = RecordReader(blob(b"ab") + text("ü") + b"\x07", "thing")
     assert reader.blob() == b"ab"
     assert reader.text() == "ü"
     assert reader.number(1) == 7
