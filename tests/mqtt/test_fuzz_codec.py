@@ -76,8 +76,15 @@ def test_a_decoder_that_depends_on_the_cutting_is_found(
     monkeypatch: pytest.MonkeyPatch, check_one: Callable[[bytes], object]
 ) -> None:
     class Forgetful:
-        def __init__(self, role: Literal["server", "client"], limit: int, version: int = 0) -> None:
-            self.decoder = Decoder(role, limit, version)
+        def __init__(
+            self,
+            role: Literal["server", "client"],
+            limit: int,
+            version: int = 0,
+            *,
+            holds_after_connect: bool = False,
+        ) -> None:
+            self.decoder = Decoder(role, limit, version, holds_after_connect=holds_after_connect)
 
         def receive(self, data: bytes) -> list[Packet]:
             return self.decoder.receive(data) if len(data) > 1 else []
