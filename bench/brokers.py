@@ -1,9 +1,8 @@
-"""The brokers of the benchmark as processes on loopback, each on an empty directory of its own.
+"""Start and stop the brokers of the benchmark as processes on loopback.
 
-Must never share anything between two runs: a fresh process, port and data directory each time,
-unless the run is about a restart. Processes end by their own id. `KINDS` is a table: what is not
-installed is not measured, and `bench.known` has what others measured.
-Read next: `bench.scenarios` (what the brokers have to do).
+Each run has a fresh process, port and data directory, unless it measures a restart. Processes are
+ended by their own id. A broker that is not installed is not measured; `bench.known` has published
+figures for some. Read next: `bench.scenarios`.
 """
 
 import contextlib
@@ -23,16 +22,16 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 START_SECONDS_MAX: Final = 180.0  # a million sessions, interpreted, on a slow disk
 STOP_SECONDS_MAX: Final = 30.0
 POLL_S: Final = 0.005
-PATHS: Final = ":/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/emqx/bin"  # beside the user's own
+PATHS: Final = ":/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/emqx/bin"  # searched after PATH
 
 HOLDFAST: Final = "holdfast"
-COMPILED: Final = "holdfast compiled"  # the same with its core compiled, see scripts/compile
+COMPILED: Final = "holdfast compiled"  # core compiled by scripts/compile
 MOSQUITTO: Final = "mosquitto"
 SQLITE: Final = "mosquitto + sqlite"  # 2.1, persist-sqlite, `flush_period 0`, `sync full`
 FLASHMQ: Final = "flashmq"
 NANOMQ: Final = "nanomq"
 EMQX: Final = "emqx"
-SINK: Final = "sink"  # bench/sink.c: what the generator reaches without a broker
+SINK: Final = "sink"  # bench/sink.c: the generator's limit without a broker
 OURS: Final = (HOLDFAST, COMPILED)
 OTHERS: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX)
 
@@ -45,17 +44,17 @@ _DISCONNECT: Final = b"\xe0\x00"
 
 
 class BenchError(Exception):
-    """The measurement cannot be made; the message says what is missing."""
+    """The measurement cannot be made; the message says why."""
 
 
 def python() -> str:
-    """Return the interpreter with Holdfast's dependencies: the checkout's .venv, or this one."""
+    """Return the checkout's .venv interpreter, or this one if there is no .venv."""
     own = ROOT / ".venv" / "bin" / "python"
     return str(own) if own.exists() else sys.executable
 
 
 def tree_of(kind: str) -> Path:
-    """Return the directory whose packages a kind of Holdfast runs."""
+    """Return the directory with the packages of this build of Holdfast."""
     return ROOT / "build" / "compiled" if kind == COMPILED else ROOT
 
 
@@ -85,14 +84,14 @@ def sqlite_plugin() -> Path | None:
 
 
 def installed() -> list[str]:
-    """Return the other brokers that can be measured here."""
+    """Return the other brokers that are installed."""
     return [
         kind for kind in OTHERS if program(kind) and (kind != SQLITE or sqlite_plugin() is not None)
     ]
 
 
 def version_of(kind: str) -> str:
-    """Return the version a broker states of itself.
+    """Return the version a broker reports.
 
     Raises `BenchError` if Holdfast is not the build that was asked for.
     """
@@ -118,7 +117,7 @@ def version_of(kind: str) -> str:
 
 
 def check_build(kind: str, said: str) -> None:
-    """Raise `BenchError` unless the version line `said` is that of the build `kind` stands for."""
+    """Raise `BenchError` unless the version line `said` is that of the build `kind`."""
     is_compiled = ", compiled" in said
     if is_compiled != (kind == COMPILED) or not said:
         raise BenchError(f"{kind} is not what runs in {tree_of(kind).name}: {said!r}")
@@ -138,10 +137,11 @@ class Broker:
         data: Path | None = None,
         configuration: Sequence[str] = (),
     ) -> None:
-        """Start it.
+        """Start the broker.
 
-        `directory` is where its own goes (the disk to measure); `data` is a database that is there
-        already, and stays. `configuration` is added to mosquitto's file. `sink` is that program.
+        Its data directory is created in `directory`, on the disk to measure. `data` is an existing
+        database to use instead; it is not removed. `configuration` is added to mosquitto.conf.
+        `sink` is the path of the sink program.
         """
         self.kind: str = kind
         self.port: int = free_port()
@@ -163,7 +163,7 @@ class Broker:
             stderr=subprocess.STDOUT,
             cwd=tree_of(kind) if kind in OURS else self.directory,
             env={**os.environ, **variables},
-            start_new_session=True,  # what it starts itself ends with it
+            start_new_session=True,  # its children are stopped with it
         )
 
     def _command(
@@ -204,10 +204,10 @@ class Broker:
         return [found, "foreground"]
 
     def _mosquitto(self) -> list[str]:
-        """Return the configuration: the default one, but for limits that lose messages."""
+        """Return the default configuration, without the limits that would drop messages."""
         lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_queued_messages 0"]
         if os.geteuid() == 0:
-            lines.append("user root")  # its directory is ours alone
+            lines.append("user root")  # only our user can read its directory
         if self.kind == SQLITE:
             lines += [
                 f"persistence_location {self.directory}/",
@@ -219,7 +219,7 @@ class Broker:
 
     @property
     def is_durable(self) -> bool:
-        """Return whether its acknowledgements are meant to outlive it."""
+        """Return whether it promises that acknowledged messages survive a crash."""
         return self.kind in (*OURS, SQLITE)
 
     @property
@@ -228,7 +228,7 @@ class Broker:
         return self._process.pid
 
     def pids(self) -> list[int]:
-        """Return the ids of the process and of whatever it has started."""
+        """Return the ids of the process and its descendants."""
         found = [self._process.pid]
         for pid in found:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -252,7 +252,7 @@ class Broker:
                     self.ready_s = time.monotonic() - self._began
                     return self
                 time.sleep(POLL_S)
-        except KeyboardInterrupt:  # there is no `with` block to leave yet
+        except KeyboardInterrupt:  # the caller's `with` block has not begun
             self.close()
             raise
         said = (self.directory / "log").read_text(errors="replace")[-2000:]
@@ -271,7 +271,7 @@ class Broker:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        with contextlib.suppress(ProcessLookupError):  # as a rule nobody of its group is left
+        with contextlib.suppress(ProcessLookupError):  # usually the whole group has ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -300,7 +300,7 @@ auth {{
 
 
 def _answers(port: int) -> bool:
-    """Return whether a broker lets a client in on the port."""
+    """Return whether a broker on the port accepts a CONNECT."""
     try:
         with socket.create_connection(("127.0.0.1", port), 5) as connection:
             connection.sendall(_CONNECT)
@@ -312,11 +312,11 @@ def _answers(port: int) -> bool:
 
 
 def is_compiled() -> bool:
-    """Return whether there is a compiled build of these very sources."""
+    """Return whether the compiled build is up to date with the sources."""
     return subprocess.run([ROOT / "scripts" / "compile", "--current"]).returncode == 0
 
 
 def compile_holdfast() -> None:
-    """Make the compiled build of these sources, unless it is there; once, before measuring."""
+    """Build the compiled Holdfast if it is missing or out of date. Call it before measuring."""
     if subprocess.run([ROOT / "scripts" / "compile"], stdin=subprocess.DEVNULL).returncode:
         raise BenchError("scripts/compile failed; --brokers mosquitto holdfast does without it")

@@ -1,11 +1,10 @@
-"""How cost grows: sessions, subscriptions, backlog, payload and fan-out, each over its whole span.
+"""Measure how cost grows with sessions, subscriptions, backlog, payload size and fan-out.
 
     python bench/run.py --curves
 
-measures them and writes bench/results/NAME-curves.json; `--document` makes the plots of
-docs/performance.md from it. One run per point: a curve is about its shape, not about its last
-digit. Must never plot a point whose run was not accounted for message by message.
-Read next: `bench.scenarios`, `bench.plot`.
+writes bench/results/NAME-curves.json; `--document` makes the plots of docs/performance.md from it.
+One run per point, as only the shape of a curve matters. Points whose runs lost, repeated or
+reordered messages are not plotted. Read next: `bench.scenarios`, `bench.plot`.
 """
 
 import shutil
@@ -23,7 +22,7 @@ MIB: Final = 1 << 20
 
 
 class Curve:
-    """One curve: what is varied, and the plots made of what it finds."""
+    """One curve: the parameter that varies, and the plots of its results."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class Curve:
         *,
         kinds: tuple[str, ...] = (MOSQUITTO, COMPILED),
     ) -> None:
-        """`plots` are (metric, title, name of the vertical axis)."""
+        """Keep the arguments; `plots` are (metric, title, name of the vertical axis)."""
         self.key = key
         self.across = across
         self.measure = measure
@@ -43,7 +42,7 @@ class Curve:
 
 
 def sessions(context: Context, kind: str) -> Found:
-    """Restart on more and more offline sessions with a subscription each."""
+    """Restart on a growing number of offline sessions with one subscription each."""
     for count in (1000, 10_000, 100_000, 1_000_000):
         if count > context.sessions:
             break
@@ -56,7 +55,7 @@ def sessions(context: Context, kind: str) -> Found:
 
 
 def subscriptions(context: Context, kind: str) -> Found:
-    """Publish to one of more and more live wildcard subscriptions."""
+    """Publish to one of a growing number of live wildcard subscriptions."""
     with context.broker(kind) as broker:
         line = wildcard_steps(context, broker, "100,1000,10000,100000")
     for step in line["steps"]:
@@ -64,7 +63,7 @@ def subscriptions(context: Context, kind: str) -> Found:
 
 
 def backlog(context: Context, kind: str) -> Found:
-    """Fill the queues of 100 sessions that are away deeper and deeper, and drain them."""
+    """Queue a growing number of messages for 100 offline sessions, and drain them."""
     for depth in (10, 100, 1000, 5000):
         with context.broker(kind) as broker:
             line = context.generator.run(
@@ -89,7 +88,7 @@ def backlog(context: Context, kind: str) -> Found:
 
 
 def payload(context: Context, kind: str) -> Found:
-    """Exchange larger and larger messages, QoS 1, 20 pairs."""
+    """Exchange messages of growing size at QoS 1 between 20 pairs."""
     for size in (64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576):
         with context.broker(kind) as broker:
             window = 20 if size <= 65_536 else 4
@@ -102,7 +101,7 @@ def payload(context: Context, kind: str) -> Found:
 
 
 def fanout(context: Context, kind: str) -> Found:
-    """Deliver one publisher's QoS 1 messages to more and more subscribers."""
+    """Deliver one publisher's QoS 1 messages to a growing number of subscribers."""
     for count in (1, 10, 100, 1000):
         with context.broker(kind) as broker:
             line = _pubsub(context, broker, pattern="fanout", subs=count, window=100, e2e=100)
@@ -182,7 +181,7 @@ BY_KEY: Final = {curve.key: curve for curve in CURVES}
 def measure(
     context: Context, kinds: list[str], keys: list[str], say: Callable[[str], None]
 ) -> list[Point]:
-    """Run the curves on those brokers and return a point per run."""
+    """Measure the curves on these brokers and return a point per run."""
     points: list[Point] = []
     for key in keys:
         curve = BY_KEY[key]
@@ -205,7 +204,7 @@ def measure(
 
 
 def series(points: list[Point], key: str, metric: str) -> Mapping[str, list[tuple[float, float]]]:
-    """Return the points of one plot by broker, leaving out runs that went wrong."""
+    """Return the points of one plot by broker, without failed runs."""
     found: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         if point["curve"] == key and point["ok"] and point["metrics"].get(metric, 0) > 0:

@@ -1,9 +1,9 @@
-"""Writes the measured parts of docs/performance.md and README.md, and the plots, from results.
+"""Write the measured parts of docs/performance.md and README.md, and the plots, from results.
 
     python bench/run.py --document bench/results/NAME.json [bench/results/NAME-curves.json]
 
-replaces what stands between `<!-- bench: PART: FILE -->` and `<!-- end -->`; the rest is written by
-people. tests/bench holds the documents to the files they name. Must never measure.
+replaces the text between `<!-- bench: PART: FILE -->` and `<!-- end -->`; the rest is written by
+hand. tests/bench checks that the documents match the files they name. Nothing is measured here.
 Read next: `bench.table`, `bench.plot`.
 """
 
@@ -27,7 +27,7 @@ Results = Mapping[str, Any]
 
 
 def ratios_plot(document: Results) -> str:
-    """Return the plot of throughput beside mosquitto, with the goals marked."""
+    """Return the plot of throughput relative to mosquitto, with the goals marked."""
     found = entries(document["cells"])
     rows: list[tuple[str, Mapping[str, float], float | None]] = []
     for work in WORKS:
@@ -91,12 +91,12 @@ def part_lines(part: str, document: Results) -> list[str]:
 
 
 def part_of(document: Results) -> tuple[str, ...]:
-    """Return the parts that a results file is for."""
+    """Return the document parts that are made from a results file."""
     return ("results", "readme") if "cells" in document else ("curves",)
 
 
 def filled_in(text: str, name: str, document: Results) -> str:
-    """Return a document's text with the parts that `document` is for replaced."""
+    """Return a document's text with the parts made from `document` replaced."""
 
     def replace(found: re.Match[str]) -> str:
         part = found["part"]
@@ -109,7 +109,7 @@ def filled_in(text: str, name: str, document: Results) -> str:
 
 
 def write(paths: list[Path]) -> list[str]:
-    """Refresh documents and plots from results files; return what was written."""
+    """Update documents and plots from results files; return what was written."""
     done = []
     for path in paths:
         document = json.loads(path.read_text())

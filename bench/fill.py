@@ -1,12 +1,11 @@
-"""Make many offline sessions with a subscription each, straight through the engine.
+"""Create many offline sessions with one subscription each, directly through the engine.
 
     python bench/fill.py DIRECTORY --sessions 1000000 --prefix fill --run 1
 
-As if so many clients had come, subscribed and gone, but without sockets: over the network the same
-takes minutes of handshakes that are measured elsewhere (the connection storm). The database is
-synced at the end, so a broker started on it finds what an orderly stop would have left. Client
-identifiers and topics are those of `mqttload offline --prefix --run`, which can therefore publish
-to them and drain them. Prints the sessions made per second.
+The result is the same as if the clients had connected, subscribed and left. Without sockets this
+saves minutes of handshakes, which the connection storm measures. The database is synced at the end,
+as after an orderly stop. Client identifiers and topics are those of `mqttload offline --prefix
+--run`, which can then publish to the sessions and drain them. Prints the sessions made per second.
 """
 
 import argparse
@@ -25,25 +24,25 @@ from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 from storage.time.broker_clock import Heartbeat
 
-TICK_SESSIONS: Final = 500  # sessions a batch, about what a storm brings in one turn of the loop
+TICK_SESSIONS: Final = 500  # per batch, about what one tick takes in a connection storm
 DISCONNECT: Final = b"\xe0\x00"
 
 
 class Nowhere:
-    """A transport whose client reads nothing."""
+    """A transport that collects what the engine writes."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Keep it: there is a check at the end."""
+        """Keep the bytes for the check at the end."""
         self.answers.append(data)
 
     def close(self) -> None:
-        """Do nothing: `transport_lost` is called in any case."""
+        """Do nothing: `transport_lost` is called anyway."""
 
     def pause_reading(self) -> None:
-        """Do nothing: what is sent has been sent."""
+        """Do nothing: all bytes have been handed in."""
 
     def resume_reading(self) -> None:
         """Do nothing."""
@@ -59,7 +58,7 @@ def session_packets(client_id: bytes, topic: bytes) -> bytes:
 
 
 def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
-    """Make the sessions; on return they are durable and the database is closed."""
+    """Create the sessions; on return they are durable and the database is closed."""
     home = DataDirectory(directory)
     store = RocksStore(home.database, families=FAMILIES)
     boot_id, boottime_ms = machine_clocks.boot_id(), machine_clocks.boottime_ms()
@@ -100,7 +99,7 @@ def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
 
 
 def _settle(engine: Engine, now: int) -> None:
-    """Write what the tick changed and release what waits for it; the sync comes at the end."""
+    """End the tick and release its replies without a sync; `fill` syncs once at the end."""
     while engine.end_tick(now):
         pass
     engine.committed(engine.written, now)
@@ -109,7 +108,7 @@ def _settle(engine: Engine, now: int) -> None:
 
 
 def main() -> int:
-    """Fill a directory and say how fast that went."""
+    """Fill a directory and print the rate."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--sessions", type=int, default=1_000_000)

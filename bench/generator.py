@@ -1,7 +1,7 @@
-"""The load generator and the sink, compiled, and one run of the former against a broker.
+"""Compile the load generator and the sink, and run the generator against a broker.
 
-Must never interpret what the generator found: `Line` is what it printed. It counts every message,
-so `ok` in a line says that nothing was lost, repeated or out of order beyond what the QoS allows.
+A `Line` is what the generator printed, unchanged. The generator counts every message: `ok` in a
+line means that nothing was lost, repeated or reordered beyond what the QoS allows.
 Read next: `bench.scenarios`; mqttload.md has the generator's options and fields.
 """
 
@@ -19,23 +19,23 @@ from bench.brokers import ROOT, BenchError, Broker
 Line = dict[str, Any]  # what the generator printed about one run
 
 RUN_SECONDS_MAX: Final = 900
-# The header of a state file of `mqttload offline`, and its size of a client id's prefix.
+# The header of a state file of `mqttload offline`, and the size of its client id prefix.
 STATE_MAGIC: Final = b"MQLOFF1\0"
 STATE_PREFIX: Final = 48
 MAGIC: Final = (0x4D514C44).to_bytes(4, "little")
 
 
 class Generator:
-    """mqttload and sink in a directory of their own."""
+    """The compiled programs mqttload and sink."""
 
     def __init__(self, directory: Path) -> None:
         """Compile both into `directory`. Raises `BenchError` without a C compiler."""
         self.program: Path = build(directory, "mqttload")
         self.sink: Path = build(directory, "sink")
-        self.lines: list[Line] = []  # what was printed since this was last emptied
+        self.lines: list[Line] = []  # the caller empties it
 
     def run(self, scenario: str, broker: Broker, **options: object) -> Line:
-        """Run one scenario to its end; `sub_qos=1` becomes `--sub-qos=1`."""
+        """Run one scenario; `sub_qos=1` becomes `--sub-qos=1`."""
         command = self.command(scenario, broker, **options)
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
@@ -48,7 +48,7 @@ class Generator:
         return line
 
     def command(self, scenario: str, broker: Broker, **options: object) -> list[str]:
-        """Return the command of one run."""
+        """Return the command line of one run."""
         pids = ",".join(map(str, broker.pids()))
         command = [str(self.program), scenario, f"--port={broker.port}", f"--pid={pids}"]
         return command + [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
@@ -66,7 +66,7 @@ def build(directory: Path, name: str) -> Path:
 
 
 def write_state(path: Path, *, run: int, prefix: str, sessions: int, messages: int) -> None:
-    """Write the state file of sessions that exist already, nothing published to them yet."""
+    """Write a state file for existing sessions to which nothing was published yet."""
     numbers = (run, sessions, messages, 0, 1, 4, 128, 0)  # shared, QoS, version, payload, -
     header = STATE_MAGIC + b"".join(number.to_bytes(4, "little") for number in numbers)
     path.write_bytes(
@@ -75,12 +75,12 @@ def write_state(path: Path, *, run: int, prefix: str, sessions: int, messages: i
 
 
 def payload_mark(run: int) -> bytes:
-    """Return the bytes that every payload of a run begins with, once."""
+    """Return the bytes at the start of every payload of a run."""
     return MAGIC + run.to_bytes(4, "little")
 
 
 def trouble(line: Line) -> str:
-    """Return in words what was wrong with a run, "" if nothing was."""
+    """Return what went wrong in a run, "" if nothing did."""
     if line.get("ok", True):
         return ""
     found: list[str] = []
@@ -95,7 +95,7 @@ def trouble(line: Line) -> str:
 
 
 def sync_times_ms(directory: Path | None, count: int = 100) -> list[float]:
-    """Return how long `fdatasync` of 4 KiB appended to a file takes there, sorted."""
+    """Return the sorted times of `fdatasync` after appending 4 KiB to a file there."""
     path = Path(directory or tempfile.gettempdir()) / f"holdfast-sync-{os.getpid()}"
     times = []
     with open(path, "wb", buffering=0) as file:

@@ -1,8 +1,8 @@
-"""What is measured and what it has to reach: the works, their goals, and the arithmetic of both.
+"""The works of the benchmark, their goals, and how they are judged.
 
-Pure: numbers in, verdicts out. Must never hide that something was not measured: a goal without the
-broker it compares with is judged by a published figure and says so, or is not judged.
-Read next: `bench.table` (how it is shown), `bench.scenarios` (how the numbers are made).
+Pure functions. If the broker that a goal compares with was not measured, a published figure is used
+and named, or the goal is not judged.
+Read next: `bench.table` (how results are shown), `bench.scenarios` (how they are measured).
 """
 
 import statistics
@@ -12,18 +12,18 @@ from typing import Any, Final
 from bench.brokers import COMPILED, FLASHMQ, MOSQUITTO, OURS, SQLITE
 from bench.known import FIGURES
 
-BUSY: Final = 0.9  # of a core: what keeps a side from doing more
-OTHERS_NOTED: Final = 0.2  # of a core that other processes took: the rate is not to be trusted
-FULL: Final = 0.95  # of all cores together: nobody could do more
+BUSY: Final = 0.9  # of a core: this side is the limit
+OTHERS_NOTED: Final = 0.2  # of a core taken by other processes: the rate is unreliable
+FULL: Final = 0.95  # of all cores together: the machine is the limit
 
-Cell = dict[str, Any]  # one work on one broker in one round, as `bench.run` writes it
+Cell = dict[str, Any]  # one work, broker and round, as `bench.run` writes it
 MET: Final = "met"
 MISSED: Final = "missed"
 UNKNOWN: Final = "not judged"
 
 
 class Goal:
-    """A bound for one metric, or for its ratio to another broker's."""
+    """A limit for one metric, or for its ratio to another broker's."""
 
     __slots__ = ("bound", "is_floor", "kinds", "metric", "or_generator", "over", "unit")
 
@@ -38,7 +38,7 @@ class Goal:
         or_generator: bool = False,
         kinds: tuple[str, ...] = OURS,
     ) -> None:
-        """`or_generator`: also met when the generator was what kept the rate from being higher."""
+        """Keep the arguments; `or_generator`: also met when the generator was the limit."""
         assert (at_least is None) != (at_most is None)
         self.metric = metric
         self.is_floor = at_least is not None
@@ -46,7 +46,7 @@ class Goal:
         self.over = over
         self.unit = unit
         self.or_generator = or_generator
-        self.kinds = kinds  # whom it is asked of
+        self.kinds = kinds  # the brokers it applies to
 
     def text(self) -> str:
         """Return the goal in words."""
@@ -74,8 +74,8 @@ class Work:
         self.key = key
         self.title = title
         self.goals = goals
-        self.main = main  # the metric that the row is about
-        self.extras = extras  # further metrics worth a column of words
+        self.main = main  # the metric of the row
+        self.extras = extras  # further metrics, written into the last column
 
 
 class Entry:
@@ -100,7 +100,7 @@ class Entry:
 
 
 class Judgement:
-    """Whether a goal was met, by what value, and what has to be said about it."""
+    """Whether a goal was met, the value that decided it, and a remark."""
 
     __slots__ = ("note", "text", "verdict")
 
@@ -110,7 +110,7 @@ class Judgement:
         self.note = note
 
 
-# How a metric is called and written.
+# The name and format of each metric.
 NAMES: Final = {
     "rate": "throughput",
     "us": "CPU per message",
@@ -164,7 +164,7 @@ UNITS: Final = {
     "spread": ("{:.2f}", "x"),
 }
 
-MB: Final = 1e6 / (1 << 20)  # the goals count in MB
+MB: Final = 1e6 / (1 << 20)  # goals are in MB, metrics in MiB
 
 WORKS: Final = (
     Work(
@@ -291,7 +291,7 @@ def written(metric: str, value: float) -> str:
 
 
 def limit(metrics: Mapping[str, float], cores: int) -> str:
-    """Return what kept a rate from being higher: the side without CPU to spare, or neither.
+    """Return what limited a rate: the side that had no CPU left, or neither.
 
     `broker` is its busiest thread's share of a core, `broker_total` that of all its threads.
     """
@@ -308,7 +308,7 @@ def limit(metrics: Mapping[str, float], cores: int) -> str:
 
 
 def ratio(entry: Entry, other: Entry, metric: str) -> float | None:
-    """Return `entry` over `other`, None where one of them has no such metric (or 0)."""
+    """Return the ratio of `entry` to `other`, None if either lacks the metric or has 0."""
     mine, theirs = entry.metrics.get(metric), other.metrics.get(metric)
     if mine is None or not theirs:
         return None
@@ -316,7 +316,7 @@ def ratio(entry: Entry, other: Entry, metric: str) -> float | None:
 
 
 def judge(goal: Goal, work: str, found: Mapping[str, Entry], kind: str, cores: int) -> Judgement:
-    """Return whether a broker has met a goal of a work."""
+    """Judge whether a broker has met a goal of a work."""
     entry = found.get(kind)
     if kind not in goal.kinds:
         return Judgement(UNKNOWN, "-", "not asked of it")

@@ -1,7 +1,6 @@
-"""What others measured, for brokers that are not installed: figures, their range and their source.
+"""Published figures for brokers that are not installed, with their range and source.
 
-Never mixed with what was measured in the same run: whatever is judged by them says so.
-Read next: `bench.goals`.
+A verdict based on one of them says so. Read next: `bench.goals`.
 """
 
 from typing import Final
@@ -10,7 +9,7 @@ from bench.brokers import EMQX, FLASHMQ, NANOMQ, SQLITE
 
 
 class Figure:
-    """A range that somebody else's measurement gave, in the unit of the work."""
+    """A range published by others, in the unit of the work."""
 
     __slots__ = ("high", "low", "source")
 
@@ -26,7 +25,7 @@ _EMQ: Final = (
     "(github.com/emqx/blog, open-mqtt-benchmarking-comparison-mqtt-brokers-in-2023)"
 )
 
-# (broker, work) -> messages a second. A goal is judged by the high end.
+# (broker, work) -> messages a second. Goals compare with the high end.
 FIGURES: Final[dict[tuple[str, str], Figure]] = {
     (SQLITE, "offline"): Figure(5_800, 11_800, f"mosquitto 2.1.3, {_OURS}, 256 B"),
     (FLASHMQ, "qos0"): Figure(263_000, 1_270_000, f"{_OURS}, 100 B; it drops under this load"),

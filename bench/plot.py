@@ -1,8 +1,7 @@
-"""Plots as SVG, by hand: bars of ratios and curves, both on logarithmic scales.
+"""Draw SVG plots: bars of ratios, and curves, both on logarithmic scales.
 
-Pure: numbers in, text out, and the same text for the same numbers. A plot stands alone (no fonts,
-scripts or links), is a few kilobytes, and carries its title for those who cannot see it.
-Read next: `bench.document`, which puts them into docs/.
+Pure and deterministic. A plot is a few kilobytes, needs no fonts, scripts or links, and has a title
+for screen readers. Read next: `bench.document`, which writes the plots into docs/.
 """
 
 import math
@@ -56,7 +55,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def short(value: float) -> str:
-    """Return a number as an axis shows it: 1, 0.5, 2k, 1M."""
+    """Return the label of a number on an axis: 1, 0.5, 2k, 1M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -64,7 +63,7 @@ def short(value: float) -> str:
 
 
 class Scale:
-    """A logarithmic axis from a power of ten (or a little less) to another."""
+    """A logarithmic axis that begins and ends at or near a power of ten."""
 
     def __init__(self, values: Sequence[float], start: float, stop: float) -> None:
         """Map the span of the positive `values` to pixels from `start` to `stop`."""
@@ -75,7 +74,7 @@ class Scale:
         self._stop = stop
 
     def __call__(self, value: float) -> float:
-        """Return where a value goes; what is not positive goes to the low end."""
+        """Return the position of a value; values not above 0 go to the low end."""
         log = math.log10(value) if value > 0 else self.low
         share = (min(max(log, self.low), self.high) - self.low) / (self.high - self.low)
         return self._start + share * (self._stop - self._start)
@@ -88,7 +87,7 @@ class Scale:
 def bars(
     title: str, rows: Sequence[tuple[str, Mapping[str, float], float | None]], unit: str = "x"
 ) -> str:
-    """Return bars per row and series; a row's third value is its goal, drawn as a mark."""
+    """Draw a bar per row and series; a row's third value is its goal, drawn as a mark."""
     names = list(dict.fromkeys(name for _, values, _ in rows for name in values))
     everything = [value for _, values, _ in rows for value in values.values()]
     everything += [goal for _, _, goal in rows if goal]
@@ -134,7 +133,7 @@ def _legend(names: Sequence[str], x: float, y: float) -> list[str]:
 
 
 def curves(title: str, across: str, up: str, series: Mapping[str, Points]) -> str:
-    """Return curves of points (both positive) with the names of the axes."""
+    """Draw curves through points with positive coordinates; `across` and `up` name the axes."""
     points = [point for found in series.values() for point in found]
     bottom = TOP + CURVE_HEIGHT
     xs = Scale([x for x, _ in points], CURVE_LEFT, WIDTH - CURVE_RIGHT)

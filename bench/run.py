@@ -1,17 +1,17 @@
-"""Holdfast beside other brokers: same machine, same run, same load generator.
+"""Compare Holdfast with other brokers on the same machine with the same load generator.
 
     python bench/run.py                  every work, 5 rounds: about half an hour
     python bench/run.py --quick          every work, small and once: about two minutes
     python bench/run.py --only qos1 qos2 --rounds 3
     python bench/run.py --sessions 100000
-    python bench/run.py --curves         how cost grows, a run per point
+    python bench/run.py --curves         how cost grows, one run per point
     python bench/run.py --slow-disk      only the check with a disk that takes 2 s to sync
     python bench/run.py --document bench/results/NAME.json [bench/results/NAME-curves.json]
 
-Each cell is a fresh broker on an empty directory; the brokers take turns, in changing order, and
-the median of the rounds counts. Writes bench/results/NAME.json, NAME.md and NAME.svg. Exit 0 when
-every message was accounted for, 1 when a broker lost or repeated something, 2 when it could not
-run. Whether goals were met is in the table and is no failure.
+Each measurement starts a fresh broker on an empty directory. The brokers take turns in changing
+order, and the median of the rounds counts. Writes bench/results/NAME.json, NAME.md and NAME.svg.
+Exit status: 0 if no broker lost or repeated a message, 1 if one did, 2 if the benchmark could not
+run. The table shows which goals were met; a missed goal does not change the exit status.
 """
 
 import argparse
@@ -51,9 +51,9 @@ QUICK_SESSIONS: Final = 20_000
 
 
 def measure(context: scenarios.Context, arguments: argparse.Namespace) -> list[Cell]:
-    """Run every scenario on every broker in every round, and return what each gave.
+    """Run every scenario on every broker in every round and return the results.
 
-    Ctrl-C ends it after the run under way; what there is by then is the result.
+    Ctrl-C ends it after the current run; the results so far are returned.
     """
     cells: list[Cell] = []
     try:
@@ -71,8 +71,8 @@ def _turns(context: scenarios.Context, arguments: argparse.Namespace) -> Iterato
                 continue
             kinds = [kind for kind in (*arguments.brokers, SINK) if kind in scenario.kinds]
             if number and SINK in kinds:
-                kinds.remove(SINK)  # a ceiling needs no median
-            # Whoever comes second finds a warmer machine: take turns at that, too.
+                kinds.remove(SINK)  # one run is enough for the generator's limit
+            # The second broker runs on a warmer machine, so the order alternates.
             for kind in kinds if number % 2 == 0 else kinds[::-1]:
                 yield from one(context, scenario, kind, number + 1)
 
@@ -80,7 +80,7 @@ def _turns(context: scenarios.Context, arguments: argparse.Namespace) -> Iterato
 def one(
     context: scenarios.Context, scenario: scenarios.Scenario, kind: str, number: int
 ) -> list[Cell]:
-    """Run one scenario on one broker; what cannot run is told and left out."""
+    """Run one scenario on one broker; if it cannot run, report it as failed cells."""
     context.generator.lines.clear()
     began = time.monotonic()
     try:
@@ -123,7 +123,7 @@ def one(
 
 
 def scaled(context: scenarios.Context) -> dict[str, float]:
-    """Return the works that were made smaller than their goals, and how small."""
+    """Return the works that ran below the size of their goals, and the factor of each."""
     sizes = {"sessions": context.sessions / SESSIONS}
     if context.is_quick:
         sizes |= {"publish": 0.1, "drain": 0.1, "queued": 0.1, "storm": 0.25, "wildcards": 0.2}
@@ -131,7 +131,7 @@ def scaled(context: scenarios.Context) -> dict[str, float]:
 
 
 def about(context: scenarios.Context, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what a reader has to know about a run; taken before it."""
+    """Return the settings and environment of a run; call it before the run."""
     syncs = sync_times_ms(context.disk)
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -150,7 +150,7 @@ def about(context: scenarios.Context, arguments: argparse.Namespace) -> dict[str
 
 
 def machine() -> str:
-    """Return what the measurement ran on, as far as a reader needs it."""
+    """Return a short description of the machine."""
     model = "unknown CPU"
     for entry in Path("/proc/cpuinfo").read_text().splitlines():
         if entry.startswith("model name"):
@@ -160,7 +160,7 @@ def machine() -> str:
 
 
 def as_json(result: Mapping[str, Any]) -> str:
-    """Return everything as JSON, one line per run so that results can be compared by diff."""
+    """Return the result as JSON, one line per run so that diff can compare results."""
     parts = []
     for name, value in result.items():
         if isinstance(value, list):
@@ -178,7 +178,7 @@ def say(text: str) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Return the command line, with everything that --quick leaves open filled in."""
+    """Return the command line with defaults filled in, which --quick changes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

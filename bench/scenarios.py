@@ -1,8 +1,8 @@
-"""What the brokers have to do: a function per scenario, returning the metrics of one or more works.
+"""The scenarios of the benchmark: each function returns the metrics of one or more works.
 
-Every scenario drives a fresh broker through the generator, which counts every message; `Outcome.ok`
-is false when one was lost, repeated (QoS 2) or came out of order. Must never compute a verdict:
-that is `bench.goals`. Read next: `bench.generator`, mqttload.md.
+Every scenario starts a fresh broker and runs the generator, which counts every message.
+`Outcome.ok` is false if one was lost, repeated (QoS 2) or out of order. `bench.goals` judges the
+metrics. Read next: `bench.generator`, mqttload.md.
 """
 
 import shutil
@@ -54,7 +54,7 @@ CHECKED: Final = 1000  # restarted sessions that are published to and drained
 
 
 class Context:
-    """What the scenarios of one run share: the generator, how long, where, and what was found."""
+    """What the scenarios of one run share: generator, duration, disk, and peak rates."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Context:
         durability: str = "fsync",
         disk: Path | None = None,
     ) -> None:
-        """`disk` is a directory on the disk to measure, the system's temporary one by default."""
+        """Keep the arguments; `disk` is a directory on the disk to measure (default: temporary)."""
         self.generator = generator
         self.seconds = seconds
         self.warmup = 0.5 if is_quick else 1.0
@@ -101,7 +101,7 @@ class Context:
         )
 
     def scaled(self, full: int, quick: int) -> int:
-        """Return how many of something a run like this takes."""
+        """Return `full` or `quick`, depending on the size of the run."""
         return quick if self.is_quick else full
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Context:
 
 
 class Outcome:
-    """What a scenario found about one broker, and whether every message was accounted for."""
+    """The metrics of one broker in a scenario, and what went wrong."""
 
     def __init__(self, works: dict[str, Metrics], lines: Iterable[Line]) -> None:
         self.works = works
@@ -120,12 +120,12 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing was lost, out of order or refused."""
+        """Return whether nothing was lost, repeated, out of order or refused."""
         return not self.trouble
 
 
 class Scenario:
-    """A function that measures one broker, and whom it is asked of."""
+    """A function that measures one broker, and the brokers it applies to."""
 
     def __init__(
         self,
@@ -140,11 +140,11 @@ class Scenario:
         self.measure = measure
         self.works = works
         self.kinds = kinds
-        self.rounds_max = rounds_max  # of a full run; long ones are not repeated as often
+        self.rounds_max = rounds_max  # of a full run; long scenarios have fewer
 
 
 def shares(line: Line, seconds: float) -> Metrics:
-    """Return how much of a core each side used over `seconds`."""
+    """Return the share of a core that each side used over `seconds`."""
     part = line.get("broker", line)
     return {
         "broker": part["busiest_s"] / max(seconds, 1e-9),
@@ -166,7 +166,7 @@ def _live(line: Line) -> Metrics:
     }
     if "ack_us" in line:
         metrics["ack_ms"] = line["ack_us"]["p99"] / 1000
-    if line["lost"]:  # at QoS 0 that is allowed, and told
+    if line["lost"]:  # allowed at QoS 0, and reported
         metrics["lost"] = line["lost"] / line["expected"]
     return metrics
 
@@ -183,7 +183,7 @@ def _pubsub(context: Context, broker: Broker, **options: object) -> Line:
 
 
 def pairs(qos: int) -> Callable[[Context, str], Outcome]:
-    """Return the scenario of 100 publishers with a subscriber each; Holdfast's are durable."""
+    """Return the scenario of 100 publishers with one subscriber each, durable on Holdfast."""
 
     def measure(context: Context, kind: str) -> Outcome:
         with context.broker(kind) as broker:
@@ -197,9 +197,9 @@ def pairs(qos: int) -> Callable[[Context, str], Outcome]:
 
 
 def history(context: Context, kind: str) -> Outcome:
-    """Run the pairs at QoS 1 with each level of the history, one right after the other.
+    """Run the pairs at QoS 1 with each level of the history, one after the other.
 
-    The first level once more at the end: its two runs say how far the machine can be trusted.
+    The first level runs again at the end; the two runs show how much the machine varies.
     """
     lines = []
     for detail in (*DETAILS, DETAILS[0]):
@@ -228,10 +228,10 @@ def fanout(qos: int) -> Callable[[Context, str], Outcome]:
 
 
 def bodies(context: Context, kind: str) -> Outcome:
-    """Publish large messages to 1,000 durable subscribers and count how often the disk has them.
+    """Publish large messages to 1,000 durable subscribers and count the copies on disk.
 
-    As few as the log keeps in memory: a message that was flushed is in a table as well, until the
-    log is deleted.
+    They are few enough to stay in the memtable: a flushed message is also in a table until the log
+    is deleted, and would count twice.
     """
     messages, payload = 30, 65_536
     with context.broker(kind) as broker:
@@ -265,7 +265,7 @@ def bodies(context: Context, kind: str) -> Outcome:
 def fanin(context: Context, kind: str) -> Outcome:
     """Let 1,000 publishers write to one subscriber, each 50 messages ahead at most.
 
-    With the window such a subscriber would be given; mosquitto's throughput is best as it is.
+    Holdfast gets the receive window such a subscriber needs; mosquitto is fastest with its default.
     """
     window = {"HOLDFAST__SESSION__MAX_INFLIGHT": "65535"}
     with context.broker(kind, environment=window) as broker:
@@ -274,7 +274,7 @@ def fanin(context: Context, kind: str) -> Outcome:
 
 
 def offline(context: Context, kind: str) -> Outcome:
-    """Publish to one session that is away, a thousand messages in flight; then drain it."""
+    """Publish to one offline session with 1,000 messages in flight, then drain it."""
     messages = context.scaled(300_000, 40_000)
     if kind == SQLITE:
         messages //= 5
@@ -295,7 +295,7 @@ def _phase(line: Line, name: str, rate: str) -> Metrics:
 
 
 def away(context: Context, kind: str) -> Outcome:
-    """Publish to 10,000 sessions that are away, a topic each, then let them come back."""
+    """Publish to 10,000 offline sessions with a topic each, then let them resume."""
     with context.broker(kind) as broker:
         line = context.generator.run(
             "offline",
@@ -317,7 +317,7 @@ def away(context: Context, kind: str) -> Outcome:
 
 
 def queued(context: Context, kind: str) -> Outcome:
-    """Queue 1 GB for 10,000 sessions that are away and look at the memory; then drain it."""
+    """Queue 1 GB for 10,000 offline sessions, measure the memory, then drain the queues."""
     sessions, messages, payload = context.scaled(AWAY, AWAY // 10), 100, 1024
     with context.broker(kind) as broker:
         line = context.generator.run(
@@ -343,7 +343,7 @@ def queued(context: Context, kind: str) -> Outcome:
 
 
 def storm(context: Context, kind: str) -> Outcome:
-    """Let 10,000 clients with persistent sessions connect at once and stay, idle."""
+    """Connect 10,000 clients with persistent sessions at once and keep them idle."""
     with context.broker(kind) as broker:
         line = context.generator.run(
             "connect",
@@ -365,7 +365,7 @@ def storm(context: Context, kind: str) -> Outcome:
 
 
 def fill(context: Context, sessions: int) -> tuple[Path, float]:
-    """Return a new database with so many offline sessions, and how many were made a second."""
+    """Return a new database with this many offline sessions, and the sessions made per second."""
     directory = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=context.disk))
     kind = COMPILED if is_compiled() else HOLDFAST
     command = [python(), str(ROOT / "bench" / "fill.py"), str(directory / "data")]
@@ -382,7 +382,7 @@ def fill(context: Context, sessions: int) -> tuple[Path, float]:
 
 
 def sessions(context: Context, kind: str) -> Outcome:
-    """Restart on a million offline sessions, connect some, and see that they are all still owed."""
+    """Restart on a million offline sessions, resume some, and check that they get everything."""
     if context.filled is None:
         context.filled, context.fill_per_s = fill(context, context.sessions)
     metrics, lines = restarted(context, kind, context.filled, context.sessions)
@@ -393,7 +393,7 @@ def sessions(context: Context, kind: str) -> Outcome:
 def restarted(
     context: Context, kind: str, directory: Path, count: int
 ) -> tuple[Metrics, list[Line]]:
-    """Start a broker on a filled database; return its metrics and the lines of the checks."""
+    """Start a broker on a filled database; return its metrics and the generator's lines."""
     checked = min(CHECKED, count)
     state = directory / "state"
     write_state(state, run=FILL_RUN, prefix=FILL_PREFIX, sessions=checked, messages=1)
@@ -420,7 +420,7 @@ def restarted(
 
 
 def wildcards(context: Context, kind: str) -> Outcome:
-    """Grow from 100 to 100,000 live subscriptions with `+` or `#`, and publish to one each time."""
+    """Grow from 100 to 100,000 live `+` or `#` subscriptions; each publish matches one of them."""
     with context.broker(kind) as broker:
         line = wildcard_steps(context, broker, f"100,{context.scaled(100_000, 20_000)}")
     few, many = line["steps"]
@@ -449,10 +449,10 @@ def wildcard_steps(context: Context, broker: Broker, steps: str) -> Line:
 
 
 def latency(context: Context, kind: str) -> Outcome:
-    """Offer a fifth of the peak and look how long a delivery takes, beside what a sync takes."""
+    """Measure the delivery time at a fifth of the peak rate, and the time of a sync."""
     if kind not in context.peaks:
         pairs(1)(context, kind)
-    # mosquitto leaves Nagle's algorithm on unless told; that would be measured instead of it.
+    # Otherwise mosquitto leaves Nagle's algorithm on, whose delay would be measured.
     with context.broker(kind, configuration=("set_tcp_nodelay true",)) as broker:
         syncs = sync_times_ms(broker.directory)
         line = _pubsub(

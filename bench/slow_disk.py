@@ -1,10 +1,10 @@
-"""The check that a slow disk slows only what waits for it: PINGRESP and QoS 0 stay quick.
+"""Check that a slow disk delays only what needs a sync: PINGRESP and QoS 0 stay fast.
 
-Every fsync and fdatasync of the broker takes 2 s longer (tests/durability/iofault.c, preloaded),
-while publishers keep a sync running all the time with QoS 1 for durable sessions. Beside them one
-client pings and others exchange QoS 0 messages with clean sessions. Their 99th percentile must stay
-under 50 ms; the acknowledgements of QoS 1 must take the disk's 2 s, or the check proved nothing.
-Read next: `run`, whose `--slow-disk` starts this.
+Every fsync and fdatasync of the broker takes 2 s longer (tests/durability/iofault.c, preloaded).
+Publishers send QoS 1 to durable sessions, so that a sync is always running. At the same time one
+client pings, and others exchange QoS 0 messages with clean sessions. The 99th percentile of these
+must stay under 50 ms. The QoS 1 acknowledgements must take the 2 s, or the check proved nothing.
+Started by `bench/run.py --slow-disk`.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any, Final
 from bench.brokers import ROOT, BenchError, Broker
 
 SYNC_DELAY_MS: Final = 2000
-P99_MS_MAX: Final = 50.0  # the promise
+P99_MS_MAX: Final = 50.0  # for PINGRESP and QoS 0
 SECONDS: Final = 20  # ten slow syncs
 WRITERS: Final = 10
 WRITER_RATE: Final = 50  # QoS 1 messages a second each
@@ -30,7 +30,7 @@ Line = dict[str, Any]
 
 
 def measure(generator: Path, scratch: Path, *, kind: str, disk: Path | None) -> Line:
-    """Return the latencies with the disk as it is and with every sync 2 s slower."""
+    """Return the latencies with the plain disk and with every sync 2 s slower."""
     shim = _build_shim(scratch)
     normal, slow = (
         _latencies(generator, scratch, shim, kind=kind, delay_ms=delay_ms, disk=disk)
@@ -47,7 +47,7 @@ def measure(generator: Path, scratch: Path, *, kind: str, disk: Path | None) -> 
 
 
 def rows(result: Line) -> list[str]:
-    """Return the outcome as markdown lines."""
+    """Return the result as Markdown lines."""
     text = [
         f"### A disk that takes {SYNC_DELAY_MS / 1000:g} s to sync ({result['broker_kind']})",
         "",
@@ -100,7 +100,7 @@ def _latencies(
             pings = _ping(broker.port, SECONDS)
             qos0, qos1 = _finish(probes), _finish(writers)
         finally:
-            control.unlink(missing_ok=True)  # or the broker would take seconds to stop
+            control.unlink(missing_ok=True)  # else stopping the broker takes seconds
     return {
         "ping_ms": _summary(pings),
         "qos0_ms": {name: qos0["lat_us"][name] / 1000 for name in ("p50", "p99", "max")},
@@ -138,7 +138,7 @@ def _finish(process: subprocess.Popen[str]) -> Line:
 
 
 def _ping(port: int, seconds: float) -> list[float]:
-    """Ping at a steady rate and return each round trip in ms, counted from when it was due."""
+    """Ping at a steady rate and return the round trips in ms, each from its scheduled time."""
     connect = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04ping"
     times: list[float] = []
     with socket.create_connection(("127.0.0.1", port), 10) as connection:

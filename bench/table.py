@@ -1,6 +1,6 @@
-"""The results as markdown: the comparison, the goals, and what was not measured here.
+"""Write results as Markdown: the comparison, the goals, and what was not measured.
 
-Pure: reads what `bench.run` has written, never measures. Read next: `bench.goals`.
+Pure: it formats what `bench.run` has written. Read next: `bench.goals`.
 """
 
 from collections.abc import Mapping
@@ -78,9 +78,9 @@ def _extras(work: Work, metrics: Mapping[str, float]) -> list[str]:
 def judgements(
     found: Entries, cores: int, sizes: Mapping[str, float]
 ) -> list[tuple[str, str, dict[str, Judgement]]]:
-    """Return (work, goal in words, verdict per kind of Holdfast) for every goal that was run.
+    """Return (work, text of the goal, verdict per build of Holdfast) for every goal that was run.
 
-    `sizes` are works that were scaled down, and by what: their goals are for the full size.
+    `sizes` are the works that were scaled down, with their factors: goals are for the full size.
     """
     rows = []
     for work in WORKS:
@@ -97,7 +97,7 @@ def judgements(
 
 
 def goals_table(found: Entries, cores: int, sizes: Mapping[str, float]) -> list[str]:
-    """Return a row per goal: whether it was met, interpreted and compiled."""
+    """Return a row per goal with its verdicts, interpreted and compiled."""
     rows = ["| work | goal | interpreted | compiled |", "| --- | --- | --- | --- |"]
     last = ""
     for title, text, verdicts in judgements(found, cores, sizes):
@@ -118,7 +118,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def ceilings(found: Entries) -> list[str]:
-    """Return what the generator reached against bench/sink.c: it can show at least that much."""
+    """Return the rates of the generator against bench/sink.c: its own limit."""
     parts = []
     for work in WORKS:
         entry = found.get(work.key, {}).get(SINK)
@@ -134,7 +134,7 @@ def ceilings(found: Entries) -> list[str]:
 
 
 def not_measured(found: Entries) -> list[str]:
-    """Return the published figures of brokers that did not run here."""
+    """Return the published figures of brokers that were not run."""
     rows = []
     for (kind, key), figure in FIGURES.items():
         if kind in found.get(key, {}):
@@ -149,7 +149,7 @@ def not_measured(found: Entries) -> list[str]:
 
 
 def setting(about: About) -> list[str]:
-    """Return what was measured on what, and how."""
+    """Return the machine, the versions and the settings of the measurement."""
     synced, sync = "", about["sync_ms"]
     if sync:
         synced = f"; one fdatasync of 4 KiB: {sync['p50']:.2f} ms, p99 {sync['p99']:.2f} ms"
@@ -167,7 +167,7 @@ def setting(about: About) -> list[str]:
 
 
 def report(document: Mapping[str, Any]) -> list[str]:
-    """Return the whole result as markdown lines, without a title."""
+    """Return the whole result as Markdown lines, without a title."""
     about, found = document["about"], entries(document["cells"])
     cores = about["cores"]
     lines = [*setting(about), "", *comparison(found, cores), ""]

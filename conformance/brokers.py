@@ -1,7 +1,7 @@
-"""Who may use which broker process: the brokers of one run, by what the checks ask for.
+"""The broker processes of one run, and which checks share them.
 
-A check that only configures shares a broker with others that ask for the same; a check that stops
-or kills gets one of its own. Every process started here is ended by `close`, whatever happened.
+Checks that only need certain options share a broker with those options; a check that stops or kills
+the broker gets its own. `close` always ends every process started here.
 """
 
 import itertools
@@ -12,8 +12,8 @@ from typing import Final
 
 from conformance.adapters.base import Adapter, AdapterError, Broker, Options, Ports, launch
 
-IDLE_MAX: Final = 2  # configured brokers kept for the next check that asks for the same
-SLOTS: Final = 4  # checks that may have brokers from here at the same time
+IDLE_MAX: Final = 2  # unused brokers kept for the next check with the same options
+SLOTS: Final = 4  # checks that may use these brokers at the same time
 
 
 class Brokers:
@@ -31,7 +31,7 @@ class Brokers:
         self.slots: threading.Semaphore = threading.Semaphore(SLOTS)
 
     def own(self, options: Options) -> Broker:
-        """Return a new broker; give it back with `end`. Raises `NotRun`, `AdapterError`."""
+        """Return a new broker; end it with `end`. Raises `NotRun`, `AdapterError`."""
         with self._lock:
             if self._is_closed:
                 raise AdapterError("the run is over: no broker is started any more")
@@ -51,14 +51,14 @@ class Brokers:
             self._all.remove(broker)
 
     def shared(self, options: Options) -> Broker:
-        """Return a broker with these options that others use as well; `give_back` it."""
+        """Return a broker with these options that other checks may use too; `give_back` it."""
         key = json.dumps(options, sort_keys=True, default=list)
         with self._lock:
             found = self._configured.pop(key, None) or _Configured()
             self._configured[key] = found
             found.users += 1
         try:
-            with found.lock:  # whoever comes first starts it, the others wait
+            with found.lock:  # the first user starts it, the others wait
                 if found.broker is None or not found.broker.is_running:
                     found.broker = self.own(options)
                 return found.broker
@@ -68,7 +68,7 @@ class Brokers:
             raise
 
     def give_back(self, broker: Broker) -> None:
-        """A user of `shared` is done; old brokers without users are ended."""
+        """Return a broker of `shared`; old brokers without users are ended."""
         with self._lock:
             for found in self._configured.values():
                 if found.broker is broker:
@@ -80,7 +80,7 @@ class Brokers:
                 self.end(found.broker)
 
     def close(self) -> None:
-        """End every process, and let go of their ports."""
+        """End every process and release the ports."""
         with self._lock:
             self._is_closed = True
             brokers = list(self._all)

@@ -1,12 +1,12 @@
-"""What a check is, and the bench it works at.
+"""What a check is, and the `Bench` that it is given.
 
     @statement("MQTT-3.1.2-24", needs=(), alone=False)
     def mqtt_3_1_2_24(bench: Bench) -> None:
         \"\"\"[MQTT-3.1.2-24] Silence beyond 1.5 times the keep alive ends the connection.\"\"\"
 
 A check returns (passed), raises `Failure` (through `bench.fail` or any `expect` of a client) or
-`NotRun` (`bench.not_run`). Any other exception is a defect of the suite and reported as an error.
-The version comes from the folder the module is in. Read next: `conformance.client`.
+`NotRun` (`bench.not_run`). Any other exception is a bug of the suite and is reported as an error.
+The protocol version is that of the module's folder. Read next: `conformance.client`.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from conformance.record import Record
 from conformance.wire import Will
 
 NEEDS: Final = frozenset({"restart", "kill", "configure", "websocket"})
-# These need nothing of a broker but its options: checks with equal options may share one.
+# Checks that only need these may share a broker if their options are equal.
 SHAREABLE: Final = frozenset({"configure", "websocket"})
-PATIENCE_S: Final = 4.0  # for what must come: only a failing check ever waits that long
-CLEANUP_S: Final = 1.0  # for the removal of what a check has left
-SETTLE_S: Final = 0.25  # for what must not come, where no barrier is possible
-CLIENT_ID_BYTES_MAX: Final = 23  # what every broker has to accept
+PATIENCE_S: Final = 4.0  # for what must arrive; only a failing check waits that long
+CLEANUP_S: Final = 1.0  # for removing what a check has left behind
+SETTLE_S: Final = 0.25  # for what must not arrive, where no barrier is possible
+CLIENT_ID_BYTES_MAX: Final = 23  # the longest that every broker must accept
 
 Run: TypeAlias = Callable[["Bench"], None]
 
@@ -78,13 +78,13 @@ def statement(
     strict_only: bool = False,
     seconds: float = 0.0,
 ) -> Callable[[Run], Run]:
-    """Declare a check: see the head of this module.
+    """Declare a check: see the docstring of this module.
 
-    `needs`: what the broker's adapter has to do (words of `NEEDS`); against a bare address such a
-    check is not run. `wants`: the same, but against a bare address the check is run all the same;
-    it asks `bench.has` for what it leaves out then. `alone`: no other check may use the broker at
-    the same time. `strict_only`: the check is only run in the strict profile. `seconds`: about how
-    long it waits, so that long ones are begun first.
+    `needs`: what the adapter must support (words of `NEEDS`); against a bare address the check is
+    not run. `wants`: the same, but against a bare address the check still runs and asks `bench.has`
+    which parts to leave out. `alone`: no other check may use the broker at the same time.
+    `strict_only`: only run in the strict profile. `seconds`: the approximate duration; long checks
+    start first.
     """
     unknown = {*needs, *wants} - NEEDS
     if unknown:
@@ -127,7 +127,7 @@ def _version_of(module: str) -> int:
 
 
 class Bench:
-    """What one check works with: clients, names of its own, a broker."""
+    """What a check works with: a broker, clients, and unique names."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Bench:
         strict: bool,
         patience: float = PATIENCE_S,
     ) -> None:
-        """`unique` begins every client id and topic; `start` gives a broker with options."""
+        """Keep the arguments; `unique` prefixes client ids and topics, `start` starts a broker."""
         self.check: Check = check
         self.version: int = check.version
         self.strict: bool = strict
@@ -170,7 +170,7 @@ class Bench:
 
     @property
     def broker(self) -> Broker:
-        """The broker: the shared one, or with `needs` this check's own at default options."""
+        """The shared broker, or with `needs` one of this check's own with default options."""
         if self._own is not None:
             return self._own
         if self.check.needs:
@@ -179,21 +179,19 @@ class Bench:
         return self._shared
 
     def has(self, word: str) -> bool:
-        """Tell whether there is an adapter, for checks of which only a part needs one.
+        """Return whether there is an adapter, for checks that need one for a part only.
 
-        `word` is one of `NEEDS`. Whether the adapter has a certain option shows when `start` is
-        called: it raises `NotRun` if not.
+        `word` is one of `NEEDS`. If the adapter lacks an option, `start` raises `NotRun`.
         """
         if word not in NEEDS:
             raise ValueError(f"{self.check.statement}: has({word!r}) is not one of {NEEDS}")
         return self._start is not None
 
     def start(self, **options: Option) -> Broker:
-        """Return a running broker with these options; it is the bench's broker from now on.
+        """Start a broker with these options, make it the bench's broker, and return it.
 
-        It is this check's own, unless `needs` says that the check neither stops nor kills it: then
-        other checks with the same options may use it as well. Raises `NotRun` without an adapter,
-        or if the adapter cannot set an option.
+        Other checks with the same options may share it, unless `needs` says that this check stops
+        or kills it. Raises `NotRun` without an adapter, or if the adapter cannot set an option.
         """
         if self._start is None:
             raise NotRun("needs a broker adapter")
@@ -211,10 +209,10 @@ class Bench:
         stream: Callable[[], Stream] | Stream | None = None,
         **options: Any,
     ) -> Client:
-        """Return a client with an open connection, connected with `options` unless told not to.
+        """Return a client with an open connection; send CONNECT with `options` unless told not to.
 
-        The same name is the same client id. `stream` is another transport than TCP: one that is
-        open already, or a function that opens one.
+        Equal names give equal client ids. `stream` replaces TCP: an open transport, or a function
+        that opens one.
         """
         target = broker or self.broker
 
@@ -238,20 +236,20 @@ class Bench:
         return client
 
     def open(self, name: str = "a", *, broker: Broker | None = None) -> Client:
-        """Return a client with an open connection on which nothing was sent."""
+        """Return a client with an open connection that has sent nothing."""
         return self.client(name, connect=False, broker=broker)
 
     def tcp(self) -> socket.socket:
-        """Return a bare TCP connection to the broker; the check has to close it."""
+        """Return a TCP connection to the broker; the check must close it."""
         return open_tcp(self.broker.host, self.broker.port, self.patience)
 
     # Waiting.
 
     def barrier(self, publisher: Client, subscriber: Client, *, qos: int = 1) -> None:
-        """Return when `subscriber` has got all that `publisher` had published so far.
+        """Return when `subscriber` has received everything `publisher` has published so far.
 
-        A marker message does it; what came before is kept for the next `expect`. With the
-        subscriber's Receive Maximum used up take `qos=0`.
+        It sends a marker message; what arrives before it is kept for the next `expect`. Use `qos=0`
+        if the subscriber's Receive Maximum is used up.
         """
         if qos not in (0, 1):
             raise ValueError(f"a barrier at QoS {qos}: take 0 or 1")
@@ -261,7 +259,7 @@ class Bench:
         subscriber.await_marker()
 
     def settle(self, seconds: float = SETTLE_S) -> None:
-        """Wait, where nothing can be a barrier (an effect that must not happen)."""
+        """Wait for an effect that must not happen, where no barrier is possible."""
         time.sleep(seconds)
 
     # Results.
@@ -269,17 +267,17 @@ class Bench:
     def fail(
         self, message: str, packet: Packet | bytes | None = None, *, expected: str = ""
     ) -> NoReturn:
-        """The broker is wrong; `packet` is what shows it."""
+        """Raise `Failure`: the broker is wrong; `packet` shows it."""
         raw = packet if packet is None or isinstance(packet, bytes) else packet.raw
         raise Failure(message, packet=raw, expected=expected)
 
     def not_run(self, why: str) -> NoReturn:
-        """This check cannot be made with this broker."""
+        """Raise `NotRun`: this check cannot be made with this broker."""
         raise NotRun(why)
 
     @contextlib.contextmanager
     def case(self, what: str) -> Iterator[None]:
-        """Say which one of several variants is tried, in front of a failure's message."""
+        """Prefix failures with the variant that is tried."""
         try:
             yield
         except Failure as failure:
@@ -287,7 +285,7 @@ class Bench:
             raise
 
     def note(self, text: str) -> None:
-        """Say something about a check that passes: a choice the broker has made."""
+        """Add a remark to the result, such as a choice the broker has made."""
         self.record.notes.append(text)
 
     def close(self) -> None:
@@ -299,12 +297,12 @@ class Bench:
             self._remove_retained(broker)
 
     def _remove_retained(self, broker: Broker) -> None:
-        """Best effort: a broker that refuses this does no harm to the check, which is over."""
+        """Try to remove them; errors are ignored, as the check is over."""
         try:
             channel = open_tcp(broker.host, broker.port, CLEANUP_S)
         except OSError:
             return
-        # A broker that never stops talking would never let the wait for its end time out.
+        # Without a deadline, a broker that keeps sending would keep this loop running.
         deadline = time.monotonic() + CLEANUP_S
         with channel:
             try:
@@ -320,7 +318,7 @@ class Bench:
 
 
 def _end(client: Client) -> None:
-    """Disconnect, so that no will comes after the check; then cut."""
+    """Send DISCONNECT, so that no will is published after the check, then close."""
     if client.is_open:
         if client.connack is not None and client.connack.code == 0 and not client.eof:
             try:

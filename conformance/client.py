@@ -1,8 +1,8 @@
-"""A raw MQTT client for checks: it does what it is told, and reads strictly.
+"""A raw MQTT client for checks: it sends only what it is told and parses strictly.
 
-Blocking sockets, one thread. Every wait has an end (`patience`, seconds), every fault of the broker
-is a `Failure`. Packets that arrive while another kind is awaited are set aside in order, so a check
-only fails on the order of packets where the texts fix it. Must never retry anything by itself.
+Blocking sockets, one thread. Every wait has a limit (`patience`, seconds), every broker fault
+raises `Failure`. Packets that arrive while another kind is awaited are kept in order, so a check
+only fails on the order of packets where the specification fixes it. Must never retry by itself.
 """
 
 import time
@@ -32,13 +32,13 @@ from conformance.wire import Block, Filter, Text, Will
 
 P = TypeVar("P", bound=Packet)
 
-# Never set aside: they say something about the connection itself.
+# Never set aside: they concern the connection itself.
 _URGENT: Final = (Connack, Disconnect, Auth)
-_MARKER_IDS: Final = 60_000  # packet ids of barriers: out of the way of what checks choose
+_MARKER_IDS: Final = 60_000  # packet ids of barriers, above those that checks choose
 
 
 class Client:
-    """One connection to the broker; open from the start, connected once `connect` has returned."""
+    """One client of the broker; its connection is open from the start, `connect` sends CONNECT."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Client:
         self.patience: float = patience
         self.strict: bool = strict
         self.connack: Connack | None = None
-        self.inbox: deque[Packet] = deque()  # arrived and set aside, in order of arrival
+        self.inbox: deque[Packet] = deque()  # packets set aside, in order of arrival
         self._record = record
         self._open_stream = open_stream
         self._next_id = 0
@@ -68,7 +68,7 @@ class Client:
     # The connection.
 
     def open(self) -> None:
-        """Open a new network connection (done at construction); forget the one before."""
+        """Open a new network connection and drop the old one; the constructor calls it."""
         if self._connection is not None and self._connection.is_open:
             self._connection.close()
         self.connack = None
@@ -79,7 +79,7 @@ class Client:
 
     @property
     def connection(self) -> Connection:
-        """The network connection, or the last one there was."""
+        """The current or last network connection."""
         assert self._connection is not None
         return self._connection
 
@@ -99,17 +99,17 @@ class Client:
         return self.connection.last
 
     def send(self, data: bytes) -> None:
-        """Write bytes as they are. A connection the broker has closed swallows them."""
+        """Write raw bytes. If the broker has closed the connection they are discarded."""
         self.connection.send(data, self.patience)
 
     send_packet = send
 
     def drop(self) -> None:
-        """Cut the connection without DISCONNECT, with RST: a network failure."""
+        """Reset the connection (RST) without DISCONNECT, like a network failure."""
         self.connection.drop()
 
     def close(self) -> None:
-        """Close the connection without DISCONNECT; return when the broker has closed it too."""
+        """Close the connection without DISCONNECT; return when the broker has closed it as well."""
         self.connection.close()
 
     def fail(self, message: str, *, expected: str = "") -> NoReturn:
@@ -118,7 +118,7 @@ class Client:
         raise Failure(f"client {self.name}: {message}", packet=packet, expected=expected)
 
     def _missing(self, message: str, expected: str) -> NoReturn:
-        """Raise `Failure` for something that did not come, with the last packet that was sent."""
+        """Raise `Failure` for something that did not arrive, with the last packet that was sent."""
         raise Failure(
             f"client {self.name}: {message}",
             packet=self.connection.last_sent,
@@ -145,9 +145,9 @@ class Client:
     ) -> P:
         """Return the next packet of this kind (and id, if one is given).
 
-        The texts leave the order of deliveries and of answers of different kinds open, so other
-        kinds are set aside for a later `expect`. CONNACK, DISCONNECT, AUTH and the end of the
-        connection are failures if they are not what is awaited. To judge order use `receive`.
+        The specification leaves the order of deliveries and of different kinds of answers open, so
+        other kinds are set aside for a later `expect`. An unexpected CONNACK, DISCONNECT, AUTH or
+        end of the connection is a failure. To judge the order use `receive`.
         """
         for index, packet in enumerate(self.inbox):
             if isinstance(packet, kind) and _has_id(packet, packet_id):
@@ -170,7 +170,7 @@ class Client:
             self.inbox.append(arrived)
 
     def peek(self, timeout: float | None = None) -> Packet | None:
-        """Return the next packet without taking it; None if the broker has closed."""
+        """Return the next packet without removing it; None if the broker has closed."""
         if not self.inbox:
             packet = self.connection.arrive(self._deadline(timeout))
             if packet is None:
@@ -189,7 +189,7 @@ class Client:
         acknowledge: bool = True,
         timeout: float | None = None,
     ) -> Publish:
-        """Return the next delivery, which has to be as said; complete its QoS flow if told."""
+        """Return the next delivery, which must have these values; complete its flow if asked to."""
         packet = self.expect(Publish, timeout)
         if isinstance(payload, str):
             payload = payload.encode()
@@ -218,7 +218,7 @@ class Client:
         return [self.expect_publish(acknowledge=acknowledge, timeout=timeout) for _ in range(count)]
 
     def drain(self) -> list[Packet]:
-        """Return everything the broker sends before it answers a PINGREQ, nothing acknowledged."""
+        """Return everything that arrives before the answer to a PINGREQ; acknowledge nothing."""
         found = list(self.inbox)
         self.inbox.clear()
         self.send(wire.pingreq())
@@ -235,7 +235,7 @@ class Client:
             found.append(packet)
 
     def expect_nothing(self, *kinds: type[Packet], settle: float = 0.0) -> None:
-        """Fail if a packet of one of `kinds` (default: PUBLISH) has come or is under way.
+        """Fail if a packet of one of `kinds` (default: PUBLISH) has arrived or is on its way.
 
         PINGREQ and PINGRESP are the barrier; `settle` is a wait before it, in seconds. Packets of
         other kinds are kept; a DISCONNECT or the end of the connection always fails.
@@ -256,7 +256,7 @@ class Client:
     # Ends.
 
     def read_to_end(self, timeout: float | None = None) -> list[Packet]:
-        """Return every packet until the broker closes the connection, which it has to."""
+        """Return every packet until the broker closes the connection; fail if it does not."""
         found = list(self.inbox)
         self.inbox.clear()
         deadline = self._deadline(timeout)
@@ -268,11 +268,11 @@ class Client:
         return found
 
     def bytes_to_end(self, timeout: float | None = None) -> bytes:
-        """Return the bytes until the broker closes the connection, not parsed and not judged."""
+        """Return the raw bytes until the broker closes the connection, without judging them."""
         return self.connection.bytes_to_end(self._deadline(timeout))
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Read for up to `seconds`; tell whether the broker has closed. Packets are kept."""
+        """Read for up to `seconds`; return whether the broker has closed. Packets are kept."""
         deadline = time.monotonic() + seconds
         try:
             while (packet := self.connection.arrive(deadline)) is not None:
@@ -282,16 +282,16 @@ class Client:
         return True
 
     def expect_silent_close(self, timeout: float | None = None) -> None:
-        """The broker has to close the connection without another packet."""
+        """Fail unless the broker closes the connection without another packet."""
         packet = self._expect_end((), timeout, silent_is_fine=True)
         if packet is not None:
             self.fail(f"received {packets.describe(packet)}", expected="only a close")
 
     def expect_close(self, *reasons: int, timeout: float | None = None) -> Packet | None:
-        """The broker has to close the connection; return the packet that came first, if any.
+        """Fail unless the broker closes the connection; return the packet before that, if any.
 
-        5.0: a DISCONNECT (CONNACK as long as the connection is not accepted) with one of `reasons`
-        may come first. The strict profile wants it when reasons are given, and wants one of them.
+        5.0: a DISCONNECT with one of `reasons` may come first (a CONNACK before the connection is
+        accepted). If reasons are given, the strict profile requires the packet and one of them.
         Any other packet is a failure, and so is any packet in 3.1.1.
         """
         return self._expect_end(reasons, timeout, silent_is_fine=not (self.strict and reasons))
@@ -299,10 +299,10 @@ class Client:
     def expect_refused(
         self, *codes: int, silent: bool | None = None, timeout: float | None = None
     ) -> Packet | None:
-        """CONNECT has to be refused with one of `codes` and the connection closed.
+        """Fail unless CONNECT is refused with one of `codes` and the connection is closed.
 
-        `silent`: may the broker close without CONNACK? By default in 5.0 outside the strict
-        profile, and in 3.1.1 when no codes are given (then a CONNACK is a failure).
+        `silent`: the broker may close without CONNACK. That is the default in 5.0 outside the
+        strict profile, and in 3.1.1 when no codes are given (then a CONNACK is a failure).
         """
         if silent is None:
             silent = not codes if self.version < 5 else not self.strict
@@ -334,7 +334,7 @@ class Client:
         return packet
 
     def _parting_code(self, packet: Packet) -> int | None:
-        """Return the code of a packet that may be the last one, None of any other."""
+        """Return the code of a packet that may be the last one, None for any other."""
         if isinstance(packet, Connack) and packet.code and self.connack in (None, packet):
             return packet.code
         if isinstance(packet, Disconnect):
@@ -377,11 +377,11 @@ class Client:
         timeout: float | None = None,
         **overrides: Any,
     ) -> Connack:
-        """Send CONNECT, return CONNACK, which has to have `expect_code`.
+        """Send CONNECT and return CONNACK, which must have `expect_code`.
 
-        Opens a new network connection if there is none, or if the one there is has been used (a
-        second CONNECT on one connection takes `send`). `session_expiry` (5.0) is a short way to
-        write that property; `overrides` are the further arguments of `wire.connect`.
+        Opens a new network connection if there is none or it has been used (for a second CONNECT on
+        one connection use `send`). `session_expiry` (5.0) is short for that property; `overrides`
+        are further arguments of `wire.connect`.
         """
         if not self.is_open or self.eof or self.connack is not None:
             self.open()
@@ -404,14 +404,14 @@ class Client:
         return self.expect_connack(expect_code, timeout)
 
     def expect_connack(self, code: int = 0, timeout: float | None = None) -> Connack:
-        """Return CONNACK, which has to have this code."""
+        """Return CONNACK, which must have this code."""
         self.connack = self.expect(Connack, timeout)
         if self.connack.code != code:
             self.fail(f"received {packets.describe(self.connack)}", expected=f"code 0x{code:02X}")
         return self.connack
 
     def next_id(self) -> int:
-        """Return a packet identifier this client has not used yet."""
+        """Return a packet identifier that this client has not used yet."""
         self._next_id += 1
         return self._next_id
 
@@ -461,9 +461,10 @@ class Client:
         properties: Block = (),
         wait: bool = True,
     ) -> Puback | Pubrec | Pubcomp | None:
-        """Publish; with `wait` return the last acknowledgement (the handshake is completed).
+        """Publish; with `wait` complete the handshake and return the last acknowledgement.
 
-        A PUBREC of 0x80 and above ends the handshake and is returned. QoS 0, or no `wait`: None.
+        A PUBREC of 0x80 and above ends the handshake and is returned. At QoS 0 or without `wait`
+        return None.
         """
         if qos and packet_id is None:
             packet_id = self.next_id()
@@ -522,12 +523,12 @@ class Client:
         self.send(wire.pubcomp(packet_id, reason))
 
     def ping(self) -> Pingresp:
-        """Send PINGREQ, return PINGRESP."""
+        """Send PINGREQ and return PINGRESP."""
         self.send(wire.pingreq())
         return self.expect(Pingresp)
 
     def disconnect(self, reason: int | None = None, properties: Block | None = None) -> None:
-        """Send DISCONNECT and close; on return the broker has closed the connection as well."""
+        """Send DISCONNECT and close; return when the broker has closed the connection as well."""
         if self.is_open:
             self.send(wire.disconnect(reason, properties))
             self.close()
@@ -544,7 +545,7 @@ class Client:
         self.publish(topic, qos=qos, packet_id=self._next_marker_id if qos else None)
 
     def await_marker(self, timeout: float | None = None) -> None:
-        """Set everything aside until the message of the barrier has come."""
+        """Set everything aside until the message of the barrier has arrived."""
         deadline = self._deadline(timeout)
         topic = self.connection.marker
         while self.connection.marker:

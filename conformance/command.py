@@ -1,7 +1,7 @@
 """The command line: `holdfast conformance`, or `python -m conformance`.
 
-Exit status: 0 = nothing failed, 1 = something did (or there is no broker), 2 = asked for in a wrong
-way, 130 = interrupted. Progress goes to stderr, the report to stdout or to the file named.
+Exit status: 0 if nothing failed, 1 if something failed or there is no broker, 2 for wrong usage,
+130 if interrupted. Progress goes to stderr, the report to stdout or to the given files.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
     except (SelectionError, AdapterError) as problem:
         print(f"{prog}: {problem}", file=sys.stderr)
         return EXIT_USAGE
-    for name in options.output:  # now, not after a minute of checks
+    for name in options.output:  # before a minute of checks, not after it
         if os.path.isdir(name) or not os.path.isdir(Path(name).absolute().parent):
             what = "is a directory" if os.path.isdir(name) else "no such directory"
             print(f"{prog}: --output {name}: {what}", file=sys.stderr)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "holdfast confor
     return _write(report, options, prog)
 
 
-# The form of a report by the ending of its file.
+# The format of a report by the suffix of its file.
 _ENDINGS: Final = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit"}
 
 
@@ -153,9 +153,9 @@ def _write(report: Report, options: argparse.Namespace, prog: str) -> int:
 
 @contextlib.contextmanager
 def _ended_by(number: signal.Signals) -> Iterator[None]:
-    """Let this signal end the run as Ctrl-C does: with every broker it has started."""
+    """Let this signal end the run as Ctrl-C does, so that all its brokers are ended too."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears of signals
+        yield  # only the main thread can set signal handlers
         return
     before = signal.signal(number, signal.default_int_handler)
     try:

@@ -1,8 +1,8 @@
-"""One network connection of a client: bytes out, whole and judged packets in.
+"""One network connection of a client: it sends bytes and receives whole, judged packets.
 
-Blocking, with an end to every wait. It keeps no opinion on what should come next; that is the
-client's. Every packet that arrives is parsed strictly and judged by `conformance.rules`, and what
-is wrong is booked even if the check never looks at it. Read next: `conformance.client`.
+Blocking, with a limit on every wait. Every packet that arrives is parsed strictly and judged by
+`conformance.rules`; a violation is booked even if the check never looks at the packet. Which packet
+should come next is the client's to judge. Read next: `conformance.client`.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from conformance.packets import Packet, Publish
 from conformance.record import Record
 from conformance.rules import Rules
 
-MARKER: Final = "~"  # topics of `Bench.barrier` begin with it
+MARKER: Final = "~"  # first character of the topics of `Bench.barrier`
 _RECEIVE_SIZE: Final = 1 << 16
-_CLOSE_PATIENCE_S: Final = 1.0  # for the broker's side of an orderly close
+_CLOSE_PATIENCE_S: Final = 1.0  # for the broker to close its side
 
 
 class Stream(Protocol):
-    """What a connection reads and writes: a socket, or a WebSocket in front of one."""
+    """What a connection reads and writes: a socket, or a WebSocket over one."""
 
     def sendall(self, data: bytes, /) -> None:
         """Write all of `data`."""
@@ -46,7 +46,7 @@ class Stream(Protocol):
 
 
 class Silence(Failure):
-    """Nothing came in time."""
+    """Nothing arrived in time."""
 
 
 class Connection:
@@ -59,7 +59,7 @@ class Connection:
         self.last: Packet | None = None  # the last packet that arrived
         self.last_sent: bytes | None = None
         self.eof: bool = False  # has the broker ended the connection?
-        self.marker: str = ""  # topic of a barrier that is under way
+        self.marker: str = ""  # topic of the barrier that is waited for
         self._name = name
         self._version = version
         self._record = record
@@ -75,7 +75,7 @@ class Connection:
         return self._stream is not None
 
     def send(self, data: bytes, patience: float) -> None:
-        """Write bytes as they are. A connection the broker has closed swallows them."""
+        """Write raw bytes. If the broker has closed the connection they are discarded."""
         stream = self._stream
         assert stream is not None, f"client {self._name!r} is closed: call open() or connect()"
         self.last_sent = data
@@ -92,10 +92,10 @@ class Connection:
                 f"client {self._name}: the broker does not take what is sent to it"
             ) from None
         except OSError:
-            pass  # closed by the broker: whoever waits for an answer will see the end
+            pass  # closed by the broker: the next read sees the end
 
     def drop(self) -> None:
-        """Cut it with RST: a network failure."""
+        """Reset the connection (RST), like a network failure."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
                 self._stream.setsockopt(
@@ -105,7 +105,7 @@ class Connection:
         self._discard()
 
     def close(self) -> None:
-        """Close it in good order; return when the broker has closed it too."""
+        """Close the connection; return when the broker has closed it as well."""
         if self._stream is None:
             return
         self._record.note(self._name, "closes the connection")
@@ -124,7 +124,7 @@ class Connection:
     # Reading.
 
     def arrive(self, deadline: float, *, until_marker: bool = False) -> Packet | None:
-        """Return the next packet off the wire; None at the end of the connection (or the marker).
+        """Read the next packet; return None at the end of the connection, or at the marker.
 
         Raises `Silence` at `deadline`, `Violation` if the packet is wrong.
         """
@@ -142,7 +142,7 @@ class Connection:
                 )
 
     def bytes_to_end(self, deadline: float) -> bytes:
-        """Return what comes until the end of the connection, not parsed and not judged.
+        """Return the raw bytes up to the end of the connection, without judging them.
 
         Raises `Silence` if the connection is still open at `deadline`.
         """
@@ -155,7 +155,7 @@ class Connection:
         return data
 
     def _read_some(self, timeout: float) -> bool:
-        """Read what is there into the buffer; False if nothing came in time."""
+        """Read available bytes into the buffer; return False if none arrived in time."""
         assert self._stream is not None, f"client {self._name!r} is closed"
         self._stream.settimeout(max(timeout, 0.0005))
         try:
@@ -163,7 +163,7 @@ class Connection:
         except (TimeoutError, BlockingIOError):
             return False
         except OSError:
-            data = b""  # a reset is an end as well
+            data = b""  # a reset is an end too
         if not data and not self.eof:
             self.eof = True
             self._record.note(self._name, "sees the end of the connection")
@@ -196,7 +196,7 @@ class Connection:
         return packets.parse(raw, self._version)
 
     def _is_marker(self, packet: Packet) -> bool:
-        """Swallow the marker of a barrier: ours is noted, that of another client is not for us."""
+        """Return whether this is the marker of a barrier; note it if it is our own."""
         if not isinstance(packet, Publish) or not packet.topic.startswith(MARKER):
             return False
         if packet.topic == self.marker:

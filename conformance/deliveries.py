@@ -1,8 +1,7 @@
-"""Scenes around deliveries that several checks need, for both versions of the protocol.
+"""Helpers around deliveries that several checks use, for both versions of the protocol.
 
-Who publishes, who is away, who comes back: each helper brings clients to a point of interest and
-hands back what arrived. Must never judge what only one statement says; that is the check's part.
-Read next: `conformance.check`.
+They set up publishers, offline subscribers and resumed sessions, and return what arrived. What only
+one statement requires is judged by its check, not here. Read next: `conformance.check`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +15,9 @@ from conformance.packets import Connack, Packet, Pingresp, Properties, Publish
 from conformance.rules import matches
 from conformance.scenes import answer_or_end, resume
 
-EXPIRY_S: Final = 120  # Session Expiry Interval of sessions that have to outlive their connection
+EXPIRY_S: Final = 120  # Session Expiry Interval of sessions that must outlive their connection
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
-# What a receiver gets that the publisher did not send: the broker's own business.
+# Properties of a delivery that the broker sets, not the publisher.
 BROKERS_OWN: Final = frozenset({tables.TOPIC_ALIAS, tables.SUBSCRIPTION_ID})
 
 
@@ -32,7 +31,7 @@ def announced(client: Client) -> Connack:
 
 
 def require(bench: Bench, client: Client, *, qos: int = 0, retain: bool = False) -> None:
-    """End the check as not run if the broker's CONNACK says that it lacks what is needed."""
+    """End the check as not run if CONNACK says that the broker lacks this QoS or RETAIN."""
     properties = announced(client).properties
     maximum_qos = properties.number(tables.MAXIMUM_QOS)
     if maximum_qos is not None and maximum_qos < qos:
@@ -48,22 +47,22 @@ def require_available(bench: Bench, client: Client, identifier: int) -> None:
 
 
 def receive_maximum(client: Client) -> int:
-    """Return how many QoS 1 and 2 publishes the broker lets this client have open."""
+    """Return the broker's Receive Maximum."""
     found = announced(client).properties.number(tables.RECEIVE_MAXIMUM)
     return RECEIVE_MAXIMUM_DEFAULT if found is None else found
 
 
 def packet_size_maximum(client: Client) -> int:
-    """Return the broker's Maximum Packet Size, bytes."""
+    """Return the broker's Maximum Packet Size in bytes."""
     found = announced(client).properties.number(tables.MAXIMUM_PACKET_SIZE)
     return wire.VARINT_MAX if found is None else found
 
 
 def own_broker(bench: Bench, word: str = "restart", **options: Option) -> Broker | None:
-    """Start a broker of the check's own if there is an adapter; note it if there is none.
+    """Start a broker for this check alone if there is an adapter; else add a note, return None.
 
-    For checks of which one part only needs it (`word` says what for). None: the check goes on with
-    the shared broker.
+    For checks that need it for one part only (`word` says what for). With None the check continues
+    on the shared broker.
     """
     if bench.has(word):
         return bench.start(**options)
@@ -72,7 +71,7 @@ def own_broker(bench: Bench, word: str = "restart", **options: Option) -> Broker
 
 
 def restart(broker: Broker) -> None:
-    """Stop the broker in good order and start it again on the same data."""
+    """Stop the broker with SIGTERM and start it again on the same data."""
     broker.stop()
     broker.start()
 
@@ -93,7 +92,7 @@ def subscribed(
     qos: int = 0,
     **options: Any,
 ) -> Client:
-    """Return a connected client with these subscriptions, all of them granted."""
+    """Return a connected client with these subscriptions, all granted."""
     client = bench.client(name, **options)
     suback = client.subscribe(filters, qos)
     if any(code >= 0x80 for code in suback.codes):
@@ -119,7 +118,7 @@ def persistent(
 
 
 def come_back(client: Client, **options: Any) -> Connack:
-    """Connect again to a session of `persistent`, which has to be there."""
+    """Resume a session of `persistent`; fail if it is not present."""
     return resume(client, **{**keeps_session(client.version), **options})
 
 
@@ -132,9 +131,9 @@ def deliveries(packets: Iterable[Packet]) -> list[Publish]:
 
 
 def arrived(client: Client) -> list[Publish]:
-    """Return every delivery up to the answer to a PINGREQ, nothing acknowledged.
+    """Return every delivery up to the answer to a PINGREQ; acknowledge nothing.
 
-    Other packets stay for the next `expect`.
+    Other packets are kept for the next `expect`.
     """
     packets = client.drain()
     client.inbox.extend(packet for packet in packets if not isinstance(packet, Publish))
@@ -142,13 +141,13 @@ def arrived(client: Client) -> list[Publish]:
 
 
 def settled(bench: Bench, client: Client) -> list[Publish]:
-    """Like `arrived`, after a wait that lets effects of other clients come through."""
+    """Wait for the effects of other clients, then return what `arrived` returns."""
     bench.settle()
     return arrived(client)
 
 
 def expect_payloads(bench: Bench, client: Client, wanted: Sequence[bytes]) -> list[Publish]:
-    """Return the next deliveries, acknowledged, which have these payloads in any order."""
+    """Acknowledge and return the next deliveries, with these payloads in any order."""
     left = list(wanted)
     found = []
     while left:
@@ -167,9 +166,9 @@ def expect_payloads(bench: Bench, client: Client, wanted: Sequence[bytes]) -> li
 def expect_only(
     bench: Bench, publisher: Client, subscriber: Client, wanted: Sequence[bytes]
 ) -> list[Publish]:
-    """Return the deliveries with these payloads; nothing else `publisher` sent may come.
+    """Return the deliveries with these payloads; fail if anything else from `publisher` comes.
 
-    Everything is acknowledged. The barrier behind it is at QoS 1.
+    Everything is acknowledged. A QoS 1 barrier follows.
     """
     found = expect_payloads(bench, subscriber, wanted)
     bench.barrier(publisher, subscriber)
@@ -178,7 +177,7 @@ def expect_only(
 
 
 def forwarded(properties: Properties) -> list[tuple[int, object]]:
-    """Return the properties of a delivery that are the publisher's, sorted by id, stable."""
+    """Return the publisher's properties of a delivery, stably sorted by id."""
     kept = [(key, value) for key, value in properties if key not in BROKERS_OWN]
     return sorted(kept, key=lambda item: item[0])
 
@@ -186,7 +185,7 @@ def forwarded(properties: Properties) -> list[tuple[int, object]]:
 def answers(client: Client) -> tuple[list[Packet], bool]:
     """Return what the broker sends up to its PINGRESP, and whether it kept the connection.
 
-    For packets the broker may refuse in more than one way. A DISCONNECT is part of what it sends.
+    For packets the broker may refuse in several ways. The result includes a DISCONNECT.
     """
     client.send(wire.pingreq())
     found: list[Packet] = []

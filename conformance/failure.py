@@ -1,11 +1,11 @@
-"""What a check raises: `Failure` (the broker is wrong), `NotRun` (it cannot be said)."""
+"""What a check raises: `Failure` (the broker is wrong), `NotRun` (the check cannot be made)."""
 
 
 class Failure(Exception):
-    """The broker under test did something the statement does not allow.
+    """The broker under test did something that the statement does not allow.
 
-    `packet` is the offending packet, or (`was_sent`) the packet of ours that was not answered as it
-    should; `expected` is what should have come instead.
+    `packet` is the wrong packet, or (`was_sent`) our packet that got a wrong answer or none;
+    `expected` is what should have come instead.
     """
 
     def __init__(
@@ -24,9 +24,9 @@ class Failure(Exception):
 
 
 class Violation(Failure):
-    """The broker sent something that is wrong whoever receives it.
+    """The broker sent something that is wrong in any check.
 
-    It is booked on `statements` for the whole run, besides failing the check that saw it.
+    It fails the check that saw it, and is booked on `statements` for the whole run.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The four statements of section 6, which both texts have word for word: MQTT over WebSocket.
+"""The four statements on MQTT over WebSocket (section 6), which are the same in both versions.
 
-`v311/websocket.py` and `v50/websocket.py` are their names. Every function takes a bench whose check
-has needs=("websocket",).
+`v311/websocket.py` and `v50/websocket.py` declare the checks. Every function takes a bench whose
+check has needs=("websocket",).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ FRAMINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 def open_websocket(bench: Bench, subprotocols: str | None = "mqtt") -> WebSocket:
-    """Return a WebSocket to the bench's broker, granted or refused; the caller closes it."""
+    """Return a WebSocket to the bench's broker, accepted or refused; the caller closes it."""
     broker = bench.broker
     request = upgrade_request(broker.host, broker.websocket_port, subprotocols=subprotocols)
     try:
@@ -68,7 +68,7 @@ def client_over(
 
 
 def binary_frames_only(bench: Bench) -> None:
-    """Data comes in binary frames, and any other data frame ends the connection."""
+    """The broker sends binary frames, and closes the connection on any other data frame."""
     bench.start(websocket=True)
     topic = bench.topic("t")
     client, stream = client_over(bench, "asking")
@@ -107,7 +107,7 @@ def binary_frames_only(bench: Bench) -> None:
 
 
 def borders_mean_nothing(bench: Bench) -> None:
-    """Packets are found whatever the borders of frames are."""
+    """Frames may begin and end anywhere within packets."""
     bench.start(websocket=True)
     topic = bench.topic("t")
     for what, framing in FRAMINGS.items():
@@ -143,7 +143,7 @@ def borders_mean_nothing(bench: Bench) -> None:
 
 
 def five_packets_at_once(bench: Bench, client: Client) -> None:
-    """Send five packets in one go: all are answered."""
+    """Send five packets at once; all must be answered."""
     version, topic = bench.version, bench.topic("five")
     client.send(
         wire.subscribe(51, [(topic, 1)], version=version)
@@ -166,7 +166,7 @@ def five_packets_at_once(bench: Bench, client: Client) -> None:
 
 
 def subprotocol_only_if_offered(bench: Bench) -> None:
-    """An upgrade that does not offer mqtt is refused, or gets no subprotocol, or one it offered."""
+    """Without mqtt on offer, the upgrade is refused or selects no subprotocol, or one offered."""
     bench.start(websocket=True)
     for offered in (None, "foo", "mqttv3.1", "foo, bar", "mqtt2", "MQTT", "xmqtt", "foo mqtt"):
         with bench.case(f"offered {offered!r}"):
@@ -178,7 +178,7 @@ def subprotocol_only_if_offered(bench: Bench) -> None:
 
 
 def subprotocol_is_mqtt(bench: Bench) -> None:
-    """An upgrade that offers mqtt among others is granted with mqtt and nothing else."""
+    """An upgrade that offers mqtt among others is accepted with mqtt alone."""
     bench.start(websocket=True)
     for offered in ("mqtt", "foo, mqtt", "mqtt, foo", "foo,mqtt,bar"):
         with bench.case(f"offered {offered!r}"):

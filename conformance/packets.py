@@ -1,9 +1,9 @@
 """A strict parser of what a broker may send.
 
-`parse` takes one whole packet and returns what it says, or raises `Violation` with the statements
-it breaks. What only makes sense with the rest of the connection (first packet, aliases, limits the
-client announced) is judged by `conformance.rules`. A fault no numbered statement forbids is booked
-on X-00, our own "what a broker sends can be parsed".
+`parse` returns the fields of one whole packet, or raises `Violation` with the statements it breaks.
+What depends on the rest of the connection (first packet, aliases, limits the client announced) is
+judged by `conformance.rules`. A fault that no numbered statement forbids is booked on X-00, our own
+"what a broker sends can be parsed".
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ class Connack:
 
 @dataclasses.dataclass(frozen=True)
 class Publish:
-    """PUBLISH; `topic` has aliases resolved, `wire_topic` is what was written."""
+    """PUBLISH; `topic` has the alias resolved, `wire_topic` is the topic in the packet."""
 
     raw: bytes
     topic: str
@@ -222,9 +222,9 @@ _BOOLEANS: Final = frozenset(
 
 
 def header(data: bytes, version: int) -> tuple[int, int] | None:
-    """Return (size of the fixed header, Remaining Length) of what `data` begins with.
+    """Return (size of the fixed header, Remaining Length) of the first packet in `data`.
 
-    None if more bytes are needed. Raises `Violation` for a length no packet can have.
+    None if more bytes are needed. Raises `Violation` for an invalid length.
     """
     number = 0
     for index in range(1, 5):
@@ -244,7 +244,7 @@ def header(data: bytes, version: int) -> tuple[int, int] | None:
 
 
 class _Reader:
-    """Takes one packet apart from front to back; every fault is a `Violation`."""
+    """Reads the fields of one packet in order; every fault raises `Violation`."""
 
     def __init__(self, raw: bytes, version: int, start: int) -> None:
         self.raw = raw
@@ -296,7 +296,7 @@ class _Reader:
             self.fail(UNPARSABLE, f"{self.left} bytes are left over at the end of the packet")
 
     def properties(self, kind: int) -> Properties:
-        """Read a property block: its ids must be allowed for `kind`, and single ones be single."""
+        """Read a property block; `kind` must allow its ids, and only some may be repeated."""
         if self.version < 5:
             return Properties()
         length = self.varint("Property Length", "MQTT-2.2.2-1")
@@ -365,14 +365,14 @@ _STRING_STATEMENTS: Final = {
 }
 
 
-# The reason codes of 5.0 that say what the return codes of 3.1.1 say.
+# Return codes of 3.1.1 -> reason codes of 5.0.
 _RETURN_CODES: Final = {1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
 
 
 def parse_foreign_connack(raw: bytes) -> Connack | None:
-    """Return a refusal in the form of 3.1.1, its code translated to 5.0; None if it is not one.
+    """Return a 3.1.1 refusal with its code translated to 5.0; None if it is not one.
 
-    A broker that does not know the version a client asked for may answer in the form it knows.
+    A broker that does not support the client's version may answer in the format of 3.1.1.
     """
     if raw[:3] == b"\x20\x02\x00" and raw[3:] and raw[3] in _RETURN_CODES:
         return Connack(raw, False, _RETURN_CODES[raw[3]], Properties())
@@ -380,7 +380,7 @@ def parse_foreign_connack(raw: bytes) -> Connack | None:
 
 
 def parse(raw: bytes, version: int) -> Packet:
-    """Return what one whole packet from a broker says; raises `Violation`."""
+    """Return the parsed form of one whole packet from a broker; raises `Violation`."""
     kind = raw[0] >> 4
     found = header(raw, version)
     assert found is not None
@@ -507,7 +507,7 @@ def _disconnect_or_auth(reader: _Reader, kind: int) -> Disconnect | Auth:
 
 
 def describe(packet: Packet) -> str:
-    """Return one line a person can read: `PUBACK id 7, 0x10 No matching subscribers`."""
+    """Return a readable line: `PUBACK id 7, 0x10 No matching subscribers`."""
     name = type(packet).__name__.upper()
     parts: list[str] = []
     if isinstance(packet, Connack):

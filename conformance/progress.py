@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: one line that changes on a terminal, a few lines elsewhere."""
+"""Show the progress of a run on stderr: a line that changes on a terminal, else a few lines."""
 
 import time
 from collections import Counter
@@ -6,7 +6,7 @@ from typing import Final, TextIO
 
 from conformance.results import Result
 
-PERIOD_S: Final = 10.0  # between lines where they cannot be overwritten
+PERIOD_S: Final = 10.0  # between lines, if stderr is not a terminal
 
 
 class Printer:
@@ -22,12 +22,12 @@ class Printer:
         self._began_s = self._said_s
 
     def begin(self, total: int) -> None:
-        """So many checks are going to be run."""
+        """Note that `total` checks will run."""
         self._total = total
         self._show()
 
     def done(self, result: Result) -> None:
-        """One more has a result."""
+        """Note one more result."""
         self._counts[result.outcome] += 1
         if result.is_bad:
             reason = result.reason.strip().splitlines()
@@ -36,7 +36,7 @@ class Printer:
         self._show()
 
     def say(self, text: str) -> None:
-        """Write a line of its own."""
+        """Write a separate line."""
         if not self._quiet:
             self._stream.write("\r\x1b[K" * self._is_terminal + text + "\n")
             self._stream.flush()

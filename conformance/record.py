@@ -1,8 +1,7 @@
-"""What happened during one check, and what is booked for the whole run.
+"""What happened during one check, and the violations of the whole run.
 
-`Ledger` is shared by all threads of a run: faults that are wrong whoever receives them, by the
-statement they break. `Record` belongs to one check: the last packets of all its connections, notes,
-and what has to be cleaned up.
+`Ledger` is shared by all threads of a run: violations by the statement they break. `Record` belongs
+to one check: the last packets of all its connections, notes, and what must be cleaned up.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from typing import Final
 
 from conformance.failure import Violation
 
-LINES_MAX: Final = 30  # of the exchange kept per check: enough to read what led to a failure
+LINES_MAX: Final = 30  # of the exchange kept per check: enough to understand a failure
 HEX_MAX: Final = 96  # bytes of a packet shown
 
 
@@ -28,7 +27,7 @@ class Line:
     data: bytes = b""
 
     def hex(self) -> str:
-        """Return the packet in hex, cut if it is long."""
+        """Return the packet in hex, shortened if it is long."""
         cut = self.data[:HEX_MAX].hex(" ")
         return cut + f" … ({len(self.data)} bytes)" * (len(self.data) > HEX_MAX)
 
@@ -39,7 +38,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Booking:
-    """One fault seen during the run; `check` is the one that happened to see it, in `lines`."""
+    """A violation seen during the run, by `check`, whose exchange is in `lines`."""
 
     version: int
     statement: str
@@ -51,19 +50,19 @@ class Booking:
 
 
 class Ledger:
-    """The faults of a run, by statement. Safe to use from several threads."""
+    """The violations of a run by statement. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._bookings: list[Booking] = []
 
     def book(self, booking: Booking) -> None:
-        """Add a fault."""
+        """Add a violation."""
         with self._lock:
             self._bookings.append(booking)
 
     def bookings(self) -> list[Booking]:
-        """Return every fault so far, sorted: the order of threads must not show."""
+        """Return every violation so far, sorted so that the order of threads does not matter."""
         with self._lock:
             return sorted(
                 self._bookings, key=lambda b: (b.version, b.statement, b.check, b.message)
@@ -84,7 +83,7 @@ class Record:
         self._is_frozen = False
 
     def freeze(self) -> None:
-        """The check is over: what comes now is only cleaning up."""
+        """Stop recording: the check is over, what follows is cleaning up."""
         self._is_frozen = True
 
     def _add(self, client: str, arrow: str, text: str, data: bytes = b"") -> None:
@@ -93,23 +92,23 @@ class Record:
         self.lines.append(Line(time.monotonic() - self._began, client, arrow, text, data))
 
     def sent(self, client: str, data: bytes, text: str) -> None:
-        """A client has sent this packet."""
+        """Record a packet that a client has sent."""
         self._add(client, "->", text, data)
 
     def received(self, client: str, data: bytes, text: str) -> None:
-        """A client has received this packet."""
+        """Record a packet that a client has received."""
         self._add(client, "<-", text, data)
 
     def note(self, client: str, text: str) -> None:
-        """Something else happened."""
+        """Record another event."""
         self._add(client, "--", text)
 
     def retained(self, topic: str) -> None:
-        """A retained message is left here, or may be: it has to be removed after the check."""
+        """Remember a topic that may have a retained message, to remove it after the check."""
         self.retained_topics.add(topic)
 
     def violation(self, client: str, violation: Violation) -> None:
-        """Book a fault on every statement it breaks."""
+        """Book a violation on every statement it breaks."""
         self._add(client, "<-", violation.message, violation.packet or b"")
         for statement in violation.statements:
             self._ledger.book(

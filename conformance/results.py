@@ -1,4 +1,4 @@
-"""What comes out of a run: one result per statement, and their sum."""
+"""The results of a run: one per statement, and the summary."""
 
 import dataclasses
 from collections import Counter
@@ -15,10 +15,10 @@ BAD: Final = frozenset({"fail", "error"})
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What is known of one statement.
+    """The result of one statement.
 
-    `reason` says why it failed or was not run; `packet` is the offending packet of the broker, or
-    (`was_sent`) the one of ours it did not answer as it should; `decoded` is what the packet says,
+    `reason` says why it failed or was not run. `packet` is the broker's wrong packet, or
+    (`was_sent`) our packet that got a wrong answer or none. `decoded` is the packet in words,
     `expected` what should have come.
     """
 
@@ -37,13 +37,13 @@ class Result:
 
     @property
     def is_bad(self) -> bool:
-        """Does it make the run fail?"""
+        """Return whether it makes the run fail."""
         return self.outcome in BAD
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A whole run."""
+    """The results of a whole run."""
 
     broker: str  # name and version, or the address
     adapter: str
@@ -53,7 +53,7 @@ class Report:
     date: str
     seconds: float
     results: tuple[Result, ...]
-    problems: tuple[str, ...] = ()  # of the suite itself: modules that could not be imported
+    problems: tuple[str, ...] = ()  # of the suite: modules that could not be imported
 
     def counts(self, version: int | None = None) -> Counter[str]:
         """Return how many statements had each outcome."""
@@ -61,11 +61,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing failed, else 1."""
+        """Return 0 if nothing failed, else 1."""
         return int(bool(self.problems) or any(result.is_bad for result in self.results))
 
     def summary(self) -> str:
-        """Return the one line that sums it up."""
+        """Return the summary line."""
         parts = []
         for version in self.versions:
             counts = self.counts(version)

@@ -1,9 +1,9 @@
-"""What holds on every connection of every check: the rules that need more than one packet.
+"""Rules for every connection that depend on more than one packet.
 
-One `Rules` watches one connection, in both directions. It is told what the client sent, so that it
-knows what the client announced (limits, filters, method) and which ids are open, and judges every
-packet that arrives. Must never be the reason for a false alarm: where the client's own bytes could
-not be understood, the rules that depend on them are off for the connection.
+One `Rules` watches both directions of one connection. From what the client sends it learns the
+announced limits, filters and method and the open packet ids, and it judges every packet that
+arrives. It must not give false alarms: once it cannot parse the client's own bytes, the rules that
+depend on them are off for this connection.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from conformance.packets import (
 )
 from conformance.sent import Sent, Splitter
 
-# A packet beyond the client's Maximum Packet Size also breaks these, by the property that is in it.
+# A packet above the client's Maximum Packet Size also breaks these, if it has the property.
 _TOO_LARGE: Final = {
     Connack: ("MQTT-3.2.2-19", "MQTT-3.2.2-20"),
     Puback: ("MQTT-3.4.2-2", "MQTT-3.4.2-3"),
@@ -44,7 +44,7 @@ _SHARE: Final = "$share/"
 
 
 class Rules:
-    """Watches one connection; `version` is the one its CONNECT will ask for."""
+    """Watches one connection; `version` is the one of its CONNECT."""
 
     def __init__(self, version: int) -> None:
         self.version: int = version
@@ -68,7 +68,7 @@ class Rules:
         self._method: str | None = None
 
     def sent(self, data: bytes) -> list[Sent]:
-        """Take note of bytes the client has sent; return the packets they completed."""
+        """Note bytes that the client has sent; return the packets they completed."""
         packets = self._splitter.feed(data)
         for packet in packets:
             self._note(packet)
@@ -108,7 +108,7 @@ class Rules:
 
     @property
     def _understood(self) -> bool:
-        """Is everything the client sent known? If not, say nothing that depends on it."""
+        """Return whether everything the client sent was parsed; else skip rules that need it."""
         return not self._splitter.is_lost
 
     def received(self, packet: Packet) -> Packet:
@@ -130,7 +130,7 @@ class Rules:
         return packet
 
     def _check_owed(self, packet: Puback | Pubrec | Pubcomp | Pingresp) -> None:
-        """An answer needs a question of its kind and id that has not been answered yet."""
+        """Raise `Violation` unless the client sent a request that this packet answers."""
         packet_id = 0 if isinstance(packet, Pingresp) else packet.packet_id
         key = (packet.raw[0] >> 4, packet_id)
         self._owed[key] -= 1
@@ -302,12 +302,12 @@ class Rules:
 
 
 def _is_unread(packet: Packet) -> bool:
-    """Is it the refusal of a CONNECT that the broker need not have read to its limits?"""
+    """Return whether it refuses a CONNECT whose limits the broker need not have read."""
     return isinstance(packet, Connack) and packet.code in (0x81, 0x82, 0x84)
 
 
 def _plain(topic_filter: str) -> str:
-    """Return the filter without `$share/NAME/`; a 3.1.1 broker may know it as an extension."""
+    """Return the filter without `$share/NAME/`, an extension that 3.1.1 brokers may have."""
     if topic_filter.startswith(_SHARE):
         parts = topic_filter.split("/", 2)
         if len(parts) == 3:
@@ -316,7 +316,7 @@ def _plain(topic_filter: str) -> str:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Tell whether `topic` matches `topic_filter`."""
+    """Return whether `topic` matches `topic_filter`."""
     if topic.startswith("$") and topic_filter[:1] in ("#", "+"):
         return False
     levels = topic.split("/")

@@ -1,9 +1,9 @@
-"""Runs checks: which, where, how many at a time, and what comes out.
+"""Run checks and collect their results.
 
-Ordinary checks share one broker per version and run in a pool of threads; `alone` checks run one
-after the other on a second broker (or, against a bare address, after all others); checks with
-`needs` get brokers from the adapter, a few at a time. Must never report as passed what was not run,
-and must end every process and thread it started.
+Ordinary checks share one broker per version and run in a pool of threads. `alone` checks run one
+after the other on a second broker (against a bare address: after all others). Checks with `needs`
+get brokers from the adapter, a few at a time. A check that was not run must never be reported as
+passed, and every process and thread started here must be ended.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from conformance.selection import Test
 from conformance.sent import Splitter
 from conformance.statements import VERSION_NAMES, Statement, load
 
-THREADS: Final = 12  # ordinary checks mostly wait
+THREADS: Final = 12  # ordinary checks mostly wait for the broker
 NEEDS_THREADS: Final = 4  # each may have a broker process of its own
-CRASHES_MAX: Final = 10  # a broker that dies more often is not started again
+CRASHES_MAX: Final = 10  # after that many a broker is not started again
 _FOLDERS: Final = {4: "conformance.v311", 5: "conformance.v50"}
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -44,21 +44,21 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Who wants to know how far the run is; called from one thread at a time."""
+    """What is told of the progress of a run; called from one thread at a time."""
 
     def begin(self, total: int) -> None:
-        """So many checks are going to be run."""
+        """Note that `total` checks will run."""
 
     def done(self, result: Result) -> None:
-        """One more has a result."""
+        """Note one more result."""
 
     def say(self, text: str) -> None:
-        """Something happened to the run itself."""
+        """Report an event of the run itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run. Without `adapter` the broker is the one at `host` and `port`."""
+    """What to run. Without `adapter` the broker is at `host` and `port`."""
 
     versions: tuple[int, ...]
     select: Test
@@ -71,7 +71,7 @@ class Plan:
 
 
 def discover(versions: Sequence[int]) -> list[str]:
-    """Import every module of checks of these versions; return what is wrong with some of them."""
+    """Import every module of checks of these versions; return the errors."""
     problems = []
     for version in versions:
         package = importlib.import_module(_FOLDERS[version])
@@ -85,9 +85,9 @@ def discover(versions: Sequence[int]) -> list[str]:
 
 
 def run(plan: Plan, progress: Progress) -> list[Result]:
-    """Run what the plan says and return one result per statement, in the order of the texts.
+    """Run the plan and return one result per statement, in the order of the specification.
 
-    `discover` has to come first. Raises `AdapterError` if there is no broker to talk to.
+    Call `discover` first. Raises `AdapterError` if there is no broker to talk to.
     """
     with contextlib.ExitStack() as stack:
         return _Session(plan, progress, stack).run()
@@ -102,7 +102,7 @@ class _Session:
         self._ledger = Ledger()
         self._lock = threading.Lock()
         self._results: dict[tuple[int, str], Result] = {}
-        self._suspects: list[Check] = []  # ran on a broker that died: to be repeated one by one
+        self._suspects: list[Check] = []  # ran on a broker that died; repeated one by one
         self._stop = threading.Event()
         self._token = _base36(int.from_bytes(os.urandom(4), "big"), 4)
         self._brokers: Brokers | None = None
@@ -134,7 +134,7 @@ class _Session:
         return self._collect(statements)
 
     def _sift(self, checks: list[Check]) -> list[Check]:
-        """Sort out what cannot be run here, with its reason."""
+        """Return the checks that can run here; give the others a result with the reason."""
         kept = []
         for check in checks:
             if check.strict_only and not self._plan.strict:
@@ -160,7 +160,7 @@ class _Session:
         return Broker("broker", self._plan.host, self._plan.port)
 
     def _probe(self, checks: list[Check]) -> list[Check]:
-        """Fail all checks of a version whose plain CONNECT is not answered; they need no trying."""
+        """Fail all checks of a version, without running them, if a plain CONNECT gets no answer."""
         for version, broker in self._shared.items():
             try:
                 problem = self._problem(version, broker)
@@ -201,7 +201,7 @@ class _Session:
     # Running.
 
     def _run_all(self, checks: list[Check]) -> None:
-        checks = sorted(checks, key=lambda c: -c.seconds)  # stable: else in the order of the text
+        checks = sorted(checks, key=lambda c: -c.seconds)  # stable: else as in the text
         ordinary = [c for c in checks if not c.alone and not c.needs]
         alone = [c for c in checks if c.alone and not c.needs]
         needy = [c for c in checks if c.needs]
@@ -228,12 +228,12 @@ class _Session:
         self._finish(check, result)
 
     def _has_died(self, broker: Broker, starts: int) -> bool:
-        """Tell whether the broker died since `starts`; start it again if nobody has yet."""
+        """Return whether the broker died since `starts`; start it again if nobody else has."""
         with self._lock:
             if broker.starts != starts or not broker.has_died():
                 return broker.starts != starts
             if self._stop.is_set():
-                return False  # it was ended with the run
+                return False  # it was ended because the run ends
             self._crashes += 1
             self._last_exit = f"exit code {broker.exit_code}"
             self._progress.say(f"{broker.name} ended ({self._last_exit}); starting it again")
@@ -243,12 +243,12 @@ class _Session:
             return True
 
     def _repeat_suspects(self) -> None:
-        """Run the checks that were under way when a broker died, to find which one did it."""
+        """Run the checks again that were running when a broker died, to find the cause."""
         for check in sorted(self._suspects, key=lambda c: c.key):
             self._run_one(check, self._shared[check.version])
 
     def _run_one(self, check: Check, broker: Broker) -> None:
-        """Run a check while no other one uses the broker."""
+        """Run a check while no other check uses the broker."""
         starts = broker.starts
         result = self._run_with_brokers(check, broker)
         if self._has_died(broker, starts):
@@ -270,7 +270,7 @@ class _Session:
         self._finish(check, self._run_with_brokers(check, None))
 
     def _run_with_brokers(self, check: Check, shared: Broker | None) -> Result:
-        """Run a check and take back the brokers it asked for."""
+        """Run a check and take back the brokers it used."""
         if self._brokers is None:
             return self._attempt(check, shared, None)
         with _Lender(self._brokers, check) as lender:
@@ -282,7 +282,7 @@ class _Session:
         shared: Broker | None,
         start: Callable[[Options], Broker] | None,
     ) -> Result:
-        """Run one check and say what came out; nothing it raises gets past here."""
+        """Run one check and return its result, whatever it raises."""
         record = Record(self._ledger, version=check.version, check=check.statement)
         bench = Bench(
             check,
@@ -326,7 +326,7 @@ class _Session:
         )
 
     def _unique(self, check: Check) -> str:
-        """Return a prefix of 8 characters that is this check's in this run."""
+        """Return a prefix of 8 characters, unique for this check and run."""
         number = [s.id for s in load(check.version)].index(check.statement)
         return f"{self._token}{check.version}{_base36(number, 3)}"
 
@@ -361,7 +361,7 @@ class _Session:
 
 
 class _Lender:
-    """Gives one check the brokers it asks for, and takes them back."""
+    """Lends brokers to one check and takes them back."""
 
     def __init__(self, brokers: Brokers, check: Check) -> None:
         self._brokers = brokers
@@ -389,7 +389,7 @@ class _Lender:
 
 
 class _Workers:
-    """Groups of threads that work through lists; an error of ours in one ends all of them."""
+    """Groups of threads that work through lists of jobs; a bug in one thread ends all."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -397,7 +397,7 @@ class _Workers:
         self._problems: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def add(self, count: int, jobs: Sequence[T], work: Callable[[T], None]) -> None:
-        """Work through `jobs`, in their order, with up to `count` threads."""
+        """Work through `jobs` in order with up to `count` threads."""
         waiting = iter(jobs)
         lock = threading.Lock()
 
@@ -419,10 +419,10 @@ class _Workers:
             self._threads.append(thread)
 
     def finish(self) -> None:
-        """Return when all is done; raise the first error."""
+        """Return when all jobs are done; raise the first error."""
         for thread in self._threads:
             while thread.is_alive():
-                thread.join(0.2)  # in slices: Ctrl-C has to get through
+                thread.join(0.2)  # with a timeout, so that Ctrl-C works
         if not self._problems.empty():
             raise self._problems.get()
 
@@ -445,7 +445,7 @@ def _where(check: Check) -> str:
 
 
 def searchable(statement: Statement) -> str:
-    """Return the text of a statement that a selection is applied to."""
+    """Return the text of a statement that `-k` is matched with."""
     check = REGISTRY.get(statement.key)
     return statement.id + (f" {check.module} {' '.join(sorted(check.needs))}" if check else "")
 

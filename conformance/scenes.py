@@ -1,6 +1,6 @@
-"""Scenes that several checks play: they use the bench and its clients, and judge like a check.
+"""Steps that several checks share; they raise `Failure` and `NotRun` as a check does.
 
-Everything here is for both versions unless its name or docstring says otherwise.
+They are for both versions unless the name or docstring says otherwise.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from conformance.client import Client, Silence
 from conformance.failure import Failure, NotRun
 from conformance.packets import Connack, Disconnect, Packet, Puback, Publish, Suback
 
-# One name for all checks that need a refused filter: their brokers have equal options.
+# One name for all checks that need a refused filter, so that they can share a broker.
 DENIED_FILTER: Final = "denied/filter"
 
 # Subscription options of 5.0, to be added to the QoS.
@@ -25,9 +25,9 @@ RETAIN_NEVER: Final = 0x20
 def expect_each_closes(
     bench: Bench, packets: Iterable[tuple[str, bytes]], *reasons: int, name: str = "bad"
 ) -> None:
-    """Send each (what, bytes) on a connection of its own: the broker has to close every one.
+    """Send each (what, bytes) on a new connection; fail unless the broker closes every one.
 
-    In 5.0 with one of `reasons`, as `Client.expect_close` has it; nothing else may be answered.
+    In 5.0 with one of `reasons`, see `Client.expect_close`; any other answer is a failure.
     """
     for what, data in packets:
         with bench.case(what):
@@ -38,12 +38,12 @@ def expect_each_closes(
 
 
 def answer_or_end(client: Client) -> Packet | None:
-    """Return the next packet of any kind, None if the broker closed the connection instead."""
+    """Return the next packet of any kind, None if the broker closes the connection."""
     return None if client.peek() is None else client.receive()
 
 
 def answer_within(client: Client, seconds: float) -> Packet | None:
-    """Return the next packet of any kind, None if the broker closes or says nothing in time."""
+    """Return the next packet of any kind, None if the broker closes or nothing comes in time."""
     try:
         return client.peek(seconds)
     except Silence:
@@ -51,7 +51,7 @@ def answer_within(client: Client, seconds: float) -> Packet | None:
 
 
 def resume(client: Client, **options: Any) -> Connack:
-    """Cut the connection if there is one, connect to the same session, which has to be there."""
+    """Drop the connection if it is open and resume the session, which must be present."""
     client.drop()
     connack = client.connect(clean=False, **options)
     if not connack.session_present:
@@ -60,10 +60,10 @@ def resume(client: Client, **options: Any) -> Connack:
 
 
 def with_denied_filter(bench: Bench) -> str | None:
-    """Move the check to a broker that refuses one filter, and return the filter.
+    """Switch the check to a broker that refuses one filter, and return the filter.
 
-    For checks with wants=("configure",). None, and a note, if such a broker cannot be had: the
-    check then goes on without it.
+    For checks with wants=("configure",). If there is no such broker, add a note and return None;
+    the check continues without it.
     """
     try:
         bench.start(deny_subscribe=[DENIED_FILTER])
@@ -79,12 +79,12 @@ def payloads(deliveries: Iterable[Publish]) -> list[str]:
 
 
 def pending(client: Client) -> list[Publish]:
-    """Return the deliveries that have come and nobody has looked at, nothing acknowledged."""
+    """Return the deliveries that were set aside; acknowledge nothing."""
     return [packet for packet in client.drain() if isinstance(packet, Publish)]
 
 
 def publish_all(publisher: Client, topic: str, texts: Iterable[str]) -> None:
-    """Publish each text at QoS 1 without waiting in between, within the Receive Maximum."""
+    """Publish each text at QoS 1, with as many in flight as the Receive Maximum allows."""
     assert publisher.connack is not None
     window = publisher.connack.properties.number(tables.RECEIVE_MAXIMUM) or 65_535
     waiting = 0
@@ -99,13 +99,13 @@ def publish_all(publisher: Client, topic: str, texts: Iterable[str]) -> None:
 
 
 def has_shared_subscriptions(client: Client) -> bool:
-    """Say whether the broker of this client knows shared subscriptions (5.0)."""
+    """Return whether the broker supports shared subscriptions (5.0)."""
     assert client.connack is not None
     return client.connack.properties.number(tables.SHARED_AVAILABLE) != 0
 
 
 def subscription_id(client: Client, number: int) -> list[wire.Property]:
-    """Return the property for SUBSCRIBE, or nothing where the broker says it has none (5.0)."""
+    """Return the property for SUBSCRIBE, or nothing if the broker does not support it (5.0)."""
     assert client.connack is not None
     if client.connack.properties.number(tables.SUBSCRIPTION_ID_AVAILABLE) == 0:
         return []
@@ -113,10 +113,10 @@ def subscription_id(client: Client, number: int) -> list[wire.Property]:
 
 
 def expect_filter_refused(client: Client, topic_filter: str, options: int = 0) -> bool:
-    """A SUBSCRIBE to this filter may not be granted (5.0); say whether the connection is open.
+    """Fail if a SUBSCRIBE to this filter is granted (5.0); return whether the connection is open.
 
-    The broker may refuse it in SUBACK or end the connection; the strict profile wants to be told
-    which of the reasons there are for a filter it is.
+    The broker may refuse it in SUBACK or close the connection; the strict profile requires one of
+    the reason codes for a wrong filter.
     """
     packet_id = client.next_id()
     client.send(wire.subscribe(packet_id, [(topic_filter, options)], version=5))
@@ -138,10 +138,10 @@ def expect_filter_refused(client: Client, topic_filter: str, options: int = 0) -
 
 
 def connect_with_small_packets(bench: Bench, name: str, limit: int) -> tuple[Client, int]:
-    """Connect with a Maximum Packet Size of `limit` bytes, or the least the broker can do with.
+    """Connect with the smallest Maximum Packet Size from `limit` bytes up that works.
 
-    A broker whose CONNACK does not fit closes the connection, as 5.0 tells it to; then the limit
-    is raised by ten bytes. Returns the client and the limit in force.
+    A broker whose CONNACK is larger closes the connection, as 5.0 requires; then the limit is
+    raised by ten bytes. Returns the client and the limit in force.
     """
     for size in range(limit, limit + 200, 10):
         client = bench.client(name, connect=False)

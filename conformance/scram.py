@@ -1,7 +1,7 @@
 """The client's side of SCRAM-SHA-256 (RFC 5802, RFC 7677), for enhanced authentication.
 
-It knows nothing of MQTT: the checks carry its messages in Authentication Data (property 0x16).
-Names and passwords are taken as they are; the checks use ASCII, so no SASLprep is needed here.
+The checks send its messages in Authentication Data (property 0x16). Names and passwords are not
+normalized: the checks use ASCII, so SASLprep is not needed.
 """
 
 import base64
@@ -12,20 +12,20 @@ from typing import Final
 from conformance.failure import Failure
 
 METHOD: Final = "SCRAM-SHA-256"
-"""What goes into the Authentication Method (property 0x15)."""
+"""The Authentication Method (property 0x15)."""
 
 ITERATIONS_MAX: Final = 1_000_000
-"""More rounds than this are refused: a check should fail rather than compute for minutes."""
+"""More rounds are refused, so that a check fails instead of computing for minutes."""
 
 
 class ScramError(Failure):
-    """The server's message is not what RFC 5802 lets it send."""
+    """The server's message breaks RFC 5802."""
 
 
 class ScramClient:
     """One exchange: `first()`, then `final(server_first)`, then `verify(server_final)`.
 
-    The nonce is fixed unless given, so that a failing check can be replayed byte for byte.
+    The default nonce is fixed, so that a failing check can be replayed byte for byte.
     """
 
     def __init__(self, user: str, password: str, *, nonce: str = "rOprNGfwEbeRWgbNEkqO") -> None:
@@ -35,7 +35,7 @@ class ScramClient:
         self._server_signature = b""
 
     def first(self) -> bytes:
-        """Return the client-first message: no channel binding, the user and our nonce."""
+        """Return the client-first message with user and nonce, without channel binding."""
         return b"n,," + self._first_bare()
 
     def final(self, server_first: bytes) -> bytes:
@@ -61,7 +61,7 @@ class ScramClient:
         return without_proof + b",p=" + base64.b64encode(proof)
 
     def verify(self, server_final: bytes) -> None:
-        """Raise ScramError unless `server_final` proves that the server knows the password too."""
+        """Raise ScramError unless `server_final` proves that the server knows the password."""
         expected = b"v=" + base64.b64encode(self._server_signature)
         if not self._server_signature or server_final.split(b",")[0] != expected:
             raise ScramError(f"server-final message {server_final!r}, expected {expected!r}")
@@ -72,7 +72,7 @@ class ScramClient:
 
 
 def parse(message: bytes) -> dict[str, str]:
-    """Split a SCRAM message into its attributes; ScramError if it does not have that form."""
+    """Split a SCRAM message into its attributes; ScramError if it is malformed."""
     fields = {}
     try:
         text = message.decode()

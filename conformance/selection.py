@@ -1,4 +1,4 @@
-"""`-k EXPR`: words joined by `and`, `or`, `not` and brackets; a word matches as part of a name."""
+"""The expressions of `-k`: words joined by `and`, `or`, `not` and brackets."""
 
 import re
 from collections.abc import Callable
@@ -9,14 +9,14 @@ _TOKEN: Final = re.compile(r"\s*([()]|[^\s()]+)")
 
 
 class SelectionError(Exception):
-    """The expression cannot be understood; one line for the person at the command."""
+    """The expression is malformed; the message is one line for the user."""
 
 
 def compile_expression(text: str) -> Test:
-    """Return the test of a name that `text` stands for; an empty text takes everything.
+    """Return the test of a name that `text` describes; an empty text selects everything.
 
-    Dots, dashes and underscores are the same: `3.1.2-24`, `3_1_2_24` and `mqtt-3.1.2` all work. A
-    word that begins with a digit is the beginning of a statement's number; any other word may be
+    Dots, dashes and underscores are equal: `3.1.2-24`, `3_1_2_24` and `mqtt-3.1.2` all work. A word
+    that begins with a digit must be the beginning of a statement's number; any other word may be
     anywhere in the name. Raises `SelectionError`.
     """
     tokens = _TOKEN.findall(text)
@@ -63,7 +63,7 @@ def _one(tokens: list[str], text: str) -> tuple[Test, list[str]]:
     if word == ")" or word.lower() in ("and", "or"):
         raise SelectionError(f"-k {text!r}: {word!r} has nothing before it")
     wanted = _plain(word)
-    if wanted[0].isdigit():  # the beginning of a number, level by level: 3.1 is not 3.10
+    if wanted[0].isdigit():  # compared level by level: 3.1 does not match 3.10
         number = re.compile(rf"\bmqtt_{re.escape(wanted)}(_|\b)")
         return lambda name: bool(number.search(name)), rest
     return lambda name: wanted in name, rest

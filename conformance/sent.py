@@ -1,7 +1,7 @@
-"""A loose reader of what the client sends: enough to know what it announced and to show it.
+"""A tolerant parser of what the client sends, to know what it announced and to show it.
 
-It must never raise: checks send garbage on purpose. What cannot be understood sets `is_lost`, and
-`conformance.rules` then keeps quiet about everything that depends on the client's own packets.
+It must never raise, as checks send invalid bytes on purpose. Bytes it cannot parse set `is_lost`;
+then `conformance.rules` skips every rule that depends on the client's own packets.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _NONE: Final = Properties()
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """One packet of the client; fields are empty if it could not be understood."""
+    """One packet of the client; fields that could not be parsed are empty."""
 
     kind: int
     raw: bytes
@@ -28,15 +28,15 @@ class Sent:
     properties: Properties = _NONE
     summary: str = ""
     level: int | None = None  # of CONNECT
-    retained_topic: str | None = None  # where this PUBLISH, or the will, leaves a message
+    retained_topic: str | None = None  # topic of a retained PUBLISH or will
 
     def describe(self) -> str:
-        """Return one line a person can read."""
+        """Return a readable line."""
         return f"{tables.PACKET_NAMES[self.kind]} {self.summary}".strip()
 
 
 class _Lost(Exception):
-    """These bytes are not what the version says they should be."""
+    """The bytes are not valid in this version."""
 
 
 class _Reader:
@@ -101,7 +101,7 @@ class _Reader:
 
 
 class Splitter:
-    """Cuts the client's byte stream into packets."""
+    """Splits the client's byte stream into packets."""
 
     def __init__(self, version: int) -> None:
         self.is_lost: bool = False
@@ -109,7 +109,7 @@ class Splitter:
         self._pending = b""
 
     def feed(self, data: bytes) -> list[Sent]:
-        """Take bytes in any pieces; return the packets they completed."""
+        """Take bytes in pieces of any size; return the packets they completed."""
         self._pending += data
         packets = []
         while (size := self._size()) is not None:
@@ -124,7 +124,7 @@ class Splitter:
         return packets
 
     def _size(self) -> int | None:
-        """Return the size of the packet `_pending` begins with, None if it is not complete."""
+        """Return the size of the first packet in `_pending`, None if it is not complete."""
         if len(self._pending) < 2:
             return None
         try:
@@ -171,7 +171,7 @@ def _read_connect(raw: bytes, reader: _Reader, version: int) -> Sent:
     summary = f"{name} {level}, id {client_id!r}, flags 0x{flags:02X}, keep alive {keep_alive} s"
     summary += _show(properties)
     will_topic = None
-    if flags & 0x24 == 0x24:  # a will, and retained
+    if flags & 0x24 == 0x24:  # a retained will
         if version >= 5:
             reader.properties()
         will_topic = reader.text()

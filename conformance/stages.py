@@ -1,8 +1,8 @@
-"""Connections at the point where a given packet type is the right one to send (MQTT 5.0).
+"""Connections in a state where a given packet type is valid (MQTT 5.0).
 
-A packet that is wrong in one place only has to be right in all others: a PUBACK answers a delivery
-that is open, a PUBREL follows a PUBREC. `Stage` sets that up and builds the packet with the flags
-and properties a check asks for; `expect_unfit` sends it and wants the connection closed.
+To test a single fault, all else must be right: a PUBACK answers an open delivery, a PUBREL follows
+a PUBREC. `Stage` sets that up and builds the packet with the flags and properties of the check;
+`expect_unfit` sends it and fails unless the broker closes the connection.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from conformance.deliveries import require
 from conformance.packets import Pubrec
 from conformance.wire import Block, Will
 
-# What a connected client may send and has flags or properties that can be wrong.
+# Packets of a connected client with flags or properties that can be wrong.
 PACKETS: Final = (
     tables.PUBLISH,
     tables.PUBACK,
@@ -29,7 +29,7 @@ PACKETS: Final = (
     tables.AUTH,
 )
 WITH_PROPERTIES: Final = tuple(kind for kind in PACKETS if kind != tables.PINGREQ)
-# A legal value of every property, to be used where it is wrong for another reason.
+# A legal value of every property, to send it where the property is not allowed.
 SAMPLES: Final[dict[int, wire.Value]] = {
     tables.PAYLOAD_FORMAT: 0,
     tables.MESSAGE_EXPIRY: 60,
@@ -64,9 +64,9 @@ Make: TypeAlias = Callable[[int, Block | None], bytes]
 
 
 class Stage:
-    """A client that may now send `kind`; it has a will, which tells how the connection ended.
+    """A client that may now send `kind`; its will shows how the connection ended.
 
-    The will topic is subscribed to by `watcher` (created with the first stage of a bench).
+    `watcher`, created with the first stage of a bench, subscribes to the will topic.
     """
 
     def __init__(self, bench: Bench, kind: int) -> None:
@@ -82,7 +82,7 @@ class Stage:
             self._packet_id = _PREPARE[kind](self.client, self.topic)
 
     def packet(self, *, flags: int | None = None, properties: Block | None = None) -> bytes:
-        """Return the packet; without `flags` it has the right ones."""
+        """Return the packet, by default with the right flags."""
         right = 0b0010 if self.kind in FLAGS_0010 else 0
         first_byte = (self.kind << 4) | (right if flags is None else flags)
         if self.kind == tables.PUBLISH:
@@ -138,7 +138,7 @@ def _delivered(client: Client, topic: str, qos: int) -> int:
     client.subscribe(topic, qos=qos)
     client.publish(topic, b"p", qos=qos)
     packet = client.expect_publish(qos=qos, acknowledge=False)
-    assert packet.packet_id is not None  # the parser sees to it: QoS is above 0
+    assert packet.packet_id is not None  # checked by the parser: QoS is above 0
     return packet.packet_id
 
 
@@ -157,10 +157,10 @@ def expect_unfit(
     flags: int | None = None,
     properties: Block | None = None,
 ) -> None:
-    """Send a packet that is right but for `flags` or `properties`: the broker has to close.
+    """Send a packet whose `flags` or `properties` are wrong; fail unless the broker closes.
 
-    A broker closes after every DISCONNECT, good or bad. That it has seen the fault shows in its
-    own DISCONNECT or in the will, which only a valid DISCONNECT takes away.
+    A broker closes after any DISCONNECT. That it has seen the fault shows in its own DISCONNECT or
+    in the will, which only a valid DISCONNECT removes.
     """
     watcher = None
     if kind == tables.DISCONNECT:

@@ -1,6 +1,6 @@
-"""The tables of the two protocol texts: packet types, properties, reason codes.
+"""The tables of both specifications: packet types, properties, reason codes.
 
-Data only. `wire` builds from them, `packets` judges by them, reports name things with them.
+Data only, used by `wire` to build packets, by `packets` to judge them, and by reports for names.
 """
 
 from typing import Final, Literal
@@ -164,7 +164,7 @@ REASONS_OF: Final[dict[int, frozenset[int]]] = {
     PUBCOMP: frozenset({0x00, 0x92}),
     SUBACK: frozenset({0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2}),
     UNSUBACK: frozenset({0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91}),
-    # 0x8C is in the table of all codes for DISCONNECT, though not in the packet's own.
+    # 0x8C is in the table of all codes for DISCONNECT, but not in the table of the packet.
     DISCONNECT: frozenset(
         {0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90}
         | {*range(0x93, 0xA3)}
@@ -229,5 +229,5 @@ RETURN_CODE_NAMES: Final = {
 
 
 def reason_name(code: int) -> str:
-    """Return a reason code of 5.0 as people read it: `0x82 Protocol Error`."""
+    """Return a reason code of 5.0 with its name: `0x82 Protocol Error`."""
     return f"0x{code:02X} {REASON_NAMES.get(code, 'unknown reason')}"

@@ -1,8 +1,8 @@
-"""A raw WebSocket client (RFC 6455) of the suite's own, able to send what a library would not.
+"""A raw WebSocket client (RFC 6455) that can also send invalid frames.
 
-`WebSocket` looks like a socket to the MQTT client (`sendall`, `recv`, `settimeout`, `close`), so
-that the same checks run over it; `send_frame` and `next_frame` give the frames themselves.
-Frames are read strictly: one that breaks RFC 6455 raises `BadFrame`.
+To the MQTT client `WebSocket` looks like a socket (`sendall`, `recv`, `settimeout`, `close`), so
+that the same checks run over it; `send_frame` and `next_frame` work with single frames. Frames are
+read strictly: one that breaks RFC 6455 raises `BadFrame`.
 """
 
 import base64
@@ -24,19 +24,19 @@ PONG: Final = 10
 
 GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 KEY: Final = "dGhlIHNhbXBsZSBub25jZQ=="
-"""The key we offer, always the same: the answer can be computed once and read in a dump."""
+"""The key we send; it is constant, so that its answer is easy to find in a dump."""
 
 RESPONSE_BYTES_MAX: Final = 65_536
 FRAME_BYTES_MAX: Final = 268_435_460
-"""The largest MQTT packet; no frame of a broker has a reason to be larger."""
+"""The size of the largest MQTT packet; larger frames are refused."""
 
 
 class BadFrame(Failure):
-    """What the server sent breaks RFC 6455."""
+    """The server broke RFC 6455."""
 
 
 class Frame(NamedTuple):
-    """One frame as it came: the final bit, the opcode and the payload."""
+    """One received frame: the final bit, the opcode and the payload."""
 
     fin: bool
     opcode: int
@@ -50,7 +50,7 @@ class Response(NamedTuple):
     headers: tuple[tuple[str, str], ...]
 
     def all(self, name: str) -> list[str]:
-        """Return the values of every header called `name`, in order."""
+        """Return the values of every header `name`, in order."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
@@ -91,7 +91,7 @@ def in_bytes(data: bytes) -> bytes:
 
 
 def in_parts(data: bytes) -> bytes:
-    """Return one message in fragments of three bytes, with a ping between any two of them."""
+    """Return one message in fragments of three bytes with a ping between them."""
     pieces = [data[at : at + 3] for at in range(0, len(data), 3)] or [b""]
     frames = [
         frame(CONTINUATION if index else BINARY, piece, fin=index == len(pieces) - 1)
@@ -101,7 +101,7 @@ def in_parts(data: bytes) -> bytes:
 
 
 def among_empty(data: bytes) -> bytes:
-    """Return `data` in two binary frames, with empty frames before, between and behind them."""
+    """Return `data` in two binary frames, with empty frames before, between and after them."""
     half = len(data) // 2
     return b"".join(frame(BINARY, piece) for piece in (b"", data[:half], b"", data[half:], b""))
 
@@ -112,7 +112,7 @@ def as_text(data: bytes) -> bytes:
 
 
 def accept_key(key: str) -> str:
-    """Return the Sec-WebSocket-Accept that belongs to `key`."""
+    """Return the Sec-WebSocket-Accept for `key`."""
     return base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
 
 
@@ -144,10 +144,10 @@ def upgrade_request(
 
 
 class WebSocket:
-    """One connection. `response` is the answer to the upgrade, `opened` whether it was granted.
+    """One connection. `response` is the answer to the upgrade, `opened` whether it was accepted.
 
-    `opcodes` lists the opcode of every frame that came, in order. `framing` turns what `sendall`
-    is given into the bytes of frames: one binary frame by default, or see `in_bytes` and others.
+    `opcodes` lists the opcodes of all received frames in order. `framing` turns the data of
+    `sendall` into frames: by default `in_one_frame`, or for example `in_bytes`.
     """
 
     def __init__(self, transport: socket.socket, response: Response, rest: bytes) -> None:
@@ -166,10 +166,10 @@ class WebSocket:
     def open(
         cls, host: str, port: int, *, timeout: float, request: bytes | None = None
     ) -> "WebSocket":
-        """Connect, send the upgrade (`request`, or a proper one) and read the whole answer.
+        """Connect, send the upgrade (`request`, or a valid one) and read the whole answer.
 
-        Raises BadFrame if the answer is not HTTP, accepts with a wrong key or does not come
-        within `timeout` seconds. A refusal is no error: look at `opened`.
+        Raises BadFrame if the answer is not HTTP, accepts with a wrong key or does not come within
+        `timeout` seconds. A refusal is not an error: see `opened`.
         """
         with contextlib.ExitStack() as unless_opened:
             transport = socket.create_connection((host, port), timeout=timeout)
@@ -188,14 +188,14 @@ class WebSocket:
         self._socket.sendall(self.framing(data))
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes on the TCP connection as they are, e.g. frames built by `frame`."""
+        """Send raw bytes on the TCP connection, e.g. frames built by `frame`."""
         self._socket.sendall(data)
 
     def recv(self, size: int) -> bytes:
-        """Return up to `size` bytes of what data frames carry; b"" once the TCP connection ended.
+        """Return up to `size` bytes from data frames; b"" after the end of the TCP connection.
 
-        Pings are answered and a close frame is echoed on the way; after a close frame it waits
-        for the end of the TCP connection, which is the server's to close first.
+        Pings are answered and a close frame is echoed. After a close frame it waits for the server
+        to close the TCP connection.
         """
         while not self._data:
             got = self.next_frame()
@@ -212,7 +212,7 @@ class WebSocket:
         return taken
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, None at the end of the TCP connection; TimeoutError as set."""
+        """Return the next frame, None at the end of the TCP connection; raises TimeoutError."""
         while (got := self._parse()) is None:
             if self._ended:
                 return None
@@ -226,7 +226,7 @@ class WebSocket:
         return got
 
     def settimeout(self, timeout: float | None) -> None:
-        """Set how many seconds a call may wait."""
+        """Set the longest wait of a call in seconds."""
         self._socket.settimeout(timeout)
 
     def gettimeout(self) -> float | None:
@@ -242,7 +242,7 @@ class WebSocket:
         self._socket.shutdown(how)
 
     def fileno(self) -> int:
-        """Return the descriptor of the TCP socket. Beware: frames may wait in our own buffer."""
+        """Return the descriptor of the TCP socket. Our own buffer may hold frames as well."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ class WebSocket:
 
 
 def _read_response(transport: socket.socket) -> tuple[Response, bytes]:
-    """Read up to the end of the HTTP headers; return them and what came behind them."""
+    """Read up to the end of the HTTP headers; return them and the bytes after them."""
     raw = bytearray()
     while b"\r\n\r\n" not in raw:
         try:

@@ -1,8 +1,7 @@
-"""Builders of packets as bytes, right ones and wrong ones.
+"""Build packets as bytes, valid or invalid.
 
-Every field can be overridden with raw bytes, so that a check can send what no client library
-would. Nothing here validates: `connect(flags=0x03)` is exactly what a check may want. Sizes are in
-bytes, intervals in seconds.
+Every field can be overridden with raw bytes. Nothing is validated: a check may want
+`connect(flags=0x03)`. Sizes are in bytes, intervals in seconds.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from conformance import tables
 
 Text: TypeAlias = str | bytes
 Value: TypeAlias = int | str | bytes | tuple[Text, Text]
-# One property is (id, value); plain bytes stand in the block as they are.
+# A property is (id, value); bytes are written unchanged.
 Property: TypeAlias = tuple[int, Value] | bytes
 # A whole property block: a list of properties, or raw bytes *including* the length field.
 Block: TypeAlias = Iterable[Property] | bytes
@@ -24,7 +23,7 @@ VARINT_MAX = 268_435_455
 
 @dataclasses.dataclass(frozen=True)
 class Will:
-    """What CONNECT says about the will; `properties` are for 5.0 only."""
+    """The will of a CONNECT; `properties` are for 5.0 only."""
 
     topic: Text
     payload: Text = b"will"
@@ -53,7 +52,7 @@ def _raw(text: Text) -> bytes:
 
 
 def string(text: Text) -> bytes:
-    """Return a string field; bytes are taken as they are, lone surrogates are encoded."""
+    """Return a string field; bytes are written unchanged, lone surrogates are encoded."""
     raw = _raw(text)
     return len(raw).to_bytes(2, "big") + raw
 
@@ -64,7 +63,7 @@ def binary(data: Text) -> bytes:
 
 
 def property_value(identifier: int, value: Value) -> bytes:
-    """Return the value of property `identifier` by its type; an unknown id takes raw bytes."""
+    """Return the value of a property, encoded by its type; an unknown id takes raw bytes."""
     kind = tables.PROPERTY_TYPES.get(identifier)
     if isinstance(value, tuple):
         return string(value[0]) + string(value[1])
@@ -78,7 +77,7 @@ def property_value(identifier: int, value: Value) -> bytes:
 
 
 def props(properties: Block = ()) -> bytes:
-    """Return a property block with its length; raw bytes are returned as they are."""
+    """Return a property block with its length; raw bytes are returned unchanged."""
     if isinstance(properties, bytes):
         return properties
     body = bytearray()
@@ -91,7 +90,7 @@ def props(properties: Block = ()) -> bytes:
 
 
 def packet(first_byte: int, body: bytes = b"", remaining: int | bytes | None = None) -> bytes:
-    """Return a packet; `remaining` overrides the Remaining Length (bytes: as they are)."""
+    """Return a packet; `remaining` overrides the Remaining Length (bytes are written unchanged)."""
     if remaining is None:
         remaining = len(body)
     length = remaining if isinstance(remaining, bytes) else varint(remaining)
@@ -116,7 +115,7 @@ def connect(
     first_byte: int = 0x10,
     remaining: int | bytes | None = None,
 ) -> bytes:
-    """Return CONNECT. `level`, `flags`, `payload` (all of it) override; `trailing` is appended."""
+    """Return CONNECT; `level`, `flags` and `payload` override, `trailing` is appended."""
     if flags is None:
         flags = (clean << 1) | ((password is not None) << 6) | ((username is not None) << 7)
         if will is not None:
@@ -151,7 +150,7 @@ def publish(
     first_byte: int | None = None,
     remaining: int | bytes | None = None,
 ) -> bytes:
-    """Return PUBLISH; the packet id is written exactly when it is given."""
+    """Return PUBLISH; the packet id is written if it is given, whatever the QoS."""
     if first_byte is None:
         first_byte = 0x30 | (dup << 3) | (qos << 1) | int(retain)
     body = string(topic)
@@ -241,7 +240,7 @@ def pingreq() -> bytes:
 def disconnect(
     reason: int | None = None, properties: Block | None = None, *, first_byte: int = 0xE0
 ) -> bytes:
-    """Return DISCONNECT; without arguments the short form both versions know."""
+    """Return DISCONNECT; without arguments the short form, valid in both versions."""
     body = b""
     if reason is not None or properties is not None:
         body += bytes([reason or 0])

@@ -1,9 +1,8 @@
-"""What holds for every test: how examples are generated, in which tier it runs.
+"""Settings for all tests: hypothesis profiles, tiers, and what is skipped on the compiled core.
 
-In the compiled tree the core really is compiled. Some tests look inside the core: they replace a
-method, list `__slots__`, read private state, or pass a stand-in for one of our classes. Compiled
-classes allow none of that, so these run on the sources only; the table names them. Besides,
-scripts/test leaves out the directories that judge nothing compiled, and nothing else is left out.
+Some tests look inside the core: they replace a method, list `__slots__`, read private state, or
+pass a stand-in for one of our classes. Compiled classes allow none of that, so the tests named
+below run on the sources only. scripts/test also leaves out directories that test nothing compiled.
 """
 
 import os
@@ -67,8 +66,8 @@ LOOKS_INSIDE = (
 )
 
 
-# What hypothesis generates is the same in every run, and a busy machine is no failure. `fresh` is
-# for scripts/test --all: other examples each time, and more of them.
+# hypothesis generates the same examples in every run, and slow runs do not fail. `fresh` is for
+# scripts/test --all: new and more examples in each run.
 _BUSY = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     "same", derandomize=True, database=None, deadline=None, suppress_health_check=_BUSY
@@ -83,11 +82,11 @@ PROCESSES = frozenset({"prepare", "shared_broker", "shelf", "spark", "start_brok
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by its fixtures what starts processes; leave out, compiled, what looks inside."""
+    """Mark tests whose fixtures start processes; on the compiled core skip `LOOKS_INSIDE`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if "spark" in fixtures and item.get_closest_marker("full") is None:
-            item.add_marker("ci")  # what is marked itself is the sample of the default tier
+            item.add_marker("ci")  # tests marked `full` are the default tier's sample
         if fixtures & PROCESSES:
             item.add_marker("full")
         if COMPILED and item.nodeid.startswith(LOOKS_INSIDE):

@@ -1,4 +1,4 @@
-"""The adapters that come with the suite, and how a name on the command line becomes one."""
+"""The adapters of the suite, and how they are found by name."""
 
 import importlib
 import importlib.util

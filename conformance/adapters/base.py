@@ -1,8 +1,8 @@
-"""How the suite gets hold of a broker: the adapter's side and the suite's side.
+"""Adapters and brokers: how the suite starts and controls the broker under test.
 
-An adapter says which command starts the broker with which options (`Adapter.prepare`); `Broker`
-here does the rest for every adapter: start, wait until it listens, stop, kill, start again on the
-same data. See docs/conformance.md for how to write one.
+An adapter returns the command that starts the broker with given options (`Adapter.prepare`).
+`Broker` does the rest for all adapters: start, wait until it listens, stop, kill, start again on
+the same data. docs/conformance.md explains how to write an adapter.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ Option: TypeAlias = bool | int | float | str | Mapping[str, str] | Sequence[str]
 Options: TypeAlias = Mapping[str, Option]
 
 HOST: Final = "127.0.0.1"
-START_S: Final = 30.0  # a broker may recover a database first, on a busy machine
+START_S: Final = 30.0  # the broker may first recover a database, on a busy machine
 STOP_S: Final = 30.0
-DYING_S: Final = 2.0  # from the first connection it cuts to the end of the process
+DYING_S: Final = 2.0  # from the first connection it closes to the end of the process
 HOLDS_S: Final = 0.2
 POLL_S: Final = 0.02
-# Below the range Linux takes the ports of outgoing connections from, so that no client of ours can
-# take the port of a broker that is being started again.
+# Below Linux's ephemeral range, so that no outgoing connection takes the port of a broker that is
+# being restarted.
 PORTS: Final = range(20_000, 32_000)
 PORTS_BLOCK: Final = 200  # ports a run takes at a time; a broker needs three
 
-# Every option a check may ask for, and what it means. None of them given: the broker's defaults,
-# open to anonymous clients.
+# Every option a check may ask for, and its meaning. Without options the broker has its defaults and
+# accepts anonymous clients.
 OPTIONS: Final[Mapping[str, str]] = {
     "users": "user names and passwords that are let in; anonymous clients are not",
     "allow_anonymous": "let clients in without a user name (default: only without users)",
@@ -57,12 +57,12 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 
 class AdapterError(Exception):
-    """The broker cannot be started; the message is one line for the person at the command."""
+    """The broker cannot be started; the message is one line for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a broker is to run: a directory of its own and ports that are free."""
+    """Where a broker runs: its own directory and free ports."""
 
     directory: Path
     host: str
@@ -72,33 +72,33 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How to start it: a command (the same for every start on this data) and its environment."""
+    """How to start a broker: the command, the same for every start, and its environment."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Adapter(Protocol):
-    """What has to be written for another broker."""
+    """The interface of an adapter; implement it to test another broker."""
 
     name: str
 
     def describe(self) -> str:
-        """Return name and version, "mosquitto 2.0.11"; raise `AdapterError` if it is not there."""
+        """Return name and version ("mosquitto 2.0.11"); raise `AdapterError` if not installed."""
 
     def prepare(self, place: Place, options: Options) -> Launch:
-        """Write what the broker needs into `place.directory` and say how to start it.
+        """Write the broker's files into `place.directory` and return how to start it.
 
-        It has to listen on `place.host` and `place.port`, keep its data in the directory, log to
-        stdout or stderr and end on SIGTERM. Raise `NotRun("... cannot ...")` for an option it
-        does not have, `AdapterError` if something is wrong.
+        The broker must listen on `place.host` and `place.port`, keep its data in the directory, log
+        to stdout or stderr and end on SIGTERM. Raise `NotRun("... cannot ...")` for an option it
+        does not have, `AdapterError` for other errors.
         """
 
 
 class Broker:
-    """A broker under test, running when you get it; without `launch` only its address is known.
+    """A running broker under test; without `launch` only its address is known.
 
-    `stop`, `kill` and `start` are for checks that need "restart" or "kill", one thread at a time.
+    `stop`, `kill` and `start` are for checks that need "restart" or "kill", from one thread.
     """
 
     def __init__(
@@ -124,18 +124,18 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Is its process there? Of a broker we did not start: as far as we know."""
+        """Return whether its process runs; always true for a broker we did not start."""
         return self._launch is None or (self._process is not None and self._process.poll() is None)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the last process (negative: the signal), None while it runs."""
+        """Return the exit code of the last process (negative: the signal), None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def has_died(self) -> bool:
-        """Tell whether its process has ended, after something went wrong with a connection.
+        """Return whether its process has ended; call it after a connection has failed.
 
-        A process that is on its way out cuts or refuses connections a little before it is gone.
+        A process that is ending closes or refuses connections shortly before it is gone.
         """
         if self._process is None or (self._process.poll() is None and _holds(self.host, self.port)):
             return False
@@ -146,12 +146,12 @@ class Broker:
         return True
 
     def start(self) -> None:
-        """Start it (again, on the same data) and return when it listens; raises `AdapterError`."""
+        """Start it, again on the same data, and return when it listens; raises `AdapterError`."""
         if self._launch is None or self._directory is None:
             raise NotRun("needs a broker adapter")
         assert self._process is None or self._process.poll() is not None, "it is running"
         with self._lock, open(self._directory / "broker.observe.structured_log", "ab") as log:
-            if self._is_closed:  # a run that was interrupted must not leave a process
+            if self._is_closed:  # an interrupted run must not leave a process
                 raise AdapterError(f"{self.name} is not started any more: the run is over")
             try:
                 self._process = subprocess.Popen(
@@ -161,7 +161,7 @@ class Broker:
                     stderr=subprocess.STDOUT,
                     cwd=self._directory,
                     env={**os.environ, **self._launch.environment},
-                    start_new_session=True,  # Ctrl-C is for us, we stop it
+                    start_new_session=True,  # Ctrl-C must reach only us; we stop the broker
                 )
             except OSError as problem:
                 raise AdapterError(f"{self.name}: cannot start it: {problem}") from None
@@ -182,7 +182,7 @@ class Broker:
                 time.sleep(POLL_S)
 
     def log(self) -> str:
-        """Return what it has written to stdout and stderr since the first start."""
+        """Return its output on stdout and stderr since the first start."""
         if self._directory is None:
             return ""
         return (self._directory / "broker.observe.structured_log").read_text("utf-8", "replace")
@@ -213,7 +213,7 @@ class Broker:
             raise Failure(f"{self.name} did not end within {STOP_S:.0f} s of SIGTERM") from None
 
     def close(self) -> None:
-        """Make sure that no process is left, and that none is started; never raises."""
+        """End the process and prevent further starts; never raises."""
         with self._lock:
             self._is_closed = True
             if self._process is not None and self._process.poll() is None:
@@ -222,11 +222,11 @@ class Broker:
 
 
 class Ports:
-    """Gives out ports that are free, and that no other run on this machine gives out.
+    """Gives out free ports that no other run on this machine gives out.
 
-    The ports are taken in blocks: a block belongs to the run whose socket is bound to its first
-    port. Only looking whether a port is free would not do, as a broker takes its port some time
-    later, and two runs would then meet one broker.
+    Ports are taken in blocks: a run owns a block while its socket is bound to the first port. To
+    check that a port is free is not enough: the broker binds it later, so two runs could choose the
+    same port and test the same broker.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class Ports:
         raise AdapterError(f"no free block of ports in {PORTS.start}..{PORTS.stop - 1}")
 
     def close(self) -> None:
-        """Let go of all blocks: the brokers on them have ended."""
+        """Release all blocks, once the brokers on them have ended."""
         with self._lock:
             for guard in self._guards:
                 guard.close()
@@ -285,7 +285,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _holds(host: str, port: int) -> bool:
-    """Tell whether a connection can be opened and is still open a moment later."""
+    """Return whether a connection can be opened and stays open for a moment."""
     try:
         with socket.create_connection((host, port), timeout=1.0) as channel:
             channel.settimeout(HOLDS_S)
@@ -304,10 +304,10 @@ def launch(
     options: Options,
     admit: Callable[[Broker], None] = lambda _: None,
 ) -> Broker:
-    """Return a new, running broker with `options` on an empty `directory`.
+    """Start a new broker with `options` on an empty `directory` and return it.
 
-    `admit` gets it before it is started, so that whoever ends the run can end it at any moment.
-    Raises `NotRun` if the adapter does not have an option, `AdapterError` if it does not start.
+    `admit` gets it before it is started, so that it can be ended at any time. Raises `NotRun` if
+    the adapter lacks an option, `AdapterError` if the broker does not start.
     """
     unknown = set(options) - set(OPTIONS)
     if unknown:

@@ -1,4 +1,4 @@
-"""Files several brokers read: mosquitto's password and access control formats."""
+"""mosquitto's password and ACL files, which Holdfast reads as well."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ from typing import Final
 
 from conformance.adapters.base import Option
 
-# Few rounds: these passwords guard nothing, and the broker derives a key per connection.
+# Few rounds: these passwords protect nothing, and the broker derives a key per connection.
 _ROUNDS: Final = 101
 _SALT: Final = b"conformance!"
 
@@ -35,7 +35,7 @@ def password_lines(users: Mapping[str, str]) -> str:
 
 
 def acl_lines(denied: Iterable[str], users: Iterable[str]) -> str:
-    """Return an ACL file: users may do everything, the nameless everything but `denied`."""
+    """Return an ACL file: users may do everything, anonymous clients all but `denied`."""
     everything = ["topic readwrite #", "topic readwrite $SYS/#"]
     lines = [*(f"topic deny {topic}" for topic in denied), *everything]
     for user in users:

@@ -1,4 +1,4 @@
-"""Holdfast, started as a process from beside this suite: `python -m broker serve`."""
+"""The adapter of the Holdfast next to this suite: `python -m broker serve`."""
 
 import os
 import subprocess
@@ -10,14 +10,14 @@ from typing import Final
 from conformance.adapters.base import AdapterError, Launch, Option, Options, Place
 from conformance.adapters.files import acl_lines, derived, listed, password_lines
 
-ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or where the packages are
+ROOT: Final = Path(__file__).resolve().parents[2]  # the checkout, or the directory of the packages
 
-# Neither the working directory (-P) nor site-packages: other packages may be called `broker`.
+# -P leaves out the working directory, where another package may be called `broker`.
 _COMMAND: Final = (sys.executable, "-P", "-m", "broker")
 
 
 def _path() -> str:
-    """Return our PYTHONPATH with ROOT in front; the broker has another working directory."""
+    """Return our PYTHONPATH with ROOT first; the broker has another working directory."""
     here = [
         str(Path(part).absolute())
         for part in os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -34,7 +34,7 @@ def _seconds(value: Option) -> str:
     return f"{value}s"
 
 
-# Option of the suite -> (variable of the configuration, how its value is written).
+# Option of the suite -> (configuration variable, function that writes its value).
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[Option], str]]]] = {
     "allow_anonymous": ("AUTH__ALLOW_ANONYMOUS", _flag),
     "maximum_qos": ("LIMITS__MAXIMUM_QOS", str),
@@ -53,7 +53,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[Option], str]]]] = {
 
 
 class Holdfast:
-    """The adapter; it takes the Holdfast that belongs to this copy of the suite."""
+    """The adapter; it runs the Holdfast that belongs to this copy of the suite."""
 
     name: str = "holdfast"
 
@@ -72,7 +72,7 @@ class Holdfast:
         return answer.stdout.strip()
 
     def prepare(self, place: Place, options: Options) -> Launch:
-        """Map the options to the environment; passwords and ACL go to files."""
+        """Set options in the environment; write the password and ACL files."""
         environment = {
             "PYTHONPATH": _path(),
             "HOLDFAST__METRICS__ENABLED": "false",
@@ -112,7 +112,7 @@ class Holdfast:
 
 
 def _scram_lines(users: Mapping[str, str]) -> str:
-    """Return password file lines for SCRAM: the salted keys, never the password (RFC 5802)."""
+    """Return password file lines for SCRAM, with salted keys instead of passwords (RFC 5802)."""
     import base64
     import hashlib
     import hmac

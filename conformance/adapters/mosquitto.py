@@ -1,4 +1,4 @@
-"""mosquitto, from its own configuration file. Known: 2.0.11 as Debian has it."""
+"""The adapter of mosquitto, tested with Debian's 2.0.11."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from conformance.adapters.base import AdapterError, Launch, Option, Options, Pla
 from conformance.adapters.files import derived, listed, password_lines
 from conformance.failure import NotRun
 
-# Where Debian puts it, which is not on everybody's PATH.
+# Debian installs it in a directory that may not be on the PATH.
 _SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
-# Options it has, as lines of mosquitto.conf.
+# The supported options as lines of mosquitto.conf.
 _LINES: Final[Mapping[str, Callable[[Option], str]]] = {
     "maximum_qos": lambda value: f"max_qos {value}",
     "retain_available": lambda value: f"retain_available {str(bool(value)).lower()}",
@@ -26,7 +26,7 @@ _LINES: Final[Mapping[str, Callable[[Option], str]]] = {
     "keep_alive_max": lambda value: f"max_keepalive {value}",
 }
 _DENIALS: Final = {"deny_publish": "publishClientSend", "deny_subscribe": "subscribeLiteral"}
-_KEEP_ALIVE_MAX_LEAST: Final = 10  # seconds; the configuration parser refuses less
+_KEEP_ALIVE_MAX_LEAST: Final = 10  # seconds; mosquitto refuses less
 _OTHERS: Final = frozenset({"users", "allow_anonymous", "websocket", *_DENIALS})
 _PLUGINS: Final = (
     "/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so",
@@ -38,12 +38,12 @@ _PLUGINS: Final = (
 
 
 class Mosquitto:
-    """The adapter. Persistence is on and written after every change: its most durable form."""
+    """The adapter. Persistence is on and saved after every change, the most durable setting."""
 
     name: str = "mosquitto"
 
     def describe(self) -> str:
-        """Return the version `mosquitto -h` begins with."""
+        """Return the version in the first line of `mosquitto -h`."""
         answer = subprocess.run([_program(), "-h"], capture_output=True, text=True, timeout=30)
         found = re.search(r"mosquitto version (\S+)", answer.stdout + answer.stderr)
         if found is None:
@@ -73,7 +73,7 @@ class Mosquitto:
             f"allow_anonymous {str(bool(anonymous)).lower()}",
         ]
         if os.geteuid() == 0:
-            lines.append("user root")  # else it becomes a user that may not write its data here
+            lines.append("user root")  # else it switches to a user that cannot write here
         if "deny_publish" in given or "deny_subscribe" in given:
             lines += _plugin_lines(place, given)
         elif isinstance(users, Mapping):
@@ -91,7 +91,7 @@ class Mosquitto:
 
 
 def _plugin_lines(place: Place, options: Options) -> list[str]:
-    """Set up the dynamic security plugin: mosquitto's `acl_file` cannot refuse a subscription."""
+    """Configure the dynamic security plugin, as `acl_file` cannot refuse a subscription."""
     plugin = next((path for path in map(Path, _PLUGINS) if path.exists()), None)
     if plugin is None:
         raise NotRun("mosquitto cannot deny topics without its dynamic security plugin")

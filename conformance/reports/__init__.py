@@ -1,4 +1,4 @@
-"""A run, written down: for the terminal, for machines, for a browser."""
+"""The formats of a report: table, JSON, JUnit XML, HTML."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

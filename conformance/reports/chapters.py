@@ -1,4 +1,4 @@
-"""What the chapters of the two texts are about, to group statements under."""
+"""The titles of the chapters of both specifications, to group statements."""
 
 from typing import Final
 
@@ -49,6 +49,6 @@ _ONLY: Final = {
 
 
 def chapter_name(version: int, chapter: str) -> str:
-    """Return the number of a chapter with what it is about."""
+    """Return the number of a chapter with its title."""
     about = _ONLY[version].get(chapter) or _BOTH.get(chapter, "")
     return about if chapter == "X" else f"{chapter} {about}".strip()

@@ -1,6 +1,6 @@
-"""The run as one page for a browser: no other file, nothing from the network, readable in print.
+"""The run as one self-contained HTML page, which can also be printed.
 
-Without JavaScript everything is there, only the filters are not. All text of brokers is escaped.
+Without JavaScript only the filters are missing. All text from brokers is escaped.
 """
 
 from html import escape
@@ -13,7 +13,7 @@ from conformance.reports.chapters import chapter_name
 from conformance.results import OUTCOMES, Outcome, Report, Result
 from conformance.statements import VERSION_NAMES
 
-# Outcome -> (class in the page, sign, word). The sign is for those who cannot tell the colours.
+# Outcome -> (class in the page, sign, word). The sign is for readers who cannot see the colours.
 _LOOKS: Final[dict[Outcome, tuple[str, str, str]]] = {
     "pass": ("pass", "✓", "passed"),
     "fail": ("fail", "✕", "failed"),
@@ -140,7 +140,7 @@ def _row(result: Result) -> str:
     statement = result.statement
     text = escape(result.sentence)
     if result.reason.strip():
-        # Of an error the last line of the traceback; all of it is in the details.
+        # For an error the last line of the traceback; the details have all of it.
         reason = result.reason.strip().splitlines()[-1 if result.outcome == "error" else 0]
         text += f'<span class="why">{escape(reason)}</span>'
     text += "".join(f'<span class="note">{escape(note)}</span>' for note in result.notes)

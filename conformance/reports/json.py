@@ -1,4 +1,4 @@
-"""The run as JSON: everything that is known, one object per statement."""
+"""The run as JSON, one object per statement."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from conformance.statements import VERSION_NAMES
 
 
 def render(report: Report) -> str:
-    """Return the document; its keys only ever grow."""
+    """Return the document; keys may be added but not removed."""
     document: dict[str, Any] = {
         "broker": report.broker,
         "adapter": report.adapter,

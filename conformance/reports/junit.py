@@ -1,4 +1,4 @@
-"""The run as JUnit XML, as test reporters of build servers read it."""
+"""The run as JUnit XML, for the test reports of CI servers."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""The matrix for a terminal: a line per statement, then what failed and why."""
+"""The run as a table for a terminal: a line per statement, then the failures."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _WIDTH: Final = 110
 
 
 def render(report: Report) -> str:
-    """Return the table, the failures in full, and the summary line last."""
+    """Return the table, the failures in full, and the summary line."""
     lines: list[str] = []
     for version in report.versions:
         results = [r for r in report.results if r.statement.version == version]
@@ -27,7 +27,7 @@ def render(report: Report) -> str:
 
 
 def describe(result: Result) -> list[str]:
-    """Return a failure as lines: what was asked, what came, what should have come."""
+    """Return a failure as lines: the requirement, what came, what should have come."""
     shown = [f"{result.outcome.upper()} {result.statement.id} (MQTT "
              f"{VERSION_NAMES[result.statement.version]}) {result.sentence}"]  # fmt: skip
     shown += [f"  {line}" for line in result.reason.splitlines()]

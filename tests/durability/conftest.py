@@ -1,4 +1,4 @@
-"""Fixtures of the durability tests: running brokers, and a last look at what they logged."""
+"""Fixtures of the durability tests: running brokers, whose logs are checked at the end."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _scenes = itertools.count(1)
 
 
 class _Shelf:
-    """The broker the tests of one module share; a failed test leaves it to nobody."""
+    """The broker that the tests of a module share; after a failed test a new one is started."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,7 +43,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Shelf]:
 
 @pytest.fixture
 def scene(shelf: _Shelf, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A running broker (shared by the module, with all that earlier tests left in it)."""
+    """Give a running broker, shared by the module, with the state that earlier tests left."""
     failed_before = request.session.testsfailed
     scene = Scene(shelf.broker(), f"x{next(_scenes)}")
     yield scene
@@ -55,7 +55,7 @@ def scene(shelf: _Shelf, request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
-    """Start brokers of this test's own: `start_broker(HOLDFAST__STORAGE__DURABILITY="os")`."""
+    """Start brokers for this test alone: `start_broker(HOLDFAST__STORAGE__DURABILITY="os")`."""
     scenes: list[Scene] = []
 
     def start(**env: str) -> Scene:
@@ -73,7 +73,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Remember on the test itself that it failed, for the teardown of `scene`."""
+    """Note on the test that it failed, for the teardown of `scene`."""
     report: Any = yield
     if report.failed:
         item.report_failed = True  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""paho-mqtt under load, so that no mistake of our own client hides one of the broker's.
+"""paho-mqtt under load, so that no bug of our own client hides one of the broker.
 
-It publishes at QoS 1 only. At QoS 2 paho 2.2 re-sends PUBLISH after PUBREL when it takes more than
-one attempt to reconnect (`_messages_reconnect_reset_out`: the second reset takes the state "resend
-PUBREL" for "not sent"): a duplicate is then no fault of the broker. As a receiver it is correct.
+It publishes at QoS 1 only. At QoS 2 paho 2.2 re-sends PUBLISH after PUBREL when it needs more than
+one attempt to reconnect: the second `_messages_reconnect_reset_out` treats the state "resend
+PUBREL" as "not sent". The broker is not to blame for that duplicate. As a receiver paho is correct.
 """
 
 import threading
@@ -22,7 +22,7 @@ PUBLISH_PAUSE_SECONDS: Final = 0.01
 
 
 def durable_client(client_id: str, protocol: int) -> paho.Client:
-    """Return a paho client that asks for a durable session, to be connected by `connect`."""
+    """Return a paho client with a durable session; `connect` connects it."""
     fields: dict[str, Any] = {} if protocol == paho.MQTTv5 else {"clean_session": False}
     client = paho.Client(
         CallbackAPIVersion.VERSION2, client_id=client_id, protocol=protocol, **fields
@@ -43,7 +43,7 @@ def connect(client: paho.Client, port: int, *, host: str = "127.0.0.1") -> None:
 
 
 class PahoSubscriber:
-    """A durable paho subscriber with the books of a `load.Subscriber`."""
+    """A durable paho subscriber with the same books as `load.Subscriber`."""
 
     def __init__(self, port: int, name: str, *, qos: int, protocol: int) -> None:
         self.name: str = name
@@ -81,13 +81,13 @@ class PahoSubscriber:
 
 
 class PahoPublisher:
-    """A durable paho publisher at QoS 1 with the books of a `load.Publisher`."""
+    """A durable paho publisher at QoS 1 with the same books as `load.Publisher`."""
 
     def __init__(self, port: int, name: str, *, protocol: int) -> None:
         self.name: str = name
         self.violations: list[str] = []
         self._port = port
-        self._topic = UNORDERED + name  # what it publishes while a connection dies may come late
+        self._topic = UNORDERED + name  # a publish during a disconnect may arrive late
         self._sent: list[int] = []  # the packet id of number n is at n - 1
         self._answered: set[int] = set()  # packet ids
         self._finish = threading.Event()
@@ -97,7 +97,7 @@ class PahoPublisher:
 
     @property
     def acknowledged(self) -> list[tuple[str, int]]:
-        """The messages whose PUBACK has come."""
+        """Return the messages whose PUBACK has come."""
         return [
             (self._topic, number)
             for number, packet_id in enumerate(list(self._sent), 1)
@@ -110,7 +110,7 @@ class PahoPublisher:
         self._thread.start()
 
     def finish(self) -> None:
-        """Publish nothing new; the thread ends when everything is acknowledged."""
+        """Stop publishing; the thread ends when everything is acknowledged."""
         self._finish.set()
 
     def join(self, timeout: float) -> None:
@@ -120,7 +120,7 @@ class PahoPublisher:
         self._client.loop_stop()
 
     def is_alive(self) -> bool:
-        """Tell whether something is still not acknowledged."""
+        """Return whether something is not acknowledged yet."""
         return self._thread.is_alive()
 
     def _on_publish(self, client: paho.Client, _: Any, mid: int, reason: Any, __: Any) -> None:

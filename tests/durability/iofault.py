@@ -1,4 +1,4 @@
-"""Builds the I/O fault shim (iofault.c) and switches it.
+"""Build and control the I/O fault shim (iofault.c).
 
     shim = build(tmp_path)                                 # skips the test where there is no cc
     faults = Faults(shim, tmp_path / "faults")
@@ -7,9 +7,9 @@
     faults.set("mode=eio ops=write,fdatasync path=.log nth=3 times=1")
     faults.clear()
 
-A rule is `mode=eio|enospc|delay|kill ops=...|all [path=SUBSTRING] [nth=N] [times=N] [ms=N]`: of the
-calls that match ops (write, pwrite, fsync, fdatasync, open for writing, rename) and path, the nth
-and the following times-1 (0: all) are faulted. For `drop`, see powercut.py.
+A rule is `mode=eio|enospc|delay|kill ops=...|all [path=SUBSTRING] [nth=N] [times=N] [ms=N]`. Of the
+calls that match ops (write, pwrite, fsync, fdatasync, open for writing, rename) and path, it faults
+`times` calls (0: all) from the nth on. For `drop`, see powercut.py.
 """
 
 import os
@@ -24,7 +24,7 @@ SOURCE: Final = Path(__file__).with_name("iofault.c")
 
 
 def build(directory: Path) -> Path:
-    """Compile the shim into `directory`; skip the calling test where that is not possible."""
+    """Compile the shim into `directory`; skip the test if that is not possible."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for the I/O fault shim")
@@ -38,13 +38,13 @@ class Faults:
     """The rules of one process (or of several with the same environment)."""
 
     def __init__(self, shim: Path, control: Path, *, side: Path | None = None) -> None:
-        """`control` is the rules' file; `side` turns on `drop` and is what it writes."""
+        """Keep the paths: `control` holds the rules; `side` turns on `drop`, which writes it."""
         self.shim = shim
         self.control = control
         self.side = side
 
     def environment(self, *fixed: str) -> dict[str, str]:
-        """Return the variables for the process; `fixed` rules hold for all its life."""
+        """Return the variables for the process; `fixed` rules always apply."""
         variables = {"LD_PRELOAD": str(self.shim), "HOLDFAST_IOFAULT_CONTROL": str(self.control)}
         if self.side is not None:
             variables["HOLDFAST_IOFAULT_SIDE"] = str(self.side)
@@ -55,7 +55,7 @@ class Faults:
 
     def set(self, *rules: str) -> None:
         """Replace the rules; their counts start at the process's next call."""
-        # By rename, so that the shim never reads half a file, and sees another inode each time.
+        # By rename: the shim never reads half a file, and sees a new inode each time.
         new = self.control.with_suffix(".new")
         new.write_text("\n".join(rules))
         os.replace(new, self.control)

@@ -1,7 +1,7 @@
-"""Clients that keep their side of a session while the broker dies, with exact books of it.
+"""Correct clients that keep exact books while the broker is killed.
 
-A publisher re-sends what is not acknowledged, a subscriber remembers its QoS 2 ids: what MQTT asks
-of any client. So whatever is missing, twice or out of order in the books is the broker's doing.
+A publisher re-sends unacknowledged messages and a subscriber remembers its QoS 2 ids, as MQTT
+requires. So whatever the books show as lost, duplicated or out of order is the broker's fault.
 `verdict` compares the books. Read next: `test_kill_loop`.
 """
 
@@ -16,13 +16,13 @@ from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 RETRY_SECONDS: Final = 0.02  # between two attempts to reach a broker that is down
-SLICE_SECONDS: Final = 0.2  # how long a client listens before it looks at its orders again
+SLICE_SECONDS: Final = 0.2  # how long a client reads before it checks whether to finish
 SESSION_SECONDS: Final = 3600
-UNORDERED: Final = "load/foreign/"  # topics of publishers that may break the order themselves
+UNORDERED: Final = "load/foreign/"  # topics of publishers that may reorder messages themselves
 
 
 class PublisherBooks(Protocol):
-    """What `finish` and `verdict` need of a publisher, ours or a foreign one."""
+    """What `finish` and `verdict` need from a publisher, ours or paho's."""
 
     name: str
     violations: list[str]
@@ -35,7 +35,7 @@ class PublisherBooks(Protocol):
 
 
 class SubscriberBooks(Protocol):
-    """What `finish` and `verdict` need of a subscriber, ours or a foreign one."""
+    """What `finish` and `verdict` need from a subscriber, ours or paho's."""
 
     name: str
     topic_filter: str
@@ -47,7 +47,7 @@ class SubscriberBooks(Protocol):
 
 
 class Publisher(threading.Thread):
-    """Publishes numbered messages to its own topics until told to finish, then empties its window.
+    """Publishes numbered messages to its own topics; on `finish` it completes those in flight.
 
     `acknowledged` lists (topic, number) in the order in which the broker took responsibility:
     PUBACK, or PUBREC at QoS 2.
@@ -64,7 +64,7 @@ class Publisher(threading.Thread):
         window: int = 20,
         own_topics: bool = False,
     ) -> None:
-        """Every message has a topic of its own if `own_topics`: then the topic names it."""
+        """Keep the arguments; with `own_topics` every message has its own topic, which names it."""
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[tuple[str, int]] = []
         self.violations: list[str] = []
@@ -80,7 +80,7 @@ class Publisher(threading.Thread):
         self._finish = threading.Event()
 
     def finish(self) -> None:
-        """Publish nothing new; the thread ends when everything is acknowledged."""
+        """Stop publishing; the thread ends when everything is acknowledged."""
         self._finish.set()
 
     def run(self) -> None:
@@ -147,7 +147,7 @@ class Publisher(threading.Thread):
 
 
 class Subscriber(threading.Thread):
-    """Takes everything below `load/` in a durable session, drops its connection now and then.
+    """Receives everything below `load/` in a durable session and sometimes drops its connection.
 
     `received` lists (topic, number, qos) as the application got them, in order.
     """
@@ -205,7 +205,7 @@ class Subscriber(threading.Thread):
                 continue
             while self._client.inbox:
                 packets.append(self._client.receive())
-            # Now and then what has come stays unanswered over a lost connection.
+            # Sometimes received packets stay unanswered when the connection is lost.
             hang_up_after -= len(packets)
             if hang_up_after <= 0:
                 for packet in packets:
@@ -236,9 +236,9 @@ class Subscriber(threading.Thread):
 def finish(
     publishers: Sequence[PublisherBooks], subscribers: Sequence[SubscriberBooks], *, seconds: float
 ) -> None:
-    """Let the publishers empty their windows and the subscribers catch up; then end them all.
+    """Let the publishers complete what is in flight and the subscribers catch up; then end all.
 
-    Returns after `seconds` at the latest; what is missing then is missing in the books.
+    Returns after `seconds` at the latest; messages missing then are missing in the books.
     """
     deadline = time.monotonic() + seconds
     for publisher in publishers:
@@ -247,7 +247,7 @@ def finish(
         publisher.join(max(0.0, deadline - time.monotonic()))
     while time.monotonic() < deadline and any(_missing(publishers, subscribers).values()):
         time.sleep(SLICE_SECONDS)
-    time.sleep(SLICE_SECONDS)  # for what comes and should not
+    time.sleep(SLICE_SECONDS)  # for messages that should not come
     for subscriber in subscribers:
         subscriber.finish()
     for publisher in publishers:
@@ -259,7 +259,7 @@ def finish(
 def verdict(
     publishers: Sequence[PublisherBooks], subscribers: Sequence[SubscriberBooks]
 ) -> list[str]:
-    """Return every way in which the books say that the broker broke its word."""
+    """Return every lost, duplicated or reordered message that the books show."""
     faults = [fault for publisher in publishers for fault in publisher.violations]
     faults += [fault for subscriber in subscribers for fault in subscriber.violations]
     faults += [f"{client.name}: did not finish" for client in publishers if client.is_alive()]
@@ -277,7 +277,7 @@ def verdict(
 
 
 def _order(subscriber: SubscriberBooks) -> Iterable[str]:
-    """[MQTT-4.6.0-6] First deliveries come in the order of the publisher, per topic."""
+    """Yield first deliveries out of the publisher's order of a topic, see [MQTT-4.6.0-6]."""
     newest: dict[str, int] = {}
     seen: set[tuple[str, int]] = set()
     for topic, number, _ in subscriber.received:
@@ -290,7 +290,7 @@ def _order(subscriber: SubscriberBooks) -> Iterable[str]:
 
 
 def _books(subscribers: Sequence[SubscriberBooks]) -> dict[str, list[tuple[str, int, int]]]:
-    """Return what arrived, per session or, for a shared subscription, per group."""
+    """Return what arrived, per session or per shared subscription group."""
     books: dict[str, list[tuple[str, int, int]]] = {}
     for subscriber in subscribers:
         is_shared = subscriber.topic_filter.startswith("$share/")

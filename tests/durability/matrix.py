@@ -1,8 +1,8 @@
-"""The crash matrix: what a broker still knows after it was killed, one scenario per row.
+"""The crash matrix: what a broker still has after it was killed or stopped, a scenario per row.
 
-Every scenario runs against any broker that `process` can start and answers with a verdict as short
-as a table cell, never with an exception: a broker that fails a row is a result. Run as a module it
-prints the table (`scripts/crash-matrix`). Read next: `test_crash_matrix`, which demands every row.
+Every scenario runs against any broker that `process` can start and returns a short verdict; if the
+broker fails, that is a verdict too, not an exception. Run as a module it prints the table
+(`scripts/crash-matrix`). Read next: `test_crash_matrix`, which requires Holdfast to pass every row.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from tests.durability.process import (
 )
 from tests.durability.rawclient import Closed, RawClient, Silence
 
-IDLE_SECONDS: Final = 1.5  # silence after which a broker is taken to have nothing more to say
+IDLE_SECONDS: Final = 1.5  # silence after which a broker is taken to be done
 
 
 class Pace(NamedTuple):
-    """How long the scenarios that wait do wait, in seconds."""
+    """The waiting times of the scenarios in seconds."""
 
     settle: float  # between the last acknowledgement and a late kill
     will_delay: int
@@ -42,14 +42,14 @@ AS_MEASURED: Final = Pace(settle=8.0, will_delay=4, session_expiry=2, downtime=4
 
 
 class Verdict(NamedTuple):
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     passed: bool
     text: str
 
 
 Scenario = Callable[[BrokerProcess, Pace], Verdict]
-# Ends the process in front of clients that are connected; they are closed on return.
+# Ends the process while clients are connected; they are closed on return.
 End = Callable[..., None]
 
 
@@ -60,7 +60,7 @@ def _kill(broker: BrokerProcess, *clients: RawClient) -> None:
 
 
 def _stop(broker: BrokerProcess, *clients: RawClient) -> None:
-    """SIGTERM, with clients that close when they are closed, as clients do."""
+    """Send SIGTERM; the clients close when the broker closes, as real clients do."""
     broker.signal(signal.SIGTERM)
     for client in clients:
         client.expect_closed()
@@ -111,7 +111,7 @@ def qos2_inbound_half_open(broker: BrokerProcess, pace: Pace) -> Verdict:
     publisher.publish_begin("crash/once", b"only once", qos=2, packet_id=7, dup=True)
     publisher.expect(Pubrec)
     publisher.release(7)
-    # The id is free again: what comes with it next is another message.
+    # The id is free again: the next PUBLISH with it is a new message.
     publisher.publish_begin("crash/once", b"the next", qos=2, packet_id=7)
     publisher.expect(Pubrec)
     publisher.release(7)
@@ -192,7 +192,7 @@ def _unacknowledged(broker: BrokerProcess, end: End) -> Verdict:
 
 
 def will_of_a_connected_client(broker: BrokerProcess, pace: Pace) -> Verdict:
-    """Kill -9 with two clients connected that have a will; its time comes with the restart."""
+    """Kill -9 with two connected clients that have wills, which are due after the restart."""
     _subscribe_offline(broker, qos=1)
     clean = RawClient(broker.port, "clean", version=4)
     clean.connect(will=Will("crash/will/clean", b"gone", 1, False))
@@ -212,12 +212,12 @@ def will_of_a_connected_client(broker: BrokerProcess, pace: Pace) -> Verdict:
 
 
 def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
-    """Kill -9 while a will waits for its delay; it comes when it is due, and once."""
+    """Kill -9 while a will waits for its delay; it comes once, when it is due."""
     _subscribe_offline(broker, qos=1)
     client = RawClient(broker.port, "mortal")
     will = Will("crash/will", b"gone", 1, False, delay_interval=pace.will_delay)
     client.durable(expiry=600, will=will)
-    # The will's time runs from the close, which the broker cannot see before we begin it.
+    # The delay runs from the close; take the time before, as the broker cannot see it earlier.
     closed = time.monotonic()
     client.drop()
     time.sleep(0.5)
@@ -241,7 +241,7 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
         return Verdict(False, "never")
     if len(arrivals) > 1:
         return Verdict(False, f"{len(arrivals)}x")
-    # Half a second early is still in time: the interval counts whole seconds.
+    # Half a second early is allowed: the interval is in whole seconds.
     if arrivals[0] < pace.will_delay - 0.5:
         return Verdict(False, f"early, after {arrivals[0]:.1f} s")
     return Verdict(True, f"after {arrivals[0]:.1f} s, once")
@@ -251,7 +251,7 @@ def delayed_will(broker: BrokerProcess, pace: Pace) -> Verdict:
 
 
 def clean_start_with_expiry_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
-    """A session begun with Clean Start 1 and an expiry above 0 outlives an orderly stop."""
+    """A session started with Clean Start 1 and an expiry above 0 survives an orderly stop."""
     return _clean_start_with_expiry(broker, _stop)
 
 
@@ -273,7 +273,7 @@ def _clean_start_with_expiry(broker: BrokerProcess, end: End) -> Verdict:
 
 
 def session_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
-    """A session whose time runs out while the broker is down is gone; one with time left is not."""
+    """A session that expires while the broker is down is gone; one with time left is not."""
     return _session_expiry(broker, pace, _stop)
 
 
@@ -304,7 +304,7 @@ def _session_expiry(broker: BrokerProcess, pace: Pace, end: End) -> Verdict:
 
 
 def message_expiry_over_downtime_sigterm(broker: BrokerProcess, pace: Pace) -> Verdict:
-    """Downtime counts: an overdue message is dropped, another comes with what is left of it."""
+    """Message expiry counts downtime: an expired message is dropped, another has less time left."""
     return _message_expiry(broker, pace, _stop)
 
 
@@ -394,7 +394,7 @@ def _publish_to_offline(
 def _resume(
     broker: BrokerProcess, count: int, *, idle: float = IDLE_SECONDS
 ) -> tuple[bool, list[Publish]]:
-    """Return (session present, what the session got); waits longer until `count` have come."""
+    """Return (session present, messages received); waits longer until `count` have come."""
     subscriber = RawClient(broker.port, "subscriber")
     present = bool(subscriber.durable().session_present)
     received: list[Publish] = []
@@ -466,7 +466,7 @@ def run(row: str, name: str, directory: Path, pace: Pace) -> Verdict:
 
 
 def table(results: dict[tuple[str, str], Verdict], names: Sequence[str]) -> str:
-    """Return the results as a Markdown table; what failed is set in bold."""
+    """Return the results as a Markdown table, failures in bold."""
     lines = ["| Scenario | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for row in ROWS:
         cells = []

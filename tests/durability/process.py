@@ -1,8 +1,8 @@
-"""Brokers as real processes: start, wait until ready, kill -9, stop, freeze, read what they said.
+"""Brokers as real processes: start, wait until ready, kill -9, stop, freeze, read the log.
 
-The same class runs Holdfast and, for comparison, Debian's mosquitto, so that one scenario can be
-put to both. Must never import the broker's own code: what is tested here is the program.
-Read next: `rawclient` (the client that talks to it) and `matrix` (the scenarios).
+The same class runs Holdfast and, for comparison, Debian's mosquitto, so that a scenario can run on
+both. Must never import the broker's code: these tests are about the program.
+Read next: `rawclient` (the client) and `matrix` (the scenarios).
 """
 
 import itertools
@@ -20,29 +20,29 @@ from typing import Final, Self
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 30.0  # a busy two-core machine; a start takes well under a second
 POLL_SECONDS: Final = 0.01
-# Ports below Linux's ephemeral range (32768 and up): a poll of a port nobody listens on yet may
-# otherwise be given that very port as its own source and connect to itself.
+# Below Linux's ephemeral range (32768 and up). Otherwise a client that polls a port on which nobody
+# listens yet may get this port as its source port and connect to itself.
 PORTS: Final = (20_000, 32_000)
-# What may never stand in the log of a broker, whatever a test did to it.
+# What must never be in the log of a broker, whatever a test does.
 FORBIDDEN: Final = (
     "Traceback (most recent call last)",
     "Exception ignored in",
     "Task exception was never retrieved",
     "Fatal Python error",
 )
-# Test processes that run side by side take ports from different blocks.
+# Test processes that run in parallel take ports from different blocks.
 BLOCK: Final = 200
 _claims: Final[list[socket.socket]] = []
 
 
 class BrokerFailed(AssertionError):
-    """The process did not do what the test needs; carries the end of its log."""
+    """The process did not do what the test needs; the message has the end of its log."""
 
 
 def _claimed() -> Iterator[int]:
     """Yield the ports of blocks that no other process has claimed, then the same ones again.
 
-    A claim is a name among the abstract Unix sockets: it ends with the process, however it ends.
+    A claim is the name of an abstract Unix socket, which is free again when the process ends.
     """
     mine: list[int] = []
     blocks = (PORTS[1] - PORTS[0]) // BLOCK
@@ -65,7 +65,7 @@ _ports = _claimed()
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on and that no other caller was given."""
+    """Return a loopback port that nothing listens on and no other caller got."""
     for port in itertools.islice(_ports, PORTS[1] - PORTS[0]):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,7 +96,7 @@ def http_get(port: int, path: str, *, timeout: float = 5.0) -> tuple[int, str]:
 
 
 class BrokerProcess:
-    """One broker on one data directory and one port, over as many starts as a test needs."""
+    """One broker with one data directory and one port, over any number of starts."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class BrokerProcess:
         self.metrics_port: int = free_port()
         self.log_path: Path = directory / "broker.log"
         self.env: dict[str, str] = dict(env)
-        self.arguments: Sequence[str] = ()  # further ones, for the next start
+        self.arguments: Sequence[str] = ()  # additional, for the next start
         self.starts: int = 0
         self._command = command
         self._is_ready = is_ready
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_start: int = 0  # where the log of the present start begins
+        self._log_start: int = 0  # offset of the current start in the log
 
     def start(self, timeout: float = READY_SECONDS) -> Self:
         """Start the broker and return once it is ready; raises BrokerFailed if it ends first."""
@@ -157,7 +157,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the present start."""
+        """Return the id of the current process."""
         assert self._process is not None
         return self._process.pid
 
@@ -166,11 +166,11 @@ class BrokerProcess:
         return None if self._process is None else self._process.poll()
 
     def is_running(self) -> bool:
-        """Tell whether a process is there."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Send SIGKILL and return when the process is gone. No code of the broker runs."""
+        """Send SIGKILL and return when the process is gone."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(READY_SECONDS)
@@ -193,11 +193,11 @@ class BrokerProcess:
             raise BrokerFailed(f"{self.name} still runs after {timeout} s\n{self.tail()}") from None
 
     def freeze(self) -> None:
-        """Stop the process in its tracks (SIGSTOP): sockets stay open, nothing is answered."""
+        """Suspend the process (SIGSTOP): sockets stay open, nothing is answered."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on (SIGCONT)."""
+        """Continue a frozen process (SIGCONT)."""
         self.signal(signal.SIGCONT)
 
     def crash(self) -> Self:
@@ -212,7 +212,7 @@ class BrokerProcess:
         return self.start()
 
     def log(self) -> str:
-        """Return what the present start has logged."""
+        """Return the log of the current start."""
         with open(self.log_path, "rb") as log:
             log.seek(self._log_start)
             return log.read().decode("utf-8", "replace")
@@ -222,7 +222,7 @@ class BrokerProcess:
         return "\n".join(self.log().splitlines()[-lines:])
 
     def metrics(self) -> dict[str, float]:
-        """Return the samples of /metrics, by name with labels as they are written there."""
+        """Return the samples of /metrics by name and labels, as written there."""
         status, body = http_get(self.metrics_port, "/metrics")
         assert status == 200, f"/metrics answered {status}"
         samples = {}
@@ -240,7 +240,7 @@ class BrokerProcess:
         raise BrokerFailed("no VmRSS")
 
     def close(self) -> None:
-        """End the process if it still runs, and check everything it ever logged."""
+        """End the process if it still runs, and check its whole log."""
         if self.is_running():
             self.kill()
         text = self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
@@ -255,8 +255,8 @@ def holdfast(
 ) -> BrokerProcess:
     """Return a Holdfast that is not started yet.
 
-    `env` holds further environment, as `HOLDFAST__SECTION__KEY` overrides; `prefix` is put in front
-    of the command line.
+    `env` adds to the environment, for example `HOLDFAST__SECTION__KEY`; `prefix` goes in front of
+    the command line.
     """
 
     def command(process: BrokerProcess) -> list[str]:
@@ -271,7 +271,7 @@ def holdfast(
         directory, name="holdfast", command=command, is_ready=is_ready, env=env or {}
     )
     process.env.setdefault("HOLDFAST__METRICS__PORT", str(process.metrics_port))
-    # A stop would otherwise start a process to export the rest; tests of the history ask for it.
+    # Otherwise a stop would start an export process; tests of the history turn it on.
     process.env.setdefault("HOLDFAST__HISTORY__DRAIN_TIMEOUT", "0")
     process.env.setdefault("PYTHONPATH", str(ROOT))
     process.env.setdefault("PYTHONFAULTHANDLER", "1")
@@ -279,7 +279,7 @@ def holdfast(
 
 
 def mosquitto(directory: Path, *, config: str = "") -> BrokerProcess:
-    """Return a Debian mosquitto with its built-in persistence on, not started yet."""
+    """Return a Debian mosquitto with built-in persistence that is not started yet."""
     binary = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin")
     assert binary is not None, "mosquitto is not installed"
 
@@ -302,7 +302,7 @@ def mosquitto(directory: Path, *, config: str = "") -> BrokerProcess:
 
 
 def have_mosquitto() -> bool:
-    """Tell whether Debian's mosquitto is installed."""
+    """Return whether mosquitto is installed."""
     path = os.environ.get("PATH", "") + ":/usr/sbin"
     return shutil.which("mosquitto", path=path) is not None
 

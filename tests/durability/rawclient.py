@@ -1,9 +1,9 @@
-"""A blocking MQTT client that does exactly what a test tells it, and nothing by itself.
+"""A blocking MQTT client that does only what a test tells it.
 
-It never acknowledges, re-sends or reconnects on its own: a test owes and withholds what it likes.
-Spoken with the broker's own codec in the client role. Verbs of the domain: `connect`, `resume`,
-`subscribe`, `publish`, `take`, `expect_publish`, `expect_nothing`, `drop`. Every failure shows the
-last packets of the connection. Read next: `load` (clients that do keep their side of a session).
+It never acknowledges, re-sends or reconnects by itself, so a test can leave any exchange open. It
+uses the broker's own codec. Its verbs: `connect`, `resume`, `subscribe`, `publish`, `take`,
+`expect_publish`, `expect_nothing`, `drop`. Every failure shows the last packets of the connection.
+Read next: `load` (clients that behave as MQTT requires).
 """
 
 import socket
@@ -34,7 +34,7 @@ from mqtt.packets import (
     Will,
 )
 
-PATIENCE_SECONDS: Final = 15.0  # for one packet; generous because the machine may be busy
+PATIENCE_SECONDS: Final = 15.0  # for one packet; long because the machine may be busy
 LISTEN_SECONDS: Final = 0.1  # how long `expect_nothing` listens between its two round trips
 FOREVER: Final = 0xFFFFFFFF
 TRACE_MAX: Final = 60
@@ -52,17 +52,17 @@ class Closed(AssertionError):
 
 
 class Silence(AssertionError):
-    """Nothing arrived in time."""
+    """No packet arrived in time."""
 
 
 class RawClient:
-    """One MQTT client: an identity, and at most one connection at a time."""
+    """One MQTT client with at most one connection at a time."""
 
     def __init__(self, port: int, client_id: str, *, version: int = 5) -> None:
         self.port: int = port
         self.client_id: str = client_id
         self.version: int = version
-        self.inbox: deque[Any] = deque()  # received, not yet asked for
+        self.inbox: deque[Any] = deque()  # received, not taken yet
         self.trace: deque[tuple[str, Any]] = deque(maxlen=TRACE_MAX)
         self.disconnected: Disconnect | None = None  # the DISCONNECT the broker sent last
         self._socket: socket.socket | None = None
@@ -95,8 +95,8 @@ class RawClient:
     ) -> Connack:
         """Connect and return the CONNACK, whose reason code must be `reason`.
 
-        `expiry` is the Session Expiry Interval in seconds and means nothing in v3.1.1; `fields` are
-        further fields of `mqtt.packets.Connect`.
+        `expiry` is the Session Expiry Interval in seconds, not used in v3.1.1; `fields` are further
+        fields of `mqtt.packets.Connect`.
         """
         self.open()
         if self.version == 5:
@@ -121,7 +121,7 @@ class RawClient:
         return connack
 
     def durable(self, *, expiry: int = 3600, **fields: Any) -> Connack:
-        """Connect with Clean Start 0 and a session that outlives the connection."""
+        """Connect with Clean Start 0 and a session expiry of `expiry` seconds."""
         return self.connect(clean_start=False, expiry=expiry, **fields)
 
     def resume(self, *, expiry: int = 3600, **fields: Any) -> Connack:
@@ -137,7 +137,7 @@ class RawClient:
         self.drop()
 
     def drop(self, *, reset: bool = False) -> None:
-        """Close without DISCONNECT, by FIN or by RST. Nothing happens on a closed client."""
+        """Close without DISCONNECT, with FIN or RST; do nothing if already closed."""
         if self._socket is None:
             return
         if reset:
@@ -149,7 +149,7 @@ class RawClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that neither `drop` nor `disconnect` has ended."""
+        """Return whether there is a connection that we have not closed."""
         return self._socket is not None
 
     def expect_closed(self, timeout: float = PATIENCE_SECONDS) -> Disconnect | None:
@@ -162,7 +162,7 @@ class RawClient:
                 return closed.disconnect
 
     def __del__(self) -> None:
-        if self._socket is not None:  # a test that failed half-way
+        if self._socket is not None:  # the test failed
             self._socket.close()
 
     # Packets
@@ -195,7 +195,7 @@ class RawClient:
         matches: Callable[[P], bool] = lambda packet: True,
         timeout: float = PATIENCE_SECONDS,
     ) -> P:
-        """Return the next packet of this kind that `matches`; the others stay in the inbox."""
+        """Return the next packet of this kind that `matches`; others stay in the inbox."""
         deadline = time.monotonic() + timeout
         position = 0
         while True:
@@ -208,7 +208,7 @@ class RawClient:
             self._fill(deadline)
 
     def packet_id(self) -> int:
-        """Return the next packet id of this client's own numbering."""
+        """Return the next packet id of this client."""
         self._last_packet_id = self._last_packet_id % 65_535 + 1
         return self._last_packet_id
 
@@ -218,7 +218,7 @@ class RawClient:
         self.expect(Pingresp)
 
     def expect_nothing(self, *, listen: float = LISTEN_SECONDS) -> None:
-        """Check that the broker has nothing to say: two round trips with some listening between."""
+        """Check that nothing comes during two PINGREQ round trips with a wait between them."""
         self.ping()
         try:
             self._fill(time.monotonic() + listen)
@@ -229,7 +229,7 @@ class RawClient:
     # Subscribing
 
     def subscribe(self, *filters: str, qos: int = 1, identifier: int = 0, **options: Any) -> Suback:
-        """Subscribe to all filters with the same options; every one must be granted."""
+        """Subscribe to all filters with the same options; all must be granted."""
         wanted = [Subscription(topic_filter, qos, **options) for topic_filter in filters]
         packet_id = self.packet_id()
         self.send(Subscribe(packet_id, wanted, subscription_identifier=identifier))
@@ -254,7 +254,7 @@ class RawClient:
         reason: int = 0,
         **fields: Any,
     ) -> int:
-        """Publish one message with its whole handshake; return the packet id it used."""
+        """Publish one message and complete its handshake; return its packet id."""
         packet_id = self.publish_begin(topic, payload, qos=qos, **fields)
         if qos == 1:
             answer: Any = self.expect(Puback, lambda packet: packet.packet_id == packet_id)
@@ -262,7 +262,7 @@ class RawClient:
             answer = self.expect(Pubrec, lambda packet: packet.packet_id == packet_id)
         else:
             return 0
-        # 0x10 is success as well: accepted, and nobody to deliver to.
+        # 0x10 is success too: accepted, but no matching subscriber.
         assert answer.reason_code in (reason, 0x10 if reason == 0 else reason), self._story(
             f"{answer!r}"
         )
@@ -299,7 +299,7 @@ class RawClient:
         window: int = 100,
         retain: bool = False,
     ) -> None:
-        """Publish many with up to `window` handshakes open; returns at the last PUBACK/PUBCOMP."""
+        """Publish many with up to `window` in flight; return at the last PUBACK or PUBCOMP."""
         window = min(window, self.window_max)
         to_send = iter(messages)
         open_ids: set[int] = set()
@@ -344,7 +344,7 @@ class RawClient:
         return publish
 
     def acknowledge(self, publish: Publish) -> None:
-        """Finish the handshake of a received PUBLISH."""
+        """Complete the handshake of a received PUBLISH."""
         if publish.qos == 1:
             self.send(Puback(publish.packet_id))
         elif publish.qos == 2:
@@ -353,7 +353,7 @@ class RawClient:
             self.send(Pubcomp(publish.packet_id))
 
     def take(self, count: int, *, timeout: float = PATIENCE_SECONDS) -> list[Publish]:
-        """Receive and acknowledge `count` messages, with all their handshakes finished."""
+        """Receive `count` messages and complete their handshakes."""
         received: list[Publish] = []
         owed: set[int] = set()
         while len(received) < count or owed:
@@ -383,7 +383,7 @@ class RawClient:
     ) -> list[Publish]:
         """Receive and acknowledge until nothing has come for `idle` seconds (for any broker).
 
-        With `enough` messages the patience sinks to `idle_then` seconds.
+        After `enough` messages it waits for `idle_then` seconds only.
         """
         received: list[Publish] = []
         while True:
@@ -404,7 +404,7 @@ class RawClient:
     # Inside
 
     def _fill(self, deadline: float) -> None:
-        """Read from the socket once and put what came into the inbox."""
+        """Read from the socket once and put the packets into the inbox."""
         assert self._socket is not None and self._decoder is not None, self._story("not connected")
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         try:

@@ -1,6 +1,6 @@
-"""What one test plays with: a broker, and clients and topics of its own.
+"""What one test works with: a broker, and clients and topics of its own.
 
-Names are prefixed, so that tests may share a broker and the state that earlier ones left in it.
+Names have a prefix per test, so that tests can share a broker and the state left in it.
 """
 
 import signal
@@ -10,11 +10,11 @@ from typing import Any, Final
 from tests.durability.process import READY_SECONDS, BrokerProcess
 from tests.durability.rawclient import RawClient
 
-PROGRESS_SECONDS: Final = 0.3  # QoS 1 acknowledgements may reach the disk 200 ms late
+PROGRESS_SECONDS: Final = 0.3  # QoS 1 progress may reach the disk 200 ms late
 
 
 class Scene:
-    """What one test plays with: the broker, and clients and topics that are its own."""
+    """The broker of one test, and its own clients and topics."""
 
     def __init__(self, broker: BrokerProcess, prefix: str) -> None:
         self.broker: BrokerProcess = broker
@@ -51,7 +51,7 @@ class Scene:
     def offline(
         self, name: str, *filters: str, qos: int = 1, version: int = 5, **fields: Any
     ) -> RawClient:
-        """Return the same, gone offline."""
+        """Return a client as `durable` does, but offline."""
         client = self.durable(name, *filters, qos=qos, version=version, **fields)
         client.disconnect()
         return client
@@ -59,8 +59,8 @@ class Scene:
     def commit(self) -> None:
         """Return once everything the broker has done so far is durable.
 
-        A session's QoS 1 progress may stay in memory for up to 200 ms; a test that counts on it
-        waits with `settle` instead.
+        A session's QoS 1 progress may stay in memory for up to 200 ms; a test that needs it on disk
+        calls `settle` instead.
         """
         witness = self.client("witness")
         witness.connect()
@@ -75,7 +75,7 @@ class Scene:
     def restart(self) -> None:
         """Stop the broker by SIGTERM (it must exit with 0) and start it again.
 
-        The clients close when they are closed, as clients do; the broker waits a while for that.
+        The clients close when the broker closes; the broker waits a while for that.
         """
         self.broker.signal(signal.SIGTERM)
         for client in self._clients:
@@ -87,6 +87,6 @@ class Scene:
         self.broker.start()
 
     def close(self) -> None:
-        """Close every connection this test left open."""
+        """Close every connection that the test left open."""
         for client in self._clients:
             client.drop()

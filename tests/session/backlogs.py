@@ -1,11 +1,11 @@
-"""What offline sessions are owed, made by a publisher of its own."""
+"""Messages for offline sessions, from a publisher of their own."""
 
 from mqtt.packets import Puback
 from tests.session.harness import Broker
 
 
 def publish(broker: Broker, *payloads: bytes, topic: str = "t") -> list[bytes]:
-    """Publish at QoS 1; return what was accepted."""
+    """Publish at QoS 1; return the accepted payloads."""
     publisher = broker.connect("publisher")
     accepted = []
     for payload in payloads:

@@ -1,10 +1,10 @@
-"""A broker without sockets, threads or time: the real engine, a store that forgets, a manual clock.
+"""A broker without sockets, threads or time: the real engine, a store that can crash, a fake clock.
 
-Tests speak the domain: `connect`, `publish`, `subscribe`, `expect`, `expect_nothing`, `drop`,
-`disconnect`, `crash`, `restart`, `advance`, `hold_commits`, `commit`. After every step the engine's
-own invariants hold, and whenever nothing is pending, so do those of its store, see
-`tests.session.store_audit`. Deterministic: nothing happens that a test did not ask for. Must never
-change the engine's state but through what a shell may call.
+Its verbs: `connect`, `publish`, `subscribe`, `expect`, `expect_nothing`, `drop`, `disconnect`,
+`crash`, `restart`, `advance`, `hold_commits`, `commit`. It checks the engine's invariants after
+every step, and those of the store (`tests.session.store_audit`) whenever nothing is pending.
+Deterministic: nothing happens that a test did not ask for. It must change the engine's state only
+through the interface of a shell.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ from storage.local.memory import MemoryStore
 from tests.session.store_audit import audit
 
 START_MS: Final = 1_700_000_000_000
-TICKS_MAX: Final = 2000  # a broker that is not quiet by then runs in circles
+TICKS_MAX: Final = 2000  # a broker that is not idle by then is in an endless loop
 STEPPED_MS: Final = 30_000
 NEVER: Final = 0xFFFFFFFF
 OPTIONS: Final = {"no_local", "retain_as_published", "retain_handling"}
@@ -55,9 +55,9 @@ class Stream:
 
     def __init__(self) -> None:
         self.data = b""
-        self.is_closing = False  # close() was called: what is written later goes nowhere
+        self.is_closing = False  # close() was called: later writes are discarded
         self.is_read = True
-        self.is_lost = False  # the engine was told that it is gone
+        self.is_lost = False  # the engine was told that the connection is lost
         self.writes = 0
 
     def write(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class Stream:
             self.data += data
 
     def close(self) -> None:
-        """Close once everything written is out."""
+        """Close after everything written was sent."""
         self.is_closing = True
 
     def pause_reading(self) -> None:
@@ -80,7 +80,7 @@ class Stream:
 
 
 class Rules:
-    """A policy that permits everything but what a test forbids."""
+    """A policy that allows everything except what a test forbids."""
 
     is_open: bool = False
 
@@ -89,7 +89,7 @@ class Rules:
         self.asked: list[tuple[str, str, str, str]] = []
 
     def forbid(self, action: str, topic: str) -> None:
-        """Forbid "publish", "subscribe" or "receive" for one topic or filter, to everybody."""
+        """Forbid "publish", "subscribe" or "receive" on a topic or filter for all clients."""
         self.forbidden.add((action, topic))
 
     def may_publish(self, identity: str, client_id: str, topic: str) -> bool:
@@ -110,7 +110,7 @@ class Rules:
 
 
 class SlowAuthenticator:
-    """An authenticator that answers when the test says so."""
+    """An authenticator that answers when the test calls `answer`."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Callable[[Verdict], None]] = {}
@@ -126,7 +126,7 @@ class SlowAuthenticator:
         self.waiting[client_id] = done
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
-        """Know no method."""
+        """Return None: no method is supported."""
         return None
 
     def answer(self, client_id: str, *, ok: bool = True, reason_code: int = 0) -> None:
@@ -135,7 +135,7 @@ class SlowAuthenticator:
 
 
 class Client:
-    """One connection of a client that does only what it is told."""
+    """One connection of a client that does only what a test tells it."""
 
     def __init__(
         self, broker: "Broker", version: int, identity: str | None = None, remote: str = ""
@@ -154,11 +154,11 @@ class Client:
     # Sending
 
     def send(self, *packets: Packet) -> None:
-        """Send packets in one piece."""
+        """Send packets in one write."""
         self.send_bytes(b"".join(encode(packet, self.version) for packet in packets))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         assert not self.stream.is_lost, "the connection is gone"
         self.broker.engine.receive(self.connection, data, self.broker.now)
         self.broker.settle()
@@ -171,7 +171,7 @@ class Client:
     def publish(
         self, topic: str, payload: bytes = b"x", qos: int = 0, **fields: Any
     ) -> Packet | None:
-        """Publish, and complete the exchange as a sender does; returns the last answer."""
+        """Publish and complete the exchange; return the last answer."""
         answer = self.start_publish(topic, payload, qos, **fields)
         if isinstance(answer, Pubrec) and answer.reason_code < 0x80:
             self.send(Pubrel(answer.packet_id))
@@ -230,7 +230,7 @@ class Client:
             self.broker.engine.transport_lost(self.connection, self.broker.now)
 
     def stop_taking(self) -> None:
-        """Take no more bytes: the transport's buffer is above its mark."""
+        """Take no more bytes: the transport's buffer is above its high-water mark."""
         self.broker.engine.pause_writing(self.connection)
 
     def go_on_taking(self) -> None:
@@ -241,7 +241,7 @@ class Client:
     # Receiving
 
     def collect(self) -> list[Packet]:
-        """Return what has arrived and was not taken yet."""
+        """Return the packets that have arrived and were not taken yet."""
         data, self.stream.data = self.stream.data, b""
         self.received += self._decoder.receive(data)
         assert self._decoder.error is None, self._decoder.error
@@ -261,11 +261,11 @@ class Client:
         raise AssertionError(f"no {[kind.__name__ for kind in kinds]} in {self.received}")
 
     def expect(self, *packets: Packet) -> None:
-        """Exactly these packets have arrived, in this order; takes them."""
+        """Take all packets that have arrived; they must be these, in this order."""
         assert self.take() == list(packets)
 
     def expect_nothing(self) -> None:
-        """Nothing has arrived."""
+        """Check that nothing has arrived."""
         assert self.collect() == []
 
     def messages(self) -> list[Publish]:
@@ -285,7 +285,7 @@ class Client:
         return messages[0]
 
     def acknowledge(self, *messages: Publish) -> None:
-        """Complete the exchange of each message, as a receiver does."""
+        """Complete the exchange of each received message."""
         for message in messages:
             if message.qos == 1:
                 self.send(Puback(message.packet_id))
@@ -307,11 +307,11 @@ class Client:
 
     @property
     def is_closed(self) -> bool:
-        """Has the broker closed the connection?"""
+        """Return whether the broker has closed the connection."""
         return self.stream.is_closing
 
     def expect_closed(self, reason_code: int | None = None) -> None:
-        """The broker has closed; v5 was told why just before, v3.1.1 is told nothing."""
+        """Check that the broker has closed; a v5 client got DISCONNECT before, v3.1.1 nothing."""
         assert self.is_closed, "still open"
         packets = self.take()
         if reason_code is None or self.version < 5:
@@ -340,7 +340,7 @@ class Broker:
         self.authenticator: Authenticator = authenticator or AllowAll()
         self.rules = Rules()
         self.policy: Policy = policy or self.rules
-        self.linger = linger  # peers take their time to close after we did
+        self.linger = linger  # peers do not close at once after we did
         self.clients: list[Client] = []
         self.commits_are_held = False
         self.is_audited = True  # False: the test has damaged a row on purpose
@@ -351,7 +351,7 @@ class Broker:
     # The process
 
     def start(self, *, alive_ms: int = 0, told_of: int = 0) -> Recovery:
-        """Start the engine on what is in the store."""
+        """Start the engine on the store."""
         self.counters = Counters()
         self.engine = Engine(
             self.store,
@@ -370,7 +370,7 @@ class Broker:
         return f"auto-{self._ids}"
 
     def crash(self, keep: int | None = None) -> None:
-        """End the process; of what was not synced only the first `keep` batches survive."""
+        """End the process; of the batches not synced only the first `keep` survive."""
         self.store = self.store.crash(keep)
         for client in self.clients:
             client.stream.is_lost = True
@@ -387,7 +387,7 @@ class Broker:
     # Time and commits
 
     def settle(self) -> None:
-        """Let the broker do what it has to do at this moment."""
+        """Let the broker do all work that is due now."""
         if self._collecting:
             return
         for _ in range(TICKS_MAX):
@@ -433,14 +433,14 @@ class Broker:
         self.commits_are_held = True
 
     def commit(self) -> None:
-        """Make everything written durable and go on committing."""
+        """Make everything written durable and commit at once from now on."""
         self.commits_are_held = False
         self.settle()
 
     def advance(self, ms: int = 0, *, s: int = 0) -> None:
-        """Let time pass, and let the broker do in time what it makes due.
+        """Let time pass, and let the broker do what becomes due on time.
 
-        Of a long time only the end is gone through step by step: before it, the process slept.
+        Only the end of a long time runs step by step; before it the process counts as suspended.
         """
         end = self.now + ms + s * 1000
         self.now = max(self.now, end - STEPPED_MS)
@@ -457,16 +457,16 @@ class Broker:
     # Clients
 
     def open(self, version: int = 5, *, identity: str | None = None, remote: str = "") -> Client:
-        """Open a connection without sending anything."""
+        """Open a connection and send nothing."""
         client = Client(self, version, identity, remote)
         self.clients.append(client)
         return client
 
     def connect(self, client_id: str, **fields: Any) -> Client:
-        """Connect and take the CONNACK, which accepts (if commits are not held).
+        """Connect and take the CONNACK, which must accept (unless commits are held).
 
-        `version` 4 or 5; `expiry` in seconds for v5; `clean_start` defaults to False for a session
-        that is to last (v5 with `expiry`, v3.1.1 with `durable`), else True.
+        `version` is 4 or 5, `expiry` is in seconds for v5. `clean_start` defaults to False for a
+        durable session (v5 with `expiry`, v3.1.1 with `durable`), else True.
         """
         client = self.request(client_id, **fields)
         if not self.commits_are_held:
@@ -475,7 +475,7 @@ class Broker:
         return client
 
     def refused(self, client_id: str, **fields: Any) -> int:
-        """Connect in vain; returns the reason code (v3.1.1: return code, -1 without CONNACK)."""
+        """Connect, which must fail; return the code (-1 if there is no CONNACK in v3.1.1)."""
         client = self.request(client_id, **fields)
         assert client.is_closed
         packets = client.take()
@@ -515,7 +515,7 @@ class Broker:
         return client
 
     def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, **fields: Any) -> None:
-        """Publish with a client of its own, which is gone afterwards."""
+        """Publish with a new client, which then disconnects."""
         client = self.connect("publisher")
         answer = client.publish(topic, payload, qos, **fields)
         assert answer is None or getattr(answer, "reason_code", 0) < 0x80, answer
@@ -527,7 +527,7 @@ class Broker:
 
 
 def with_reader(qos: int = 1, **settings: object) -> tuple[Broker, Client]:
-    """Return a broker with an offline durable reader of `t`, and a publisher; commits are held."""
+    """Return a broker with an offline durable subscriber of `t`, and a publisher; hold commits."""
     broker = Broker(**settings)
     broker.durable("reader", "t", qos=qos).drop()
     publisher = broker.connect("p")
@@ -550,7 +550,7 @@ def connect_packet(client_id: str, version: int, **fields: Any) -> Connect:
 
 
 def idle_gate(settings: Settings, counters: Counters) -> CommitGate:
-    """Return a gate for tests of what sends nothing, or one connection's output."""
+    """Return a gate for tests that send nothing or only one connection's output."""
     return CommitGate(
         settings,
         counters,

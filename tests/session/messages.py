@@ -1,10 +1,10 @@
-"""Messages by the number, for tests of delivery."""
+"""Numbered messages for tests of delivery."""
 
 from tests.session.harness import Broker, Client
 
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
-    """Return payloads."""
+    """Return numbered payloads."""
     return [b"%04d" % number for number in range(start, start + count)]
 
 
@@ -17,7 +17,7 @@ def publish(broker: Broker, payloads: list[bytes], qos: int = 1, topic: str = "t
 
 
 def in_flight(client: Client) -> int:
-    """Return how many packet ids the session of a client has in flight."""
+    """Return how many packet ids a client's session has in flight."""
     session = client.connection.session
     assert session is not None
     return len(session.in_flight)

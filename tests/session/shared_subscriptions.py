@@ -1,4 +1,4 @@
-"""Messages to the members of one shared subscription."""
+"""Messages for the members of one shared subscription."""
 
 from tests.session.harness import Broker, Client
 
@@ -12,12 +12,12 @@ def publish(broker: Broker, *payloads: bytes, qos: int = 1, topic: str = "t") ->
 
 
 def numbers(count: int) -> list[bytes]:
-    """Return payloads."""
+    """Return numbered payloads."""
     return [b"%02d" % number for number in range(count)]
 
 
 def received(*clients: Client) -> list[bytes]:
-    """Take and acknowledge everything all of them get; return the payloads, sorted."""
+    """Take and acknowledge everything the clients get; return the payloads, sorted."""
     found: list[bytes] = []
     while True:
         before = len(found)

@@ -1,6 +1,6 @@
-"""The state machines of the engine as tables of docs/design.md; prints or writes them.
+"""The state machines of the engine as tables of docs/design.md.
 
-`python -m tests.session.state_tables` writes the document again.
+`python -m tests.session.state_tables` updates the document.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ DESIGN: Final = Path(__file__).resolve().parents[2] / "docs" / "design.md"
 
 
 def table(corner: str, columns: list[str], rows: Mapping[str, list[str]]) -> str:
-    """Return a table of Markdown, a row per event."""
+    """Return a Markdown table with a row per event."""
     lines = [f"| {corner} | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def connection_states() -> str:
-    """Return the life of a connection: a column per state."""
+    """Return the states of a connection, a column per state."""
     rows = {}
     for event in EVENTS:
         found = [TRANSITIONS.get((state, event)) for state in STATES]
@@ -42,7 +42,7 @@ def phases(
     columns: tuple[int, ...],
     events: tuple[str, ...],
 ) -> str:
-    """Return the phases of an exchange: next phase and what is sent, a column per phase."""
+    """Return the phases of an exchange, a column per phase: the next phase and what is sent."""
     rows = {}
     for event in events:
         found = [transitions.get((phase, event)) for phase in columns]
@@ -58,7 +58,7 @@ TABLES: Final = {
 
 
 def with_tables(document: str) -> str:
-    """Return the document with each table between its two marks."""
+    """Return the document with each table written between its two marks."""
     for name, text in TABLES.items():
         head, mark, rest = document.partition(f"<!-- {name} -->\n")
         _, end, tail = rest.partition("<!-- end -->\n")

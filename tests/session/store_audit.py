@@ -1,7 +1,7 @@
-"""What must hold between the rows of a store at every tick boundary, whatever the engine thinks.
+"""Invariants between the rows of a store at every tick boundary.
 
-Reads the rows with the project's own decoders and nothing of the engine's memory. `audit` yields
-one sentence per contradiction.
+They are checked on the rows alone, not on the engine's memory. `audit` yields one sentence per
+contradiction.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ Rows = dict[bytes, bytes]
 
 
 def audit(store: MemoryStore, live: set[str]) -> Iterator[str]:
-    """Yield what is wrong between the rows; `live` are the connected clients."""
+    """Yield the contradictions between the rows; `live` are the connected clients."""
     if store.get(META, TOTALS_KEY) is None:
         return
     sessions = {
@@ -93,7 +93,7 @@ def _audit_totals(store: MemoryStore, sessions: dict[str, Session]) -> Iterator[
 
 
 def _audit_streams(store: MemoryStore, sessions: dict[str, Session]) -> Iterator[str]:
-    """Every holder is a subscription or a group, and the filters count them."""
+    """Check that every holder is a subscription or a group, and that the filters count them."""
     filters = {key.decode(): decode_filter(value) for key, value in _rows(store, FILTERS).items()}
     expected: set[bytes] = set()
     members: Counter[bytes] = Counter()
@@ -132,7 +132,7 @@ def _audit_streams(store: MemoryStore, sessions: dict[str, Session]) -> Iterator
 
 
 def _audit_mailbox(store: MemoryStore, sessions: dict[str, Session]) -> Iterator[str]:
-    """A mailbox row lives exactly as long as its packet id is in flight."""
+    """Check that a mailbox row exists exactly while its packet id is in flight."""
     expected = {
         mailbox_key(client_id, entry >> REFERENCE_SHIFT)
         for client_id, session in sessions.items()
@@ -140,7 +140,7 @@ def _audit_mailbox(store: MemoryStore, sessions: dict[str, Session]) -> Iterator
         if entry & SOURCE_MASK == FROM_MAILBOX
     }
     found = set(_rows(store, MAILBOX))
-    # Progress at QoS 1 may reach a record late, the row is gone at once: a row less is no harm.
+    # The row is deleted at once, but QoS 1 progress may reach the record late: rows may be missing.
     if found - expected:
         yield f"mailbox rows nobody is owed: {sorted(found - expected)}"
 

@@ -1,4 +1,4 @@
-"""What a broker has told its history so far: the packed rows of its store, spread."""
+"""The events of a broker's history so far, unpacked from the rows of its store."""
 
 from storage.history.packed_rows import expand, split_history_key, unpack
 from storage.tables.tables import HISTORY, unseal
@@ -8,7 +8,7 @@ Told = dict[str, object]
 
 
 def told(broker: Broker, *names: str) -> list[Told]:
-    """Return the events of the store, in order; only those called `names`, if any are given."""
+    """Return the events of the store in order; only those in `names`, if any are given."""
     found: list[Told] = []
     for key, value in broker.rows(HISTORY):
         boot, first = split_history_key(key)

@@ -1,8 +1,8 @@
-"""The way of a packet through the engine, as docs/design.md shows it, made from a real trace.
+"""The way of a packet through the engine for docs/design.md, made from a real trace.
 
-`python -m tests.session.walk` writes the section anew; `test_walk.py` holds the document to the
-code. A step is a call from one folder of modules into another one. Each is shown once, without
-constructors, properties and private helpers, and with the first sentence of its docstring.
+`python -m tests.session.walk` updates the section; `test_walk.py` checks that it matches the code.
+A step is a call from one folder of modules into another. Each is shown once with the first sentence
+of its docstring; constructors, properties and private helpers are left out.
 """
 
 import ast
@@ -23,7 +23,7 @@ BEGIN: Final = "<!-- The ways of packets: written by `python -m tests.session.wa
 END: Final = "<!-- end of the ways -->\n"
 ROOMS: Final = ("mqtt", "session", "storage")
 ENGINE: Final = "session/engine.py"
-# What the shell calls: each begins a part of the way.
+# The functions that the shell calls; each begins a part of the way.
 PARTS: Final = {
     "receive": "Bytes arrive",
     "end_tick": "The tick ends",
@@ -33,7 +33,7 @@ HEADER: Final = ("| file | call | what it does |", "| --- | --- | --- |")
 
 
 class Trace:
-    """Notes which module calls which, below the calls of the shell into the engine."""
+    """Records the calls between modules below the shell's calls into the engine."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, str]] = []  # (part, file, qualified name)
@@ -41,7 +41,7 @@ class Trace:
         self._part = ""
 
     def run(self, action: Callable[[], None]) -> None:
-        """Do `action` and note its calls."""
+        """Run `action` and record its calls."""
         sys.setprofile(self._note)
         try:
             action()
@@ -106,7 +106,7 @@ def _sentence(file: str, name: str) -> str:
 
 
 def steps(trace: Trace) -> list[str]:
-    """Return the way as lines of Markdown."""
+    """Return the steps as lines of Markdown."""
     lines: list[str] = []
     shown: set[tuple[str, str]] = set()
     part = ""

@@ -1,6 +1,6 @@
-"""What a simulated client does of its own accord, and what its network does to it, at random.
+"""Choose at random what a simulated client does and what its network does to it.
 
-Must only choose and start: the client, its sender and its link do the work. Read next:
+It only chooses and starts actions; the client, its sender and its link carry them out. Read next:
 `tests.simulation.client`.
 """
 

@@ -1,8 +1,8 @@
-"""A simulated MQTT client: publisher, subscriber or both, exact in everything the client must keep.
+"""A simulated MQTT client: publisher, subscriber or both, with exact session state.
 
-It speaks real packets over a fake connection, keeps the sender's and the receiver's session
-state over connections, misbehaves only as networks and impatient programs do, and tells the oracle
-what it saw. Must never know what the broker thinks. Read next: `tests.simulation.receiver` (the
+It sends real packets over a fake connection, keeps the session state of a sender and a receiver
+across connections, has only the faults of networks and impatient programs, and tells the oracle
+what it saw. Must never look at the broker's state. Read next: `tests.simulation.receiver` (the
 checks of what it receives), `tests.simulation.sender` (its publishing half).
 """
 

@@ -1,4 +1,4 @@
-"""The command `scripts/sim`: replay one world with its trace, or run many.
+"""The command `scripts/sim`: replay one world with its trace, or run many worlds.
 
 Read next: `tests.simulation.world`.
 """

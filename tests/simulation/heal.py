@@ -1,7 +1,7 @@
-"""What happens to a world after its faults: heal, drain, judge, crash once more, end all sessions.
+"""The end of a world after its faults: heal, drain, judge, crash once more, end all sessions.
 
-Safety is judged on the way; here is the liveness and what only an end can show: nothing owed is
-missing, nothing done is repeated after one more crash, and ended sessions leave nothing on disk.
+Safety is judged all the time. Liveness is judged here: every owed message was delivered, a last
+crash repeats nothing that was completed, and ended sessions leave nothing on disk.
 Read next: `tests.simulation.world`.
 """
 

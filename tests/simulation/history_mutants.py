@@ -1,7 +1,7 @@
-"""Planted bugs of the history: it says too little, something else, or not with the state.
+"""Planted bugs of the history: an event is missing, wrong, or not committed with the state.
 
-Each is of a kind that no client could ever notice: only the comparison of what the history says
-with what the disk holds finds it. Read next: `tests.simulation.retold`.
+No client could notice these bugs; only the comparison of the history with the state on the disk
+finds them. Read next: `tests.simulation.retold`.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """Planted bugs: small patches of the real engine that the oracle must notice.
 
-A mutant is the proof that a property is really judged and that worlds reach the state where it can
-break. Each names its danger, the kind of world that finds it and how many seeds that may take.
-Patches are applied to classes for the time of a run and taken back after it. Read next:
-`tests.simulation.planting`, then `tests/simulation/test_mutants.py`.
+A mutant proves that a property is judged and that worlds reach the states where it can break. Each
+names its danger, the kind of world that finds it and how many seeds that may take. Patches of
+classes are applied for one run and then undone. Read next: `tests.simulation.planting`, then
+`tests/simulation/test_mutants.py`.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The fake network: a TCP connection as two byte pipes with delay, splits, cuts, half-open ends.
 
-Bytes arrive in order, in pieces of any size, some time after they were sent; a cut lets a prefix of
-what is under way through. It is the transport of the engine on one end and the socket of a
-simulated client on the other. Must never lose a byte of a connection that was not cut. Read next:
+Bytes arrive in order, in pieces of any size, some time after they were sent. After a cut only a
+prefix of the bytes in transit arrives. One end is the engine's transport, the other is the socket
+of a simulated client. Must never lose a byte of a connection that was not cut. Read next:
 `tests.simulation.process`.
 """
 

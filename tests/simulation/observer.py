@@ -1,6 +1,6 @@
-"""Looks for rare states inside the engine and the disk, to count that worlds reach them.
+"""Count the rare states that worlds reach inside the engine and on the disk.
 
-It reads private parts on purpose: what it sees decides nothing and judges nothing. Read next:
+It may read private state, as it only counts: it never judges or changes a world. Read next:
 `tests.simulation.rare` (the names).
 """
 

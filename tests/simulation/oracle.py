@@ -1,8 +1,8 @@
-"""Judges the clients' histories: what was published, acknowledged, owed, delivered and refused.
+"""Judge what clients saw: what was published, acknowledged, owed, delivered and refused.
 
-It sees what clients see, plus when the broker's side of a connection ended. Obligations are noted
-when a message is first sent (which sessions and groups certainly cover it) and struck off when it
-is delivered or its ground goes away, so that the end of a world only has to look at what is left.
+It sees what clients see, and when the broker's side of a connection ended. When a message is first
+sent, it notes the sessions and groups that must get it. It removes such an obligation when the
+message is delivered or no longer owed, so at the end of a world the remaining ones are failures.
 Must never look inside the broker. Read next: `tests.simulation.view`, `tests.simulation.presence`.
 """
 

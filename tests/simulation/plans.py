@@ -1,6 +1,6 @@
-"""Who is in a world: what each simulated client publishes, subscribes to and how it behaves.
+"""The clients of a world: what each publishes and subscribes to, and how it behaves.
 
-Must only draw. Read next: `tests.simulation.client`.
+It only draws random plans. Read next: `tests.simulation.client`.
 """
 
 from random import Random

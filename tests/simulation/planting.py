@@ -1,6 +1,6 @@
-"""How a bug is planted: patches that are taken back, and the hunt for worlds that notice.
+"""Plant bugs by patches that are undone, and search for worlds that notice them.
 
-Read next: `tests.simulation.mutants`, the bugs.
+Read next: `tests.simulation.mutants` (the bugs).
 """
 
 from collections.abc import Callable, Iterator

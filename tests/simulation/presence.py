@@ -1,8 +1,8 @@
 """What the broker must and may remember of one client id: its session's end, and its wills.
 
-All times are broker time in ms, as windows [lo, hi]: the moment a connection ended is known exactly
-unless the broker died with it; then it is the last heartbeat that was durable. Judged is only what
-lies outside every window. Read next: `tests.simulation.oracle`.
+All times are broker time in ms, as windows [lo, hi]. The end of a connection is known exactly,
+unless the broker died with it; then it is the last durable heartbeat. Only what lies outside every
+window is a failure. Read next: `tests.simulation.oracle`.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
-"""One incarnation of the broker process: the engine with everything a shell does around it.
+"""One run of the broker process: the engine, with a simulated shell around it.
 
-It mirrors the shell: bytes in, one `end_tick` after a group of receives, one sync at a time,
-replies released when the sync is reported, a timer for the engine's next deadline, fail stop on
-storage errors. The disk forgets at a crash what was not synced. Must never do anything the shell
-could not. Read next: `tests.simulation.world`.
+Like the shell it passes bytes in, calls `end_tick` after a group of receives, runs one sync at a
+time, releases replies when the sync is reported, sets a timer for the engine's next deadline, and
+stops on storage errors. A crash loses what was not synced. Must never do anything that the shell
+could not do. Read next: `tests.simulation.world`.
 """
 
 from collections.abc import Callable

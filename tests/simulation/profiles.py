@@ -1,8 +1,8 @@
-"""What kinds of worlds there are: how many clients of which sort, which faults, which settings.
+"""The kinds of worlds: how many clients of each kind, which faults, which settings.
 
-A profile is weights and ranges; a world draws from them with its own random numbers. The mixed
-profile does a bit of everything, the others make one family of rare states common. Must never draw
-at import time. Read next: `tests.simulation.world`.
+A profile has weights and ranges; a world draws from them with its own random numbers. The mixed
+profile has a bit of everything; each other profile makes one group of rare states common. Must
+never draw at import time. Read next: `tests.simulation.world`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Rare states by name: a simulation that never reaches them proves nothing about them.
+"""The names of rare states, to prove that the simulation reaches them.
 
-Counters are per process; `tests/simulation/test_rare_states.py` runs a fixed range of seeds and
-asks that every name was reached. Add a name here before using it.
+Counters are per process. `tests/simulation/test_rare_states.py` runs a fixed range of seeds and
+requires that every state was reached. Add a name here before using it.
 """
 
 from collections import Counter

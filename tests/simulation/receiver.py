@@ -1,7 +1,7 @@
 """The receiving half of a simulated client: packet ids, the QoS 2 receiver, and its checks.
 
-It keeps what MQTT asks a client to keep over connections (inbound QoS 2 ids) and, for judging only,
-everything it has in flight. Must never send: `tests.simulation.client` does. Read next:
+It keeps what MQTT requires a client to keep across connections (inbound QoS 2 ids) and, only for
+judging, everything in flight. Must never send: `tests.simulation.client` does. Read next:
 `tests.simulation.oracle`.
 """
 

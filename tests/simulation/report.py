@@ -1,4 +1,4 @@
-"""What a failing world prints, and how a trace reads.
+"""Format the report of a failing world, and its trace.
 
 Read next: `tests.simulation.world`.
 """

@@ -1,9 +1,9 @@
-"""Does the history say what the disk holds? Folds the one and compares it with the other.
+"""Replay the history and compare the result with the state on the disk.
 
-After every crash, and at the end, the rows of the history that are on the disk are folded on top
-of those before, and what comes out is compared with the rows of the state. Some rows are trimmed
-on the way, as by an exporter: these have been read. Must never look inside the broker, which is
-dead when this happens. Read next: `storage.history.replay`.
+After every crash and at the end, the new history rows on the disk are replayed on top of the
+earlier ones, and the result is compared with the rows of the state. In between some rows that were
+already replayed are trimmed, as an exporter would do. Must never look inside the broker, which is
+not running at that time. Read next: `storage.history.replay`.
 """
 
 from collections.abc import Iterator

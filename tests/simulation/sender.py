@@ -1,7 +1,7 @@
-"""The publishing half of a simulated client: packet ids, flights, re-sending, topic aliases.
+"""The publishing half of a simulated client: packet ids, exchanges, re-sending, topic aliases.
 
-It keeps what MQTT asks a sender to keep over connections. Must never judge deliveries. Read next:
-`tests.simulation.client`.
+It keeps what MQTT requires a sender to keep across connections. It does not judge deliveries. Read
+next: `tests.simulation.client`.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Would the oracle notice? Every planted bug has to be found within its number of worlds."""
+"""Does the oracle find every planted bug within its number of worlds?"""
 
 import pytest
 

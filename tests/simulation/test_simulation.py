@@ -1,4 +1,4 @@
-"""Does every property hold in every world, and is a world the same wherever it runs?"""
+"""Does every property hold in every world, and is a world the same in every process?"""
 
 import multiprocessing
 import os

@@ -1,7 +1,7 @@
-"""The properties the oracle judges, by name, and the exception that says one of them was broken.
+"""The names of the properties that the oracle judges, and the exception for a broken one.
 
-A property's name is what a failing seed prints, what a mutant is killed by and what the documents
-cite, so names are only ever added. Read next: `tests.simulation.oracle`.
+Failing seeds print these names, and mutants and documents refer to them, so a name must not be
+changed or removed. Read next: `tests.simulation.oracle`.
 """
 
 from typing import Final

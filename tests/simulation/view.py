@@ -1,7 +1,7 @@
 """One session as its client knows it: subscriptions with their history, deliveries, obligations.
 
-Time is the world's step number: two things that happen in one step count as simultaneous, and every
-comparison gives the broker the benefit of the doubt. Must never look inside the broker. Read next:
+Time is the world's step number. Events in one step count as simultaneous, and every comparison then
+decides in favour of the broker. Must never look inside the broker. Read next:
 `tests.simulation.oracle`.
 """
 

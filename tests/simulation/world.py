@@ -1,10 +1,10 @@
-"""A world: the real engine among simulated clients on a fake network, clock and disk.
+"""A world: the real engine with simulated clients on a fake network, clock and disk.
 
-One seed, one heap of events, no threads, no real time. A world runs through phases: faults
-(crashes, cuts, slow and full disks), heal (nothing fails any more, everybody comes back), drain
-(all owed deliveries happen), a last crash after which nothing may be repeated, and the end of all
-sessions, which must leave nothing. The oracle judges on the way and at the end. Same seed, same
-trace hash, in any process. Read next: `tests.simulation.process`, `tests.simulation.client`.
+One seed, one heap of events, no threads, no real time. A world has phases: faults (crashes, cuts,
+slow and full disks), heal (no more faults, all clients come back), drain (everything owed is
+delivered), a last crash after which nothing may be repeated, and the end of all sessions, which
+must leave nothing behind. The oracle judges all the time and at the end. The same seed gives the
+same trace hash in any process. Read next: `tests.simulation.process`, `tests.simulation.client`.
 """
 
 import hashlib
