@@ -146,7 +146,7 @@ def encode_publish_run(
         if len(payload) != size:
             size = len(payload)
             head, _ = encode_publish_parts(
-                version, topic_bytes, payload, qos, False, False, properties
+                version, topic_bytes, payload, qos, retain=False, dup=False, properties=properties
             )
         heads.append(head)
         tails.append(prefix + payload if prefix else payload)

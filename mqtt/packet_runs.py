@@ -37,7 +37,7 @@ class PublishRun:
         topic, qos = self.topic, self.qos
         ids = self.packet_ids
         return [
-            Publish(topic, payload, qos, False, False, ids[index])
+            Publish(topic, payload, qos, retain=False, dup=False, packet_id=ids[index])
             for index, payload in enumerate(self.payloads)
         ]
 

@@ -305,12 +305,12 @@ def _one_by_one(message: Message, payloads: list[bytes], first: int, number: int
             message.topic,
             payload,
             message.qos,
-            False,
-            message.properties,
-            message.publisher,
-            message.accepted_at_ms,
-            message.expires_at_ms,
-            first + index if first else 0,
+            retain=False,
+            properties=message.properties,
+            publisher=message.publisher,
+            accepted_at_ms=message.accepted_at_ms,
+            expires_at_ms=message.expires_at_ms,
+            offset=first + index if first else 0,
         )
         for index, payload in enumerate(payloads)
     ]

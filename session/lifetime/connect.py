@@ -139,10 +139,13 @@ class ConnectHandler:
         # v3.1.1 has no code for some reasons: then the connection is only closed [MQTT-3.2.2-6].
         if version >= 5 or (version and reasons.connack_v4(reason_code) >= 0):
             reference = server_reference(self._settings, reason_code)
-            data = encode(Connack(False, reason_code, server_reference=reference), version)
+            data = encode(
+                Connack(session_present=False, reason_code=reason_code, server_reference=reference),
+                version,
+            )
             limit = connection.maximum_packet_size
             if limit and len(data) > limit:
-                data = encode(Connack(False, reason_code), version)
+                data = encode(Connack(session_present=False, reason_code=reason_code), version)
             if not limit or len(data) <= limit:
                 self._counters.packets_sent[CONNACK] += 1
                 self._gate.send(connection, data)
@@ -259,7 +262,7 @@ class ConnectHandler:
         self, connection: Connection, packet: Connect, data: bytes | None
     ) -> Connack | None:
         """Return the CONNACK that accepts a CONNECT, None if it is too large for the client."""
-        connack = Connack(False)
+        connack = Connack(session_present=False)
         if packet.protocol_version < 5:
             return connack
         settings = self._settings

@@ -57,7 +57,14 @@ class Wills:
         if session.expiry_due_ms:
             at_ms = min(at_ms, session.expiry_due_ms)
         session.will_due_ms = at_ms
-        record = ConnectionRecord(session.identity, True, 0, 0, will, session.incarnation)
+        record = ConnectionRecord(
+            session.identity,
+            is_stored=True,
+            connected_at_ms=0,
+            expiry_interval_s=0,
+            will=will,
+            incarnation=session.incarnation,
+        )
         name = session.client_id.encode()
         self._due.add(self._tick.batch, at_ms, WILL, name, encode_connection(record))
         self._session_events.will_delayed(
@@ -159,7 +166,14 @@ class Wills:
             # A limit refuses it, not the disk: this may last for ever, so do not try again.
             self._refuse(client_id, identity, will, incarnation, due_ms)
             return
-        record = ConnectionRecord(identity, False, 0, 0, will, incarnation)
+        record = ConnectionRecord(
+            identity,
+            is_stored=False,
+            connected_at_ms=0,
+            expiry_interval_s=0,
+            will=will,
+            incarnation=incarnation,
+        )
         at_ms = now + WILL_RETRY_MS
         # The number keeps the names of several postponed wills of one client apart.
         self._postponed += 1

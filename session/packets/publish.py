@@ -139,7 +139,16 @@ class PublishHandler:
         route = self._routes.match(topic)
         if self._refusal(session, topic, route):
             return False
-        message = Message(topic, b"", qos, False, b"", session.client_id, self._tick.now, NEVER)
+        message = Message(
+            topic,
+            b"",
+            qos,
+            retain=False,
+            properties=b"",
+            publisher=session.client_id,
+            accepted_at_ms=self._tick.now,
+            expires_at_ms=NEVER,
+        )
         publication = None
         if self._publish_events.is_on:
             packet_ids = run.packet_ids

@@ -157,12 +157,12 @@ class SubscribeHandler:
             share_name,
             stream_filter,
             min(request.qos, self._settings.maximum_qos),
-            request.no_local,
-            request.retain_as_published,
-            request.retain_handling,
-            identifier,
-            0,
-            False,
+            no_local=request.no_local,
+            retain_as_published=request.retain_as_published,
+            retain_handling=request.retain_handling,
+            identifier=identifier,
+            since=0,
+            holds=False,
         )
 
     def _queue_retained(

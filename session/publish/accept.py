@@ -179,9 +179,9 @@ class Publishing:
     def publish_system(self, topic: str, payload: bytes) -> None:
         """Publish a `$SYS` message; it is retained in memory only."""
         now = self._tick.now
-        self._retained.set_system(Message(topic, payload, 0, True, b"", "", now, NEVER))
+        self._retained.set_system(_system_message(topic, payload, now, retain=True))
         route = self._routes.match(topic)
-        live = Message(topic, payload, 0, False, b"", "", now, NEVER)
+        live = _system_message(topic, payload, now, retain=False)
         if route.targets:
             self._live.publish(live, route.targets)
 
@@ -221,3 +221,16 @@ class Publishing:
         if self._settings.on_limit == "reject" and self._quota.is_total_full():
             return True
         return self._quota.rejects(route, message, self._tick.now)
+
+
+def _system_message(topic: str, payload: bytes, now: int, *, retain: bool) -> Message:
+    return Message(
+        topic,
+        payload,
+        qos=0,
+        retain=retain,
+        properties=b"",
+        publisher="",
+        accepted_at_ms=now,
+        expires_at_ms=NEVER,
+    )

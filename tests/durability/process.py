@@ -217,6 +217,19 @@ class BrokerProcess:
             log.seek(self._log_start)
             return log.read().decode("utf-8", "replace")
 
+    def wait_for_event(self, event: str, *, after: int = 0) -> None:
+        """Wait until the current start has logged `event` more than `after` times."""
+        deadline = time.monotonic() + READY_SECONDS
+        while self.log().count(f'"{event}"') <= after:
+            assert time.monotonic() < deadline, f"no {event} in the log:\n{self.tail()}"
+            time.sleep(POLL_SECONDS)
+
+    def reload(self, *, event: str = "reload") -> None:
+        """Send SIGHUP and wait until the broker has logged what it did with it."""
+        before = self.log().count(f'"{event}"')
+        self.signal(signal.SIGHUP)
+        self.wait_for_event(event, after=before)
+
     def tail(self, lines: int = 40) -> str:
         """Return the end of the log, for a failure message."""
         return "\n".join(self.log().splitlines()[-lines:])

@@ -1,12 +1,9 @@
 """What brokers with users and rules have in common: their files, and how they are read again."""
 
-import signal
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from tests.broker.security.stored import MOSQUITTO_6
-from tests.durability.process import BrokerProcess
 
 PASSWORD: Final = b"right pass"  # of every user here
 PATIENCE_S: Final = 20.0
@@ -35,14 +32,3 @@ class Files:
 def login(user: str) -> dict[str, Any]:
     """Return the fields of a CONNECT of this user."""
     return {"username": user, "password": PASSWORD}
-
-
-def reload(broker: BrokerProcess, *, event: str = "reload") -> None:
-    """Send SIGHUP and return once the broker has logged what became of it."""
-    sought = f'"{event}"'
-    before = broker.log().count(sought)
-    broker.signal(signal.SIGHUP)
-    deadline = time.monotonic() + PATIENCE_S
-    while broker.log().count(sought) == before:
-        assert time.monotonic() < deadline, broker.tail()
-        time.sleep(0.01)

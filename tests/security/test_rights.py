@@ -16,7 +16,7 @@ from mqtt import reasons
 from mqtt.packets import Puback, Suback, Subscribe, Subscription, Will
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
-from tests.security.files import PATIENCE_S, Files, login, reload
+from tests.security.files import PATIENCE_S, Files, login
 
 Start = Callable[..., Scene]
 
@@ -119,7 +119,7 @@ def test_c06_what_was_revoked_does_not_leave_by_any_door(
         bob.publish(f"secret/{number}", b"-", retain=number == 0)
         bob.publish(f"open/{number}", b"+", retain=number == 0)
     files.acl.write_text(REVOKED)
-    reload(scene.broker)
+    scene.broker.reload()
     for turn in range(2):
         ann.resume(**login("ann"))
         bob.publish("secret/live", b"-")
@@ -152,7 +152,7 @@ def test_c06_a_right_given_back_gives_back_what_still_waits(
     ann.disconnect()
     scene.online("bob", **login("bob")).publish("secret/1", b"x")
     files.acl.write_text(OPEN)
-    reload(scene.broker)
+    scene.broker.reload()
     ann.resume(**login("ann"))
     ann.expect_publish(b"x", topic="secret/1")
 
@@ -211,12 +211,12 @@ def test_c08_a_bad_file_at_a_reload_changes_nothing(
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    reload(scene.broker, event="reload_failed")
+    scene.broker.reload(event="reload_failed")
     assert str(path) in scene.broker.log()
     holds_as_before(scene, ann)
     path.unlink(missing_ok=True)
     path.mkdir()  # what cannot be read at all, by root neither
-    reload(scene.broker, event="reload_failed")
+    scene.broker.reload(event="reload_failed")
     holds_as_before(scene, ann)
 
 
@@ -231,13 +231,13 @@ def test_c08_a_reload_without_file_descriptors_changes_nothing(
     limits = resource.prlimit(scene.broker.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(scene.broker.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        reload(scene.broker, event="reload_failed")
+        scene.broker.reload(event="reload_failed")
         ann.publish("secret/1", b"x", reason=reasons.NOT_AUTHORIZED)
     finally:
         resource.prlimit(scene.broker.pid, resource.RLIMIT_NOFILE, limits)
     assert os.strerror(24) in scene.broker.log()  # EMFILE
     holds_as_before(scene, ann)
-    reload(scene.broker)
+    scene.broker.reload()
     scene.online("eve", **login("eve"))
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 from tests.durability.process import BrokerProcess
-from tests.durability.rawclient import RawClient
 
 
 def refused(broker: BrokerProcess, **environment: str) -> str:
@@ -35,14 +34,3 @@ def events(broker: BrokerProcess) -> dict[str, dict[str, object]]:
     """Return the last log line of every event of the present start."""
     lines = [json.loads(line) for line in broker.log().splitlines()]
     return {line["event"]: line for line in lines}
-
-
-def wait_for_event(broker: BrokerProcess, name: str) -> None:
-    """Return once the broker has logged this event; each try is a connection of its own."""
-    for _ in range(500):
-        if name in events(broker):
-            return
-        client = RawClient(broker.port, "waits")
-        client.open()
-        client.drop()
-    raise AssertionError(f"{name} never came: {broker.tail()}")

@@ -17,7 +17,7 @@ from broker.security import password_file, password_hashes
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect
 from tests.broker.network.certificates import Authority
-from tests.broker.process.starts import events, wait_for_event
+from tests.broker.process.starts import events
 from tests.durability.process import ROOT, BrokerProcess, free_port, http_get
 from tests.durability.rawclient import Closed, RawClient
 
@@ -210,11 +210,11 @@ def test_passwords_are_asked_for_and_sighup_reads_new_ones(start: Start, tmp_pat
     client.connect(reason=reasons.NOT_AUTHORIZED)
     password_file.save(str(users), {**first, "ben": password_hashes.hasher().hash("his")})
     broker.signal(signal.SIGHUP)
-    wait_for_event(broker, "reload")
+    broker.wait_for_event("reload")
     client.connect(username="ben", password=b"his")
     users.write_text("nonsense\n")
     broker.signal(signal.SIGHUP)
-    wait_for_event(broker, "reload_failed")
+    broker.wait_for_event("reload_failed")
     client.connect(username="ben", password=b"his")
 
 
@@ -234,7 +234,7 @@ def test_sighup_before_the_broker_is_ready_is_heeded_when_it_is(
     broker.wait_until_ready()
     client = RawClient(broker.port, "c")
     client.connect(username="anna", password=b"right")
-    wait_for_event(broker, "reload")
+    broker.wait_for_event("reload")
 
 
 def test_sighup_says_what_it_has_read_again(start: Start, tmp_path: Path) -> None:

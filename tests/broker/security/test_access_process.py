@@ -1,7 +1,6 @@
 """Users and rules of a running broker: over the wire, and changed under its clients' feet."""
 
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -28,19 +27,6 @@ def acl(tmp_path: Path) -> Path:
     return path
 
 
-def reload(broker: BrokerProcess, *, event: str = "reload") -> None:
-    """Send SIGHUP and return once the broker has logged what became of it."""
-    before = broker.log().count(f'"{event}"')
-    broker.signal(signal.SIGHUP)
-    witness = RawClient(broker.port, "witness")
-    for _ in range(500):
-        if broker.log().count(f'"{event}"') > before:
-            return
-        witness.open()
-        witness.drop()
-    pytest.fail(f"no {event} in the log:\n{broker.tail()}")
-
-
 def test_rules_changed_under_connected_clients_count_from_their_next_packet(
     start: Start, acl: Path
 ) -> None:
@@ -53,7 +39,7 @@ def test_rules_changed_under_connected_clients_count_from_their_next_packet(
     writer.publish("b", b"2")
     assert [message.topic for message in reader.take(2)] == ["a", "b"]
     acl.write_text("user reader\ntopic read b\nuser writer\ntopic write a\ntopic write b\n")
-    reload(broker)
+    broker.reload()
     writer.publish("a", b"3")  # taken, and no longer the reader's
     writer.publish("c", b"4", reason=reasons.NOT_AUTHORIZED)
     writer.publish("b", b"5")
@@ -75,7 +61,7 @@ def test_what_waits_for_an_offline_session_is_judged_by_the_rules_of_its_return(
     for number in range(6):
         writer.publish(f"{'ab'[number % 2]}/{number}", b"x", retain=number > 3)
     acl.write_text("user reader\ntopic read b/#\n")
-    reload(broker)
+    broker.reload()
     reader.resume(username="reader")
     assert [message.topic for message in reader.take(3)] == ["b/1", "b/3", "b/5"]
     reader.subscribe("+/#")  # what is retained comes with it
@@ -103,7 +89,7 @@ def test_a_will_that_waits_is_judged_by_the_rules_of_when_it_fires(start: Start,
         dying.durable(username="writer", will=will)
         dying.drop(reset=True)
     acl.write_text("user reader\ntopic read #\nuser writer\ntopic write will/kept\n")
-    reload(broker)
+    broker.reload()
     reader.expect_publish(topic="will/kept", timeout=30)
     refused = 'holdfast_wills_total{outcome="refused"}'
     for _ in range(500):
@@ -128,7 +114,7 @@ def test_a_garbled_file_at_sighup_leaves_everything_as_it_was(
             acl.unlink()
         else:
             acl.write_text(garbled)
-        reload(broker, event="reload_failed")
+        broker.reload(event="reload_failed")
         writer.publish("a", b"1")
         writer.connect(username="writer", password=b"right pass")
         other.connect(
@@ -136,7 +122,7 @@ def test_a_garbled_file_at_sighup_leaves_everything_as_it_was(
         )
     assert f"acl file {acl} line 2: 'allow'" in broker.log()
     acl.write_text("")
-    reload(broker)
+    broker.reload()
     farewell = writer.expect_closed()  # its user is gone now
     assert farewell is not None
     assert farewell.reason_code == reasons.NOT_AUTHORIZED
