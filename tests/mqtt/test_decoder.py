@@ -443,8 +443,7 @@ def test_a_large_connect_of_another_protocol_is_not_read() -> None:
 
 
 def test_the_connect_limit_ends_with_connect() -> None:
-    decoder = Decoder("server", 0)
-    decoder.connect_size_max = 100
+    decoder = Decoder("server", 0, connect_size_max=100)
     large = frame(0x30, b"\x00\x01t" + bytes(1000))
     assert len(decoder.receive(CONNECT_V4 + large)) == 2
     assert decoder.error is None
