@@ -292,24 +292,24 @@ class Publication:
         self,
         message: Message,
         payloads: list[bytes],
+        size: int,
         offset: int,
         filter_ids: list[int],
         now: int,
     ) -> int:
         """Record that messages were accepted that differ from `message` only in their payloads.
 
-        `offset` is that of the first one, 0 = they are not stored. Returns the number of the first
-        one; 0 = they are stored, or messages are only counted.
+        `size` is that of all payloads, `offset` that of the first message, 0 = they are not stored.
+        Returns the number of the first one; 0 = they are stored, or messages are only counted.
         """
         publish_events = self._events
         count = len(payloads)
         number = 0 if offset else publish_events.numbers(count)
-        sizes = [len(payload) for payload in payloads]
-        size = sum(sizes)
         self._count_accepted(message.qos, offset, count, size, now)
         recorder = publish_events.recorder
         if not recorder.has_messages:
             return number
+        sizes = [len(payload) for payload in payloads]
         if not offset:
             filter_ids = NO_FILTERS
         first = self.first = offset or publish_events.unstored_id(number)

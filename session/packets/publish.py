@@ -154,12 +154,13 @@ class PublishHandler:
             packet_ids = run.packet_ids
             others = None if run.is_sequential or not qos else packet_ids
             publication = self._publish_events.received(session, connection, packet_ids[0], others)
-        accepted = self._publishing.accept_run(message, payloads, route, publication)
+        size = sum([len(payload) for payload in payloads])
+        accepted = self._publishing.accept_run(message, payloads, size, route, publication)
         if accepted is None:
             return False
         counters = self._counters
         counters.messages_received[qos] += count
-        counters.payload_bytes_received += sum([len(payload) for payload in payloads])
+        counters.payload_bytes_received += size
         if qos:
             counters.packets_sent[PUBACK] += count
             data = pubacks(run.packet_ids, run.is_sequential)

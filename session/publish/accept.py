@@ -145,10 +145,11 @@ class Publishing:
         self,
         message: Message,
         payloads: list[bytes],
+        size: int,
         route: Route,
         publication: Publication | None,
     ) -> Accepted | None:
-        """Accept messages that differ from `message` only in their payloads.
+        """Accept messages that differ from `message` only in their payloads, `size` bytes together.
 
         None if they have to be accepted one by one; nothing has changed then.
         """
@@ -168,7 +169,7 @@ class Publishing:
         number = 0
         if publication is not None:
             number = publication.accepted_run(
-                message, payloads, first, route.filter_ids, self._tick.now
+                message, payloads, size, first, route.filter_ids, self._tick.now
             )
         if route.targets:
             self._live.publish_run(message, payloads, first, number, route.targets)
