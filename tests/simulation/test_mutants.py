@@ -3,7 +3,6 @@
 import pytest
 
 import session.engine
-import tests.simulation.history_mutants  # noqa: F401 - its bugs are planted here, too
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.world import World
 

@@ -1,0 +1,308 @@
+"""Planted bugs of delivery: sending again, positions, shared subscriptions, options, refusals.
+
+Read next: `session.delivery.delivery`.
+"""
+
+from typing import Any
+
+import session.delivery.redelivery
+import session.lifetime.connect
+import session.lifetime.disconnect
+import session.lifetime.repository
+import session.state.records
+from session.delivery.backlog_page import TopicOptions
+from session.delivery.delivery import Delivery
+from session.delivery.outgoing import Outgoing
+from session.delivery.shared.distribution import Distribution
+from session.delivery.window import SendWindow
+from session.lifetime.collection import Collection
+from session.lifetime.disconnect import DisconnectHandler
+from session.lifetime.repository import Sessions
+from session.live.connection import CLOSED, Connection, Pending
+from session.live.subscribers import FilterEntry, Group
+from session.live.tick import Tick
+from session.publish.accept import CHANGED, Publishing
+from session.routing.router import Router
+from session.state.in_flight import QOS_MASK, RELEASED, STORED_MASK
+from session.state.session import Session
+from session.tick_writer import TickWriter
+from storage.errors import Recoverable
+from tests.simulation.planting import Patcher, mutant
+
+# Sending again
+
+
+@mutant("qos2")
+def dup_is_not_set(patcher: Patcher) -> None:
+    """What is sent again does not say so."""
+
+    def around(original: Any, *arguments: Any, dup: bool, **named: Any) -> Any:
+        return original(*arguments, **named)
+
+    patcher.wrap(session.delivery.redelivery, "encode_delivery", around)
+
+
+@mutant("qos2", seeds=100)
+def packet_id_is_reused_in_flight(patcher: Patcher) -> None:
+    """The next packet id is taken without looking at those in flight."""
+
+    def take(self: Session) -> int:
+        packet_id = self.next_packet_id
+        self.next_packet_id = packet_id % 4 + 1
+        return packet_id
+
+    patcher.set(Session, "take_packet_id", take)
+
+
+@mutant("qos2")
+def order_is_reversed_on_resume(patcher: Patcher) -> None:
+    """What is in flight is sent again last first."""
+
+    def around(original: Any, self: Delivery, connection: Connection) -> None:
+        resumed = connection.session
+        assert resumed is not None
+        resumed.in_flight = dict(reversed(resumed.in_flight.items()))
+        original(self, connection)
+
+    patcher.wrap(Delivery, "resume", around)
+
+
+@mutant("backlog", seeds=100)
+def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
+    """A resumed session sends as much as it likes."""
+
+    def around(original: Any, self: Session, *limits: int) -> None:
+        original(self, *((1_000, 1_000) if self.in_flight else limits))
+
+    patcher.wrap(Session, "begin_connection", around)
+
+
+@mutant("qos2")
+def released_phase_is_not_stored(patcher: Patcher) -> None:
+    """The record does not say that PUBREC came."""
+    patcher.set(session.state.records, "STORED_MASK", STORED_MASK & ~RELEASED)
+
+
+@mutant("qos2")
+def in_flight_is_not_stored(patcher: Patcher) -> None:
+    """What is in flight at QoS 2 is not in the record, but the position is past it."""
+
+    def around(original: Any, record: Session) -> bytes:
+        before = record.in_flight
+        record.in_flight = {i: e for i, e in before.items() if e & QOS_MASK != 2}
+        try:
+            return original(record)  # type: ignore[no-any-return]
+        finally:
+            record.in_flight = before
+
+    patcher.wrap(session.lifetime.repository, "encode_session", around)
+
+
+# Positions
+
+
+@mutant("backlog")
+def position_ahead_of_what_was_sent(patcher: Patcher) -> None:
+    """A session that leaves with a backlog counts as caught up."""
+
+    def around(original: Any, self: Sessions, connection: Connection) -> None:
+        original(self, connection)
+        assert connection.session is not None
+        connection.session.position = self._log.end
+
+    patcher.wrap(Sessions, "detach", around)
+
+
+@mutant("qos2")
+def position_is_not_stored(patcher: Patcher) -> None:
+    """A loaded session reads its streams from their beginning."""
+
+    def around(original: Any, self: Sessions, client_id: str) -> Any:
+        loaded = original(self, client_id)
+        if loaded is not None:
+            loaded.position = 0
+        return loaded
+
+    patcher.wrap(Sessions, "load", around)
+
+
+@mutant("sessions", seeds=200)
+def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
+    """A session is loaded although the batch that changed it is not written yet."""
+    patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)
+
+
+@mutant("backlog", seeds=200)
+def page_is_sent_without_a_look_at_the_subscriptions(patcher: Patcher) -> None:
+    """A page holds messages from before a subscription that asks for more."""
+
+    def around(original: Any, self: TopicOptions, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.after = 0
+
+    patcher.wrap(TopicOptions, "__init__", around)
+
+
+@mutant(seeds=100)
+def filter_rests_although_a_route_needs_it(patcher: Patcher) -> None:
+    """A route keeps the entry of a filter that has another one by now."""
+
+    def around(original: Any, self: FilterEntry) -> bool:
+        return self.holders == 1 and not self.live and not self.groups
+
+    patcher.wrap(FilterEntry, "may_rest", around)
+
+
+@mutant(seeds=100)
+def new_wildcard_is_not_seen_by_known_topics(patcher: Patcher) -> None:
+    """A route stays as it is although a wildcard filter that matches has come."""
+    patcher.wrap(Router, "_is_concerned", lambda original, *arguments: False)
+
+
+@mutant(seeds=100)
+def late_progress_is_never_written(patcher: Patcher) -> None:
+    """QoS 1 acknowledgements reach the record only by accident."""
+    patcher.set(Tick, "mark_late", lambda self, owner: None)
+
+
+@mutant("backlog", seeds=100)
+def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
+    """When a queue overflows, what was in it is forgotten."""
+
+    def around(original: Any, self: SendWindow, connection: Connection, item: Pending) -> None:
+        original(self, connection, item)
+        assert connection.session is not None
+        if connection.is_lagging:
+            connection.session.position = item.message.offset
+
+    patcher.wrap(SendWindow, "queue", around)
+
+
+@mutant("mixed", seeds=200)
+def since_offset_is_ignored(patcher: Patcher) -> None:
+    """A new subscription gets what its session's other streams hold from before it."""
+
+    def around(original: Any, self: Sessions, connection: Any, subscription: Any) -> Any:
+        result = original(self, connection, subscription)
+        subscription.since = 0
+        return result
+
+    patcher.wrap(Sessions, "subscribe", around)
+
+
+@mutant("backlog", seeds=100)
+def generation_is_dropped_too_early(patcher: Patcher) -> None:
+    """A generation goes although offline sessions are owed messages in it."""
+    patcher.set(Collection, "_pins", lambda self, *arguments: False)
+
+
+# Shared subscriptions
+
+
+@mutant("shared", seeds=300)
+def redistribution_drops_messages(patcher: Patcher) -> None:
+    """What a leaving member had not acknowledged is gone."""
+
+    def around(original: Any, self: Distribution, ended: Session, connection: Any) -> None:
+        for packet_id, key in ended.leases.items():
+            group = self._groups.get(key)
+            if group is not None:
+                group.leased.pop(ended.in_flight[packet_id] >> 8, None)
+                self._tick.dirty_groups[group] = None
+        ended.leases.clear()
+
+    patcher.wrap(Distribution, "session_ended", around)
+
+
+@mutant("shared", seeds=100)
+def group_position_is_not_stored(patcher: Patcher) -> None:
+    """After a restart a group begins again."""
+
+    def around(original: Any, self: Group) -> Any:
+        record = original(self)
+        record.position = record.since
+        return record
+
+    patcher.wrap(Group, "record", around)
+
+
+@mutant("shared", seeds=100)
+def message_goes_to_every_member(patcher: Patcher) -> None:
+    """A shared message is handed to two members."""
+
+    def around(
+        original: Any, self: Distribution, group: Group, connection: Any, message: Any
+    ) -> None:
+        original(self, group, connection, message)
+        other = self._pick(group, message.topic)
+        if other is not None and other is not connection:
+            original(self, group, other, message)
+
+    patcher.wrap(Distribution, "_hand_out", around)
+
+
+# Options and refusals
+
+
+@mutant()
+def qos_is_upgraded(patcher: Patcher) -> None:
+    """Stored messages are delivered at the granted QoS, whatever they were published with."""
+
+    def around(original: Any, self: Outgoing, owner: Session, message: Any) -> Any:
+        found = original(self, owner, message)
+        return None if found is None else (2, *found[1:])
+
+    patcher.wrap(Outgoing, "options", around)
+
+
+@mutant("retained")
+def live_message_keeps_its_retain_flag(patcher: Patcher) -> None:
+    """RETAIN is forwarded to everybody."""
+    from session.routing.router import Target
+
+    def around(original: Any, self: Target, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.retain_as_published = True
+
+    patcher.wrap(Target, "__init__", around)
+
+
+@mutant("disk", seeds=100)
+def refused_message_is_acknowledged(patcher: Patcher) -> None:
+    """With a full disk a message is acknowledged and not stored."""
+
+    def around(original: Any, self: Publishing, message: Any, *rest: Any) -> Any:
+        accepted = original(self, message, *rest)
+        return CHANGED if accepted.reason_code >= 0x80 else accepted
+
+    patcher.wrap(Publishing, "accept", around)
+
+
+@mutant("disk", seeds=200)
+def refused_batch_is_dropped(patcher: Patcher) -> None:
+    """A batch that the store refused is not tried again."""
+    from storage.local.memory import MemoryStore
+
+    def around(original: Any, self: MemoryStore, batch: Any) -> None:
+        try:
+            original(self, batch)
+        except Recoverable:
+            batch.clear()
+            raise
+
+    patcher.wrap(MemoryStore, "write", around)
+
+
+@mutant(seeds=100)
+def takeover_forgets_the_old_connection(patcher: Patcher) -> None:
+    """The old connection of a client stays in the routes after a takeover."""
+
+    def around(
+        original: Any, self: DisconnectHandler, connection: Connection, *rest: Any, **named: Any
+    ) -> None:
+        if rest and rest[1] == 0x8E:
+            connection.state = CLOSED
+            return
+        original(self, connection, *rest, **named)
+
+    patcher.wrap(DisconnectHandler, "end", around)
