@@ -323,6 +323,8 @@ class Engine:
 
     def _fail(self, connection: Connection, error: MqttError) -> None:
         """End a connection for a protocol error, with the reason if the version can tell it."""
+        if connection.state >= CLOSING:
+            return  # it is ending already, and that was counted
         if connection.state in (AWAITING_CONNECT, AUTHENTICATING):
             self._refuse(connection, error)
             return

@@ -51,6 +51,16 @@ class Verdict:
         return f"Verdict(ok={self.ok}, reason_code={self.reason_code:#04x}, {self.identity!r})"
 
 
+def accepted(identity: str) -> Verdict:
+    """Return the verdict that a client is who it says it is; its sessions belong to `identity`."""
+    return Verdict(ok=True, reason_code=0, identity=identity)
+
+
+def refused(reason_code: int) -> Verdict:
+    """Return the verdict that a client is refused, with this reason code of CONNACK."""
+    return Verdict(ok=False, reason_code=reason_code, identity="")
+
+
 class Step:
     """An exchange's answer to one AUTH packet, or to the CONNECT that began it."""
 

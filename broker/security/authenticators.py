@@ -18,7 +18,15 @@ from broker.security import password_hashes, scram
 from broker.security.accounts import Accounts
 from broker.security.password_hashes import StoredHash
 from mqtt import reasons
-from session.ports import STEP_REFUSED, Authenticator, Exchange, Step, Verdict
+from session.ports import (
+    STEP_REFUSED,
+    Authenticator,
+    Exchange,
+    Step,
+    Verdict,
+    accepted,
+    refused,
+)
 
 # Checks that may wait for a thread. At 25 ms each and two threads the last one waits 13 s, about as
 # long as clients wait for a CONNACK; later ones are refused.
@@ -55,13 +63,7 @@ class AllowAll:
     ) -> None:
         """Accept at once."""
         name = username or ANONYMOUS
-        done(
-            Verdict(
-                ok=True,
-                reason_code=reasons.SUCCESS,
-                identity=name if self._names_count else ANONYMOUS,
-            )
-        )
+        done(accepted(name if self._names_count else ANONYMOUS))
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method: there is nothing to check a client against."""
@@ -79,7 +81,7 @@ class AllowNobody:
         done: Callable[[Verdict], None],
     ) -> None:
         """Refuse at once."""
-        done(Verdict(ok=False, reason_code=reasons.NOT_AUTHORIZED, identity=ANONYMOUS))
+        done(refused(reasons.NOT_AUTHORIZED))
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method: there is nothing to check a client against."""
@@ -122,12 +124,12 @@ class PasswordFile:
         """Check the password in a thread; answer at once what needs no hash."""
         if username is None:
             if self._allow_anonymous and password is None:
-                done(Verdict(ok=True, reason_code=reasons.SUCCESS, identity=ANONYMOUS))
+                done(accepted(ANONYMOUS))
             else:
-                done(Verdict(ok=False, reason_code=reasons.NOT_AUTHORIZED, identity=ANONYMOUS))
+                done(refused(reasons.NOT_AUTHORIZED))
             return
         if self._waiting >= WAITING_CHECKS_MAX:
-            done(Verdict(ok=False, reason_code=reasons.SERVER_BUSY, identity=ANONYMOUS))
+            done(refused(reasons.SERVER_BUSY))
             return
         stored = self.accounts.to_verify(username)
         self._waiting += 1
@@ -163,11 +165,9 @@ class PasswordFile:
         # The current file decides: a made-up user is not in it, and a password may be revoked.
         current = self.accounts.stored(username)
         if is_right and current is not None and current.text == stored.text:
-            done(Verdict(ok=True, reason_code=reasons.SUCCESS, identity=username))
+            done(accepted(username))
         else:
-            done(
-                Verdict(ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD, identity=ANONYMOUS)
-            )
+            done(refused(reasons.BAD_USER_NAME_OR_PASSWORD))
 
     def close(self) -> None:
         """Drop the checks still waiting and end the threads; no answer follows."""
@@ -202,15 +202,9 @@ class PlainNames:
     ) -> None:
         """Refuse at once, or ask the other authenticator."""
         if not CONTROL.isdisjoint(client_id):
-            done(
-                Verdict(
-                    ok=False, reason_code=reasons.CLIENT_IDENTIFIER_NOT_VALID, identity=ANONYMOUS
-                )
-            )
+            done(refused(reasons.CLIENT_IDENTIFIER_NOT_VALID))
         elif username is not None and not CONTROL.isdisjoint(username):
-            done(
-                Verdict(ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD, identity=ANONYMOUS)
-            )
+            done(refused(reasons.BAD_USER_NAME_OR_PASSWORD))
         else:
             self._authenticator.authenticate(client_id, username, password, done)
 

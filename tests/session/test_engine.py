@@ -1,11 +1,13 @@
 """What may leave only after which commit, and what a crash at any moment leaves behind.
 
-The table is that of docs/design.md; each of its rows has a test here that holds commits back.
+The table is in docs/design.md, "Replies that wait". Each of its rows has a test here that holds
+commits back.
 """
 
 import pytest
 
 from mqtt import reasons
+from mqtt.encoder import encode
 from mqtt.packets import (
     Connack,
     Disconnect,
@@ -22,6 +24,7 @@ from mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
+from session.engine import EARLY_BYTES_MAX
 from tests.session.harness import (
     Broker,
     Client,
@@ -548,3 +551,14 @@ def test_a_fault_among_packets_that_waited_for_the_verdict_is_a_fault(version: i
     slow.answer("d")
     broker.settle()
     assert client.take()[1:] == [Disconnect(reasons.PROTOCOL_ERROR)]
+
+
+def test_what_follows_a_refused_connect_counts_as_no_disconnect() -> None:
+    broker = Broker(maximum_packet_size=1 << 20)
+    client = broker.open(version=4)
+    refused = encode(connect_packet("", version=4, durable=True), 4)  # [MQTT-3.1.3-8]
+    large = encode(Publish("t", bytes(EARLY_BYTES_MAX + 1), 0), 4)
+    client.send_bytes(refused + large)
+    assert client.collect() == [Connack(False, 2)]
+    assert client.is_closed
+    assert sum(broker.counters.disconnects.values()) == 0
