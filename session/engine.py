@@ -357,7 +357,7 @@ class Engine:
             if connection.state >= CLOSING:
                 break
             self._handle(connection, packets, 0, now)
-        self._dispatcher.subscriptions.under_way.pop(connection, None)
+        self._dispatcher.subscriptions.forget(connection)
         self._disconnects.lost(connection)
         self._connections.pop(connection, None)
         self._turns.forget(connection)

@@ -23,7 +23,7 @@ class Maintenance:
     """Ends connections on request, and reports gauges."""
 
     def __init__(self, assembly: Assembly) -> None:
-        self._parts: Final = assembly
+        self._assembly: Final = assembly
         # Connections to end, with reason code and the name of the counter.
         self._departures: deque[tuple[Connection, int, str]] = deque()
         self.is_draining = False
@@ -31,23 +31,23 @@ class Maintenance:
     def drain(self) -> None:
         """End every connection with 0x8B; wills are published or wait in the store."""
         self.is_draining = True
-        self._parts.housekeeping.stop()
-        farewell = self._parts.admission.farewell()
-        for connection in self._parts.connections:
+        self._assembly.housekeeping.stop()
+        farewell = self._assembly.admission.farewell()
+        for connection in self._assembly.connections:
             self._departures.append((connection, farewell, "shutting_down"))
         self.end_departures()
 
     def finish(self) -> None:
         """Record the shutdown in the history, after the last connection."""
-        self._parts.history.sessions.shut_down()
-        self._parts.history.recorder.hurry()
+        self._assembly.history.sessions.shut_down()
+        self._assembly.history.recorder.hurry()
 
     def send_away(self, identities: Collection[str]) -> None:
         """End with 0x87 the connections of users whose password was changed.
 
         Except those whose identity the transport has proved. Sessions are kept, wills published.
         """
-        for connection in self._parts.connections:
+        for connection in self._assembly.connections:
             session = connection.session
             if session is None or connection.identity is not None or connection.state >= CLOSING:
                 continue
@@ -63,40 +63,40 @@ class Maintenance:
         for _ in range(min(len(departures), DEPARTURES_MAX)):
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
-                self._parts.core.counters.disconnects[word] += 1
-                self._parts.disconnects.end(connection, SENT_AWAY, reason_code)
+                self._assembly.core.counters.disconnects[word] += 1
+                self._assembly.disconnects.end(connection, SENT_AWAY, reason_code)
         return True
 
     def stats(self, durable: int) -> dict[str, int]:
         """Return the gauges for metrics and `$SYS`; `durable` is the last durable serial."""
-        parts = self._parts
-        online = count_live(parts.sessions.live)
-        totals = parts.database.totals
+        assembly = self._assembly
+        online = count_live(assembly.sessions.live)
+        totals = assembly.database.totals
         return {
             **online,
-            "connections": len(parts.connections),
+            "connections": len(assembly.connections),
             "sessions_offline": totals.sessions - online["sessions_stored_online"],
             "sessions_stored": totals.sessions,
             "subscriptions_stored": totals.subscriptions,
-            "filters": len(parts.routes),
-            "shared_groups": len(parts.delivery.groups.all()),
+            "filters": len(assembly.routes),
+            "shared_groups": len(assembly.delivery.groups.all()),
             "retained_messages": totals.retained,
-            "log_end": parts.database.log.end,
-            "log_bytes": parts.quota.total_bytes(),
-            "generations": len(parts.database.log.list_generations()),
-            "waiting_replies": len(parts.core.gate),
-            "batches_unsynced": parts.writer.written - durable,
+            "log_end": assembly.database.log.end,
+            "log_bytes": assembly.quota.total_bytes(),
+            "generations": len(assembly.database.log.list_generations()),
+            "waiting_replies": len(assembly.core.gate),
+            "batches_unsynced": assembly.writer.written - durable,
         }
 
     def invariants(self) -> Iterator[str]:
         """Yield the invariants between two events that do not hold, for tests and simulation."""
-        parts = self._parts
-        for client_id, connection in parts.sessions.live.items():
+        assembly = self._assembly
+        for client_id, connection in assembly.sessions.live.items():
             session = connection.session
             if session is None or session.client_id != client_id:
                 yield f"{client_id}: its connection has session {session}"
                 continue
             yield from session.invariants()
-            yield from parts.delivery.window.invariants(connection)
-        yield from parts.delivery.groups.invariants()
-        yield from parts.core.gate.invariants()
+            yield from assembly.delivery.window.invariants(connection)
+        yield from assembly.delivery.groups.invariants()
+        yield from assembly.core.gate.invariants()

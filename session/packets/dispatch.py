@@ -54,7 +54,7 @@ class Dispatcher:
 
     def dispatch(self, connection: Connection, packet: Received) -> bool:
         """Handle a packet; False = call again: a long one is handled in slices."""
-        if connection not in self.subscriptions.under_way:
+        if not self.subscriptions.is_unfinished(connection):
             self._counters.packets_received[packet.kind] += 1
         if isinstance(packet, Publish):
             self.publishes.publish(connection, packet)

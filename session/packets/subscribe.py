@@ -59,7 +59,15 @@ class SubscribeHandler:
         self._policy: Final = context.policy
         self._counters: Final = context.counters
         # Reason codes so far of each SUBSCRIBE or UNSUBSCRIBE that has more slices to handle.
-        self.under_way: Final[dict[Connection, list[int]]] = {}
+        self._unfinished: Final[dict[Connection, list[int]]] = {}
+
+    def is_unfinished(self, connection: Connection) -> bool:
+        """Return whether a packet of this client has more slices to handle."""
+        return connection in self._unfinished
+
+    def forget(self, connection: Connection) -> None:
+        """Handle no more slices: the transport is lost."""
+        self._unfinished.pop(connection, None)
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> bool:
         """Add subscriptions, each checked on its own; SUBACK waits for their commit.
@@ -69,7 +77,7 @@ class SubscribeHandler:
         """
         session = connection.session
         assert session is not None
-        codes = self.under_way.pop(connection, None)
+        codes = self._unfinished.pop(connection, None)
         if codes is None:
             self._check_fits(connection, Suback(packet.packet_id, [0] * len(packet.subscriptions)))
             self._check_features(connection, packet)
@@ -92,7 +100,7 @@ class SubscribeHandler:
             data = encode(Suback(packet.packet_id, codes), connection.version)
             self._gate.reply(connection, data, promises=session.is_stored)
         else:
-            self.under_way[connection] = codes
+            self._unfinished[connection] = codes
         for subscription, is_new in granted:
             self._queue_retained(connection, session, subscription, is_new=is_new)
         return is_done
@@ -199,7 +207,7 @@ class SubscribeHandler:
         """
         session = connection.session
         assert session is not None
-        codes = self.under_way.pop(connection, None)
+        codes = self._unfinished.pop(connection, None)
         if codes is None:
             count = len(packet.topic_filters)
             self._check_fits(connection, Unsuback(packet.packet_id, [0] * count))
@@ -212,7 +220,7 @@ class SubscribeHandler:
             session.replays.pop(topic_filter, None)
         self._tick.mark(session)
         if len(codes) < len(packet.topic_filters):
-            self.under_way[connection] = codes
+            self._unfinished[connection] = codes
             return False
         self._counters.packets_sent[UNSUBACK] += 1
         data = encode(Unsuback(packet.packet_id, codes), connection.version)

@@ -176,7 +176,7 @@ def test_a_long_subscribe_is_worked_off_in_slices_and_answered_once() -> None:
         assert len(broker.engine._routes) == FILTERS_SLICE and not client.stream.is_read
     (suback,) = client.take()
     assert suback == Suback(5, [1] * count + [0x8F])
-    assert client.stream.is_read and not broker.engine._dispatcher.subscriptions.under_way
+    assert client.stream.is_read and not broker.engine._dispatcher.subscriptions._unfinished
     assert broker.counters.packets_received[8] == 1
     with broker.one_tick():
         client.send(Unsubscribe(6, names), Publish("t/0", b"behind", 1, packet_id=1))
@@ -191,9 +191,9 @@ def test_a_long_subscribe_of_a_client_that_is_gone_leaves_no_answer_behind() -> 
     requests = [Subscription(f"t/{number}", 1) for number in range(2 * FILTERS_SLICE)]
     with broker.one_tick():
         client.send(Subscribe(5, requests))
-        assert broker.engine._dispatcher.subscriptions.under_way
+        assert broker.engine._dispatcher.subscriptions._unfinished
         client.lose()
-    assert not broker.engine._dispatcher.subscriptions.under_way
+    assert not broker.engine._dispatcher.subscriptions._unfinished
     assert not broker.engine._turns.waiting
     client = broker.connect("c", expiry=100)
     assert client.connack is not None and client.connack.session_present
