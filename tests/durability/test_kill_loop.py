@@ -11,87 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import paho.mqtt.client as paho
 import pytest
 
-from tests.durability.foreign import PahoPublisher, PahoSubscriber
-from tests.durability.load import (
-    Publisher,
-    PublisherBooks,
-    Subscriber,
-    SubscriberBooks,
-    finish,
-    verdict,
-)
+from tests.durability.mixed_load import MixedLoad
 from tests.durability.process import BrokerProcess, holdfast
 
 CYCLES: Final = int(os.environ.get("HOLDFAST_KILL_CYCLES", "20"))
 EDGE_CYCLES: Final = max(5, CYCLES // 4)
 SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
-DRAIN_SECONDS: Final = 60.0
-RATE: Final = 250  # messages a second of each publisher
 # Where the broker kills itself, by the names of `storage.local.committer`: the windows a clock
 # rarely hits.
-PROTOCOLS: Final = (paho.MQTTv311, paho.MQTTv5)
 FAILPOINTS: Final = ("before_write", "after_write_before_sync", "after_sync_before_reply")
-
-
-class Load:
-    """Six publishers, and eight durable subscribers of which two are a shared group."""
-
-    def __init__(self, port: int, seed: int) -> None:
-        ours = [
-            Publisher(port, f"p{number}", qos=1 + number % 2, version=4 + number // 2, rate=RATE)
-            for number in range(4)
-        ]
-        subscribers = [
-            Subscriber(port, f"s{n}", qos=1 + n % 2, version=4 + n // 2, seed=seed * 100 + n)
-            for n in range(4)
-        ]
-        members = [
-            Subscriber(
-                port,
-                f"g{n}",
-                qos=2,
-                version=5,
-                seed=seed * 100 + 10 + n,
-                topic_filter="$share/group/load/#",
-            )
-            for n in range(2)
-        ]
-        self.foreign_publishers = [
-            PahoPublisher(port, f"paho-p{protocol}", protocol=protocol) for protocol in PROTOCOLS
-        ]
-        self.foreign_subscribers = [
-            PahoSubscriber(port, f"paho-s{protocol}", qos=2, protocol=protocol)
-            for protocol in PROTOCOLS
-        ]
-        self.publishers: list[PublisherBooks] = [*ours, *self.foreign_publishers]
-        self.subscribers: list[SubscriberBooks] = [
-            *subscribers,
-            *members,
-            *self.foreign_subscribers,
-        ]
-        self._to_start = [*subscribers, *members, *self.foreign_subscribers]
-        self._then = [*ours, *self.foreign_publishers]
-
-    def start(self) -> None:
-        """Let the subscribers subscribe, then begin to publish."""
-        for subscriber in self._to_start:
-            subscriber.start()
-        for subscriber in self._to_start:
-            assert subscriber.ready.wait(30.0), subscriber.violations
-        for publisher in self._then:
-            publisher.start()
-
-    def finish(self) -> list[str]:
-        """End the load and return what went wrong."""
-        finish(self.publishers, self.subscribers, seconds=DRAIN_SECONDS)
-        return verdict(self.publishers, self.subscribers)
-
-    def acknowledged(self) -> int:
-        """Return how many messages were acknowledged."""
-        return sum(len(publisher.acknowledged) for publisher in self.publishers)
 
 
 @pytest.fixture
@@ -104,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def _kill_in_a_loop(broker: BrokerProcess, cycles: int) -> None:
     rng = random.Random(SEED)
-    load = Load(broker.port, SEED)
+    load = MixedLoad(broker.port, SEED)
     load.start()
     for _ in range(cycles):
         time.sleep(rng.uniform(0.05, 0.9))
@@ -148,7 +78,7 @@ def test_nothing_acknowledged_is_lost_at_the_edges(tmp_path: Path, layout: str) 
 def test_nothing_acknowledged_is_lost_when_killed_inside_a_commit(
     broker: BrokerProcess, failpoint: str
 ) -> None:
-    load = Load(broker.port, SEED)
+    load = MixedLoad(broker.port, SEED)
     load.start()
     rng = random.Random(SEED)
     for _ in range(3):
