@@ -4,7 +4,7 @@ The loop itself accepts those of plain listeners. The header is read with `MSG_P
 byte of the handshake behind it is taken. Until its stream is made, each connection is a task,
 bounded by the connect timeout; the engine counts the rest of that time. Connections without a
 finished handshake must never use up what clients need: see `PENDING_MAX`.
-Read next: `broker.network.proxy_protocol`, `broker.network.tls`.
+Read next: `broker.network.proxy_protocol`, `broker.network.tls`, `broker.network.tls_alerts`.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 from broker.loop.client_stream import LINGER_S, remote_name
 from broker.network.proxy_protocol import HEADER_BYTES_MAX, ProxyError, ProxyHeader
 from broker.network.tls import IdentityError, identity, reason
+from broker.network.tls_alerts import Handshake
 
 # Connections taken from the kernel in one turn of the loop; the rest waits for the next one.
 ACCEPTS_MAX: Final = 64
@@ -114,6 +115,7 @@ class Acceptor:
         """Read the header, shake hands, and hand the connection to its stream."""
         began = self._loop.time()
         remote = remote_name(peer) or self._name
+        handshake = Handshake(connection)
         is_ours = True
         try:
             connection.setblocking(False)
@@ -121,6 +123,7 @@ class Acceptor:
                 async with asyncio.timeout(self._timeout_s):
                     remote = await _read_header(self._loop, connection) or remote
             is_ours = False
+            handshake.begin()
             await self._hand_over(connection, remote, began)
         except (ConnectionResetError, BrokenPipeError):
             return  # the peer has gone, as health checks of the port do
@@ -132,11 +135,13 @@ class Acceptor:
             self._refused(remote, "no TLS handshake in time")
         except ssl.SSLError as problem:
             self._refused(remote, f"TLS: {reason(problem)}")
+            await handshake.linger(self._loop, LINGER_S)
         except UnicodeDecodeError:  # which the loop tells its exception handler as well
             self._refused(remote, "TLS: a name in the certificate is not text")
         except OSError as problem:
             self._refused(remote, str(problem))
         finally:
+            handshake.close()
             if is_ours:
                 connection.close()
 

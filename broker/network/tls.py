@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.configuration.listener_options import WEBSOCKET, Endpoint
+from broker.network.tls_alerts import AlertingContext
 
 # Our protocol name in ALPN; a client that offers only other names goes on without one.
 ALPN_MQTT: Final = "mqtt"
@@ -42,7 +43,7 @@ def server_context(endpoint: Endpoint) -> ssl.SSLContext:
     ):
         if path is not None:
             _check_readable(f"{endpoint.section}.{name}", path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols([ALPN_HTTP if endpoint.type == WEBSOCKET else ALPN_MQTT])

@@ -1,7 +1,9 @@
 """CONNECT: which session a client gets, and what the CONNACK says and waits for.
 
-The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. A
-refused CONNECT changes nothing. The CONNACK of a stored session, or of one with a will, waits for
+The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. Clients
+with one Client Identifier come in the order in which they are authenticated: each takes over from
+the one before [MQTT-3.1.4-3], whichever connection was opened first. A refused CONNECT changes
+nothing. The CONNACK of a stored session, or of one with a will, waits for
 its commit, and everything behind it waits too: nothing is sent again from memory that a crash could
 undo. Before anything is loaded, `settle_for` writes the open batch if it may hold rows of this
 client. It runs only at the start of an event, so the store never holds half of one. Read next:
@@ -169,7 +171,7 @@ class ConnectHandler:
         try:
             if old is None:
                 session = self._sessions.load(client_id)
-            refusal = self._owner_refusal(connection, identity, session, old)
+            refusal = self._owner_refusal(identity, session, old)
             if not refusal and session is not None and old is None:
                 self._sessions.load_rest(session)
         except CorruptRecord:
@@ -208,17 +210,8 @@ class ConnectHandler:
             self._delivery.resume(connection)
         self._sessions.join_groups(connection)
 
-    def _owner_refusal(
-        self,
-        connection: Connection,
-        identity: str,
-        session: Session | None,
-        old: Connection | None,
-    ) -> int:
+    def _owner_refusal(self, identity: str, session: Session | None, old: Connection | None) -> int:
         """Return the reason why this client may not have the session, or 0."""
-        if old is not None and old.number > connection.number:
-            # A later connection was authenticated first, and has the session.
-            return reasons.SERVER_UNAVAILABLE
         if session is None or not session.identity or session.identity == identity:
             return 0
         if old is None and session.is_expired(self._tick.now):

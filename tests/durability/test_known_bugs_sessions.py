@@ -5,11 +5,13 @@ Each docstring names where the bug was seen.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from mqtt.packets import Puback, Suback, Subscribe, Subscription
-from tests.durability.rawclient import FOREVER
+from mqtt.packets import Connect, Puback, Suback, Subscribe, Subscription
+from mqtt.reasons import SESSION_TAKEN_OVER
+from tests.durability.rawclient import FOREVER, Closed
 from tests.durability.scene import Scene
 
 VERDICT_SECONDS = 0.6  # a verdict about the depth of a queue holds for half a second
@@ -110,6 +112,31 @@ def test_all_client_ids_come_back(scene: Scene) -> None:
         client.resume()
         client.expect_publish(b"%d" % index)
         client.drop()
+
+
+# Takeover
+
+
+@VERSIONS
+def test_nobody_is_refused_in_a_storm_of_one_client_id(scene: Scene, version: int) -> None:
+    """[MQTT-3.1.4-3] The CONNECT that comes last wins, also on the connection opened first."""
+    first, *others = [scene.client("s", version=version).open() for _ in range(50)]
+    fields = {"session_expiry_interval": 3600} if version == 5 else {}
+    connect = Connect(first.client_id, version, clean_start=False, **fields)
+    for client in reversed(others):
+        client.send(connect)
+    for client in others:
+        with suppress(Closed):  # taken over before its CONNACK
+            assert client.receive().reason_code == 0
+    first.send(connect)
+    connack = first.receive()
+    assert connack.reason_code == 0 and connack.session_present
+    for client in others:
+        disconnect = client.expect_closed()
+        assert disconnect is None or disconnect.reason_code == SESSION_TAKEN_OVER
+    first.subscribe(scene.topic())
+    scene.online("p").publish(scene.topic(), b"x")
+    first.expect_publish(b"x")
 
 
 # Routing after a restart

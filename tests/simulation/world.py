@@ -44,9 +44,9 @@ EVENTS_MAX: Final = 200_000  # a world that needs more runs in circles
 class AnyClient:
     """The authenticator: everybody is anonymous, and in some worlds that takes a while."""
 
-    def __init__(self, world: "World", delay_ms: int) -> None:
+    def __init__(self, world: "World", delay_max_ms: int) -> None:
         self._world = world
-        self._delay_ms = delay_ms  # answers come in the order of the questions
+        self._delay_max_ms = delay_max_ms  # answers come in any order
 
     def authenticate(
         self,
@@ -58,11 +58,12 @@ class AnyClient:
         """Let the client in, at once or later."""
         world, process = self._world, self._world.process
         verdict = Verdict(ok=True, reason_code=0, identity="")
-        if not self._delay_ms or process is None:
+        if not self._delay_max_ms or process is None:
             done(verdict)
             return
         sometimes("password_checked_later")
-        world.after(self._delay_ms, process.judged, done, verdict)
+        delay_ms = 1 + int(world.random.random() * self._delay_max_ms)
+        world.after(delay_ms, process.judged, done, verdict)
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Know no method."""

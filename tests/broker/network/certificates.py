@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 # Fixed, so that no test depends on when it runs; far enough away for any clock.
 _FROM = datetime.datetime(2020, 1, 1)
 _UNTIL = datetime.datetime(2120, 1, 1)
+_EXPIRED = datetime.datetime(2021, 1, 1)
 _SIGNS = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
@@ -47,7 +48,13 @@ class Authority:
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> Any:
+    def _builder(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        until: datetime.datetime = _UNTIL,
+    ) -> Any:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -55,7 +62,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(_FROM)
-            .not_valid_after(_UNTIL)
+            .not_valid_after(until)
             # Newer versions of Python are strict with what a certificate has to say.
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
@@ -72,12 +79,15 @@ class Authority:
         san: Sequence[x509.GeneralName] = (),
         extension: x509.ExtensionType | None = None,
         password: bytes | None = None,
+        is_expired: bool = False,
     ) -> tuple[Path, Path]:
         """Return the files of a new certificate and of its key."""
         self._count += 1
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
-        builder = self._builder(x509.Name(attributes), key)
+        builder = self._builder(
+            x509.Name(attributes), key, until=_EXPIRED if is_expired else _UNTIL
+        )
         if san:
             builder = builder.add_extension(x509.SubjectAlternativeName(san), critical=False)
         if extension is not None:

@@ -1,5 +1,8 @@
 """CONNECT: session present, refusals, identity, takeover, what the CONNACK says and waits for."""
 
+from collections.abc import Callable
+from random import Random
+
 import pytest
 
 from mqtt import reasons
@@ -7,6 +10,7 @@ from mqtt.encoder import encode
 from mqtt.packets import (
     Connack,
     Disconnect,
+    Packet,
     Pingreq,
     Pingresp,
     Puback,
@@ -408,8 +412,24 @@ def test_too_many_bytes_before_the_verdict_are_refused() -> None:
     assert broker.engine.stats()["sessions_online"] == 0
 
 
-def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> None:
-    """[MQTT-3.1.4-3] The older connection is the one that ends."""
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_connection_opened_first_takes_over_if_its_connect_comes_last(version: int) -> None:
+    """[MQTT-3.1.4-3] Which TCP connection was accepted first does not count."""
+    broker = Broker()
+    patient = Client(broker, version)
+    quick = broker.durable("c", "t", version=version)
+    patient.send(connect_packet("c", version, durable=True))
+    broker.settle()
+    answer = patient.answer(Connack)
+    assert isinstance(answer, Connack)
+    assert answer.reason_code == 0 and answer.session_present
+    assert quick.is_closed and not patient.is_closed
+    broker.publish("t", b"1")
+    assert patient.receive_all() == [b"1"]
+
+
+def test_the_session_is_with_the_client_that_was_authenticated_last() -> None:
+    """[MQTT-3.1.4-3] A client is connected once it is authenticated, and not before."""
     slow = SlowAuthenticator()
     broker = Broker(authenticator=slow)
     first = broker.open()
@@ -419,11 +439,40 @@ def test_a_late_verdict_does_not_take_the_session_from_a_later_connection() -> N
     second.send(connect_packet("c", 5, expiry=60))
     slow.answer("c")
     broker.settle()
-    second.subscribe("t")
+    second.answer(Connack)
     late(Verdict(ok=True, reason_code=0, identity=""))
     broker.settle()
-    assert first.is_closed and not second.is_closed
-    second.ping()
+    second.expect_closed(reasons.SESSION_TAKEN_OVER)
+    first.ping()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_is_refused_in_a_storm_of_one_client_id(version: int, seed: int) -> None:
+    """Opened, sent and authenticated in any order: each takes over, and the last one stays."""
+    random = Random(seed)
+    verdicts: list[Callable[[Verdict], None]] = []
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    clients = [Client(broker, version) for _ in range(50)]
+    for client in random.sample(clients, 50):
+        client.send(connect_packet("c", version, durable=True))
+        verdicts.append(slow.waiting.pop("c"))
+        if random.random() < 0.5:
+            verdict = verdicts.pop(random.randrange(len(verdicts)))
+            verdict(Verdict(ok=True, reason_code=0, identity=""))
+    random.shuffle(verdicts)
+    for verdict in verdicts:
+        verdict(Verdict(ok=True, reason_code=0, identity=""))
+    broker.settle()
+    refused = [packet for client in clients for packet in client.take() if refuses(packet)]
+    assert refused == []
+    assert [client.is_closed for client in clients].count(False) == 1
+    assert broker.engine.counters.connects["accepted"] == 50
+
+
+def refuses(packet: Packet) -> bool:
+    return isinstance(packet, Connack) and packet.reason_code != 0
 
 
 def test_the_old_connection_is_told_and_closed_and_the_session_goes_on() -> None:
