@@ -36,6 +36,7 @@ CONNECT_RESULTS: Final = (
     "rate_exceeded",
     "redirected",
     "server_unavailable",
+    "overtaken",
     "timeout",
     "handshake",
     "other",

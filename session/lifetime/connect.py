@@ -1,12 +1,12 @@
 """CONNECT: which session a client gets, and what the CONNACK says and waits for.
 
-The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. Clients
-with one Client Identifier come in the order in which they are authenticated: each takes over from
-the one before [MQTT-3.1.4-3], whichever connection was opened first. A refused CONNECT changes
-nothing. The CONNACK of a stored session, or of one with a will, waits for
-its commit, and everything behind it waits too: nothing is sent again from memory that a crash could
-undo. Before anything is loaded, `settle_for` writes the open batch if it may hold rows of this
-client. It runs only at the start of an event, so the store never holds half of one. Read next:
+The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK, delivery. Of two
+clients with one Client Identifier the one whose CONNECT came later has the session [MQTT-3.1.4-3],
+whichever connection was opened first and whichever password was checked first. A refused CONNECT
+changes nothing. The CONNACK of a stored session, or of one with a will, waits for its commit, and
+everything behind it waits too: nothing is sent again from memory that a crash could undo. Before
+anything is loaded, `settle_for` writes the open batch if it may hold rows of this client. It runs
+only at the start of an event, so the store never holds half of one. Read next:
 `session.lifetime.disconnect`.
 """
 
@@ -85,6 +85,7 @@ class ConnectHandler:
         self._watch: Final = watch
         self._observe: Final = context.observe
         self._session_events: Final = context.history.sessions
+        self._last_number: int = 0  # of a CONNECT
         self.authentication: Final = Authentication(
             context, self._accept, self.refuse, disconnects.end
         )
@@ -93,6 +94,8 @@ class ConnectHandler:
         self, connection: Connection, packet: Connect, decided: Callable[[Connection], None]
     ) -> None:
         """Accept or refuse a CONNECT; `decided` is called if that happens after this returned."""
+        self._last_number += 1
+        connection.connect_number = self._last_number
         connection.version = packet.protocol_version
         connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
@@ -162,11 +165,14 @@ class ConnectHandler:
         `data` is the Authentication Data for the CONNACK.
         """
         client_id = connection.client_id
+        old = self._sessions.live.get(client_id)
+        if old is not None and old.connect_number > connection.connect_number:
+            self._overtaken(connection)
+            return
         if not self._settle_for(client_id) and not self._needs_no_store(client_id, packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
             return
         changes = len(self._tick.batch) + self._publishing.end
-        old = self._sessions.live.get(client_id)
         session = None if old is None else old.session
         try:
             if old is None:
@@ -209,6 +215,16 @@ class ConnectHandler:
         if connack.session_present:
             self._delivery.resume(connection)
         self._sessions.join_groups(connection)
+
+    def _overtaken(self, connection: Connection) -> None:
+        """Close a connection whose client has sent a later CONNECT, accepted meanwhile.
+
+        It is as if it had been accepted first and taken over at once. No CONNACK can say that.
+        """
+        self._counters.connects["overtaken"] += 1
+        self._observe("refused", connection, "overtaken by a later CONNECT")
+        move(connection, CONNECT_REFUSED)
+        self._gate.close(connection)
 
     def _owner_refusal(self, identity: str, session: Session | None, old: Connection | None) -> int:
         """Return the reason why this client may not have the session, or 0."""

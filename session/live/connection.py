@@ -117,6 +117,7 @@ class Connection:
         "aliases_out",
         "authentication_method",
         "client_id",
+        "connect_number",
         "cursor",
         "decoder",
         "expiry_interval_s",
@@ -196,6 +197,7 @@ class Connection:
         self.throttled_until_ms: int = 0  # not read from until then: it sent too fast; 0 = it is
 
         # From CONNECT.
+        self.connect_number: int = 0  # CONNECTs are numbered as they are complete
         self.keep_alive_ms: int = 0  # already times 1.5; 0 = off
         self.receive_maximum: int = 65535
         self.maximum_packet_size: int = 0  # the client's; 0 = no limit
