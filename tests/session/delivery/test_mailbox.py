@@ -1,5 +1,7 @@
 """A retained message in flight keeps its bytes over replacement and crash, and leaves no row."""
 
+import pytest
+
 from mqtt.packets import Publish, Subscribe, Subscription
 from tests.session.harness import Broker
 from tests.session.messages import in_flight, retain
@@ -47,3 +49,17 @@ def test_a_session_that_ends_leaves_no_copies_behind_even_if_the_disk_is_full() 
     broker.advance(s=1)
     broker.commit()
     assert broker.rows("sessions") == [] and broker.rows("mailbox") == []
+
+
+@pytest.mark.parametrize("identifier", [0, 1, 268_435_455])
+def test_a_copy_sent_again_has_the_identifier_of_its_subscription(identifier: int) -> None:
+    broker = Broker()
+    retain(broker, "t")
+    client = broker.durable("c")
+    client.subscribe("t", qos=1, identifier=identifier)
+    wanted = (identifier,) if identifier else ()
+    assert client.message().subscription_identifiers == wanted
+    client.drop()
+    broker.restart()
+    again = broker.durable("c").message()
+    assert again.dup and again.subscription_identifiers == wanted

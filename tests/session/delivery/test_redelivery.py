@@ -2,10 +2,11 @@
 
 import pytest
 
+from mqtt.encoder import encode
 from mqtt.packets import Puback, Publish, Pubrec, Pubrel
 from session.live.commit_gate import REPLY_COST
-from tests.session.harness import Broker
-from tests.session.messages import numbers, publish
+from tests.session.harness import NEVER, Broker
+from tests.session.messages import in_flight, numbers, publish
 
 
 def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
@@ -119,3 +120,33 @@ def test_what_a_session_completed_is_never_repeated() -> None:
     broker.advance(s=1)
     broker.restart()
     broker.durable("c").expect_nothing()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_sent_again_keeps_the_clients_maximum_packet_size_to_the_byte(qos: int) -> None:
+    """[MQTT-3.1.2-24]: one of exactly that size is sent, one of a byte more is dropped."""
+    broker = Broker()
+    size = len(encode(Publish("t", b"x" * 90, qos, dup=True, packet_id=1), 5))
+    for limit, wanted in ((size, 1), (size - 1, 0)):
+        broker.durable("c", "t", qos=qos).drop()
+        publish(broker, [b"x" * 90], qos=qos)
+        broker.durable("c").messages()
+        client = broker.connect("c", expiry=NEVER, clean_start=False, maximum_packet_size=limit)
+        assert len(client.messages()) == wanted
+        assert in_flight(client) == wanted
+        broker.connect("c").disconnect()
+    assert broker.counters.dropped["too_large"] == 1
+
+
+def test_more_than_a_tick_sends_again_goes_on_without_the_client() -> None:
+    broker = Broker(max_inflight=200, out_buffer_bytes_max=1 << 26)
+    client = broker.durable("c", "t")
+    payloads = [bytes([number]) * (64 << 10) for number in range(40)]
+    publish(broker, payloads)
+    client.drop()
+    client = broker.durable("c", receive_maximum=20)
+    first = client.messages()
+    assert [message.payload for message in first] == payloads[:20]
+    with broker.one_tick():
+        client.send(*(Puback(message.packet_id) for message in first))
+    assert client.payloads() == payloads[20:]

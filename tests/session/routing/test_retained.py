@@ -5,7 +5,7 @@ import random
 import pytest
 
 from mqtt.message import NEVER, Message
-from mqtt.packets import Puback, Publish, Subscribe, Subscription
+from mqtt.packets import Puback, Publish, Subscribe, Subscription, Will
 from mqtt.topics import matches
 from session.history.history import History
 from session.live.tick import Tick
@@ -226,6 +226,17 @@ def test_a_newer_message_survives_the_expiry_of_the_older() -> None:
     assert broker.clean("c", "t").payloads() == [b"new"]
     broker.advance(s=5)
     assert broker.rows("retained") == []
+
+
+def test_a_retained_will_outlives_the_expiring_message_that_it_replaces() -> None:
+    """Both come due in one slice after downtime: the will is newer than what expires."""
+    broker = Broker()
+    broker.publish("state", b"online", retain=True, message_expiry_interval=10)
+    will = Will("state", b"offline", 1, retain=True, delay_interval=5)
+    broker.connect("c", expiry=60, will=will).drop()
+    broker.restart(after_ms=30_000)
+    broker.advance()
+    assert broker.clean("late", "state").payloads() == [b"offline"]
 
 
 # $SYS

@@ -129,3 +129,22 @@ def test_ending_a_session_of_a_group_that_is_gone_is_no_trouble() -> None:
     client.drop()
     broker.advance(s=11)
     assert broker.rows("sessions") == broker.rows("groups") == []
+
+
+def test_messages_taken_back_keep_their_order_while_only_a_full_member_may_have_them() -> None:
+    """A member with room that may not receive them must not make the group turn them over."""
+    broker = Broker()
+    leaving = broker.connect("leaving", expiry=10)
+    leaving.subscribe(SHARED, qos=1)
+    publish(broker, *numbers(3))
+    assert leaving.payloads() == numbers(3)
+    leaving.drop()
+    full = broker.durable("full", SHARED, receive_maximum=1)
+    publish(broker, b"before")
+    before = full.message()
+    broker.rules.forbid("receive by idle", "t")
+    idle = broker.durable("idle", SHARED)
+    broker.advance(s=11)  # what the expired session held is owed again
+    full.acknowledge(before)
+    assert full.receive_all() == numbers(3)
+    idle.expect_nothing()
