@@ -421,7 +421,7 @@ class Publication:
             return ids[index]
         if not self.packet_id:
             return 0
-        return (self.packet_id + index - 1) % 65_535 + 1
+        return self.packet_id + index  # a run that wraps around has `packet_ids`
 
     def _count_accepted(self, qos: int, offset: int, count: int, size: int, now: int) -> None:
         recorder = self._events.recorder

@@ -13,7 +13,7 @@ from mqtt.packets import Puback, Suback
 from session.settings import Settings
 from storage.history import events
 from storage.history.packed_rows import expand, history_key, split_history_key, unpack
-from storage.tables.tables import HISTORY, scan_all, unseal
+from storage.tables.tables import HISTORY, scan_all, seal, unseal
 from tests.broker.history.test_export_thread import Shelf
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
 
@@ -257,6 +257,26 @@ def test_at_the_limit_the_oldest_rows_go_and_the_gap_has_their_number() -> None:
         assert gone == first_seq - 1  # the seqs that are missing, and no more
 
     scenario(play, unavailable="nobody here can write Parquet")
+
+
+def test_rows_of_an_earlier_boot_that_go_are_no_longer_in_the_way() -> None:
+    def leave(broker: InsideBroker) -> None:
+        row = seal(b"x" * 1000)
+        broker.store.write([(HISTORY, history_key(0, seq), row) for seq in range(1, 400)])
+
+    async def play(made: Exporting) -> None:
+        exporter = made.exporter
+        await made.broker.until(lambda: exporter.outbox_bytes() > 300_000)
+        exporter._outbox_bytes_max = 100_000  # type: ignore[misc]
+        exporter.beat()
+        await made.broker.until(lambda: not exporter._is_discarding)
+        held = scan_all(made.broker.store, HISTORY, b"", None)
+        stored = sum(len(value) for _, value in held)
+        assert 0 < stored <= 100_000
+        exporter.beat()
+        assert not exporter._is_discarding, "discards although there is room"
+
+    scenario(play, before=leave, unavailable="nobody here can write Parquet")
 
 
 def test_without_pyarrow_it_says_so_once_and_stays_within_its_bounds() -> None:

@@ -12,7 +12,7 @@ from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from session.settings import Settings
 from storage.api import Batch
-from storage.errors import Recoverable, Unrecoverable
+from storage.errors import Recoverable, Unrecoverable, WriteStalled
 from storage.history.packed_rows import expand, unpack
 from storage.local.committer import Committer
 from storage.local.rocks import RocksStore
@@ -192,6 +192,33 @@ def test_a_refused_write_is_tried_again_and_nothing_of_it_is_lost(
         assert broker.events("write_refused")
         assert broker.counters.commit_failures == 3
         assert not broker.failures
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_alarm"), [(WriteStalled("stall"), 0), (Recoverable("No space left"), 1)]
+)
+def test_a_stall_of_the_store_is_no_refusal_for_the_operator(
+    monkeypatch: pytest.MonkeyPatch, refusal: Recoverable, is_alarm: int
+) -> None:
+    """A stall ends by itself; `writes_refused` raises an alert that asks for more disk."""
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, _ = await durable_pair(broker)
+        seen: list[int] = []
+
+        def refuse(batch: Batch) -> None:
+            seen.append(broker.driver.gauges()["writes_refused"])
+            raise refusal
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "write", refuse)
+            publisher.send(publish("a"))
+            await broker.until(lambda: len(seen) >= 3)
+        assert (await publisher.receive(Puback)).reason_code == 0
+        assert seen[2:] == [is_alarm] * len(seen[2:])
+        assert broker.driver.gauges()["writes_refused"] == 0
 
     run(scenario)
 

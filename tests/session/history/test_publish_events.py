@@ -1,6 +1,6 @@
 """Does the history say of every PUBLISH what became of it, and when it was promised?"""
 
-from mqtt.packets import Publish, Pubrel
+from mqtt.packets import Puback, Publish, Pubrel
 from tests.session.harness import NEVER, Broker
 from tests.session.told import columns, told
 
@@ -53,6 +53,22 @@ def test_an_acknowledgement_nobody_got_is_not_told() -> None:
     publisher.drop()
     broker.commit()
     broker.advance(s=1)
+    assert len(told(broker, "msg_persisted")) == 1
+    assert told(broker, "pub_acked") == []
+
+
+def test_an_acknowledgement_that_waits_when_its_client_is_shut_out_is_not_told() -> None:
+    """The transport is not lost yet, but nothing that waits is sent on it any more."""
+    broker = Broker(history_detail="full", linger=True)
+    broker.durable("sub", "a/#", qos=2)
+    publisher = broker.connect("pub")
+    broker.hold_commits()
+    publisher.send(*publishes(1, 1))
+    broker.request("pub")
+    assert publisher.is_closed and not publisher.stream.is_lost
+    broker.commit()
+    broker.advance(s=1)
+    assert not any(isinstance(packet, Puback) for packet in publisher.take())
     assert len(told(broker, "msg_persisted")) == 1
     assert told(broker, "pub_acked") == []
 
@@ -126,6 +142,15 @@ def test_of_a_sample_whole_messages_are_told() -> None:
     assert story["msg_accepted"] == [4, 8, 12]
     assert all(ids == [4, 8, 12] for ids in story.values()), story
     assert columns(told(broker, "pub_acked"), "pid") == [(4,), (8,), (12,)]
+
+
+def test_packet_ids_of_a_sampled_run_go_on_after_the_last_one_with_the_first() -> None:
+    broker = pair("sampled:1/4")
+    ids = [65_533, 65_534, 65_535, *range(1, 10)]
+    broker.connect("pub").send(*(Publish("a/b", b"", 1, False, False, each) for each in ids))
+    broker.advance(s=1)
+    wanted = [(ids[3],), (ids[7],), (ids[11],)]
+    assert columns(told(broker, "pub_acked"), "pid") == wanted == [(1,), (5,), (9,)]
 
 
 def test_books_count_what_full_detail_would_have_told() -> None:

@@ -53,6 +53,17 @@ def test_a_session_begins_as_its_client_asked() -> None:
     assert columns([event], "conn") == [(2,)]
 
 
+def test_a_session_in_memory_begins_at_the_end_of_the_log() -> None:
+    broker = Broker()
+    broker.durable("other", "t").drop()
+    for _ in range(3):
+        broker.publish("t", qos=1)
+    broker.clean("c")
+    broker.durable("stored")
+    positions = {e["client_id"]: e["position"] for e in told(broker, "session_created")}
+    assert positions["c"] == positions["stored"] == 3
+
+
 def test_a_session_in_memory_begins_and_ends_with_its_connection() -> None:
     broker = Broker()
     broker.clean("c", "t").disconnect()

@@ -113,6 +113,31 @@ def test_a_full_disk_is_waited_for_and_what_it_held_up_is_reported(log: Log) -> 
     committer.close()
 
 
+class FullOnce(MemoryStore):
+    """A disk that is full at its first sync, while one more batch is written and requested."""
+
+    committer: Committer
+
+    def sync(self) -> None:
+        if self.get("a", b"\x02") is None:
+            _write(self, 2)
+            self.committer.request(2)
+            raise Recoverable("no space")
+        super().sync()
+
+
+def test_what_was_requested_while_the_disk_was_full_does_not_wait_for_another_commit(
+    log: Log,
+) -> None:
+    store = FullOnce(["a"])
+    store.committer = Committer(store, log.on_durable, log.on_failure)
+    _write(store, 1)
+    store.committer.request(1)
+    assert log.wait(2)
+    assert log.durable == [2] and store.committer.syncs == 1
+    store.committer.close()
+
+
 def test_a_write_that_failed_for_good_ends_all_reports(
     gated: tuple[GatedStore, Committer], log: Log
 ) -> None:
