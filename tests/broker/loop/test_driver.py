@@ -274,11 +274,13 @@ def test_before_its_first_commit_a_broker_shows_no_sign_of_life(
             raise Recoverable("No space left on device")
 
         monkeypatch.setattr(broker.store, "write", refuse)
-        client = await broker.peer()
-        client.send(Connect("c", session_expiry_interval=10))
-        await broker.until(lambda: len(tries) >= 3)
-        assert not signs
-        gate.set()
+        try:
+            client = await broker.peer()
+            client.send(Connect("c", session_expiry_interval=10))
+            await broker.until(lambda: len(tries) >= 3)
+            assert not signs
+        finally:
+            gate.set()  # a failure must not wait for the committer
         await broker.until(lambda: len(signs) == 1)
 
     run(scenario)
