@@ -95,7 +95,8 @@ def test_a_missing_package_comes_with_the_extra(monkeypatch: pytest.MonkeyPatch)
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    assert doctor._package("pandas").help == "pip install 'holdfast-mqtt[audit]'"
+    assert doctor._package("pandas").help == doctor.PIP
+    assert "pip install '.[audit]' in a checkout" in doctor.PIP
 
 
 def test_results_and_history_are_looked_at(tmp_path: Path) -> None:

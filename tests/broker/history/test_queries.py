@@ -12,6 +12,7 @@ from broker.configuration.load import load
 from broker.history import queries, reader
 from broker.history.queries import HistoryError, tail, timeline
 from broker.history.segment_files import SegmentWriter
+from broker.history.segment_process_link import HOW_TO_INSTALL
 from storage.history import events, packed_rows
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
@@ -242,7 +243,7 @@ def test_without_pyarrow_the_rest_is_told_with_a_note(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "can_read_segments", lambda: False)
-    install = "pip install 'holdfast-mqtt[history]'"
+    install = HOW_TO_INSTALL
     note = f"(1 segments are left out: reading them takes pyarrow; {install})"
     assert ask(config, "s", None) == ["s: acknowledged message 41", note]
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note

@@ -167,7 +167,7 @@ def test_without_pyarrow_it_is_said_and_all_else_works(
     publish(broker, 3)
     line = next(line for line in broker.log().splitlines() if "history_not_exported" in line)
     assert "pyarrow is not installed" in line
-    assert "pip install 'holdfast-mqtt[history]'" in line
+    assert "pip install '.[history]' in a checkout of Holdfast" in line
     samples = broker.metrics()
     assert samples["holdfast_history_exporting"] == 0
     assert "holdfast_history_lag_seconds" not in samples
