@@ -71,6 +71,12 @@ class OpenBroker:
         self.driver: Driver | None = None  # set as soon as the event loop runs
         try:
             directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
+            if directory.mosquitto.exists():
+                log.warning(
+                    "mosquitto_database",
+                    f"{directory.mosquitto} is mosquitto's database, and Holdfast does not read "
+                    "it: docs/mosquitto.md says what can be moved, and how",
+                )
             self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
             self.listeners.bind()
             # Where the history goes; None = nothing is recorded.

@@ -88,6 +88,24 @@ def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: 
     broker.restart()
 
 
+def test_a_database_of_mosquitto_is_named_and_left_alone(prepare: Start) -> None:
+    broker = prepare()
+    broker.data_dir.mkdir()
+    theirs = broker.data_dir / "mosquitto.db"
+    theirs.write_bytes(b"\x00\xb5\x00mosquitto db")
+    broker.start()
+    line = events(broker)["mosquitto_database"]
+    assert line["level"] == "warning"
+    assert f"{theirs} is mosquitto's database" in str(line["message"])
+    assert "docs/mosquitto.md" in str(line["message"])
+    assert broker.stop() == 0
+    assert theirs.read_bytes() == b"\x00\xb5\x00mosquitto db"
+
+
+def test_without_one_nothing_is_said_of_mosquitto(start: Start) -> None:
+    assert "mosquitto" not in start().log()
+
+
 def test_the_lines_of_clients_say_who_came_by_what_and_how(start: Start) -> None:
     longer = 24 * "x"
     broker = start(HOLDFAST__LIMITS__CLIENT_ID_BYTES="23")
