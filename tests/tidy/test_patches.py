@@ -40,7 +40,7 @@ def imports_of(module: str) -> dict[str, str] | None:
     path = ROOT.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
-            return imported(ast.parse(file.read_text()))
+            return imported(parsed(file))
     return None
 
 
@@ -78,9 +78,14 @@ def changed(node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
                 yield target.value, False
 
 
-def patches(source: str) -> list[int]:
-    """Return the lines of `source` that change a part of the standard library."""
-    tree = ast.parse(source)
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+def patches(tree: ast.Module) -> list[int]:
+    """Return the lines of a module that change a part of the standard library."""
     names = imported(tree)
     found = []
     for node in ast.walk(tree):
@@ -112,7 +117,7 @@ def patches(source: str) -> list[int]:
     ],
 )
 def test_what_replaces_a_part_of_the_standard_library_is_found(statement: str) -> None:
-    assert patches(statement) == [statement.count("\n") + 1]
+    assert patches(ast.parse(statement)) == [statement.count("\n") + 1]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +132,11 @@ def test_what_replaces_a_part_of_the_standard_library_is_found(statement: str) -
     ],
 )
 def test_what_changes_our_own_objects_is_not(statement: str) -> None:
-    assert patches(statement) == []
+    assert patches(ast.parse(statement)) == []
 
 
 def test_no_test_replaces_a_part_of_the_standard_library() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}" for path in TESTS for line in patches(path.read_text())
-    ]
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in TESTS for line in patches(parsed(path))]
     assert not found, "write tests.stand_in.replace_in instead:\n" + "\n".join(found)
 
 
@@ -141,7 +144,7 @@ def test_no_test_uses_the_mocks_of_the_standard_library() -> None:
     named = [
         path.relative_to(ROOT)
         for path in TESTS
-        for name in imported(ast.parse(path.read_text())).values()
+        for name in imported(parsed(path)).values()
         if name.startswith("unittest") or name == "mock"
     ]
     assert not named

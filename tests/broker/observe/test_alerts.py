@@ -5,6 +5,7 @@ pace for hours, because alerts are about hours; other gauges stay as they are.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess
 from tests.durability.rawclient import RawClient
 
 ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
+PLACES: Final = os.pathsep.join((os.environ["PATH"], str(ROOT / ".cache/prometheus/usr/bin")))
+PROMTOOL: Final = shutil.which("promtool", path=PLACES)
 MINUTES: Final = 600
 LABELS: Final = 'instance="i",job="holdfast"'
 FIRING: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
@@ -31,7 +34,7 @@ AGES: Final = ("holdfast_history_lag_seconds",)
 OF_THIS_MACHINE: Final = ("holdfast_event_loop_lag", "holdfast_storage_commit_seconds")
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="Debian's prometheus, with promtool, is not installed"
+    PROMTOOL is None, reason="promtool is missing: scripts/setup --test unpacks it"
 )
 
 Play = Callable[[BrokerProcess], None]
@@ -72,7 +75,10 @@ def judge(directory: Path, series: dict[str, str], expected: dict[int, list[str]
     path = directory / "test.yml"
     path.write_text(json.dumps(test))  # JSON is YAML
     done = subprocess.run(
-        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=120
+        [PROMTOOL or "promtool", "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
