@@ -31,7 +31,8 @@ MEMORY_MIN: Final = 3 * GIB  # 2 GiB for the driver, the rest for Python workers
 SCRATCH_MIN: Final = 2 * GIB  # shuffles of 10 million events take about 1 GiB
 
 _SEGMENT: Final = re.compile(r"-\d{8}-\d{16}-\d{16}\.parquet$")  # how its name ends
-PIP: Final = "pip install 'holdfast-mqtt[audit]'"
+# By file, not by name: what an index has under a name may be somebody else's.
+PIP: Final = "pip install '.[audit]' in a checkout of Holdfast, or 'FILE.whl[audit]' with its wheel"
 _JAVA_HELP: Final = {
     "debian": "apt-get install openjdk-17-jre-headless (or default-jre-headless)",
     "macos": "brew install openjdk@17, then export JAVA_HOME=$(brew --prefix openjdk@17)",

@@ -15,6 +15,7 @@ import importlib.util
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -294,8 +295,8 @@ def _instrument(atheris: ModuleType, module: ModuleType) -> None:
             atheris.instrument_func(value)
 
 
-def main() -> int:
-    """Run the command; return 0 if no check failed."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command with `words`, or those of the process; return 0 if no check failed."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, help="fuzz this long")
@@ -303,7 +304,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the mutational loop")
     parser.add_argument("--input", help="check this one input, in hex")
     parser.add_argument("--loop", action="store_true", help="the loop, even if there is atheris")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.input is not None:
         data = bytes.fromhex(arguments.input)
         packets = check(data)

@@ -26,7 +26,7 @@ from mqtt.packets import (
 from session.assembly import Assembly
 from session.counters import Counters
 from session.history.outbox import Outbox
-from session.lifetime.context import Observe, Ports
+from session.lifetime.context import Denied, Observe, Ports
 from session.live.commit_gate import CommitGate
 from session.live.connection import (
     ACTIVE,
@@ -84,19 +84,27 @@ class Engine:
         counters: Counters,
         heartbeat: Callable[[int], bytes] | None = None,
         observe: Observe | None = None,
+        denied: Denied | None = None,
     ) -> None:
         """Take the surroundings of the broker; nothing is opened before `start`.
 
         `heartbeat` returns the row that says when the broker was last alive
         (`storage.time.broker_clock`), for a given broker time; without it broker time is used for
-        all clocks. `observe` is called when a client connects, is refused or disconnects; it must
-        not call the engine.
+        all clocks. `observe` is called when a client connects, is refused or disconnects, `denied`
+        when the policy denies a client a PUBLISH, a subscription or its will; they must not call
+        the engine.
         """
         self.settings: Final = settings
         self.counters: Final = counters
         self.durable: int = 0  # serial up to which the shell reported commits
         self._store: Final = store
-        self._ports: Final = Ports(authenticator, policy, new_client_id, observe or _unobserved)
+        self._ports: Final = Ports(
+            authenticator,
+            policy,
+            new_client_id,
+            observe or _unobserved,
+            denied or _untold,
+        )
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
         self._tick: Final = Tick(settings.progress_delay_ms)
@@ -563,3 +571,7 @@ def _plain_heartbeat(now: int) -> bytes:
 
 def _unobserved(event: str, connection: Connection, detail: str) -> None:
     """Do nothing: nobody observes clients."""
+
+
+def _untold(action: str, client_id: str, identity: str, topic: str) -> None:
+    """Do nothing: nobody asks what is denied."""

@@ -1,4 +1,5 @@
-"""Settings for all tests: hypothesis profiles, tiers, and what is skipped on the compiled core.
+"""Settings for all tests: hypothesis profiles, tiers, order of files, threads that stay, and what
+is skipped on the compiled core.
 
 Some tests look inside the core: they replace a method, list `__slots__`, read private state, or
 pass a stand-in for one of our classes. Compiled classes allow none of that, so the tests named
@@ -11,6 +12,10 @@ import hypothesis
 import pytest
 
 import session.engine
+from tests import file_order
+from tests.threads import no_thread_outlives_its_file
+
+__all__ = ["no_thread_outlives_its_file"]  # a fixture
 
 COMPILED = bool(os.environ.get("HOLDFAST_COMPILED"))
 if COMPILED:
@@ -81,6 +86,16 @@ hypothesis.settings.load_profile("same")
 PROCESSES = frozenset({"prepare", "shared_broker", "shelf", "spark", "start_broker"})
 
 
+def pytest_configure() -> None:
+    """Draw an order of files, if one is wanted."""
+    file_order.settle()
+
+
+def pytest_report_header() -> str | None:
+    """Say how to repeat it."""
+    return file_order.header()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests whose fixtures start processes; on the compiled core skip `LOOKS_INSIDE`."""
     for item in items:
@@ -91,3 +106,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
         if COMPILED and item.nodeid.startswith(LOOKS_INSIDE):
             item.add_marker(pytest.mark.skip(reason="looks inside; runs on the sources"))
+    file_order.arrange(items)

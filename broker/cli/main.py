@@ -75,7 +75,7 @@ def _add_suites(commands: Commands) -> None:
         ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
          run_conformance),
         ("audit", "hold a session history against eighteen invariants "
-         "(needs 'holdfast-mqtt[audit]')", run_audit),
+         "(needs the extra 'audit')", run_audit),
     )  # fmt: skip
     for name, text, run in suites:
         parser = commands.add_parser(name, help=text, prefix_chars="\0", add_help=False)

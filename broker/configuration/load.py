@@ -14,6 +14,21 @@ from typing import Final
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BY_NAME, ENV_PREFIX, OPTIONS, SECTIONS, Option
 
+# What mosquitto.conf may begin with, as far as people write it.
+MOSQUITTO_WORDS: Final = frozenset(
+    """
+    acl_file allow_anonymous allow_zero_length_clientid autosave_interval autosave_on_changes
+    bind_address cafile capath certfile connection connection_messages global_plugin http_dir
+    include_dir keyfile listener log_dest log_timestamp log_timestamp_format log_type
+    max_connections max_inflight_bytes max_inflight_messages max_keepalive max_packet_size
+    max_queued_bytes max_queued_messages memory_limit message_size_limit password_file
+    per_listener_settings persistence persistence_file persistence_location
+    persistent_client_expiration pid_file plugin port protocol queue_qos0_messages
+    require_certificate retain_available set_tcp_nodelay socket_domain sys_interval tls_version
+    use_identity_as_username use_username_as_clientid user
+    """.split()
+)
+
 FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
 
 
@@ -54,6 +69,11 @@ def _apply_file(config: Config, path: str) -> None:
     except UnicodeDecodeError:
         raise ConfigError(f"{origin}: not UTF-8 text; is this the right file?") from None
     except tomllib.TOMLDecodeError as problem:
+        if line := _mosquitto_line(text.decode()):
+            raise ConfigError(
+                f"{origin}: {shown(line)} is of mosquitto's configuration, expected TOML; "
+                "docs/mosquitto.md translates it"
+            ) from None
         raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
     for section, keys in document.items():
         if section not in SECTIONS:
@@ -68,6 +88,16 @@ def _apply_file(config: Config, path: str) -> None:
                 _apply_listener(config, key, raw, origin)
             else:
                 raise ConfigError(f"{origin}: {_unknown_key(section, key, _dotted)}")
+
+
+def _mosquitto_line(text: str) -> str:
+    """Return the first line that says something if it is one of mosquitto.conf, otherwise ""."""
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("#"):
+            word, *values = line.split(maxsplit=1)
+            is_theirs = word in MOSQUITTO_WORDS and not "".join(values).startswith("=")
+            return line if is_theirs else ""
+    return ""
 
 
 def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: str) -> None:

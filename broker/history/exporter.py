@@ -144,9 +144,9 @@ class Exporter:
             self._order()
 
     def gauges(self) -> dict[str, int]:
-        """Return the numbers of this moment."""
-        return {
-            "history_lag_ms": int(self._lag_s(time.monotonic()) * 1000),
+        """Return the numbers of this moment; no lag where nothing can be exported."""
+        gauges = {
+            "history_exporting": int(not self._unavailable),
             "history_outbox_bytes": self.outbox_bytes(),
             "history_events": self._outbox.events,
             "history_gap_events": self._outbox.suppressed,
@@ -154,6 +154,9 @@ class Exporter:
             "history_export_failures": self.failures,
             "history_level": self._outbox.level,
         }
+        if not self._unavailable:
+            gauges["history_lag_ms"] = int(self._lag_s(time.monotonic()) * 1000)
+        return gauges
 
     def outbox_bytes(self) -> int:
         """Return the bytes of the rows in the store."""

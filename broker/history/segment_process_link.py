@@ -20,7 +20,10 @@ FRAME: Final = struct.Struct(">BIQI")
 ROW: Final = 1
 SEAL: Final = 2  # write what you have been given, answer when it is durable
 
-HOW_TO_INSTALL: Final = "pip install 'holdfast-mqtt[history]'"
+# By file, not by name: what an index has under a name may be somebody else's.
+HOW_TO_INSTALL: Final = (
+    "pip install '.[history]' in a checkout of Holdfast, or 'FILE.whl[history]' with its wheel"
+)
 END_S: Final = 2.0  # for closing; it then has nothing to do any more
 LINE_CHARACTERS_MAX: Final = 300  # of what is logged of a process that died
 

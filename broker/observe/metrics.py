@@ -292,8 +292,11 @@ def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
 
 def _history(gauges: Mapping[str, int]) -> Iterable[Metric]:
     """Return the metrics of the history and its export."""
-    lag_s = gauges["history_lag_ms"] / 1000
-    yield _gauge("history_lag_seconds", "Age of the oldest event that is not exported", lag_s)
+    exporting = gauges["history_exporting"]
+    yield _gauge("history_exporting", "1 if the history is exported, 0 = no pyarrow", exporting)
+    if "history_lag_ms" in gauges:
+        lag_s = gauges["history_lag_ms"] / 1000
+        yield _gauge("history_lag_seconds", "Age of the oldest event that is not exported", lag_s)
     size = gauges["history_outbox_bytes"]
     yield _gauge("history_outbox_bytes", "Bytes of the history in the database", size)
     for key, help in HISTORY_COUNTERS:

@@ -54,6 +54,7 @@ class Housekeeping:
         self._disk.look()
         if self._exporter is not None:
             self._exporter.beat()
+        self._opened.denials.beat()
         self._log_damage()
         interval = self._opened.config.settings.sys_interval_s
         if interval and loop.time() >= self._system_due:

@@ -19,12 +19,14 @@ from broker.history import location
 from broker.history.location import Place
 from broker.loop.driver import Driver
 from broker.network.listeners import ListenError, Listeners, bind_problem
+from broker.observe.denials import Denials
 from broker.observe.metrics import MetricsServer, Snapshot, Status
-from broker.observe.structured_log import Log
+from broker.observe.structured_log import Log, Value
 from broker.process.clock import RunningClock
 from broker.process.systemd import notify
 from broker.security import access_files
 from broker.security.access_files import Access, AccessError
+from mqtt.packets import V3, V4, V5
 from session.counters import Counters
 from session.engine import Engine
 from session.live.connection import Connection
@@ -42,6 +44,9 @@ from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 ALPHANUMERIC: Final = string.digits + string.ascii_letters
 CLIENT_ID_DIGITS: Final = 22  # 62 ** 22 > 2 ** 128
+
+BEGINNINGS: Final = frozenset({"connected", "refused"})  # these lines say what CONNECT said
+VERSIONS: Final = {V3: "3.1", V4: "3.1.1", V5: "5.0"}
 
 
 class StartError(Exception):
@@ -62,9 +67,16 @@ class OpenBroker:
         self.counters: Final = Counters()
         self.status: Final = Status()
         self.status.durability = shell.durability
+        self.denials: Final = Denials(log)
         self.driver: Driver | None = None  # set as soon as the event loop runs
         try:
             directory = stack.enter_context(closing(DataDirectory(shell.data_dir)))
+            if directory.mosquitto.exists():
+                log.warning(
+                    "mosquitto_database",
+                    f"{directory.mosquitto} is mosquitto's database, and Holdfast does not read "
+                    "it: docs/mosquitto.md says what can be moved, and how",
+                )
             self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
             self.listeners.bind()
             # Where the history goes; None = nothing is recorded.
@@ -156,6 +168,7 @@ class OpenBroker:
             counters=self.counters,
             heartbeat=self.clock.heartbeat,
             observe=self._observe,
+            denied=self.denials.note,
         )
 
     def _recover(self) -> Recovery:
@@ -179,8 +192,20 @@ class OpenBroker:
 
     def _observe(self, event: str, connection: Connection, detail: str) -> None:
         """Log what happens to a client; the log limits how many lines it writes of one event."""
+        fields: dict[str, Value] = {}
+        if event in BEGINNINGS:
+            fields = {
+                "user": connection.username,
+                "listener": connection.listener,
+                "version": VERSIONS.get(connection.version, ""),
+                "keep_alive": connection.keep_alive_s,
+            }
         self.log.info(
-            f"client_{event}", detail, client_id=connection.client_id, remote=connection.remote
+            f"client_{event}",
+            detail,
+            client_id=connection.client_id,
+            remote=connection.remote,
+            **fields,
         )
 
 

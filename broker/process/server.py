@@ -225,7 +225,8 @@ class Server:
             self._log.warning(
                 "not_compiled",
                 f"this is the slow build, pure Python: {built.why}. Nobody asked for that: "
-                "install a C compiler, then pip install --force-reinstall --no-cache-dir",
+                "install a C compiler, then install Holdfast again with --force-reinstall "
+                "--no-deps --no-cache-dir, from its checkout",
             )
         notify(READY=1, STATUS=recovered)
 

@@ -99,6 +99,8 @@ class ConnectHandler:
         connection.version = packet.protocol_version
         connection.maximum_packet_size = packet.maximum_packet_size
         connection.client_id = packet.client_id
+        connection.username = connection.identity or packet.username or ""
+        connection.keep_alive_s = packet.keep_alive
         refusal = connection.refusal
         if refusal == reasons.QUOTA_EXCEEDED and packet.client_id in self._sessions.live:
             refusal = 0  # over the limit of its address, but it most likely takes over one of those

@@ -13,12 +13,15 @@ from session.ports import Authenticator, Policy
 
 # Told of what happens to a connection: event, connection, detail in words. Must not call back.
 Observe: TypeAlias = Callable[[str, Connection, str], None]
+# Told of what the rules deny a client: what it wanted to do (publish, subscribe, will), its client
+# identifier, its user name ("" = anonymous), the topic or topic filter. Must not call back.
+Denied: TypeAlias = Callable[[str, str, str, str], None]
 
 
 class Ports:
     """What surrounds the engine, as far as its parts ask it."""
 
-    __slots__ = ("authenticator", "new_client_id", "observe", "policy")
+    __slots__ = ("authenticator", "denied", "new_client_id", "observe", "policy")
 
     def __init__(
         self,
@@ -26,11 +29,13 @@ class Ports:
         policy: Policy,
         new_client_id: Callable[[], str],
         observe: Observe,
+        denied: Denied,
     ) -> None:
         self.authenticator: Final = authenticator
         self.policy: Final = policy
         self.new_client_id: Final = new_client_id
         self.observe: Final = observe
+        self.denied: Final = denied
 
 
 class ClientContext:
@@ -61,3 +66,4 @@ class ClientContext:
         self.settle: Final = settle
         self.settle_for: Final = settle_for
         self.observe: Final = ports.observe
+        self.denied: Final = ports.denied

@@ -32,6 +32,7 @@ class Wills:
         self._publishing: Final = publishing
         self._policy: Final = context.policy
         self._counters: Final = context.counters
+        self._denied: Final = context.denied
         self._session_events: Final = context.history.sessions
         self._publish_events: Final = context.history.publishes
         self._postponed = 0  # wills that could not be stored when they were due
@@ -137,6 +138,7 @@ class Wills:
         # could never connect.
         is_reserved = will.topic.startswith("$")
         if is_reserved or not self._policy.may_publish(identity, client_id, will.topic):
+            self._denied("will", client_id, identity, will.topic)
             self._refuse(client_id, identity, will, incarnation, due_ms)
             return
         now = self._tick.now

@@ -129,6 +129,7 @@ class Connection:
         "is_over",
         "is_reading",
         "keep_alive_ms",
+        "keep_alive_s",
         "last_received_ms",
         "listener",
         "maximum_packet_size",
@@ -181,9 +182,11 @@ class Connection:
         self.refusal: int = 0  # reason code to answer its CONNECT with, 0 = none
         self.state: int = AWAITING_CONNECT
         self.version: int = 0
-        self.client_id: str = ""  # of CONNECT or assigned; for `observe`
+        # Of CONNECT, for `observe`: also of one that is refused.
+        self.client_id: str = ""  # or assigned
         self.session: Session | None = None
-        self.username: str = ""
+        self.username: str = ""  # or proved; whom a session belongs to is its `identity`
+        self.keep_alive_s: int = 0
         self.authentication_method: str | None = None  # of CONNECT
         self.handshake: Handshake | None = None
 

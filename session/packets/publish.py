@@ -45,6 +45,7 @@ class PublishHandler:
         self._policy: Final = context.policy
         self._is_open: Final = context.policy.is_open
         self._counters: Final = context.counters
+        self._denied: Final = context.denied
         self._publish_events: Final = context.history.publishes
 
     def publish(self, connection: Connection, packet: Publish) -> None:
@@ -81,10 +82,12 @@ class PublishHandler:
             raise ProtocolError("RETAIN 1, expected 0", reasons.RETAIN_NOT_SUPPORTED)
         route = self._routes.match(topic)
         refusal = self._refusal(session, topic, route)
+        now = self._tick.now
         if refusal:
-            if publication is not None and refusal == reasons.NOT_AUTHORIZED:
-                size = len(packet.payload)
-                publication.refused(topic, size, "not_authorized", self._tick.now)
+            if refusal == reasons.NOT_AUTHORIZED:
+                self._denied("publish", session.client_id, session.identity, topic)
+                if publication is not None:
+                    publication.refused(topic, len(packet.payload), "not_authorized", now)
             self._refuse(connection, session, packet, publication, refusal)
             return
         retain = packet.retain
@@ -93,7 +96,6 @@ class PublishHandler:
                 # v3.1.1 cannot be told, and after a close it would send the same message again.
                 self._counters.drop("storage_refused")
                 retain = False
-        now = self._tick.now
         expiry = packet.message_expiry_interval
         message = Message(
             topic,

@@ -58,6 +58,7 @@ class SubscribeHandler:
         self._settings: Final = context.settings
         self._policy: Final = context.policy
         self._counters: Final = context.counters
+        self._denied: Final = context.denied
         # Reason codes so far of each SUBSCRIBE or UNSUBSCRIBE that has more slices to handle.
         self._unfinished: Final[dict[Connection, list[int]]] = {}
 
@@ -145,6 +146,7 @@ class SubscribeHandler:
         shared = split_shared(topic_filter)
         asked = shared[1] if shared else topic_filter
         if not self._policy.may_subscribe(session.identity, session.client_id, asked):
+            self._denied("subscribe", session.client_id, session.identity, topic_filter)
             return reasons.NOT_AUTHORIZED
         if topic_filter in session.subscriptions:
             return 0

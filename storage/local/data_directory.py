@@ -27,6 +27,7 @@ class DataDirectory:
         self.pulse: Final = self.path / "pulse"
         self.ballast: Final = self.path / "ballast"
         self.lock: Final = self.path / "lock"
+        self.mosquitto: Final = self.path / "mosquitto.db"  # another broker's, which may be here
         self._file = -1
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

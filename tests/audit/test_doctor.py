@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from audit import doctor
+from tests.stand_in import replace_in
 
 
 @pytest.mark.parametrize(
@@ -56,10 +57,10 @@ def test_help_suits_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDA_PREFIX", "/opt/conda")
     assert "conda-forge" in doctor.java_help()
     monkeypatch.delenv("CONDA_PREFIX")
-    monkeypatch.setattr("sys.platform", "darwin")
+    replace_in(monkeypatch, doctor, "sys", platform="darwin")
     assert "brew" in doctor.java_help()
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/apt-get")
+    replace_in(monkeypatch, doctor, "sys", platform="linux")
+    replace_in(monkeypatch, doctor, "shutil", which=lambda name: "/usr/bin/apt-get")
     assert "apt-get" in doctor.java_help()
 
 
@@ -70,7 +71,7 @@ def test_help_suits_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_are_held_against_what_the_extra_pins(
     version: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: version)
+    replace_in(monkeypatch, doctor, "metadata", version=lambda name: version)
     found = doctor._package("pyspark")
     assert found.state == state
     if state == "missing":
@@ -94,8 +95,9 @@ def test_a_missing_package_comes_with_the_extra(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
-    assert doctor._package("pandas").help == "pip install 'holdfast-mqtt[audit]'"
+    replace_in(monkeypatch, doctor, "metadata", version=missing)
+    assert doctor._package("pandas").help == doctor.PIP
+    assert "pip install '.[audit]' in a checkout" in doctor.PIP
 
 
 def test_results_and_history_are_looked_at(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def prepare(directory: Path) -> dict[str, str]:
     port = str(free_port())
     starter = directory / "scripts" / "run"
     starter.parent.mkdir()
-    starter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m broker serve "$@" >>log 2>&1\n')
+    # A first start takes as long as pip does; this one takes long enough to be missed.
+    start = f'exec "{sys.executable}" -m broker serve "$@" >>log 2>&1'
+    starter.write_text(f"#!/bin/sh\nsleep 1\n{start}\n")
     starter.chmod(0o755)
     options = directory / "options"  # where mosquitto's clients look for defaults
     options.mkdir()
@@ -51,10 +53,8 @@ def prepare(directory: Path) -> dict[str, str]:
 
 def test_the_demonstration_in_the_readme_works(tmp_path: Path) -> None:
     environment = prepare(tmp_path)
-    ready = "until grep -qs ready log; do sleep 0.1; done; : >log\n"
-    script = "scripts/run &\n" + ready + re.sub(r"^sleep .*$", ready.strip(), demo(), flags=re.M)
     shell = subprocess.Popen(
-        ["bash", "-c", script],
+        ["bash", "-c", demo()],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

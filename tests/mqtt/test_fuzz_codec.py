@@ -12,6 +12,7 @@ import pytest
 
 from mqtt.decoder import Decoder
 from mqtt.packets import Packet
+from scripts import fuzz_codec
 from scripts.fuzz_codec import (
     CodecFault,
     check,
@@ -21,6 +22,7 @@ from scripts.fuzz_codec import (
     run_loop,
     seeds,
 )
+from tests.stand_in import StandIn, replace_in
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_codec.py"
 
@@ -115,9 +117,9 @@ def test_a_minute_of_coverage_guided_fuzzing_finds_nothing() -> None:
 def test_without_atheris_the_script_says_so_and_runs_the_loop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["fuzz_codec.py", "--seconds", "0"])
-    assert main() == 0
+    util = StandIn(importlib.util, {"find_spec": lambda name: None})
+    replace_in(monkeypatch, fuzz_codec, "importlib", util=util)
+    assert main(["--seconds", "0"]) == 0
     assert "atheris is not installed" in capsys.readouterr().out
 
 

@@ -22,6 +22,7 @@ from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCR
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
 from tests.security.files import PASSWORD
+from tests.stand_in import replace_in
 
 Start = Callable[..., Scene]
 KEY: Final = b"k" * 32
@@ -155,7 +156,7 @@ def test_c16_secrets_are_compared_in_constant_time(
         compared.append(second)
         return True
 
-    monkeypatch.setattr(hmac, "compare_digest", compare)
+    replace_in(monkeypatch, password_hashes, "hmac", compare_digest=compare)
     assert password_hashes.verify(stored, b"wrong")  # it alone decides
     assert len(compared) == 1
     assert len(compared[0]) == len(stored.key)
@@ -163,13 +164,12 @@ def test_c16_secrets_are_compared_in_constant_time(
 
 def test_c16_scram_compares_its_proof_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    original = hmac.compare_digest
 
     def compare(first: Any, second: Any) -> bool:
         compared.append(len(first))
-        return original(first, second)
+        return hmac.compare_digest(first, second)
 
-    monkeypatch.setattr(hmac, "compare_digest", compare)
+    replace_in(monkeypatch, scram, "hmac", compare_digest=compare)
     accounts = Accounts({"user": parse(SCRAM)}, KEY)
     for name in ("user", "nobody"):
         client = ScramClient(name, "wrong")

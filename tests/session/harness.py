@@ -346,6 +346,8 @@ class Broker:
         self.is_audited = True  # False: the test has damaged a row on purpose
         self._collecting = False
         self._ids = 0
+        # What the engine told of: action, client, user, topic.
+        self.denied: list[tuple[str, str, str, str]] = []
         self.start()
 
     # The process
@@ -360,10 +362,14 @@ class Broker:
             policy=self.policy,
             new_client_id=self._new_client_id,
             counters=self.counters,
+            denied=self._note_denied,
         )
         recovery = self.engine.start(self.now, alive_ms=alive_ms, told_of=told_of)
         self.settle()
         return recovery
+
+    def _note_denied(self, action: str, client_id: str, identity: str, topic: str) -> None:
+        self.denied.append((action, client_id, identity, topic))
 
     def _new_client_id(self) -> str:
         self._ids += 1

@@ -30,7 +30,7 @@ DEPLOY: Final = ROOT / "deploy"
 
 def metric_names() -> set[str]:
     """Return every metric the broker exports, by the name of its samples."""
-    history = ("history_lag_ms", "history_outbox_bytes", "history_level")
+    history = ("history_exporting", "history_lag_ms", "history_outbox_bytes", "history_level")
     keys = [*(each[0] for each in GAUGES), *history, *(each[0] for each in HISTORY_COUNTERS)]
     snapshot = Snapshot(
         dict.fromkeys(keys, 0),

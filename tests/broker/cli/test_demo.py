@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from broker import own_process
 from broker.cli import demo
 from broker.cli.demo_client import Client
 from mqtt.packets import Publish
+from tests.stand_in import replace_in
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,6 +98,6 @@ def test_a_broker_that_does_not_start_is_said_with_its_last_words(
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho some words >&2\nexit 1\n")
     script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
+    replace_in(monkeypatch, own_process, "sys", executable=str(script))
     with pytest.raises(demo.DemoError, match="the broker did not start: some words"):
         demo.play()

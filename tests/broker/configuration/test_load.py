@@ -59,6 +59,29 @@ def test_a_mistake_in_the_file_names_file_key_and_remedy(  # type: ignore[no-unt
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("listener 1883\nallow_anonymous true\n", "listener 1883"),
+        ("# as Debian has it\n\npid_file /run/mosquitto.pid\npersistence true", "pid_file /run"),
+        ("\tpersistence\ttrue\n", "persistence\\ttrue"),
+    ],
+)
+def test_a_configuration_of_mosquitto_is_called_one(write, text: str, line: str) -> None:  # type: ignore[no-untyped-def]
+    complaint = refused(write(text))
+    assert f"'{line}" in complaint
+    assert "mosquitto's configuration" in complaint
+    assert complaint.endswith("docs/mosquitto.md translates it")
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize(
+    "text", ["[listener]\nport 1884\n", "port = = 1", "listener\t= = 5", "a b"]
+)
+def test_a_mistake_in_toml_is_not_taken_for_mosquitto(write, text: str) -> None:  # type: ignore[no-untyped-def]
+    assert "not valid TOML" in refused(write(text))
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
         ("HOLDFAST__SESION__MAX_AGE", "0", ["unknown section 'sesion'", "[session]"]),

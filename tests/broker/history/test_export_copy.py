@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.configuration.config import Config
+from broker.history import export_copy
 from broker.history.export_copy import export
 from broker.history.queries import HistoryError
 from broker.history.segment_files import SegmentWriter
@@ -17,6 +18,7 @@ from storage.local.data_directory import DataDirectory
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, seal, unseal
 from tests.broker.history.test_queries import recorded, told
+from tests.stand_in import replace_in
 
 pytestmark = pytest.mark.full  # starts processes
 
@@ -140,15 +142,14 @@ def test_what_vanishes_while_it_is_copied_is_not_removed_from_an_earlier_export(
     writer = SegmentWriter(history, "edge", keep_days=0)
     for value in told()[3:]:
         writer.write(1, [unpack(unseal(value, "row"))])
-    link = os.link
 
     def retain(source: Path, copy: Path) -> None:
         for segment in segment_names(history):
             if segment.last_seq == 6:
                 segment.path.unlink()
-        link(source, copy)
+        os.link(source, copy)
 
-    monkeypatch.setattr(os, "link", retain)
+    replace_in(monkeypatch, export_copy, "os", link=retain)
     export(config, str(target))
     assert (6, 7) in [(each.first_seq, each.last_seq) for each in segment_names(target)]
     monkeypatch.undo()
@@ -172,7 +173,7 @@ def test_a_copy_to_another_file_system_is_whole_or_not_there(
     def refuse(source: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "link", refuse)
+    replace_in(monkeypatch, export_copy, "os", link=refuse)
     assert export(config, str(tmp_path / "out"))
     assert segments.verify(tmp_path / "out", thorough=True) == []
 
@@ -180,7 +181,7 @@ def test_a_copy_to_another_file_system_is_whole_or_not_there(
         Path(target).write_bytes(b"PAR1")
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr("shutil.copyfile", fill)
+    replace_in(monkeypatch, export_copy, "shutil", copyfile=fill)
     with pytest.raises(HistoryError, match="No space left on device"):
         export(config, str(tmp_path / "full"))
     assert [path for path in (tmp_path / "full").rglob("*") if path.is_file()] == []

@@ -286,10 +286,10 @@ def test_without_pyarrow_it_says_so_once_and_stays_within_its_bounds() -> None:
             made.exporter.beat()
         assert made.shelf.opened == 0
         (line,) = made.broker.events("history_not_exported")
-        assert line["message"] == "no pyarrow; pip install 'holdfast-mqtt[history]'"
+        assert line["message"] == "no pyarrow; install it"
         assert await made.exporter.finish(0.0)
 
-    scenario(play, unavailable="no pyarrow; pip install 'holdfast-mqtt[history]'")
+    scenario(play, unavailable="no pyarrow; install it")
     assert why_not() == ""
 
 

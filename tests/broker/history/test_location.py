@@ -7,6 +7,7 @@ import pytest
 from broker.configuration.config import ConfigError, Shell
 from broker.configuration.option_types import NAME
 from broker.history import location
+from tests.stand_in import replace_in
 
 
 def shell(tmp_path: Path) -> Shell:
@@ -37,11 +38,11 @@ def test_the_name_is_kept_when_the_host_gets_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = shell(tmp_path)
-    monkeypatch.setattr("socket.gethostname", lambda: "first-host")
+    replace_in(monkeypatch, location, "socket", gethostname=lambda: "first-host")
     place = location.settle(settings)
     assert place.node == "first_host"
     assert place.directory == tmp_path / "data" / "history"
-    monkeypatch.setattr("socket.gethostname", lambda: "second-host")
+    replace_in(monkeypatch, location, "socket", gethostname=lambda: "second-host")
     assert location.settle(settings).node == "first_host"
     settings.history_node = "chosen"
     assert location.find(settings).node == "chosen"

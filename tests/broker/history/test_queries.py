@@ -12,12 +12,15 @@ from broker.configuration.load import load
 from broker.history import queries, reader
 from broker.history.queries import HistoryError, tail, timeline
 from broker.history.segment_files import SegmentWriter
+from broker.history.segment_process_link import HOW_TO_INSTALL
 from storage.history import events, packed_rows
+from storage.history import segment_names as segment_file_names
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
 from storage.local.data_directory import DataDirectory
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, seal, unseal
+from tests.stand_in import replace_in
 from tests.storage.history.history_cases import NOW_MS, Tick
 
 pytestmark = pytest.mark.full  # starts processes
@@ -169,7 +172,7 @@ def test_a_directory_that_may_not_be_read_is_one_line(
     def refuse(directory: Path) -> list[str]:
         raise PermissionError(13, "Permission denied", str(directory))
 
-    monkeypatch.setattr("storage.history.segment_names.os.listdir", refuse)
+    replace_in(monkeypatch, segment_file_names, "os", listdir=refuse)
     with pytest.raises(HistoryError, match=r"history: Permission denied$"):
         list(tail(config, 1, as_json=False, follow=False))
 
@@ -242,7 +245,7 @@ def test_without_pyarrow_the_rest_is_told_with_a_note(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "can_read_segments", lambda: False)
-    install = "pip install 'holdfast-mqtt[history]'"
+    install = HOW_TO_INSTALL
     note = f"(1 segments are left out: reading them takes pyarrow; {install})"
     assert ask(config, "s", None) == ["s: acknowledged message 41", note]
     assert lines(tail(config, 9, as_json=False, follow=False))[-1] == note

@@ -83,7 +83,7 @@ def test_without_pyarrow_it_says_what_to_install(
     (tmp_path / "pyarrow.py").write_text("raise ImportError('No module named pyarrow')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = link(tmp_path)
-    with pytest.raises(SegmenterFailed, match=r"pyarrow; pip install 'holdfast-mqtt\[history\]'"):
+    with pytest.raises(SegmenterFailed, match=r"pyarrow; pip install '\.\[history\]'"):
         process.seal()
 
 

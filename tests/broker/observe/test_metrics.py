@@ -124,6 +124,7 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
     other = Broker()
     try:
         other.gauges = {
+            "history_exporting": 1,
             "history_lag_ms": 2500,
             "history_outbox_bytes": 7,
             "history_events": 11,
@@ -135,6 +136,7 @@ def test_the_history_is_told_of_where_there_is_an_exporter(broker: Broker) -> No
         samples = other.scrape()
     finally:
         other.server.close()
+    assert samples["holdfast_history_exporting", ()] == 1
     assert samples["holdfast_history_lag_seconds", ()] == 2.5
     assert samples["holdfast_history_outbox_bytes", ()] == 7
     assert samples["holdfast_history_events_total", ()] == 11

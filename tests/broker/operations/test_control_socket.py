@@ -11,6 +11,7 @@ import pytest
 from broker.operations import control_socket
 from broker.operations.control_socket import ControlError, ControlServer, Request, ask
 from tests.broker.event_loop import Loop
+from tests.stand_in import replace_in
 
 
 class Broker:
@@ -92,10 +93,17 @@ def test_noise_is_answered_and_the_next_request_served(
     assert broker.ask(tmp_path, "hello") == {"heard": "hello"}
 
 
+class Patient(socket.socket):
+    """A socket that waits as long as it takes."""
+
+    def settimeout(self, seconds: float | None, /) -> None:
+        """Do nothing."""
+
+
 def test_a_loop_that_does_not_turn_is_said(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_socket, "ANSWER_S", 0.01)
-    monkeypatch.setattr(socket.socket, "settimeout", lambda self, seconds: None)
+    replace_in(monkeypatch, control_socket, "socket", socket=Patient)
     with pytest.raises(ControlError, match="too busy"):
         ask(tmp_path, {"do": "hello"})

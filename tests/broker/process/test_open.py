@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mqtt import reasons
+from mqtt.packets import Suback, Subscribe, Subscription, Will
 from storage.local.watermark import Watermark
 from tests.broker.process.starts import events, refused
 from tests.durability.process import BrokerProcess
+from tests.durability.rawclient import RawClient
 
 Start = Callable[..., BrokerProcess]
 
@@ -83,3 +86,74 @@ def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: 
     assert events(broker)["data_loss_accepted"]["batches"] == 1000
     broker.arguments = ()
     broker.restart()
+
+
+def test_a_database_of_mosquitto_is_named_and_left_alone(prepare: Start) -> None:
+    broker = prepare()
+    broker.data_dir.mkdir()
+    theirs = broker.data_dir / "mosquitto.db"
+    theirs.write_bytes(b"\x00\xb5\x00mosquitto db")
+    broker.start()
+    line = events(broker)["mosquitto_database"]
+    assert line["level"] == "warning"
+    assert f"{theirs} is mosquitto's database" in str(line["message"])
+    assert "docs/mosquitto.md" in str(line["message"])
+    assert broker.stop() == 0
+    assert theirs.read_bytes() == b"\x00\xb5\x00mosquitto db"
+
+
+def test_without_one_nothing_is_said_of_mosquitto(start: Start) -> None:
+    assert "mosquitto" not in start().log()
+
+
+def test_the_lines_of_clients_say_who_came_by_what_and_how(start: Start) -> None:
+    longer = 24 * "x"
+    broker = start(HOLDFAST__LIMITS__CLIENT_ID_BYTES="23")
+    RawClient(broker.port, "a", version=4).connect(username="anna", keep_alive=60)
+    RawClient(broker.port, longer).connect(
+        username="eve", keep_alive=7, reason=reasons.CLIENT_IDENTIFIER_NOT_VALID
+    )
+    said = {"listener": "tcp"}
+    connected, refused = (events(broker)[f"client_{event}"] for event in ("connected", "refused"))
+    assert (
+        connected.items()
+        >= {
+            **said,
+            "client_id": "a",
+            "user": "anna",
+            "version": "3.1.1",
+            "keep_alive": 60,
+        }.items()
+    )
+    assert (
+        refused.items()
+        >= {
+            **said,
+            "client_id": longer,
+            "user": "eve",
+            "version": "5.0",
+            "keep_alive": 7,
+            "message": "Client Identifier not valid",
+        }.items()
+    )
+
+
+def test_what_the_rules_deny_is_logged(start: Start, tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic write open\n")
+    broker = start(HOLDFAST__AUTH__ACL_FILE=str(acl))
+    told = []
+    for action in ("publish", "subscribe", "will"):
+        client = RawClient(broker.port, action)
+        will = Will("last", b"", 0, retain=False, properties=b"", delay_interval=0)
+        client.connect(will=will if action == "will" else None)
+        if action == "publish":
+            client.publish("closed", b"", reason=reasons.NOT_AUTHORIZED)
+        elif action == "subscribe":
+            client.send(Subscribe(1, [Subscription("closed/#", 1)]))
+            assert client.expect(Suback).reason_codes == [reasons.NOT_AUTHORIZED]
+        client.drop()
+        while (line := events(broker).get("client_denied", {})).get("client_id") != action:
+            RawClient(broker.port, "look").connect()
+        told.append((line["action"], line["topic"], line["count"]))
+    assert told == [("publish", "closed", 1), ("subscribe", "closed/#", 1), ("will", "last", 1)]

@@ -11,6 +11,7 @@ import pytest
 
 from storage.history import segments
 from storage.history.segment_names import segment_names
+from tests.broker.process.starts import hide_pyarrow
 from tests.durability.process import ROOT, BrokerProcess, holdfast
 from tests.durability.rawclient import RawClient
 from tests.durability.test_history_export import in_the_database, publish, wait_for
@@ -116,6 +117,8 @@ def test_what_is_counted_can_be_scraped(broker: BrokerProcess) -> None:
     wait_for(lambda: broker.metrics()["holdfast_history_segments_total"] > 0, broker)
     wait_for(lambda: broker.metrics()["holdfast_history_outbox_bytes"] == 0, broker)
     samples = broker.metrics()
+    assert samples["holdfast_history_exporting"] == 1
+    assert samples["holdfast_history_lag_seconds"] >= 0
     assert samples["holdfast_history_events_total"] > 3
     assert samples["holdfast_history_gap_events_total"] == 0
     assert samples['holdfast_history_level{level="full"}'] == 1
@@ -159,22 +162,15 @@ def test_an_export_that_fails_is_tried_again_and_nobody_waits_for_it(
 def test_without_pyarrow_it_is_said_and_all_else_works(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'pyarrow':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
-        "sys.meta_path.insert(0, Hide())\n"
-    )
-    broker.env["PYTHONPATH"] = os.pathsep.join((str(hidden), str(ROOT)))
+    hide_pyarrow(broker, tmp_path)
     broker.start()
     publish(broker, 3)
     line = next(line for line in broker.log().splitlines() if "history_not_exported" in line)
     assert "pyarrow is not installed" in line
-    assert "pip install 'holdfast-mqtt[history]'" in line
+    assert "pip install '.[history]' in a checkout of Holdfast" in line
+    samples = broker.metrics()
+    assert samples["holdfast_history_exporting"] == 0
+    assert "holdfast_history_lag_seconds" not in samples
     assert broker.stop() == 0
     assert in_the_database(broker)[1]
 

@@ -6,7 +6,18 @@ from tests.session.harness import Broker
 
 
 @pytest.mark.parametrize(
-    "name", ["tick", "due", "settings", "policy", "counters", "session_events", "settle", "observe"]
+    "name",
+    [
+        "tick",
+        "due",
+        "settings",
+        "policy",
+        "counters",
+        "session_events",
+        "settle",
+        "observe",
+        "denied",
+    ],
 )
 def test_everybody_has_what_the_engine_has(name: str) -> None:
     engine = Broker().engine
@@ -30,6 +41,7 @@ def test_everybody_has_what_the_engine_has(name: str) -> None:
         "session_events": housekeeping._session_events,
         "settle": engine._writer.settle,
         "observe": engine._ports.observe,
+        "denied": engine._ports.denied,
     }
     holders = [handler for handler in handlers if hasattr(handler, f"_{name}")]
     assert holders

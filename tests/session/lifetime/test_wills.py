@@ -317,6 +317,7 @@ def test_a_will_that_the_policy_forbids_is_not_published() -> None:
     watcher.expect_nothing()
     assert broker.counters.wills["refused"] == 1
     assert broker.rules.asked[-1] == ("publish", "", "c", "will/c")
+    assert broker.denied == [("will", "c", "", "will/c")]
 
 
 def test_the_policy_is_asked_when_the_will_fires_and_not_when_it_is_left() -> None:

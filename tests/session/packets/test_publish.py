@@ -173,6 +173,16 @@ def test_a_payload_that_is_not_the_text_it_says_is_forwarded_unaltered() -> None
 # Policies
 
 
+def test_every_forbidden_message_of_one_read_is_told_with_the_topic_of_its_alias() -> None:
+    broker = Broker()
+    broker.rules.forbid("publish", "t")
+    client = broker.connect("c")
+    first = Publish("t", b"", 1, packet_id=1, topic_alias=1)
+    client.send(first, *[Publish("", b"", 1, packet_id=n, topic_alias=1) for n in range(2, 5)])
+    client.send(*[Publish("t", b"", 1, packet_id=n) for n in range(5, 8)], Publish("u", b"", 0))
+    assert broker.denied == 7 * [("publish", "c", "", "t")]
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_forbidden_publish_is_refused_and_the_connection_stays(qos: int) -> None:
     broker = Broker()
@@ -182,6 +192,7 @@ def test_a_forbidden_publish_is_refused_and_the_connection_stays(qos: int) -> No
     client.send(Publish("t", b"", qos, True, packet_id=7 if qos else 0))
     expected = {0: [], 1: [Puback(7, 0x87)], 2: [Pubrec(7, 0x87)]}[qos]
     client.expect(*expected)
+    assert broker.denied == [("publish", "c", "ann", "t")]
     client.ping()
     reader.expect_nothing()
     assert broker.rows("retained") == []

@@ -22,6 +22,8 @@ def test_a_forbidden_subscription_is_refused_and_the_others_are_granted() -> Non
     client = broker.durable("c", username="ann")
     assert client.subscribe("secret/#", "t", "$share/g/secret/#", qos=1) == [0x87, 1, 0x87]
     assert ("subscribe", "ann", "c", "secret/#") in broker.rules.asked
+    told = [("subscribe", "c", "ann", name) for name in ("secret/#", "$share/g/secret/#")]
+    assert broker.denied == told
     broker.publish("secret/x", b"1")
     broker.publish("t", b"2")
     assert client.receive_all() == [b"2"]

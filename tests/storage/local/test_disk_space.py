@@ -1,6 +1,5 @@
 """The low-water mark and the ballast."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,9 @@ import pytest
 
 from storage.errors import Recoverable, Unrecoverable
 from storage.limits import MIB, RESERVE_BYTES
+from storage.local import disk_space
 from storage.local.disk_space import Space, is_full
+from tests.stand_in import replace_in
 
 Disk = Callable[[int], None]
 
@@ -23,7 +24,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     def statvfs(path: object) -> SimpleNamespace:
         return SimpleNamespace(f_bavail=free[0], f_blocks=100 * 1024, f_frsize=MIB)
 
-    monkeypatch.setattr(os, "statvfs", statvfs)
+    replace_in(monkeypatch, disk_space, "os", statvfs=statvfs)
 
     def leave(mebibytes: int) -> None:
         free[0] = mebibytes
@@ -44,7 +45,7 @@ def test_a_small_disk_keeps_what_rocksdb_may_need(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     disk = SimpleNamespace(f_bavail=1, f_blocks=1000, f_frsize=MIB)
-    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    replace_in(monkeypatch, disk_space, "os", statvfs=lambda path: disk)
     assert Space(tmp_path / "ballast", ballast_bytes=0).low_water_bytes() == RESERVE_BYTES
 
 

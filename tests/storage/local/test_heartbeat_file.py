@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import Recoverable, StorageError, Unrecoverable
+from storage.local import slot_file
 from storage.local.heartbeat_file import Pulse, decode, encode
+from tests.stand_in import replace_in
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_sign_that_finds_no_room_may_be_tried_again(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", fail)
+        replace_in(patch, slot_file, "os", pwrite=fail)
         with pytest.raises(kind, match=os.strerror(number)):
             pulse.write(2000)
     assert pulse.broker_ms == 1000

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from storage.local import rocks
 from storage.local.disk_space import Space, is_full
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
+from tests.stand_in import replace_in
 from tests.storage.scenarios import held, row, run
 
 BATCHES = 100
@@ -243,8 +245,10 @@ def test_a_tool_reads_a_directory_in_which_it_may_not_write(
 
     before = times()
     (tmp_path / "links").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "links"))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    links = partial(tempfile.TemporaryDirectory, dir=tmp_path / "links")
+    replace_in(monkeypatch, rocks, "tempfile", TemporaryDirectory=links)
+    # Root may write everywhere.
+    replace_in(monkeypatch, rocks, "os", access=lambda path, mode: False)
     tool = RocksStore(tmp_path / "db", read_only=True)
     assert tool.get_many("a", [b"k", b"l"]) == [b"in a table", b"in the log"]
     tool.close()

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import Unrecoverable
+from storage.local import slot_file
 from storage.local.slot_file import SLOT_BYTES, Slots, decode, encode
+from tests.stand_in import replace_in
 
 LAYOUT = struct.Struct(">8sQ")
 MAGIC = b"TESTING1"
@@ -88,7 +90,7 @@ def test_a_failed_write_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", fail)
+        replace_in(patch, slot_file, "os", fdatasync=fail)
         with pytest.raises(OSError, match="Input/output error"):
             slots.write(2)
     assert slots.numbers == (1,)

@@ -1,0 +1,238 @@
+"""Which alerts fire, by Prometheus' own rules engine: none on a healthy broker, each in need.
+
+What a real broker reports is read twice. What it counted in between, and ages, go on at the same
+pace for hours, because alerts are about hours; other gauges stay as they are.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker.process.starts import hide_pyarrow
+from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess
+from tests.durability.rawclient import RawClient
+
+ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
+PLACES: Final = os.pathsep.join((os.environ["PATH"], str(ROOT / ".cache/prometheus/usr/bin")))
+PROMTOOL: Final = shutil.which("promtool", path=PLACES)
+MINUTES: Final = 600
+LABELS: Final = 'instance="i",job="holdfast"'
+FIRING: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
+# A scrape is answered from a snapshot that is at most a second old.
+BETWEEN_SCRAPES_S: Final = 1.5
+COUNTED: Final = re.compile(r"_(total|bucket|count|sum)({|$)")
+AGES: Final = ("holdfast_history_lag_seconds",)
+# How busy the machine is that runs the tests.
+OF_THIS_MACHINE: Final = ("holdfast_event_loop_lag", "holdfast_storage_commit_seconds")
+
+pytestmark = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is missing: scripts/setup --test unpacks it"
+)
+
+Play = Callable[[BrokerProcess], None]
+
+
+def with_labels(sample: str) -> str:
+    """Return a sample's name with the labels that Prometheus adds to it."""
+    if sample.endswith("}"):
+        return f"{sample[:-1]},{LABELS}}}"
+    return f"{sample}{{{LABELS}}}"
+
+
+def judge(directory: Path, series: dict[str, str], expected: dict[int, list[str]]) -> None:
+    """Check which alerts fire at each minute of `expected`, for these series, a value a minute."""
+    test = {
+        "rule_files": [str(ALERTS)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": with_labels(sample), "values": values}
+                    for sample, values in series.items()
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": FIRING,
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [
+                            {"labels": f'{{alertname="{name}"}}', "value": 1} for name in names
+                        ],
+                    }
+                    for minute, names in expected.items()
+                ],
+            }
+        ],
+    }
+    path = directory / "test.yml"
+    path.write_text(json.dumps(test))  # JSON is YAML
+    done = subprocess.run(
+        [PROMTOOL or "promtool", "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def healthy(directory: Path, series: dict[str, str]) -> None:
+    """Check that no alert ever fires."""
+    judge(directory, series, {minute: [] for minute in range(0, MINUTES + 1, 5)})
+
+
+def continued(broker: BrokerProcess, play: Play) -> dict[str, str]:
+    """Scrape, play until some time has passed, scrape; return both as the pace of hours."""
+    play(broker)  # what happens for the first time is no pace
+    first, begun = broker.metrics(), time.monotonic()
+    while (elapsed_s := time.monotonic() - begun) < BETWEEN_SCRAPES_S:
+        play(broker)
+    second = broker.metrics()
+    series = {"up": f"1x{MINUTES}"}
+    for sample, value in second.items():
+        if sample.startswith(OF_THIS_MACHINE):
+            continue
+        goes_on = COUNTED.search(sample) or sample.startswith(AGES)
+        step = (value - first[sample]) * 60 / elapsed_s if goes_on else 0.0
+        series[sample] = f"{value:f}{step:+f}x{MINUTES}"
+    return series
+
+
+def clients_come_and_go(broker: BrokerProcess) -> None:
+    """Publish to a session that is away, fetch it, take it over, vanish without a DISCONNECT."""
+    boat, shore = RawClient(broker.port, "boat"), RawClient(broker.port, "shore")
+    boat.durable()
+    boat.subscribe("orders/#", qos=1)
+    boat.drop(reset=True)
+    shore.connect()
+    for qos in (0, 1, 2):
+        shore.publish("orders/1", b"set sail", qos=qos)
+    shore.disconnect()
+    boat.resume()
+    boat.take(2)
+    successor = RawClient(broker.port, "boat")
+    successor.resume()
+    boat.expect_closed()
+    successor.drop()
+
+
+def rules_deny(broker: BrokerProcess) -> None:
+    """Publish what may not be published, and subscribe to what may not be read."""
+    nosy, loud = RawClient(broker.port, "nosy"), RawClient(broker.port, "loud")
+    nosy.connect()
+    nosy.subscribe("#", qos=0)
+    loud.connect()
+    loud.publish("secret/loud", b"for nobody", qos=0)
+    loud.publish("open/1", b"for all", qos=0)
+    loud.publish("other", b"denied", qos=0)
+    assert nosy.expect_publish().topic == "open/1"
+    nosy.drop()
+    loud.drop()
+
+
+def is_beating(broker: BrokerProcess) -> None:
+    """Only ask whether it is there, as a health check does."""
+    RawClient(broker.port, "check").connect()
+    time.sleep(POLL_SECONDS)
+
+
+@pytest.mark.parametrize("play", [is_beating, clients_come_and_go, rules_deny])
+def test_no_alert_fires_on_a_healthy_default_installation(
+    prepare: Callable[..., BrokerProcess], tmp_path: Path, play: Play
+) -> None:
+    broker = prepare()
+    hide_pyarrow(broker, tmp_path)  # a plain `pip install .` has none
+    if play is rules_deny:
+        acl = tmp_path / "acl"
+        acl.write_text("topic readwrite open/#\npattern write secret/%c\n")
+        broker.env["HOLDFAST__AUTH__ACL_FILE"] = str(acl)
+    broker.start()
+    series = continued(broker, play)
+    assert series["holdfast_ready"].startswith("1.0")
+    assert series["holdfast_history_exporting"].startswith("0.0")
+    denied = 'holdfast_messages_dropped_total{reason="not_authorized"}'
+    assert ("+0.0" in series[denied]) != (play is rules_deny)
+    healthy(tmp_path, series)
+
+
+def test_what_clients_ask_for_or_cause_is_no_alert(tmp_path: Path) -> None:
+    reasons = ("expired", "too_large", "not_authorized", "slow_consumer", "qos0_offline")
+    name = "holdfast_messages_dropped_total"
+    healthy(tmp_path, {f'{name}{{reason="{each}"}}': f"0+9x{MINUTES}" for each in reasons})
+
+
+@pytest.mark.parametrize("rest", [0, 10_000_000_000])
+def test_generations_that_fill_and_go_are_no_growing_backlog(tmp_path: Path, rest: int) -> None:
+    hour = f"{rest}+4000000x59 "  # 240 MB, then the generation is dropped
+    healthy(tmp_path, {"holdfast_stored_bytes": hour * (MINUTES // 60)})
+
+
+def test_a_history_that_nobody_exports_is_no_alert_though_its_oldest_events_go(
+    tmp_path: Path,
+) -> None:
+    series = {"holdfast_history_exporting": "0x600", "holdfast_history_gap_events_total": "0+9x600"}
+    healthy(tmp_path, series)
+
+
+BUCKET: Final = "holdfast_storage_commit_seconds_bucket"
+DROPPED: Final = "holdfast_messages_dropped_total"
+# Alert -> series, and how many minutes it may take to fire.
+FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
+    "HoldfastDown": ({"up": "0x60"}, 1),
+    "HoldfastNotReady": ({"holdfast_ready": "0x60"}, 5),
+    "HoldfastRestarting": ({"process_start_time_seconds": "1+60x60"}, 5),
+    "HoldfastCommitFailures": ({"holdfast_commit_failures_total": "0x5 1x60"}, 7),
+    "HoldfastWritesRefused": ({"holdfast_writes_refused": "1x60"}, 1),
+    "HoldfastCommitSlow": (
+        {
+            f'{BUCKET}{{le="1.048576"}}': "0x60",
+            f'{BUCKET}{{le="2.097152"}}': "0+9x60",
+            f'{BUCKET}{{le="+Inf"}}': "0+9x60",
+        },
+        7,
+    ),
+    "HoldfastWriteStall": ({"holdfast_storage_write_stall": "1x60"}, 1),
+    "HoldfastDrops": ({f'{DROPPED}{{reason="session_limit"}}': "0x5 1x60"}, 7),
+    "HoldfastBacklogGrows": ({"holdfast_stored_bytes": f"0+10000000x{MINUTES}"}, 360),
+    "HoldfastHistoryLags": (
+        {
+            "holdfast_history_exporting": "1x60",
+            "holdfast_history_lag_seconds": "0+60x60",
+        },
+        17,
+    ),
+    "HoldfastHistoryGap": (
+        {
+            "holdfast_history_exporting": "1x60",
+            "holdfast_history_gap_events_total": "0x5 9x60",
+        },
+        7,
+    ),
+    "HoldfastLoopLag": ({"holdfast_event_loop_lag_seconds": "0.6x60"}, 5),
+    "HoldfastInternalErrors": ({"holdfast_internal_errors_total": "0x5 1x60"}, 7),
+}
+
+
+def test_every_alert_of_the_file_is_tried() -> None:
+    assert re.findall(r"- alert: (\w+)", ALERTS.read_text()) == list(FIRES)
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_each_alert_fires_when_it_should_and_no_other_does(tmp_path: Path, alert: str) -> None:
+    series, minute = FIRES[alert]
+    judge(tmp_path, series, {0: [], minute: [alert]})
+
+
+@pytest.mark.parametrize(
+    "reason", ["queue_full", "session_limit", "total_limit", "max_age", "storage_refused"]
+)
+def test_messages_that_a_limit_cut_are_an_alert(tmp_path: Path, reason: str) -> None:
+    series: dict[str, Any] = {f'{DROPPED}{{reason="{reason}"}}': "0x5 1x60"}
+    judge(tmp_path, series, {5: [], 7: ["HoldfastDrops"]})
