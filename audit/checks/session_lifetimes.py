@@ -21,7 +21,7 @@ NEVER: Final = 0xFFFFFFFF  # the session does not expire
 TAKEN_OVER: Final = 0x8E
 ENDED_WITH_CONNECTION: Final = (1010, 1012)  # only if its expiry interval is 0
 CLEAN_START: Final = 1011
-# Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late; this is generous.
+# Positions and the ends of exchanges reach the disk up to 200 ms late; this is generous.
 SLACK_US: Final = SECOND
 # An expired session that still exists after this time: garbage collection does not keep up.
 BACKLOG_US: Final = 3600 * SECOND
