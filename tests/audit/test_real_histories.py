@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from audit.analytics import merge
+from audit.checks.verdict import INVARIANTS
+from audit.report import page
 from audit.run import Verdict, run
 from tests.audit.real_broker import MosquittoStream, Paho, recording, rows, whole_history
 
@@ -16,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 KILLS = 3
+MESSAGES = 20
 
 
 def audit(spark: SparkSession, history: Path, out: Path) -> Verdict:
@@ -30,6 +34,11 @@ def told(verdict: Verdict) -> dict[str, str]:
         for name, each in verdict.document["invariants"].items()
         if each["status"] != "ok"
     }
+
+
+def picture_of(spark: SparkSession, out: Path, verdict: Verdict) -> str:
+    """Return the page of the report."""
+    return page.render(merge.picture(spark, str(out), verdict.document, made_us=0, seconds=1.0))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,29 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         broker.close()
 
 
+@pytest.fixture(scope="module")
+def three(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The histories of three brokers: two at `full`, and one at `books` that lived some seconds."""
+    directory = tmp_path_factory.mktemp("three")
+    history = directory / "whole"
+    shutil.copytree(killed, history)
+    for node, detail in (("short", "books"), ("calm", "full")):
+        broker = recording(directory / node, detail=detail, node=node)
+        broker.start()
+        try:
+            receiver = Paho(broker.port, "receiver").connect().subscribe("a", 2)
+            publisher = Paho(broker.port, "publisher").connect()
+            for number in range(MESSAGES):
+                publisher.publish("a", b"%d" % number, 2)
+            receiver.receive(MESSAGES).leave()
+            publisher.leave()
+            assert broker.stop() == 0
+            whole_history(broker, history)
+        finally:
+            broker.close()
+    return history
+
+
 def inflight_after_boot(history: Path, client_id: str) -> list[int]:
     """Return how many messages were in flight to a client when each boot found its session."""
     found: list[dict[str, Any]] = rows(history, ["session_restored"], ["client_id", "inflight"])
@@ -84,3 +116,28 @@ def test_a_kill_in_a_stream_at_qos_2_is_no_violation(
     verdict = audit(spark, killed, tmp_path / "out")
     assert told(verdict) == {}
     assert (verdict.status, verdict.exit_code) == ("ok", 0)
+
+
+def test_one_broker_of_three_that_recorded_no_messages_makes_their_invariants_unknown(
+    three: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    verdict = audit(spark, three, tmp_path / "out")
+    assert (verdict.status, verdict.exit_code) == ("unknown", 3)
+    assert set(told(verdict)) == {
+        name for name in INVARIANTS if INVARIANTS[name].needs != "sessions"
+    }
+    for name in told(verdict):
+        found = verdict.document["invariants"][name]
+        assert (found["status"], found["unknown"]) == ("unknown", 1)
+        (span,) = found["untested"]
+        assert (span["node"], span["recorded"]) == ("short", "sessions")
+        assert span["reason"] == "detail books"
+    recorded = {span["node"]: span["recorded"] for span in verdict.document["coverage"]}
+    assert recorded == {"calm": "full", "killed": "full", "short": "sessions"}
+
+    shown = picture_of(spark, tmp_path / "out", verdict)
+    assert "All 18 invariants hold" not in shown
+    assert "cannot be told: L1, L2, L3, D1" in shown
+    row = shown[shown.index('<th scope="row"><bdi>short</bdi>') :].partition("</tr>")[0]
+    assert row.count("? no") == 2
+    assert row.count("? in part") == 1
