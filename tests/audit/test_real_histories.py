@@ -118,6 +118,19 @@ def test_a_kill_in_a_stream_at_qos_2_is_no_violation(
     assert (verdict.status, verdict.exit_code) == ("ok", 0)
 
 
+def test_the_books_of_a_broker_that_lived_some_seconds_are_told_before_its_end(
+    three: Path,
+) -> None:
+    names = ("books", "gc_run", "history_gap", "shutdown")
+    last = [row for row in rows(three, names, ["stage", "count"]) if row["node"] == "short"]
+    assert (last[-1]["ev"], {row["ev"] for row in last[:-1]}) == ("shutdown", {"books"})
+    counted: dict[str, int] = {}
+    for row in last[:-1]:
+        counted[row["stage"]] = counted.get(row["stage"], 0) + row["count"]
+    stages = ("accepted", "stored", "persisted", "ack_owed", "pub_acked", "delivered", "completed")
+    assert {stage: counted.get(stage) for stage in stages} == dict.fromkeys(stages, MESSAGES)
+
+
 def test_one_broker_of_three_that_recorded_no_messages_makes_their_invariants_unknown(
     three: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
