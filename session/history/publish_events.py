@@ -373,12 +373,18 @@ class Publication:
         publish_events = self._events
         connection, session = self.connection, self.session
         assert connection is not None and session is not None
-        if connection.state == CLOSED or connection.is_over:
-            self._count_answer(events.STAGE_UNANSWERED)
-            return
+        is_gone = connection.state == CLOSED or connection.is_over
         recorder = publish_events.recorder
-        recorder.at(now)
         first, count = self.first, self.count
+        if self.book is not None:
+            stage = events.STAGE_UNANSWERED if is_gone else events.STAGE_PUB_ACKED
+            check1 = check2 = 0
+            if 0 < first < events.UNSTORED:
+                check1, check2 = check1_of(first, count), check2_of(first, count)
+            recorder.count(self.book, stage, count, self.size, check1, check2)
+        if is_gone:
+            return
+        recorder.at(now)
         if self.qos == COMPLETED:
             recorder.put(
                 _PUB_COMPLETED,
@@ -389,7 +395,6 @@ class Publication:
                 w6=self.packet_id,
             )
             return
-        self._count_answer(events.STAGE_PUB_ACKED)
         if not recorder.has_messages:
             return
         if (
@@ -411,16 +416,6 @@ class Publication:
             if not publish_events.is_sampled_out(first + index):
                 w6 = self._packet_id_at(index)
                 recorder.put(w0, session.incarnation, connection.number, who, first + index, 1, w6)
-
-    def _count_answer(self, stage: int) -> None:
-        """Count what was accepted as acknowledged, or as unanswered."""
-        book, first, count = self.book, self.first, self.count
-        if book is None:
-            return
-        check1 = check2 = 0
-        if 0 < first < events.UNSTORED:
-            check1, check2 = check1_of(first, count), check2_of(first, count)
-        self._events.recorder.count(book, stage, count, self.size, check1, check2)
 
     def _packet_id_at(self, index: int) -> int:
         ids = self.packet_ids
