@@ -32,6 +32,7 @@ EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
 TRACE: Final = "HOLDFAST_AUDIT_TRACE"  # if set, errors of Spark are shown in full
 LINE_MAX: Final = 400  # characters of an error
+UNTESTED_MAX: Final = 5  # stretches of time that could not be tested, named with the verdict
 OUT_DEFAULT: Final = "holdfast-audit"
 MEMORY_DEFAULT: Final = "2g"
 MEMORY_MIN_MIB: Final = 600  # Spark needs 450 MiB, and does not count all of Java's heap
@@ -361,6 +362,8 @@ def _report(spark: Any, out: str, document: dict[str, Any], seconds: float) -> s
 
 def _say(document: dict[str, Any], place: str) -> None:
     """Print the verdict: violations, what is unknown, and the place of the report."""
+    from audit.report.text import untested_words
+
     print(f"verdict: {document['status']}")
     for name, found in document["invariants"].items():
         if found["status"] == "violated":
@@ -369,4 +372,13 @@ def _say(document: dict[str, Any], place: str) -> None:
     unknown = [n for n, found in document["invariants"].items() if found["status"] == "unknown"]
     if unknown:
         print(f"  cannot be told: {', '.join(unknown)}")
+    untested = {
+        untested_words(span): None
+        for found in document["invariants"].values()
+        for span in found.get("untested", [])
+    }
+    for words in list(untested)[:UNTESTED_MAX]:
+        print(f"  not tested: {words}")
+    if len(untested) > UNTESTED_MAX:
+        print(f"  not tested: {len(untested) - UNTESTED_MAX} times more, see the report")
     print(f"report: {place}", flush=True)

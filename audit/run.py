@@ -32,6 +32,7 @@ from audit.checks.verdict import INVARIANTS, Outcome, Status, overall
 from audit.files import is_local, join, read_text, remove, write_text
 from audit.input import events, kept_rows, segments
 from audit.input.batch_view import Settings, View, build
+from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
 from audit.input.segments import Segment
@@ -227,9 +228,10 @@ def _rows_ahead(
 
 def _checks(view: View, parts: Sequence[Part], progress: Progress) -> list[Outcome]:
     outcomes = []
+    covered = view.new_spans
     for part in parts:
         began = time.monotonic()
-        for outcome in part.check(view):
+        for outcome in (found.within(covered) for found in part.check(view)):
             outcomes.append(outcome)
             progress(
                 f"  {outcome.invariant} {outcome.status}: {outcome.checked:,} checked, "
@@ -271,6 +273,7 @@ def _document(
                 "checked": outcome.checked,
                 "violated": outcome.violated,
                 "unknown": outcome.unknown,
+                "untested": [_told(span) for span in outcome.untested],
                 "witnesses": outcome.witnesses,
                 "facts": outcome.facts,
             }
@@ -279,7 +282,19 @@ def _document(
         "totals": after.totals,
         "boots": [asdict(boot) for boot in view.boots],
         "gaps": [asdict(gap) for gap in view.gaps],
+        "coverage": [_told(span) for span in view.spans],
         "settings": asdict(view.settings),
+    }
+
+
+def _told(span: Span) -> dict[str, Any]:
+    return {
+        "node": span.node,
+        "from": _time(span.from_us),
+        "to": _time(span.to_us),
+        "recorded": span.recorded,
+        "sample": span.sample,
+        "reason": span.reason,
     }
 
 

@@ -29,7 +29,10 @@ class Maintenance:
         self.is_draining = False
 
     def drain(self) -> None:
-        """End every connection with 0x8B; wills are published or wait in the store."""
+        """End every connection with 0x8B; wills are published or wait in the store.
+
+        What is due from now on waits in the store, so that nothing follows the shutdown.
+        """
         self.is_draining = True
         self._assembly.housekeeping.stop()
         farewell = self._assembly.admission.farewell()
@@ -38,9 +41,11 @@ class Maintenance:
         self.end_departures()
 
     def finish(self) -> None:
-        """Record the shutdown in the history, after the last connection."""
-        self._assembly.history.sessions.shut_down()
-        self._assembly.history.recorder.hurry()
+        """Record the open books and the shutdown in the history, after the last connection."""
+        history, tick = self._assembly.history, self._assembly.core.tick
+        history.recorder.end(tick.batch, tick.now)
+        history.sessions.shut_down()
+        history.recorder.hurry()
 
     def send_away(self, identities: Collection[str]) -> None:
         """End with 0x87 the connections of users whose password was changed.

@@ -160,8 +160,9 @@ class Settings:
         # Period of the heartbeat row. It is the crash time of every connected client, so wills and
         # expiry after a crash are this exact. One row a second is free.
         self.heartbeat_ms: int = 1000
-        # How late a QoS 1 acknowledgement of a durable session may reach its record: a crash
-        # within it costs duplicates, never losses. QoS 2 is never late.
+        # How late the end of an exchange (PUBACK, PUBCOMP, PUBREC with an error) of a durable
+        # session may reach its record: a crash within it costs duplicates at QoS 1, never losses.
+        # After a lost PUBCOMP only PUBREL is sent again.
         self.progress_delay_ms: int = 200
         # Work of one tick, in deliveries or 128 bytes read; what busy clients send beyond it waits
         # for the next tick. 8192 are 1 MiB of input: 30 ms interpreted, 8 compiled.

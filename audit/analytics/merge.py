@@ -7,6 +7,7 @@ length becomes at most `BINS_MAX` bins of time.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -16,6 +17,7 @@ from audit.analytics import oddities, stage_counts
 from audit.analytics.oddities import Difference, Hour, Moves
 from audit.checks.verdict import INVARIANTS
 from audit.files import join, list_files
+from audit.input.coverage import TESTED
 from audit.input.events import boot_of
 from audit.report.summary import (
     Backlog,
@@ -23,6 +25,7 @@ from audit.report.summary import (
     Boot,
     Check,
     Churn,
+    Covered,
     Drop,
     Finding,
     Gap,
@@ -32,6 +35,7 @@ from audit.report.summary import (
     Slow,
     Talker,
 )
+from audit.report.text import untested_words
 from audit.spark import frame_of
 from storage.history.events import REASONS
 
@@ -44,6 +48,7 @@ DIFFERENCES_MAX: Final = 50
 GAPS_MAX: Final = 100
 LOSSES_MAX: Final = 10_000  # violations of S5 that are assigned to boots
 STEPS_MAX: Final = 50
+REASONS_MAX: Final = 5  # named for each invariant that could not be tested everywhere
 SLOW_MIN: Final = 20  # acknowledgements of a client before it can be called slow
 
 _STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
@@ -128,6 +133,7 @@ def _frame(
         if found is None:
             continue
         title = invariant.title
+        untested = found.get("untested", [])  # not in verdicts of earlier versions
         sentence = f"{title[:1].upper()}{title[1:]} ({invariant.source})"
         total = document.get("totals", {}).get(name, {})
         checked, violated, unknown = (
@@ -136,7 +142,8 @@ def _frame(
         checks.append(
             Check(
                 name, title, sentence, found["status"], found["checked"], found["violated"],
-                found["unknown"], [], list(found["witnesses"]), (checked, violated, unknown),
+                found["unknown"], _reasons(untested), list(found["witnesses"]),
+                (checked, violated, unknown), len(untested), TESTED[invariant.needs],
             )
         )  # fmt: skip
     boots = _boots(document, losses)
@@ -156,7 +163,26 @@ def _frame(
         batches=document["batch"] + 1,
         boots=boots,
         gaps=_gaps(document),
-    )
+        coverage=[
+            Covered(
+                span["node"], _us(span["from"]), _us(span["to"]), span["recorded"],
+                span["reason"], span["sample"],
+            )
+            for span in document.get("coverage", [])
+        ],
+    )  # fmt: skip
+
+
+def _reasons(untested: Sequence[dict[str, Any]]) -> list[str]:
+    """Return where an invariant could not be tested, as sentences."""
+    found = [untested_words(span) for span in untested[:REASONS_MAX]]
+    if len(untested) > REASONS_MAX:
+        found.append(f"and {len(untested) - REASONS_MAX} times more")
+    return found
+
+
+def _us(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1e6)
 
 
 def _boots(document: dict[str, Any], losses: Sequence[dict[str, Any]]) -> list[Boot]:
@@ -338,6 +364,7 @@ def _bill_rows(hourly: DataFrame) -> list[Bill]:
 def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
     """Return where the broker's books and the events differ, and where stages do not balance.
 
+    What is owed to publishers was acknowledged, or could not be: their connections were gone.
     Leaves out minutes that touch a gap, and the first and last two minutes of a boot: there one of
     the two books may be incomplete.
     """
@@ -357,14 +384,21 @@ def _differences(books: DataFrame, shown: Picture) -> list[Difference]:
         *(F.col(f"{name}_broker").alias(name) for name in names),
         *(F.col(f"{name}_events").alias(f"other_{name}") for name in names),
     )  # fmt: skip
-    pairs = [("persisted", "stored"), ("pub_acked", "ack_owed")]
-    for stage, other in pairs:
+    for stage, parts, other in (
+        ("persisted", ("persisted",), "stored"),
+        ("pub_acked", ("pub_acked", "unanswered"), "ack_owed"),
+    ):
+        own = books.where((F.col("source") == "broker") & F.col("stage").isin(*parts))
+        left = stage_counts.added_up(own.withColumn("stage", F.lit(stage)))
         right = of("broker", other).select(
             "tenant", "minute", *(F.col(name).alias(f"other_{name}") for name in names)
         )
-        line = of("broker", stage).join(right, ["tenant", "minute"])
+        line = right.join(left.select("tenant", "minute", *names), ["tenant", "minute"], "left")
+        line = line.fillna(0, list(names))
         both = both.unionByName(
-            line.withColumn("stage", F.lit(stage)).withColumn("other", F.lit(f"stage {other}"))
+            line.withColumn("stage", F.lit(stage))
+            .withColumn("other", F.lit(f"stage {other}"))
+            .select(both.columns)
         )
     differs = F.lit(False)
     for name in names:

@@ -28,15 +28,8 @@ class Tally:
         self, view: View, invariant: str, checked: int, *, facts: dict[str, object] | None = None
     ) -> Outcome:
         """Return the Outcome of an invariant with `checked` cases that could be decided."""
-        return Outcome(
-            invariant,
-            checked,
-            self.violated,
-            self.unknown,
-            self.witnesses[: view.settings.witnesses_max],
-            view.has_messages,
-            facts or {},
-        )
+        first = self.witnesses[: view.settings.witnesses_max]
+        return Outcome(invariant, checked, self.violated, self.unknown, first, facts or {})
 
 
 def against_gaps(view: View, findings: DataFrame) -> DataFrame:

@@ -51,7 +51,8 @@ UNSTORED: Final = 1 << 62  # messages from here on were never in the log
 SEQ_BITS: Final = 40
 REFUSED: Final = 0x80  # reason codes from here on end a QoS 2 exchange at PUBREC
 RMAX_DEFAULT: Final = 65535
-# Progress at QoS 1 reaches the disk up to 200 ms late, and a crash may lose it. This is generous.
+# Progress at QoS 1 and the end of an exchange at QoS 2 (PUBCOMP, or PUBREC with an error) reach the
+# disk up to 200 ms late, and a crash may lose them. This is generous.
 LATE_US: Final = 1_000_000
 
 OUTCOMES: Final = (

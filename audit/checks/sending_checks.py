@@ -3,7 +3,8 @@
 D1 (outgoing half), D2, D3, F1, and the first half of O1, over the rows of whole sessions. Each
 check compares neighbouring rows in one sorted order. After a crash the QoS 1 progress of a session
 may be a little older than its history: messages sent or acknowledged within the last second may be
-sent again as new, with any identifier.
+sent again as new, with any identifier. At QoS 2 only the end of an exchange is that late, so a
+message refused by PUBREC within the last second may be sent again.
 """
 
 import numpy as np
@@ -69,6 +70,7 @@ def _again(rows: Rows, pairs: Pairs, clock: Clock, suspicions: Suspicions) -> No
     twice = rows.qos[before] == 2
     completed = kind[again - 1] == COMPLETED
     pubrec = (kind[again - 1] == ACKED) & twice
+    pubrec &= ~(crash & (rows.reason[before] >= REFUSED))
     _accuse(rows, suspicions, ("D1", "delivered_after_pubcomp"), here, before, completed)
     _accuse(rows, suspicions, ("D1", "delivered_after_pubrec"), here, before, pubrec)
     acked = (kind[again - 1] == ACKED) & ~twice & ~forgiven

@@ -248,7 +248,8 @@ def _balances(view: View) -> DataFrame:
     start, end, loose = _starts(), _ends(), _may_end()
     again = F.coalesce((F.col("ev") == "msg_delivered") & (F.col("qos") > 0) & ~start, F.lit(False))
     rows = rows.join(F.broadcast(ends_us), ["node", "boot"])
-    fresh = (F.unix_micros("ts") >= F.col("last_us") - SECOND) & (F.col("qos") == 1)
+    # What a crash may undo: the end of any exchange, but at QoS 2 no PUBLISH and no PUBREC.
+    fresh = F.unix_micros("ts") >= F.col("last_us") - SECOND
     sums = (
         rows.where(start | end | again | (loose > 0))
         .groupBy("node", "boot", "session", "conn")
@@ -258,7 +259,7 @@ def _balances(view: View) -> DataFrame:
             F.sum(start.cast("long") - end.cast("long")).alias("most"),
             F.sum(loose).alias("loose"),
             F.count_if(again).alias("again"),
-            F.count_if(start & fresh).alias("fresh_starts"),
+            F.count_if(start & fresh & (F.col("qos") == 1)).alias("fresh_starts"),
             F.count_if(end & fresh).alias("fresh_ends"),
         )
     )

@@ -21,7 +21,7 @@ NEVER: Final = 0xFFFFFFFF  # the session does not expire
 TAKEN_OVER: Final = 0x8E
 ENDED_WITH_CONNECTION: Final = (1010, 1012)  # only if its expiry interval is 0
 CLEAN_START: Final = 1011
-# Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late; this is generous.
+# Positions and the ends of exchanges reach the disk up to 200 ms late; this is generous.
 SLACK_US: Final = SECOND
 # An expired session that still exists after this time: garbage collection does not keep up.
 BACKLOG_US: Final = 3600 * SECOND
@@ -151,6 +151,7 @@ class Client:
         for life in list(self.lives.values()):
             if not life.ended:
                 self._miss(life, self._node.boots[-1].boot, None)
+                self._leave_overdue(life, end_us)
                 self._judge_backlog(life, end_us)
             self._judge_wills(life, end_us)
             if (life.ended or life.is_gone) and life.wills.is_over():
@@ -163,6 +164,7 @@ class Client:
         else:
             wills.settle(end_us, self._found, ended=False)
             wills.judge(end_us, self._found, self._node, tolerance_us)
+        wills.leave_undecided(end_us, self._found, self._node, tolerance_us)
 
     # Order of rows, holes and boots
 
@@ -415,6 +417,18 @@ class Client:
             if deadline is not None and row.us > deadline:
                 what = "expired late"
         self._found.judge("S3", bool(what), what, **row.place(), due_us=due_us, at_us=row.us)
+
+    def _leave_overdue(self, life: Life, end_us: int) -> None:
+        """S3: count as unknown a session that is due, but whose end the history does not have yet.
+
+        In the end it is collected, perhaps late, or garbage collection does not keep up (G1).
+        """
+        due_us = life.due_us
+        if due_us is None or life.is_gone or life.is_lost or end_us <= due_us + SLACK_US:
+            return
+        deadline = self._node.deadline(due_us, self._known.tolerance_us + BACKLOG_US)
+        if deadline is None or end_us <= deadline:
+            self._found.unknown("S3")
 
     def _judge_backlog(self, life: Life, us: int) -> None:
         """G1: garbage collection must keep up with expired sessions."""

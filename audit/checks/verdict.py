@@ -1,11 +1,15 @@
 """The result of a check: counts, witnesses and one of three verdicts.
 
 `violated` always comes with evidence. What touches a gap of the history, or has not ended yet, is
-`unknown`, never `violated`.
+`unknown`, never `violated`. Each span of a node's history without the rows that an invariant needs
+is one `unknown`, too: `ok` means tested on every node, all the time.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+from audit.input.coverage import Need, Span
 
 Status = Literal["ok", "violated", "unknown"]
 
@@ -18,6 +22,14 @@ class Invariant:
     title: str
     source: str  # normative statements of MQTT 5.0, or "Holdfast" for a promise of its own
 
+    @property
+    def needs(self) -> Need:
+        """Return the rows without which it cannot be tested."""
+        return "sessions" if self.id in _OF_SESSIONS else "messages"
+
+
+# S5 and S2 compare what was in flight, too; without rows of messages only that is left out.
+_OF_SESSIONS: Final = ("H1", "S1", "S2", "S3", "S4", "S5", "W1", "G1")
 
 INVARIANTS: Final[dict[str, Invariant]] = {
     invariant.id: invariant
@@ -50,9 +62,8 @@ INVARIANTS: Final[dict[str, Invariant]] = {
 class Outcome:
     """The result for one invariant in one batch.
 
-    `checked` counts the cases that could be decided (good and bad), `unknown` the others. Witnesses
-    are the first violations, ready for JSON. `possible` is false if the level of detail left
-    nothing to check, so that no violations are not taken for a good result.
+    `checked` counts the cases that could be decided (good and bad), `unknown` the others and the
+    `untested` spans. Witnesses are the first violations, ready for JSON.
     """
 
     invariant: str
@@ -60,17 +71,21 @@ class Outcome:
     violated: int
     unknown: int
     witnesses: list[dict[str, object]] = field(default_factory=list)
-    possible: bool = True
     facts: dict[str, object] = field(default_factory=dict)
+    untested: tuple[Span, ...] = ()
+
+    def within(self, covered: Iterable[Span]) -> "Outcome":
+        """Return the outcome with the spans in which the invariant could not be tested."""
+        needs = INVARIANTS[self.invariant].needs
+        untested = tuple(span for span in covered if not span.has(needs))
+        return replace(self, unknown=self.unknown + len(untested), untested=untested)
 
     @property
     def status(self) -> Status:
         """Return the verdict for this invariant."""
         if self.violated:
             return "violated"
-        if self.unknown or not (self.possible or self.checked):
-            return "unknown"
-        return "ok"
+        return "unknown" if self.unknown else "ok"
 
 
 def overall(outcomes: list[Outcome]) -> Status:

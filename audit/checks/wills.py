@@ -191,15 +191,33 @@ class Wills:
             if deadline > node.before_us:  # or an earlier batch has counted it
                 found.unknown("W1")
 
+    def leave_undecided(self, us: int, found: Findings, node: Node, tolerance_us: int) -> None:
+        """Count as unknown what is due and must still be judged, because the history ends at `us`.
+
+        That is a will whose broker has not had the tolerance yet, as far as known, and one that was
+        published early or held back less than `SLACK_US` ago.
+        """
+        for waits in (self._held, self._early):
+            if waits is not None and us <= waits[1].us + SLACK_US:
+                found.unknown("W1")
+        for _, due_us in self._waiting():
+            deadline = node.deadline(due_us, tolerance_us)
+            if us > due_us + SLACK_US and (deadline is None or us <= deadline):
+                found.unknown("W1")
+
     def _overdue(self, us: int, node: Node, tolerance_us: int) -> Iterator[tuple[Will, int]]:
         """Yield the wills that should have been published by `us`, each with its deadline."""
-        for will in self.open:
-            if will.is_judged or will.was_resumed or will.left in (None, NORMAL):
-                continue
-            assert will.due_us is not None
-            deadline = node.deadline(will.due_us, tolerance_us)
+        for will, due_us in self._waiting():
+            deadline = node.deadline(due_us, tolerance_us)
             if deadline is not None and us > deadline:
                 yield will, deadline
+
+    def _waiting(self) -> Iterator[tuple[Will, int]]:
+        """Yield the wills that must be published, each with the time when it is due."""
+        for will in self.open:
+            if not (will.is_judged or will.was_resumed or will.left in (None, NORMAL)):
+                assert will.due_us is not None
+                yield will, will.due_us
 
     def forget_settled(self) -> None:
         """Drop wills that cannot cause a violation any more after the session was resumed."""

@@ -29,7 +29,7 @@ from storage.history import events as ev
 QUEUE_MAX: Final = 60  # messages a clean session may have waiting
 TAKEN_OVER: Final = 0x8E
 SHUTTING_DOWN: Final = 0x8B
-LAG_US: Final = 200_000  # delay until progress at QoS 1 is on disk
+LAG_US: Final = 200_000  # delay until the end of an exchange is on disk
 CENSUS_SLICE: Final = 40
 
 # Events about single messages, which level `books` does not record.
@@ -587,9 +587,8 @@ class Broker:
             flight.released = True
             return
         del session.flights[pid]
-        if flight.qos == 1 and flight.group is None:
-            session.fresh_acks.append((self.now, pid, flight))
-            del session.fresh_acks[:-4]
+        if flight.qos == 1:
+            self._ended(session, pid, flight)
         self._freed(session)
 
     def complete(self, session: Session, pid: int) -> None:
@@ -597,7 +596,13 @@ class Broker:
         flight = session.flights.pop(pid)
         session.exact_to = max(session.exact_to, flight.message.id)
         self.emit(ev.MSG_COMPLETED, session, msg=flight.message.id, pid=pid, qos=2, actor=ev.CLIENT)
+        self._ended(session, pid, flight)
         self._freed(session)
+
+    def _ended(self, session: Session, pid: int, flight: Flight) -> None:
+        if flight.group is None:
+            session.fresh_acks.append((self.now, pid, flight))
+            del session.fresh_acks[:-4]
 
     def _freed(self, session: Session) -> None:
         self._pump(session)
@@ -763,7 +768,7 @@ class Broker:
         self.boots[-1].clean = True
 
     def crash(self) -> None:
-        """Crash. Clean sessions are lost; progress at QoS 1 may be up to LAG_US older on disk."""
+        """Crash. Clean sessions are lost; ends of exchanges of the last LAG_US are undone."""
         self._commits.clear()
         self._dirty.clear()
         for session in list(self.sessions.values()):
@@ -797,7 +802,7 @@ class Broker:
         free = [(pid, flight) for _, pid, flight in late if pid not in session.flights]
         if not free or len(session.flights) + len(free) > session.window:
             return
-        exact = session.exact_to < free[0][1].message.id
+        exact = session.exact_to < free[0][1].message.id  # so all of them are at QoS 1
         if not session.flights and not session.queue and len(free) == len(late) > 1 and exact:
             # The position is older, too: these messages will be sent as new.
             session.queue.extend((flight.message, 1) for _, flight in free)

@@ -161,8 +161,11 @@ class Node:
     def _end(self, end: str) -> None:
         broker = self.broker
         if end == CRASH:
-            self._cast.free_leases()
             broker.turn(broker.now + self._step)
+            self._cast.act(PLANTS_ACTING)
+            broker.commit()
+            self._cast.acknowledge()  # the crash undoes these ends of exchanges
+            self._cast.free_leases()
             broker.deaf = True
             self._cast.act(PLANTS_ACTING)
         else:

@@ -117,8 +117,8 @@ class Session:
         self.will: Will | None = None
         self.will_due = 0  # 0: no will waits for its delay
         self.position = 0  # as stored when the queue was last empty
-        self.fresh_acks: list[tuple[int, int, Flight]] = []  # QoS 1: time, packet id, message
-        self.exact_to = 0  # last message completed at QoS 2: its progress is never late
+        self.fresh_acks: list[tuple[int, int, Flight]] = []  # time, packet id, message
+        self.exact_to = 0  # last message completed at QoS 2: its sending was on disk before
         self.crashed_at = 0  # time of a crash while connected, not recorded yet
         self.census_due = False
         self.steady = False  # part of the stamped traffic; the model does not use it

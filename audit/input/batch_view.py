@@ -7,13 +7,15 @@ and cached after one pass.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from audit.input import coverage
 from audit.input import gaps as gaps_module
+from audit.input.coverage import Span
 from audit.input.frame_cache import Shelf
 from audit.input.gaps import Boot, Gap, Kind, Mark, Run
 from audit.input.session_columns import BALANCE
@@ -126,17 +128,20 @@ class View:
         ]
         return reduce(lambda one, other: one | other, conditions, F.lit(False))
 
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Return what was recorded of each node, and when, as far as known."""
+        return coverage.spans(self.boots, self.gaps)
+
     @property
-    def full(self) -> bool:
-        """Return whether any part of the history has rows of every message."""
-        return any(
-            boot.level_now in ("full", "") or boot.level in ("full", "") for boot in self.boots
-        )
+    def new_spans(self) -> list[Span]:
+        """Return the part of `spans` that is new in this batch."""
+        return coverage.since(self.spans, self.boots_before)
 
     @property
     def has_messages(self) -> bool:
         """Return whether any part of the history has rows of at least some messages."""
-        return self.full or any("sampled" in (boot.level, boot.level_now) for boot in self.boots)
+        return any(span.recorded in ("full", "sample") for span in self.spans)
 
     def last_us(self, node: str) -> int:
         """Return the broker time of the last row of a node, in microseconds since 1970."""
@@ -171,7 +176,12 @@ def build(
     found = [*unreadable, *gaps_module.explain(missing, marks)]
     closed = gaps_module.unfilled([gap for gap in gaps_before if not gap.is_open], runs)
     lowered = gaps_module.lowered(
-        boots, marks, [*closed, *found], before=boots_before, gaps_before=gaps_before
+        boots,
+        marks,
+        [*closed, *found],
+        before=boots_before,
+        gaps_before=gaps_before,
+        silent=_silent(events, boots),
     )
     return View(
         spark,
@@ -185,6 +195,18 @@ def build(
         doubled,
         settings or Settings(),
     )
+
+
+def _silent(events: DataFrame, boots: Sequence[Boot]) -> set[tuple[str, int]]:
+    """Return the boots (node, boot) of unknown level that have no row about a message.
+
+    Nothing tells whether messages were recorded, so nothing can be said of them.
+    """
+    unknown = {(boot.node, boot.boot) for boot in boots if not boot.level}
+    if not unknown:
+        return set()
+    told = events.where(F.col("ev").isin(*sorted(COMMON))).select("node", "boot").distinct()
+    return unknown - {(row.node, row.boot) for row in told.collect()}
 
 
 def _covered(gap: Gap, by: Sequence[Gap]) -> bool:

@@ -5,7 +5,7 @@ interval of gseq of one node, both ends included. No check may report a violatio
 touches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
@@ -21,6 +21,8 @@ SAMPLED: Final = "sampled"  # rows about most messages are missing; the others h
 REASON_TRIMMED: Final = 1051  # rows deleted before their export: explains holes
 REASON_BEGAN: Final = 1053
 REASON_DETAIL: Final = 1054
+
+UNTOLD: Final = "not known"  # the level of a boot that shows neither its level nor messages
 
 SEQ_MAX: Final = (1 << SEQ_BITS) - 1
 # With more gaps than this, neighbours are joined, because Spark has to compile an expression with
@@ -261,11 +263,13 @@ def lowered(
     *,
     before: Sequence[Boot] = (),
     gaps_before: Sequence[Gap] = (),
+    silent: Collection[tuple[str, int]] = (),
 ) -> list[Gap]:
     """Return the intervals in which the level of detail was below `full`.
 
     If the beginning of an interval fell into a hole, the interval begins with that hole. An
     interval without an end row ends with its boot; such open intervals of `gaps_before` continue.
+    `silent` are boots (node, boot) that began at a level that is not known and is not `full`.
     """
     result = []
     changes: dict[tuple[str, int], list[Mark]] = {}
@@ -279,6 +283,8 @@ def lowered(
     for boot in known:
         key = boot.node, boot.boot
         level, start = levels.get(key, ""), starts.get(key, gseq(boot.boot, 0))
+        if not level and key in silent:
+            level = UNTOLD
         for mark in changes.get(key, []):
             place = gseq(mark.boot, mark.seq)
             if mark.ev == "boot":
@@ -298,10 +304,10 @@ def _changes_level(mark: Mark) -> bool:
 
 
 def _kind(level: str) -> Kind | None:
-    """Return what is missing at a level; an unknown level (its row is missing) counts as full."""
+    """Return what is missing at a level; "" (its row is missing) counts as full."""
     if level == "off":
         return HOLE
-    if level in ("sessions", "books"):
+    if level in ("sessions", "books", UNTOLD):
         return MESSAGES
     return SAMPLED if level == "sampled" else None
 

@@ -15,7 +15,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from audit.report import sections
+from audit.report import coverage, sections
 from audit.report.summary import Check, Look, Picture
 from audit.report.text import count, duration, moment, plural, visible, when
 
@@ -30,14 +30,14 @@ _LOOKS: Final[dict[Look, tuple[str, str]]] = {
     "unknown": ("?", "unknown"),
     "idle": ("–", "not tested"),  # noqa: RUF001 # a dash is what it should look like
 }
-# The board's groups, by the first letters of the ids.
+# The board's groups: title, short title, first letters of the ids.
 _GROUPS: Final = (  # three rows of six
-    ("The history", ("H",)),
-    ("Messages: none lost", ("L",)),
-    ("Wills and retained messages", ("W", "R")),
-    ("Deliveries: once, in order, in time", ("D", "F", "O", "E")),
-    ("Sessions: kept, ended when due, survived", ("S",)),
-    ("Clean-up", ("G",)),
+    ("The history", "History", ("H",)),
+    ("Messages: none lost", "Messages", ("L",)),
+    ("Wills and retained messages", "Wills, retained", ("W", "R")),
+    ("Deliveries: once, in order, in time", "Deliveries", ("D", "F", "O", "E")),
+    ("Sessions: kept, ended when due, survived", "Sessions", ("S",)),
+    ("Clean-up", "Clean-up", ("G",)),
 )
 
 
@@ -73,6 +73,7 @@ def _page(picture: Picture, witnesses_max: int) -> str:
         "<main>",
         sections.lives(picture),
         _board(picture),
+        coverage.table(picture, [(short, letters) for _, short, letters in _GROUPS]),
         _findings_of_checks(picture, witnesses_max),
         sections.pictures(picture),
         "</main>",
@@ -247,7 +248,7 @@ def _named(violated: Sequence[Check]) -> str:
 
 def _board(picture: Picture) -> str:
     groups = []
-    for title, letters in _GROUPS:
+    for title, _, letters in _GROUPS:
         tiles = [_tile(check) for check in picture.checks if check.id[0] in letters]
         if tiles:
             groups.append(
@@ -271,12 +272,14 @@ def _tile(check: Check) -> str:
     sign, word = _LOOKS[check.look]
     if check.outcome == "violated":
         figure = plural(check.violated, "time")
-    elif check.outcome == "unknown" and check.unknown:
-        figure = f"{count(check.unknown)} open"
+    elif check.outcome == "unknown":
+        cases = check.unknown - check.untested
+        where = "not recorded everywhere" if check.checked or cases else "not recorded"
+        figure = where if check.untested else f"{count(cases)} open"
     elif check.checked:
         figure = f"{count(check.checked)} checked"
     else:
-        figure = "" if check.look == "idle" else "not recorded"
+        figure = ""
     if check.earlier[1]:
         earlier = f"{plural(check.earlier[1], 'time')} violated before"
         figure = f"{figure}, {earlier}" if figure else earlier

@@ -272,6 +272,8 @@ def _books(picture: Picture) -> str:
         return Series(label, tone, [float(minute.stages.get(key, 0)) for minute in picture.minutes])
 
     expected = stage("acknowledgements owed", "expected", "ack_owed")
+    gone = stage("", "", "unanswered")  # nobody was there to get them any more
+    expected.values = [all - lost for all, lost in zip(expected.values, gone.values, strict=True)]
     done = stage("acknowledged", "ok", "pub_acked")
     all_owed, all_done = sum(expected.values), sum(done.values)
     per = _per_bin(picture)

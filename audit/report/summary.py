@@ -43,6 +43,8 @@ class Check:
     reasons: list[str] = field(default_factory=list)  # why unknown, as text
     witnesses: list[dict[str, object]] = field(default_factory=list)
     earlier: tuple[int, int, int] = (0, 0, 0)  # checked, violated, unknown: in all runs before
+    untested: int = 0  # of `unknown`: stretches of time without the rows that it needs
+    tested_by: frozenset[str] = frozenset()  # what must have been recorded, see `Covered`
 
     @property
     def look(self) -> Look:
@@ -75,6 +77,18 @@ class Gap:
     reason: str
     count: int | None  # events that were suppressed or are missing, if known
     detail: str = ""
+
+
+@dataclass(slots=True)
+class Covered:
+    """A stretch of one broker's history in which the same was recorded."""
+
+    node: str
+    from_us: int
+    to_us: int
+    recorded: str  # full, sample, lowered, sessions, nothing: see audit.input.coverage
+    reason: str
+    sample: int = 1
 
 
 @dataclass(slots=True)
@@ -218,6 +232,7 @@ class Picture:
     batches: int = 1
     boots: list[Boot] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    coverage: list[Covered] = field(default_factory=list)
     bin_s: int = 60
     minutes: list[Minute] = field(default_factory=list)
     owed: list[Minute] = field(default_factory=list)  # stages: owed, delivered, dropped, expired

@@ -4,9 +4,10 @@ Names come from clients of the broker: they may contain markup, control characte
 text, and be 64 KiB long. `name` makes them harmless and short.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 NAME_MAX: Final = 80  # characters of a name that are shown
 _BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -115,3 +116,18 @@ def when(at_us: int) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """Return the number with its noun: 1 session, 2 sessions."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+_UNTESTED: Final = {
+    "lowered": "only 1 message in {sample} was recorded",
+    "sessions": "single messages were not recorded",
+    "nothing": "nothing was recorded",
+}
+
+
+def untested_words(span: Mapping[str, Any]) -> str:
+    """Return a span of verdict.json as plain text: broker, time, what was not recorded, why."""
+    begin, end = (datetime.fromisoformat(span[name]) for name in ("from", "to"))
+    last = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    what = _UNTESTED[span["recorded"]].format(**span)
+    return f"{span['node']}, {begin:%Y-%m-%d %H:%M:%S} to {last} UTC: {what} ({span['reason']})"

@@ -369,15 +369,22 @@ class Publication:
         self._events.answer(self, waits=waits, now=now)
 
     def leave(self, now: int) -> None:
-        """Record that the acknowledgement was sent, unless its connection is gone."""
+        """Record that the acknowledgement was sent, or that its connection is gone."""
         publish_events = self._events
         connection, session = self.connection, self.session
         assert connection is not None and session is not None
-        if connection.state == CLOSED or connection.is_over:
-            return
+        is_gone = connection.state == CLOSED or connection.is_over
         recorder = publish_events.recorder
-        recorder.at(now)
         first, count = self.first, self.count
+        if self.book is not None:
+            stage = events.STAGE_UNANSWERED if is_gone else events.STAGE_PUB_ACKED
+            check1 = check2 = 0
+            if 0 < first < events.UNSTORED:
+                check1, check2 = check1_of(first, count), check2_of(first, count)
+            recorder.count(self.book, stage, count, self.size, check1, check2)
+        if is_gone:
+            return
+        recorder.at(now)
         if self.qos == COMPLETED:
             recorder.put(
                 _PUB_COMPLETED,
@@ -388,11 +395,6 @@ class Publication:
                 w6=self.packet_id,
             )
             return
-        if self.book is not None:
-            check1 = check2 = 0
-            if 0 < first < events.UNSTORED:
-                check1, check2 = check1_of(first, count), check2_of(first, count)
-            recorder.count(self.book, events.STAGE_PUB_ACKED, count, self.size, check1, check2)
         if not recorder.has_messages:
             return
         if (

@@ -39,7 +39,9 @@ BOOKS_DELAY_MS: Final = 1000  # how long books that changed may wait for a batch
 # Books of past minutes that one batch may close, and how long they stay open after their minute:
 # messages are acknowledged a little later than they are accepted.
 BOOKS_CLOSED_MAX: Final = 256
+BOOKS_ENDED_MAX: Final = 4096  # that the last batch of a boot may close: 5 MB of records
 BOOKS_GRACE_MS: Final = 5000
+NEVER_MS: Final = 1 << 62
 HASH_BYTES: Final = 16
 HASHES_MAX: Final = 65_536  # names whose hash is cached
 HASHES_CHARACTERS_MAX: Final = 8 << 20
@@ -111,6 +113,7 @@ class Recorder:
         self._books_due_ms: int = 0
         self._booked_ms: int = 0  # when a book was last asked for
         self._damaged_books: list[bytes] = []
+        self._is_ending: bool = False  # the level of detail does not change any more
 
     def begin(self, boot: int, now: int, store: Store) -> None:
         """Begin a boot, whose first event has number 1, with the books that a crash left.
@@ -287,13 +290,21 @@ class Recorder:
             if not self._books_due_ms:
                 self._books_due_ms = self._booked_ms + BOOKS_DELAY_MS
 
-    def _close_books(self, batch: Batch, now: int) -> None:
-        """Record the books of past minutes and delete their rows."""
+    def end(self, batch: Batch, now: int) -> None:
+        """Record the open books, because the broker ends; only its last event may follow.
+
+        The next boot records those beyond `BOOKS_ENDED_MAX`, as after a crash.
+        """
+        self._close_books(batch, now, NEVER_MS, BOOKS_ENDED_MAX)
+        self._is_ending = True
+
+    def _close_books(self, batch: Batch, now: int, until_ms: int, most: int) -> None:
+        """Record at most `most` books whose time was over at `until_ms` and delete their rows."""
         closed: list[bytes] = []
         for key, book in self._open_books.items():
-            if book.bin_ms + MINUTE_MS + BOOKS_GRACE_MS > now:
+            if book.bin_ms + MINUTE_MS + BOOKS_GRACE_MS > until_ms:
                 continue
-            if len(closed) == BOOKS_CLOSED_MAX:
+            if len(closed) == most:
                 break  # the next batch closes more
             closed.append(key)
             batch.append((BOOKS, key, None))
@@ -318,7 +329,7 @@ class Recorder:
             book.begin_again()  # later counts are recorded separately, and added by the reader
         for key in closed:
             del self._open_books[key]
-        if len(closed) < BOOKS_CLOSED_MAX:
+        if len(closed) < most:
             self._close_ms = now - now % MINUTE_MS + MINUTE_MS + BOOKS_GRACE_MS
 
     # Batches
@@ -342,7 +353,7 @@ class Recorder:
     def seal(self, batch: Batch, now: int) -> None:
         """Move all records and changed books into the batch that is about to be written."""
         if self._open_books and now >= self._close_ms:
-            self._close_books(batch, now)
+            self._close_books(batch, now, now, BOOKS_CLOSED_MAX)
         if self._damaged_books:
             for key in self._damaged_books:
                 batch.append((BOOKS, key, None))
@@ -368,7 +379,7 @@ class Recorder:
 
         Events of sessions are recorded at every level. `position` is the end of the log.
         """
-        if level == self.level and sample == self.sample:
+        if self._is_ending or (level == self.level and sample == self.sample):
             return
         wanted = self._level_wanted
         was_whole = self.level == wanted and self.sample == self._sample_of(wanted)

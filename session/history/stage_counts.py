@@ -18,7 +18,7 @@ STAGE_COUNT: Final = len(STAGES)
 FIELDS: Final = 4  # of a stage: count, bytes, check1, check2
 _MASK: Final = (1 << CHECK_BITS) - 1
 _ROOT_MASK: Final = (1 << CHECK_ROOT_BITS) - 1
-_VERSION: Final = 1
+_VERSION: Final = 2  # version 1 has 11 stages
 _HEAD: Final = struct.Struct(">BB")  # version, stages
 _VALUES: Final = struct.Struct(f">{STAGE_COUNT * FIELDS}Q")
 _KEY: Final = struct.Struct(">Q")
@@ -65,10 +65,10 @@ def decode_book(key: bytes, value: bytes) -> Book:
     if (
         len(key) < _KEY.size
         or not 0 < stages <= STAGE_COUNT
-        or body[0] != _VERSION
+        or not 1 <= body[0] <= _VERSION
         or len(body) != _HEAD.size + 8 * FIELDS * stages
     ):
-        raise CorruptRecord(f"book: version {body[:1].hex()} of {len(body)} bytes, expected 1")
+        raise CorruptRecord(f"book: version {body[:1].hex()} of {len(body)} bytes, expected 1 or 2")
     book = Book(key[_KEY.size :].decode(), _KEY.unpack_from(key)[0])
     values = struct.unpack_from(f">{stages * FIELDS}Q", body, _HEAD.size)
     book.values[: len(values)] = values

@@ -43,10 +43,6 @@ class Census:
             self._found = self._totals.sessions
             self.due_ms = self._tick.now
 
-    def stop(self) -> None:
-        """End the census early: the broker ends."""
-        self.due_ms = None
-
     def run(self, now: int) -> None:
         """Read a slice if it is time and the store takes the open batch."""
         if self.due_ms is None or self.due_ms > now:

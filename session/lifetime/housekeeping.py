@@ -16,6 +16,7 @@ from storage.tables.timers import RETAINED, SESSION, WILL
 
 # Changes in the batch after which the rest of a slice waits: a session may have 10,000 rows.
 EXPIRY_CHANGES_MAX: Final = 1024
+NEVER_MS: Final = 1 << 62
 
 
 class Housekeeping:
@@ -41,6 +42,7 @@ class Housekeeping:
         self._census: Final = census
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
+        self._is_stopped = False
 
     def open(self) -> None:
         """Read which generations exist, and begin the census of the sessions."""
@@ -48,11 +50,13 @@ class Housekeeping:
         self._census.begin()
 
     def stop(self) -> None:
-        """Stop long work: the broker ends."""
-        self._census.stop()
+        """Stop: the broker ends, and the next start does what is due."""
+        self._is_stopped = True
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
+        if self._is_stopped:
+            return NEVER_MS
         deadline = self._collection.next_deadline()
         if self._due.next_ms is not None:
             deadline = min(deadline, self._due.next_ms)
@@ -62,6 +66,8 @@ class Housekeeping:
 
     def run(self, now: int) -> None:
         """Do one slice of what is due. Call it between events, never within one."""
+        if self._is_stopped:
+            return
         if self._due.next_ms is not None and self._due.next_ms <= now:
             if not self._settle():
                 return

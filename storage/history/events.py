@@ -167,6 +167,7 @@ STAGES: Final[dict[int, str]] = {
     8: "dropped",
     9: "expired",
     10: "ack_owed",  # accepted at QoS 1 or 2, so PUBACK or PUBREC must follow; bin as accepted
+    11: "unanswered",  # of those: the connection was gone before PUBACK or PUBREC could be sent
 }
 STAGE_ACCEPTED: Final = 0
 STAGE_STORED: Final = 1
@@ -179,6 +180,7 @@ STAGE_COMPLETED: Final = 7
 STAGE_DROPPED: Final = 8
 STAGE_EXPIRED: Final = 9
 STAGE_ACK_OWED: Final = 10
+STAGE_UNANSWERED: Final = 11
 
 # Levels of detail; each includes the ones before it.
 OFF: Final = 0

@@ -4,12 +4,14 @@ import math
 from typing import Literal
 
 from audit.checks.verdict import INVARIANTS
+from audit.input.coverage import TESTED
 from audit.report.summary import (
     Backlog,
     Bill,
     Boot,
     Check,
     Churn,
+    Covered,
     Drop,
     Finding,
     Gap,
@@ -30,9 +32,27 @@ HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>&amp;'\u202
 def checks() -> list[Check]:
     """Return all invariants, each checked a thousand times and true."""
     return [
-        Check(invariant.id, invariant.title, invariant.title.capitalize(), "ok", checked=1000)
+        Check(
+            invariant.id,
+            invariant.title,
+            invariant.title.capitalize(),
+            "ok",
+            checked=1000,
+            tested_by=TESTED[invariant.needs],
+        )
         for invariant in INVARIANTS.values()
     ]
+
+
+def recorded(node: str, *spans: tuple[int, str], sample: int = 1) -> list[Covered]:
+    """Return the coverage of a broker: (minutes, what was recorded) one after the other."""
+    found, at = [], BEGIN
+    reasons = {"sessions": "detail books", "lowered": "detail sampled", "nothing": "outbox_trimmed"}
+    for minutes, what in spans:
+        end = at + minutes * MINUTE
+        found.append(Covered(node, at, end, what, reasons.get(what, ""), sample))
+        at = end
+    return found
 
 
 def empty() -> Picture:
@@ -45,7 +65,7 @@ def tiny() -> Picture:
     boot = Boot("a", 1, BEGIN, BEGIN + 3_000_000, "open")
     return Picture(
         "history", "ok", checks(), BEGIN + MINUTE, BEGIN, BEGIN + 3_000_000, events=12, segments=1,
-        seconds=4.2, details=["full"], boots=[boot],
+        seconds=4.2, details=["full"], boots=[boot], coverage=recorded("a", (1, "full")),
         minutes=[Minute(BEGIN, {"accepted": 1, "ack_owed": 1, "pub_acked": 1})],
         owed=[Minute(BEGIN, {"owed": 1, "delivered": 1})],
         latency=Histogram({3: 1}),
@@ -91,6 +111,7 @@ def busy() -> Picture:
     return Picture(
         "/var/lib/holdfast/history", "ok", checks(), BEGIN + 5 * HOUR, BEGIN, BEGIN + 4 * HOUR,
         events=9_954_332, segments=241, seconds=96.0, details=["full"], boots=boots,
+        coverage=recorded("holdfast-1", (240, "full")),
         minutes=minutes, owed=owed, latency=Histogram(latency), offline=Histogram(offline),
         ages=Histogram(ages),
         slow=[
@@ -174,6 +195,29 @@ def violated() -> Picture:
     return picture
 
 
+def uneven() -> Picture:
+    """Return the busy morning of six brokers, of which one only recorded everything."""
+    picture = busy()
+    picture.outcome = "unknown"
+    picture.details = ["books", "full", "sampled"]
+    picture.coverage += [
+        *recorded("holdfast-2", (240, "sessions")),
+        *recorded("holdfast-3", (60, "full"), (15, "lowered"), (165, "full"), sample=100),
+        *recorded("holdfast-4", (240, "sample"), sample=50),
+        *recorded("holdfast-5.plant-a.example", (239, "full"), (1, "nothing")),
+        *recorded("holdfast-6", (240, "nothing")),
+    ]
+    for check in picture.checks:
+        check.untested = sum(
+            span.recorded not in check.tested_by for span in picture.coverage
+        )  # fmt: skip
+        if check.untested:
+            check.outcome, check.unknown = "unknown", check.untested
+            check.reasons = ["holdfast-2, 2026-11-01 08:00:00 to 12:00:00 UTC: single messages "
+                             "were not recorded (detail books)"]  # fmt: skip
+    return picture
+
+
 def hostile() -> Picture:
     """Return a picture in which every name tries to be something else."""
     picture = violated()
@@ -187,6 +231,9 @@ def hostile() -> Picture:
         ]
     for boot in picture.boots:
         boot.node = HOSTILE
+    for covered in picture.coverage:
+        covered.node = covered.reason = HOSTILE
+        covered.recorded = "sessions"
     for gap in picture.gaps:
         gap.node = gap.reason = gap.detail = HOSTILE
     for item in (*picture.talkers, *picture.churn, *picture.slow, *picture.backlogs):

@@ -166,6 +166,11 @@ def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSessi
         rows.append(line(minute, "events", "accepted", 4 if minute in (0, 2, 5) else 5))
         rows.append(line(minute, "broker", "stored", 5))
         rows.append(line(minute, "broker", "persisted", 4 if minute == 7 else 5))
+        rows.append(line(minute, "broker", "ack_owed", 5))
+        if minute != 6:
+            rows.append(line(minute, "broker", "pub_acked", 3 if minute in (3, 4) else 5))
+        if minute == 3:
+            rows.append(line(minute, "broker", "unanswered", 2))
     books = spark.createDataFrame(
         rows,
         "source string, tenant string, minute long, stage string, count long, total_bytes long, "
@@ -177,5 +182,7 @@ def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSessi
     found = merge._differences(books, shown)
     assert [(d.minute_us // 60_000_000, d.stage, d.other) for d in found] == [
         (2, "accepted", "the events"),
+        (4, "pub_acked", "stage ack_owed"),
+        (6, "pub_acked", "stage ack_owed"),
         (7, "persisted", "stage stored"),
     ]  # fmt: skip

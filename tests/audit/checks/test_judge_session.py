@@ -291,6 +291,24 @@ def test_a_crash_takes_only_the_newest_progress() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "accused"), [(0x97, []), (0, [("D1", "delivered_after_pubrec", 1)])]
+)
+def test_of_pubrecs_at_qos_2_a_crash_may_take_only_a_refusal(
+    reason: int, accused: list[tuple[str, str, int]]
+) -> None:
+    s = Session()
+    s.connect()
+    s.owe(1)
+    s.send(1, 1, qos=2)
+    s.ack(1, 1, qos=2, reason=reason)
+    s.crash()
+    s.resume()
+    s.resend(1, 1, qos=2)
+    assert judge(s, crashed=[1])[1] == accused
+    assert judge(s, crashed=[])[1] == [("D1", "delivered_after_pubrec", 1)]
+
+
 def test_qos_2_is_exact_even_after_a_crash() -> None:
     s = Session()
     s.connect()

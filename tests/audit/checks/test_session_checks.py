@@ -27,10 +27,10 @@ def _send(player, msg: int, qos: int = 1, **columns: object) -> None:
 def _story(history) -> None:
     """Two boots in which one of each goes wrong, beside what goes right."""
     history.boot()
-    good, lost, liar, counted, waits = (
-        history.session(name, number) for number, name in enumerate("abcde", 1)
+    good, lost, liar, counted, waits, late, forgot = (
+        history.session(name, number) for number, name in enumerate("abcdefg", 1)
     )
-    for player in (good, lost, liar, counted, waits):
+    for player in (good, lost, liar, counted, waits, late, forgot):
         player.create()
         player.subscribe("x/#")
     for msg in range(1, 7):
@@ -55,7 +55,12 @@ def _story(history) -> None:
     good.resume()
     _send(good, 7)
     good.inflight = 5
+    for player in (late, forgot):
+        _send(player, 8, qos=2)
+        player.row("msg_acked", msg=8, pid=8, qos=2, reason=0)
+    forgot.row("msg_completed", msg=8, pid=8, qos=2)
     history.row("gc_run", wait=200, count=-1)
+    late.row("msg_completed", msg=8, pid=8, qos=2)  # the disk still has PUBREL as owed
     died = history.time(history.now)
     history.boot()
     good.leave(1002, at=died, inflight=4)  # msg 7 was sent too late to be on disk
@@ -64,7 +69,11 @@ def _story(history) -> None:
     liar.sized("session_restored")
     counted.sized("session_restored")
     waits.sized("session_restored")
-    history.row("recovered", count=4)
+    late.leave(1002, at=died, inflight=1)
+    late.sized("session_restored", inflight=1)
+    forgot.leave(1002, at=died, inflight=1)  # its PUBCOMP was on disk long ago
+    forgot.sized("session_restored", inflight=1)
+    history.row("recovered", count=6)
     history.row("gc_run", wait=100, count=0)
 
 
@@ -72,6 +81,7 @@ EXPECTED = {
     ("S1", "a session was resumed, but its client was told of none"),
     ("S2", "the number in flight is not what was sent and not acknowledged"),
     ("S5", "it was there before the boot, and not after it"),
+    ("S5", "the number in flight is not what was sent and not acknowledged"),
     ("W1", "never published"),
     ("G1", "a garbage collection with a negative count"),
 }
@@ -90,6 +100,8 @@ def test_what_is_wrong_is_found_in_one_batch_as_in_four(
         for witness in outcome["witnesses"]
     }
     assert found == EXPECTED
+    accused = whole["invariants"]["S5"]["witnesses"]
+    assert {witness["client_id"] for witness in accused} == {"b", "g"}
 
     grown = tmp_path / "grown"
     witnesses = []
@@ -113,7 +125,7 @@ def test_what_is_wrong_is_found_in_one_batch_as_in_four(
     sessions = spark.read.parquet(str(tmp_path / "out" / "tables" / "sessions"))
     states = {row.client_id: (row.state, row.subs) for row in sessions.collect()}
     assert states["a"] == ("offline", 1)
-    assert sessions.where(F.col("created_at").isNotNull()).count() == 5
+    assert sessions.where(F.col("created_at").isNotNull()).count() == 7
 
 
 def test_at_the_level_books_nothing_in_flight_is_compared(history, view) -> None:

@@ -211,6 +211,28 @@ def test_resumed_past_its_time(history, accused) -> None:
     assert accused(history) == [("S3", "resumed past its time")]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "s3", "g1"),
+    [
+        (5, (0, 0, 0), (0, 0, 0)),  # not due yet
+        (12, (0, 0, 1), (0, 0, 0)),
+        (3000, (0, 0, 1), (0, 0, 0)),  # it will be late, if it ends
+        (4000, (0, 0, 0), (1, 1, 0)),
+    ],
+)
+def test_a_session_that_is_overdue_at_the_end_of_the_history_is_never_ok(
+    history, verdicts, seconds, s3, g1
+) -> None:
+    history.boot()
+    session = history.session()
+    session.expiry_s = 10
+    session.create()
+    session.leave()
+    history.row("gc_run", wait=seconds, count=0)
+    counts = verdicts(history)
+    assert (counts.get("S3", (0, 0, 0)), counts.get("G1", (0, 0, 0))) == (s3, g1)
+
+
 def test_a_broker_that_is_down_cannot_expire_anything(history, accused) -> None:
     session = _life(history)
     session.expiry_s = 10

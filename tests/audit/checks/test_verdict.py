@@ -3,23 +3,41 @@
 import pytest
 
 from audit.checks.verdict import INVARIANTS, Outcome, overall
+from audit.input.coverage import Recorded, Span
 
 
 @pytest.mark.parametrize(
-    ("counts", "possible", "status"),
+    ("counts", "status"),
+    [((5, 0, 0), "ok"), ((0, 0, 0), "ok"), ((5, 1, 3), "violated"), ((5, 0, 3), "unknown")],
+)
+def test_a_violation_outweighs_what_is_unknown(counts: tuple[int, int, int], status: str) -> None:
+    assert Outcome("H1", *counts).status == status
+
+
+@pytest.mark.parametrize(
+    ("recorded", "statuses"),
     [
-        ((5, 0, 0), True, "ok"),
-        ((0, 0, 0), True, "ok"),
-        ((5, 1, 3), True, "violated"),
-        ((5, 0, 3), True, "unknown"),
-        ((0, 0, 0), False, "unknown"),
-        ((5, 0, 0), False, "ok"),
+        ("full", {"H1": "ok", "S5": "ok", "R1": "ok", "D1": "ok"}),
+        ("sample", {"H1": "ok", "S5": "ok", "R1": "ok", "D1": "ok"}),
+        ("lowered", {"H1": "ok", "S5": "ok", "R1": "unknown", "D1": "unknown"}),
+        ("sessions", {"H1": "ok", "S5": "ok", "R1": "unknown", "D1": "unknown"}),
+        ("nothing", {"H1": "unknown", "S5": "unknown", "R1": "unknown", "D1": "unknown"}),
     ],
 )
-def test_a_violation_outweighs_what_is_unknown(
-    counts: tuple[int, int, int], possible: bool, status: str
+def test_one_stretch_of_one_node_without_the_rows_needed_makes_an_invariant_unknown(
+    recorded: Recorded, statuses: dict[str, str]
 ) -> None:
-    assert Outcome("H1", *counts, possible=possible).status == status
+    covered = [Span("good", 1, 9, 1, 9, "full"), Span("bad", 1, 9, 1, 9, recorded)]
+    found = {name: Outcome(name, 1000, 0, 0).within(covered) for name in statuses}
+    assert {name: outcome.status for name, outcome in found.items()} == statuses
+    for outcome in found.values():
+        assert outcome.unknown == len(outcome.untested)
+        assert [span.node for span in outcome.untested] == ["bad"] * outcome.unknown
+
+
+def test_what_could_not_be_tested_hides_no_violation() -> None:
+    covered = [Span("n", 1, 9, 1, 9, "nothing")]
+    assert Outcome("S5", 10, 1, 2).within(covered).status == "violated"
 
 
 def test_the_verdict_is_the_worst_there_is() -> None:

@@ -114,6 +114,48 @@ def test_a_will_that_is_never_published(history, accused) -> None:
     assert _accused(history, accused) == ["published late"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "counts", "accusations"),
+    [
+        (5, (0, 0, 0), []),  # not due yet
+        (12, (0, 0, 1), []),  # due, and the broker may still publish it in time
+        (69, (0, 0, 1), []),
+        (72, (1, 1, 0), ["never published"]),
+    ],
+)
+def test_a_will_that_is_overdue_at_the_end_of_the_history_is_never_ok(
+    history, accused, verdicts, seconds, counts, accusations
+) -> None:
+    session = _armed(history, 10)
+    session.leave(1001)
+    session.row("will_delayed", topic="w", at=history.time(history.now + 10))
+    _pass(history, seconds)
+    assert verdicts(history).get("W1", (0, 0, 0)) == counts
+    assert _accused(history, accused) == accusations
+
+
+def test_a_broker_that_never_lives_long_enough_leaves_its_overdue_will_unknown(
+    history, accused, verdicts
+) -> None:
+    session = _armed(history, 10)
+    session.leave(1001)
+    session.row("will_delayed", topic="w", at=history.time(history.now + 10))
+    for _ in range(5):
+        history.row("shutdown", wait=30)
+        history.boot()
+        session.sized("session_restored")
+        history.row("recovered", count=1)
+    assert verdicts(history)["W1"] == (0, 0, 1)
+    assert _accused(history, accused) == []
+
+
+def test_a_will_held_back_in_the_last_second_is_unknown(history, verdicts) -> None:
+    session = _armed(history, 10)
+    session.leave(1001)
+    session.row("will_cancelled", topic="w", reason=1041, wait=5)
+    assert verdicts(history)["W1"] == (1, 0, 1)
+
+
 def test_a_will_that_is_held_back(history, accused) -> None:
     session = _armed(history)
     session.leave(1001)

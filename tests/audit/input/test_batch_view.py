@@ -70,3 +70,13 @@ def test_only_asked_for_events_and_columns_come(history, view) -> None:
     assert frame.columns == ["seq", "count"]
     assert [tuple(row) for row in frame.collect()] == [(2, 4)]
     assert made.of("gc_run", "boot", columns=["seq"]).count() == 2
+
+
+def test_a_history_that_begins_late_without_messages_is_not_taken_for_full(history, view) -> None:
+    history.boot(detail="books")
+    history.row("gc_run", count=0)
+    del history.rows[0]  # its segment was deleted by the retention
+    made = view(history)
+    assert [span.recorded for span in made.new_spans] == ["sessions"]
+    history.row("msg_accepted", msg=1)
+    assert [span.recorded for span in view(history).new_spans] == ["full"]

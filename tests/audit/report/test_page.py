@@ -15,7 +15,14 @@ from tests.audit import browser, pictures
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 MAKERS = {
     make.__name__: make
-    for make in (pictures.empty, pictures.tiny, pictures.busy, pictures.violated, pictures.hostile)
+    for make in (
+        pictures.empty,
+        pictures.tiny,
+        pictures.busy,
+        pictures.violated,
+        pictures.uneven,
+        pictures.hostile,
+    )
 }
 
 

@@ -73,6 +73,25 @@ def test_an_acknowledgement_that_waits_when_its_client_is_shut_out_is_not_told()
     assert told(broker, "pub_acked") == []
 
 
+def test_the_books_balance_though_a_publisher_was_gone_before_its_acknowledgement() -> None:
+    broker = pair("books")
+    publisher = broker.connect("pub")
+    publisher.send(*publishes(1, 2))
+    broker.hold_commits()
+    publisher.send(*publishes(3, 3))
+    publisher.drop()
+    broker.commit()
+    broker.advance(s=90)
+    stages: dict[object, list[int]] = {}
+    for event in told(broker, "books"):
+        numbers = [event[name] for name in ("count", "total_bytes", "check1", "check2")]
+        stages[event["stage"]] = numbers  # type: ignore[assignment]
+    assert (stages["pub_acked"][0], stages["unanswered"][0]) == (2, 3)
+    pairs = zip(stages["pub_acked"], stages["unanswered"], strict=True)
+    assert stages["ack_owed"] == [acked + lost for acked, lost in pairs]
+    assert stages["persisted"] == stages["stored"]
+
+
 def test_a_run_is_told_like_its_messages() -> None:
     stories = []
     for together in (True, False):

@@ -132,6 +132,28 @@ def test_many_books_are_closed_over_several_batches() -> None:
     assert [len(rows(batch)) for batch in closing] == [BOOKS_CLOSED_MAX, 10]
 
 
+def test_at_the_end_the_books_of_the_present_minute_are_told_too() -> None:
+    made = recorder("books")
+    for number in range(BOOKS_CLOSED_MAX + 10):
+        made.count(made.book(f"t{number}", 1000), events.STAGE_ACCEPTED, 1, 1, 1, 1)
+    made.seal([], 1000)
+    last: Batch = []
+    made.end(last, 2000)
+    made.seal(last, 2000)
+    assert {event["ev"] for event in rows(last)} == {"books"}
+    assert len(rows(last)) == BOOKS_CLOSED_MAX + 10
+    assert sum(family == BOOKS and value is None for family, _, value in last) == len(rows(last))
+
+
+def test_after_the_end_the_level_does_not_change() -> None:
+    made = recorder("full")
+    made.end([], 1000)
+    made.change(events.BOOKS_LEVEL, 1, 1050, 1000, 5)
+    batch: Batch = []
+    made.seal(batch, 1000)
+    assert rows(batch) == []
+
+
 def test_a_gap_is_told_where_it_begins_and_how_much_it_hid_where_it_ends() -> None:
     made = recorder("full")
     account = made.book("", 1000)

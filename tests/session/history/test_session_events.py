@@ -368,6 +368,22 @@ def test_the_last_event_of_a_broker_that_ends_in_good_order_says_so() -> None:
     assert told(broker)[-1]["ev"] == "shutdown"
 
 
+def test_nothing_follows_the_shutdown_though_something_comes_due() -> None:
+    broker = Broker()
+    broker.durable("soon", "t", expiry=1, will=will("w", delay=1)).drop()
+    broker.publish("t", b"1")
+    broker.engine.drain(broker.now)
+    broker.settle()
+    broker.engine.finish(broker.now)
+    broker.advance(s=10)
+    last = [event["ev"] for event in told(broker)][-2:]
+    assert last == ["books", "shutdown"]
+    assert not told(broker, "gc_run", "will_fired", "session_expired")
+    broker.restart()
+    broker.advance(s=1)
+    assert told(broker, "will_fired", "session_expired")
+
+
 def test_nothing_is_told_where_the_history_is_off() -> None:
     broker = Broker(history_detail="off")
     broker.durable("c", "t", will=will("w", retain=True)).drop()

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from session.history.stage_counts import FIELDS, Book, check1_of, check2_of, decode_book
+from session.history.stage_counts import (
+    FIELDS,
+    STAGE_COUNT,
+    Book,
+    check1_of,
+    check2_of,
+    decode_book,
+)
 from storage.errors import CorruptRecord
 from storage.history.events import CHECK_BITS, CHECK_ROOT_BITS
 
@@ -52,12 +59,29 @@ def test_a_book_comes_back_from_its_row() -> None:
     assert again.values[3 * FIELDS : 4 * FIELDS] == [6, 601, 6, 10]
 
 
-def test_a_book_is_on_disk_what_it_always_was() -> None:
+def golden(version: int) -> str:
+    """Return key and value of a book with every stage of a version, as they are on disk."""
+    return (Path(__file__).with_name("golden") / f"book-v{version}.hex").read_text()
+
+
+def full_book(stages: int) -> Book:
+    """Return a book that has counted at so many stages."""
     book = Book("tenant", 1_700_000_040_000)
-    for stage in range(len(book.values) // FIELDS):
+    for stage in range(stages):
         book.add(stage, stage + 1, 1000 * stage, MODULUS - 1 - stage, stage)
-    golden = Path(__file__).with_name("golden") / "book-v1.hex"
-    assert f"{book.key().hex()}\n{book.encode().hex()}\n" == golden.read_text()
+    return book
+
+
+def test_a_book_is_on_disk_what_it_always_was() -> None:
+    book = full_book(STAGE_COUNT)
+    assert f"{book.key().hex()}\n{book.encode().hex()}\n" == golden(2)
+
+
+def test_a_book_of_version_1_is_read_and_has_counted_nothing_at_newer_stages() -> None:
+    key, value = map(bytes.fromhex, golden(1).split())
+    book = decode_book(key, value)
+    assert (book.tenant, book.bin_ms) == ("tenant", 1_700_000_040_000)
+    assert book.values == full_book(11).values
 
 
 def test_a_damaged_book_is_never_believed() -> None:
