@@ -27,6 +27,7 @@ from session.lifetime.authentication import Authentication
 from session.lifetime.context import ClientContext
 from session.lifetime.disconnect import DisconnectHandler
 from session.live.connection import Connection
+from session.live.tick import AUTH_WORK
 from session.packets.acknowledge import AcknowledgeHandler
 from session.packets.publish import PublishHandler
 from session.packets.subscribe import SubscribeHandler
@@ -47,6 +48,7 @@ class Dispatcher:
         self.publishes: Final = publishes
         self.acknowledgements: Final = acknowledgements
         self.subscriptions: Final = subscriptions
+        self._tick: Final = context.tick
         self._gate: Final = context.gate
         self._counters: Final = context.counters
         self._authentication: Final = authentication
@@ -77,6 +79,7 @@ class Dispatcher:
             if mistake:
                 raise ProtocolError("session expiry interval raised from 0", mistake)
         elif isinstance(packet, Auth):
+            self._tick.work += AUTH_WORK
             self._authentication.receive(connection, packet)
         else:
             raise ProtocolError("second CONNECT")  # [MQTT-3.1.0-2]
