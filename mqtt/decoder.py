@@ -162,6 +162,11 @@ class Decoder:
         """Return the bytes kept in memory: an incomplete packet, and what is not decoded yet."""
         return len(self._pending) + len(self._rest) - self._rest_at
 
+    @property
+    def cut_size(self) -> int:
+        """Return the bytes that are not decoded because of a limit."""
+        return self.pending_size if self.is_cut else 0
+
     def receive(self, data: bytes) -> list[Packet]:
         """Decode the next bytes of the stream; return the packets they complete, in order.
 

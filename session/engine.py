@@ -215,6 +215,8 @@ class Engine:
         if waiting and connection in waiting:
             # The transport had read it before the pause.
             turns.add(connection, decoder.receive_runs(data, turns.slice_bytes()))
+            if not decoder.is_cut:
+                self._tick.work += len(data) >> UNIT_SHIFT
             return
         self._handle(connection, decoder.receive_runs(data, turns.slice_bytes()), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
@@ -228,7 +230,9 @@ class Engine:
         tick = self._tick
         received = self.counters.packets_received
         published = received[PUBLISH]
-        tick.work += size >> UNIT_SHIFT
+        # Bytes count when they are decoded.
+        undecoded = decoder.cut_size
+        tick.work += (size - undecoded) >> UNIT_SHIFT if size else 0
         if connection.state == AWAITING_CONNECT and packets and size and turns.is_full():
             turns.postpone(connection, packets)
             return
@@ -251,6 +255,10 @@ class Engine:
                 ):
                     break  # else a CONNECT was answered at once
                 packets = decoder.go_on_runs(turns.slice_bytes())
+                left = decoder.cut_size
+                if undecoded > left:
+                    tick.work += (undecoded - left) >> UNIT_SHIFT
+                undecoded = left
         except MqttError as error:
             self._fail(connection, error)
             return

@@ -8,6 +8,7 @@ reply waits for the commit is decided here, as in the table of docs/design.md. R
 from typing import Final
 
 from mqtt import reasons
+from mqtt.decoder import BLOCK_KEPT_SIZE_MAX
 from mqtt.encoder import encode, puback, pubacks, pubcomp, pubrec
 from mqtt.errors import ProtocolError
 from mqtt.message import NEVER, Message
@@ -26,6 +27,7 @@ from session.state.session import Session
 # A run of messages is divided if its work exceeds this, that of a run that few want, and the room
 # that its turn has left.
 RUN_WORK: Final = 256
+PROPERTIES_SHIFT: Final = 4  # bytes of user properties, of five or more each: 16 are a unit of work
 
 
 class PublishHandler:
@@ -62,6 +64,8 @@ class PublishHandler:
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
+        if len(packet.properties) > BLOCK_KEPT_SIZE_MAX:
+            self._tick.work += len(packet.properties) >> PROPERTIES_SHIFT  # it was decoded anew
         publication = None  # its record in the history
         if self._publish_events.is_on:
             publication = self._publish_events.received(

@@ -23,7 +23,7 @@ from mqtt.packets import (
 )
 from session.delivery import retained_replay
 from session.engine import ACKS_SHIFT
-from session.live.tick import FILTER_WORK
+from session.live.tick import FILTER_WORK, UNIT_SHIFT
 from session.packets.publish import RUN_WORK
 from session.packets.subscribe import FILTERS_SLICE
 from session.scheduling.work_budget import CEILING, SLICE_BYTES, SPARED_MAX
@@ -37,6 +37,7 @@ ROWS = len(FILTERS)
 BUDGET = 1000
 # By what a tick may exceed its budget: one message, or a run of cheap ones.
 MORE = max(ROWS + 1, RUN_WORK)
+SLICE = SLICE_BYTES >> UNIT_SHIFT  # work of the bytes that are decoded at once
 
 
 def receive(client: Client, *packets: Packet) -> None:
@@ -209,9 +210,9 @@ def test_small_packets_are_counted_and_not_only_their_bytes(
     receive(bystander, Pingreq())
     broker.engine.end_tick(broker.now)
     bystander.expect(Pingresp())
-    assert work(broker) <= BUDGET + weight + 1
+    assert work(broker) <= BUDGET + SLICE + weight + 1
     ticks = work_of_each_tick(broker)
-    assert max(ticks) <= BUDGET + weight + 1
+    assert max(ticks) <= BUDGET + SLICE + weight + 1
     assert all(not flooder.is_closed for flooder in flooders)
 
 
@@ -377,4 +378,35 @@ def test_steps_of_an_authentication_count() -> None:
     broker.engine.end_tick(broker.now)
     receive(client, Auth(0x19, authentication_method="x"))
     assert work(broker) >= 16
+    broker.settle()
+
+
+def test_bytes_count_when_they_are_decoded() -> None:
+    """A read of 250 KB waits as bytes; its packets with many user properties are work later."""
+    broker = Broker(tick_work_max=BUDGET)
+    client = broker.connect("c")
+    broker.engine.end_tick(broker.now)
+    packet = encode(Publish("t", b"", properties=b"\x26\0\0\0\0" * 1000), 5)
+    weight = 1 + (5000 >> 4) + (len(packet) >> 7)
+    receive_bytes(client, packet * 50)
+    assert work(broker) <= BUDGET + SLICE + weight * (1 + SPARED_MAX)
+    ticks = work_of_each_tick(broker)
+    assert max(ticks) <= BUDGET + SLICE + 2 * weight
+    assert sum(ticks) > 40 * weight
+
+
+@pytest.mark.parametrize("kind", [Puback, Pubrel, Subscribe, Unsubscribe])
+def test_user_properties_count_in_every_packet(kind: type) -> None:
+    broker = Broker(tick_work_max=100_000)
+    client = broker.connect("c")
+    pairs = (("", ""),) * 1000
+    packet: Packet = {
+        Puback: Puback(1, 0x10, user_properties=pairs),
+        Pubrel: Pubrel(1, user_properties=pairs),
+        Subscribe: Subscribe(1, [Subscription("a", 0)], user_properties=pairs),
+        Unsubscribe: Unsubscribe(1, ["a"], pairs),
+    }[kind]
+    broker.engine.end_tick(broker.now)
+    receive(client, packet)
+    assert work(broker) >= 1000 >> 2
     broker.settle()
