@@ -58,9 +58,8 @@ class PublishHandler:
         session = connection.session
         assert session is not None
         qos = packet.qos
-        counters = self._counters
-        counters.messages_received[qos] += 1
-        counters.payload_bytes_received += len(packet.payload)
+        self._counters.messages_received[qos] += 1
+        self._counters.payload_bytes_received += len(packet.payload)
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
