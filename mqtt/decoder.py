@@ -106,9 +106,12 @@ class Decoder:
         "_from_client",
         "_needed",
         "_pending",
+        "_rest",
+        "_rest_at",
         "connect_size_max",
         "error",
         "holds_after_connect",
+        "is_cut",
         "is_held",
         "maximum_packet_size",
         "peer_packet_size_max",
@@ -144,14 +147,25 @@ class Decoder:
         # first, and bytes are cheaper to keep than packets.
         self.holds_after_connect: Final = holds_after_connect
         self.is_held: bool = False
+        # Is there more to decode, because the last call reached the limit of bytes it was given?
+        # A packet takes up to a hundred times the memory of its bytes: what is handled later stays
+        # as bytes.
+        self.is_cut: bool = False
+        self._rest: bytes = b""  # while it is cut: the last bytes, not decoded from `_rest_at` on
+        self._rest_at: int = 0
         self.error: MqttError | None = None  # once set, nothing more is decoded
         self._pending: bytearray = bytearray()  # the packet not yet complete, from its first byte
         self._needed: int = 0  # size of `_pending` from which decoding can go on
 
     @property
     def pending_size(self) -> int:
-        """Return the bytes of an incomplete packet kept in memory."""
-        return len(self._pending)
+        """Return the bytes kept in memory: an incomplete packet, and what is not decoded yet."""
+        return len(self._pending) + len(self._rest) - self._rest_at
+
+    @property
+    def cut_size(self) -> int:
+        """Return the bytes that are not decoded because of a limit."""
+        return self.pending_size if self.is_cut else 0
 
     def receive(self, data: bytes) -> list[Packet]:
         """Decode the next bytes of the stream; return the packets they complete, in order.
@@ -160,17 +174,21 @@ class Decoder:
         linear in the bytes, however they are split: an incomplete packet is decoded only when as
         many bytes are there as its header requires.
         """
-        return cast(list[Packet], self._receive(data, gathers=False))
+        return cast(list[Packet], self._receive(data, PACKET_SIZE_MAX, gathers=False))
 
-    def receive_runs(self, data: bytes) -> list[Received]:
-        """Decode as `receive`, but join similar consecutive packets into runs."""
-        return self._receive(data, gathers=True)
+    def receive_runs(self, data: bytes, limit: int = PACKET_SIZE_MAX) -> list[Received]:
+        """Decode as `receive`, but join similar consecutive packets into runs.
 
-    def _receive(self, data: bytes, *, gathers: bool) -> list[Received]:
+        No packet that starts after the first `limit` bytes is decoded: if there are some, `is_cut`
+        is set until `go_on_runs` has returned the last of them.
+        """
+        return self._receive(data, limit, gathers=True)
+
+    def _receive(self, data: bytes, limit: int, *, gathers: bool) -> list[Received]:
         found: list[Received] = []
         if self.error is not None:
             return found
-        if self.is_held:
+        if self.is_held or self.is_cut:
             self._pending += data
             return found
         if self._pending:
@@ -179,16 +197,25 @@ class Decoder:
                 return found
             data = bytes(self._pending)
             self._pending = bytearray()
+        self._decode_all(data, 0, limit, found, gathers)
+        return found
+
+    def _decode_all(
+        self, data: bytes, start: int, limit: int, found: list[Received], gathers: bool
+    ) -> None:
+        """Decode what is complete in `data` from `start` on, and keep the rest of it."""
         try:
-            position = self._decode(data, found, gathers)
+            position = self._decode(data, start, start + limit, found, gathers)
         except MqttError as error:
             # The traceback's frames would keep `data` alive, also those of the cause.
             error.__cause__ = error.__context__ = None
             self.error = error.with_traceback(None)
-            return found
-        if position < len(data):
+            return
+        if self.is_cut:
+            self._rest = data
+            self._rest_at = position
+        elif position < len(data):
             self._pending += data[position:]
-        return found
 
     def go_on(self) -> list[Packet]:
         """Decode what was held back after CONNECT, and hold nothing back from now on."""
@@ -196,17 +223,34 @@ class Decoder:
         self._needed = 0
         return self.receive(b"")
 
-    def go_on_runs(self) -> list[Received]:
-        """Decode as `go_on`, but join similar consecutive packets into runs."""
+    def go_on_runs(self, limit: int = PACKET_SIZE_MAX) -> list[Received]:
+        """Decode what was held back after CONNECT or after a limit, as `receive_runs`."""
         self.is_held = False
-        self._needed = 0
-        return self._receive(b"", gathers=True)
+        if not self.is_cut:
+            self._needed = 0
+            return self._receive(b"", limit, gathers=True)
+        found: list[Received] = []
+        data, start = self._rest, self._rest_at
+        later, self._pending = self._pending, bytearray()  # what came while this one waited
+        self.is_cut = False
+        self._rest, self._rest_at = b"", 0
+        self._decode_all(data, start, limit, found, True)
+        if later and self.error is None:
+            self._pending += later
+            if not self.is_cut and not self.is_held:
+                self.is_cut = True
+                self._rest = bytes(self._pending)
+                self._pending = bytearray()
+        return found
 
-    def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
-        """Append all complete packets in `data` to `found`; return where the incomplete one starts.
+    def _decode(
+        self, data: bytes, position: int, limit: int, found: list[Received], gathers: bool
+    ) -> int:
+        """Append the complete packets in `data` from `position` on to `found`.
 
-        Sets `_needed` for that one. A single long function on purpose: a call per packet or field
-        would cost as much as the decoding itself.
+        Returns where the incomplete packet starts, for which it sets `_needed`, or the first one
+        that is not before `limit`: then it sets `is_cut`. A single long function on purpose: a call
+        per packet or field would cost as much as the decoding itself.
         """
         append = found.append
         topics = _topics
@@ -214,9 +258,11 @@ class Decoder:
         # CONNECT is the only packet before `version` is known, see `connect_size_max`.
         size_max = self._size_max()
         five = self.version == 5
-        position = 0
         end = len(data)
         while True:
+            if position >= limit and position < end:
+                self.is_cut = True
+                return position
             start = position + 2
             if start > end:
                 return self._wait_for_header(data, position, end)

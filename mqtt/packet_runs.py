@@ -32,6 +32,28 @@ class PublishRun:
         packet_ids.append(packet_id)
         self.payloads.append(payload)
 
+    def first(self, count: int) -> "PublishRun":
+        """Return a run of the first `count` packets; this one keeps them."""
+        packet_ids = self.packet_ids
+        run = PublishRun(
+            Publish(
+                self.topic,
+                self.payloads[0],
+                self.qos,
+                retain=False,
+                dup=False,
+                packet_id=packet_ids[0],
+            )
+        )
+        for index in range(1, count):
+            run.add(packet_ids[index], self.payloads[index])
+        return run
+
+    def remove_first(self, count: int) -> None:
+        """Remove the first `count` packets, which must not be all."""
+        del self.payloads[:count]
+        del self.packet_ids[:count]
+
     def packets(self) -> list[Publish]:
         """Return the packets one by one."""
         topic, qos = self.topic, self.qos

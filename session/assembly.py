@@ -56,7 +56,7 @@ class Assembly:
         self.silence: Final = KeepAlive(settings, self.connections)
         self.health: Final = StoreHealth()
         history = self.history = History(tick, log, settings, live)
-        self.routes: Final = Router()
+        self.routes: Final = Router(tick)
         self.retained: Final = Retained(tick, store, due, database.totals, settings, history)
         self.quota: Final = Quota(store, log, settings)
         self.delivery: Final = Delivery(

@@ -16,8 +16,13 @@ from mqtt.decoder import Decoder
 from mqtt.errors import MqttError, ProtocolError, UnsupportedProtocolVersion
 from mqtt.packet_runs import PubackRun, PublishRun, Received
 from mqtt.packets import (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
     PUBACK,
     PUBLISH,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
     Auth,
     Connect,
     Disconnect,
@@ -45,7 +50,7 @@ from session.live.connection_states import (
     move,
 )
 from session.live.core import Core
-from session.live.tick import CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
+from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
 from session.recovery import Recovery, open_database, recover
@@ -57,6 +62,9 @@ from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 # Bytes that one connection may send after its CONNECT before it is accepted: one read of a socket.
 EARLY_BYTES_MAX: Final = 256 << 10
+ACKS_SHIFT: Final = 2  # four PUBACKs of a run are a unit of work
+# Packets that may be much work, whatever their size: the others need no budget at all.
+MAY_BE_DEAR: Final = frozenset((CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH))
 SLOW_PACKET_BYTES: Final = 1024  # bytes of an incomplete packet that count as a sign of life
 
 _DISCONNECTS: Final = {
@@ -210,12 +218,15 @@ class Engine:
         if connection.state >= CLOSING:
             return
         decoder = connection.decoder
-        waiting = self._turns.waiting
+        turns = self._turns
+        waiting = turns.waiting
         if waiting and connection in waiting:
             # The transport had read it before the pause.
-            self._turns.add(connection, decoder.receive_runs(data))
+            turns.add(connection, decoder.receive_runs(data, turns.slice_bytes()))
+            if not decoder.is_cut:
+                self._tick.work += len(data) >> UNIT_SHIFT
             return
-        self._handle(connection, decoder.receive_runs(data), len(data), now)
+        self._handle(connection, decoder.receive_runs(data, turns.slice_bytes()), len(data), now)
         if decoder.is_held and decoder.pending_size > EARLY_BYTES_MAX:
             mistake = ProtocolError("too much before CONNACK", reasons.QUOTA_EXCEEDED)
             self._fail(connection, mistake)
@@ -223,55 +234,39 @@ class Engine:
     def _handle(self, connection: Connection, packets: list[Received], size: int, now: int) -> None:
         """Handle the packets that the last `size` bytes have completed."""
         decoder = connection.decoder
-        publishes = self._dispatcher.publishes
-        acknowledgements = self._dispatcher.acknowledgements
+        turns = self._turns
         tick = self._tick
-        work_max = self._turns.work_max
-        spared = self._turns.spared
         received = self.counters.packets_received
         published = received[PUBLISH]
-        tick.work += size >> UNIT_SHIFT
-        if connection.state == AWAITING_CONNECT and packets and size and self._turns.is_full():
-            self._turns.postpone(connection, packets)
+        # Bytes count when they are decoded.
+        undecoded = decoder.cut_size
+        tick.work += (size - undecoded) >> UNIT_SHIFT if size else 0
+        if connection.state == AWAITING_CONNECT and packets and size and turns.is_full():
+            turns.postpone(connection, packets)
             return
         # A packet is a sign of life [MQTT-3.1.2-22], and so are bytes of a large one on a slow
         # link; single bytes of a packet that never ends are not.
         if packets or decoder.pending_size > SLOW_PACKET_BYTES:
             connection.last_received_ms = now
         try:
-            while packets:
-                handled = 0
-                for packet in packets:
-                    # The two most frequent packets go directly to their handlers.
-                    if connection.state != ACTIVE:
-                        self._begin(connection, packet)
-                    elif type(packet) is Publish:
-                        received[PUBLISH] += 1
-                        publishes.publish(connection, packet)
-                    elif type(packet) is PublishRun:
-                        if publishes.publish_run(connection, packet):
-                            received[PUBLISH] += len(packet.payloads)
-                        else:
-                            self._publish_each(connection, packet)
-                    elif type(packet) is PubackRun:
-                        received[PUBACK] += len(packet.packet_ids)
-                        acknowledgements.puback_run(connection, packet)
-                    elif not self._dispatcher.dispatch(connection, packet):
-                        self._turns.postpone(connection, packets[handled:])  # it is not finished
+            while packets or decoder.is_cut:
+                if not self._handle_slice(connection, packets, turns.spared if size else 1):
+                    break
+                if connection.state >= CLOSING:
+                    return
+                if decoder.is_cut:
+                    if tick.work > tick.work_max:
+                        turns.postpone(connection, [])
                         break
-                    if connection.state >= CLOSING:
-                        return
-                    handled += 1
-                    if tick.work > work_max and spared <= handled < len(packets):
-                        if connection.state != ACTIVE:
-                            continue
-                        self._turns.postpone(connection, packets[handled:])
-                        break
-                if not decoder.is_held or not (
+                elif not decoder.is_held or not (
                     connection.state == ACTIVE or connection.handshake is not None
                 ):
-                    break
-                packets = decoder.go_on_runs()  # after a CONNECT that was answered at once
+                    break  # else a CONNECT was answered at once
+                packets = decoder.go_on_runs(turns.slice_bytes())
+                left = decoder.cut_size
+                if undecoded > left:
+                    tick.work += (undecoded - left) >> UNIT_SHIFT
+                undecoded = left
         except MqttError as error:
             self._fail(connection, error)
             return
@@ -289,15 +284,57 @@ class Engine:
                     reason = reasons.MESSAGE_RATE_TOO_HIGH
                     self._fail(connection, ProtocolError("too fast", reason))
 
+    def _handle_slice(self, connection: Connection, packets: list[Received], spared: int) -> bool:
+        """Handle packets; False if the rest of them is postponed to the next tick.
+
+        The first `spared` of them are handled even if the budget of this tick is used up.
+        """
+        publishes = self._dispatcher.publishes
+        acknowledgements = self._dispatcher.acknowledgements
+        received = self.counters.packets_received
+        tick = self._tick
+        ceiling = self._turns.ceiling
+        handled = 0
+        while handled < len(packets):
+            packet = packets[handled]
+            if tick.work > tick.work_max and connection.state == ACTIVE:
+                if handled >= spared or (tick.work > ceiling and packet.kind in MAY_BE_DEAR):
+                    self._turns.postpone(connection, packets[handled:])
+                    return False
+            # The two most frequent packets go directly to their handlers.
+            if connection.state != ACTIVE:
+                self._begin(connection, packet)
+            elif type(packet) is Publish:
+                tick.work += 1
+                received[PUBLISH] += 1
+                publishes.publish(connection, packet)
+            elif type(packet) is PublishRun:
+                count = len(packet.payloads)
+                done = publishes.publish_run(connection, packet)
+                received[PUBLISH] += done
+                if not done:
+                    packets[handled : handled + 1] = packet.packets()
+                    continue
+                if done < count:
+                    spared -= 1
+                    continue
+            elif type(packet) is PubackRun:
+                count = len(packet.packet_ids)
+                tick.work += 1 + (count >> ACKS_SHIFT)
+                received[PUBACK] += count
+                acknowledgements.puback_run(connection, packet)
+            else:
+                tick.work += 1
+                if not self._dispatcher.dispatch(connection, packet):
+                    self._turns.postpone(connection, packets[handled:])  # it is not finished
+                    return False
+            if connection.state >= CLOSING:
+                return True
+            handled += 1
+        return True
+
     def _handle_later(self, connection: Connection, packets: list[Received]) -> None:
         self._handle(connection, packets, 0, self._tick.now)
-
-    def _publish_each(self, connection: Connection, run: PublishRun) -> None:
-        for packet in run.packets():
-            self.counters.packets_received[PUBLISH] += 1
-            self._dispatcher.publishes.publish(connection, packet)
-            if connection.state >= CLOSING:
-                return
 
     def _begin(self, connection: Connection, packet: Received) -> None:
         """Handle a packet of a connection that is not accepted yet."""
@@ -316,6 +353,7 @@ class Engine:
         """Handle a packet before the CONNACK of an enhanced authentication."""
         self.counters.packets_received[packet.kind] += 1
         if isinstance(packet, Auth):
+            self._tick.work += AUTH_WORK
             self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
             move(connection, DISCONNECT_RECEIVED)
@@ -356,15 +394,10 @@ class Engine:
         self._tick.now = now
         if connection.state == CLOSED:
             return
-        if self._turns.is_full():
+        if self._turns.is_full() or self._has_turn(connection):
             self._lost[connection] = None  # many may be lost at once
             return
         self._tick.work += LOSS_WORK
-        # Handle postponed packets first: a DISCONNECT may be among them.
-        while packets := self._turns.take(connection):
-            if connection.state >= CLOSING:
-                break
-            self._handle(connection, packets, 0, now)
         self._dispatcher.subscriptions.forget(connection)
         self._disconnects.lost(connection)
         self._connections.pop(connection, None)
@@ -372,13 +405,21 @@ class Engine:
         self._pauses.forget(connection)
         self._admission.leave(connection)
 
-    def _part(self) -> None:
-        """Handle lost transports within the budget of this tick."""
+    def _has_turn(self, connection: Connection) -> bool:
+        """Are there postponed packets to handle first? A DISCONNECT may be among them."""
+        return connection.state < CLOSING and connection in self._turns.waiting
+
+    def _part(self) -> bool:
+        """Handle lost transports within the budget of this tick; False if it could handle none."""
         lost = self._lost
-        while lost and not self._turns.is_full():
-            connection = next(iter(lost))
-            del lost[connection]
-            self.transport_lost(connection, self._tick.now)
+        before = len(lost)
+        for connection in list(lost):
+            if self._turns.is_full():
+                break
+            if not self._has_turn(connection):
+                del lost[connection]
+                self.transport_lost(connection, self._tick.now)
+        return len(lost) < before
 
     def pause_writing(self, connection: Connection) -> None:
         """Stop sending messages to a client whose transport buffer is full."""
@@ -415,8 +456,7 @@ class Engine:
                 more = reading or sharing
         self._gate.flush()
         tick.work = 0
-        if self._lost:
-            self._part()
+        if self._lost and self._part():
             more = True
         if self._turns.waiting and not (health.retry_ms is not None and writer.is_overfull()):
             self._turns.go_on(self._handle_later, self._pauses.resume_after_turn)
@@ -472,8 +512,12 @@ class Engine:
     def handle_timeout(self, now: int) -> None:
         """Do a bounded slice of what is due; call `end_tick` after it."""
         self._tick.now = now
+        work_max = self._tick.work + self._turns.work_max
         for connection in self._silence.come(now):
-            self._look_after(connection, now)
+            if self._tick.work > work_max:
+                self._silence.watch_until(connection, now)  # wills may match very much
+            else:
+                self._look_after(connection, now)
         self._admission.run(now)
         if now >= self._heartbeat_ms + self.settings.heartbeat_ms:
             self._heartbeat_ms = now

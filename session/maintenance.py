@@ -65,7 +65,11 @@ class Maintenance:
         departures = self._departures
         if not departures:
             return False
+        tick = self._assembly.core.tick
+        work_max = tick.work + self._assembly.core.settings.tick_work_max
         for _ in range(min(len(departures), DEPARTURES_MAX)):
+            if tick.work > work_max:
+                break  # their wills may match very much
             connection, reason_code, word = departures.popleft()
             if connection.state < CLOSING:
                 self._assembly.core.counters.disconnects[word] += 1

@@ -27,9 +27,11 @@ SCAN_MAX: Final = 2048
 # Messages of its backlog that one session may read in one tick: as many as may be in flight to it.
 PAGE_MAX: Final = 256
 # Work of all readers in one tick, in messages: about 15 ms; the last page may exceed it. Each
-# reader costs READER_WORK whatever it reads. One that finds no message costs as much as a page.
+# reader costs READER_WORK whatever it reads. One that finds no message costs as much as a page, and
+# a page is made smaller by what its messages match.
 READ_WORK_MAX: Final = 2048
 READER_WORK: Final = 8
+STREAM_WORK: Final = 4  # a stream of a session that begins to read: a search in the store
 
 
 class Backlog:
@@ -90,10 +92,13 @@ class Backlog:
             if self._gate.is_full(connection):
                 continue  # reads again when replies are released
             if session.replays:
+                before = tick.work
                 self._replay.send_next(connection, session)
-            work += quota - session.send_quota
+                work += tick.work - before
             if connection.is_lagging and connection.has_room():
+                before = tick.work
                 work += self._catch_up(connection, session)
+                work += tick.work - before
             if connection.has_room() and (connection.is_lagging or session.replays):
                 readers[connection] = None
         return bool(readers)
@@ -130,20 +135,29 @@ class Backlog:
                 session.position = self._log.end
                 self._tick.mark_late(session)
             return 0
+        tick = self._tick
+        tick.mark(session)
+        work_max = tick.work + READ_WORK_MAX
         at = 0
         while at < len(messages):
             at = self._pages.send(connection, session, messages, at)
             if at < len(messages):
                 self._deliver_stored(connection, session, messages[at])
                 at += 1
+                if tick.work > work_max and at < len(messages):
+                    # They match so much that the rest of the page waits: it is read again.
+                    session.position = max(session.position, messages[at - 1].offset)
+                    connection.cursor = None
+                    return at
         session.position = max(session.position, cursor.position)
-        self._tick.mark(session)
         return len(messages) or PAGE_MAX
 
     def _cursor(self, connection: Connection, session: Session) -> Cursor:
         cursor = connection.cursor
         if cursor is None:
-            cursor = self._log.cursor(self.streams(session), session.position)
+            streams = self.streams(session)
+            self._tick.work += STREAM_WORK * len(streams)
+            cursor = self._log.cursor(streams, session.position)
             connection.cursor = cursor
         return cursor
 

@@ -16,6 +16,7 @@ from session.delivery.publish_bytes import EncodedPublish, EncodedRun
 from session.delivery.sender import Sender, bind_packet_id
 from session.delivery.window import SendWindow
 from session.live.connection import ACTIVE, Connection, Pending
+from session.live.tick import STEPS_SHIFT
 from session.routing.router import Target
 from session.state.in_flight import FROM_LOG, UNSTORED_REFERENCE
 from session.state.session import Session
@@ -42,7 +43,6 @@ class LiveDelivery:
 
         If it has an offset, its log rows and its packet ids are in the same batch.
         """
-        self._tick.work += len(targets)
         variants: dict[object, EncodedPublish] = {}
         for target in targets:
             self._hand_over(target, message, variants)
@@ -60,7 +60,6 @@ class LiveDelivery:
         `message` has all but the payloads. The first one has the offset `first` and the others
         follow; 0 = they are not stored. `number` is the number of the first one in the history.
         """
-        self._tick.work += len(targets) * len(payloads)
         variants: dict[object, EncodedRun] = {}
         messages: list[Message] = []
         each: list[dict[object, EncodedPublish]] = []
@@ -234,7 +233,9 @@ class LiveDelivery:
 
     def _is_in_stream(self, session: Session, message: Message) -> bool:
         """Is this stored message in one of the session's own streams?"""
-        for entry in self._routes.match(message.topic).entries:
+        entries = self._routes.match(message.topic).entries
+        self._tick.work += len(entries) >> STEPS_SHIFT
+        for entry in entries:
             subscription = session.subscriptions.get(entry.topic_filter)
             if subscription is not None and subscription.holds:
                 return True

@@ -11,6 +11,7 @@ from mqtt.message import Message
 from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import EncodedPublish, EncodedRun, encode_delivery, encode_run
 from session.live.connection import Connection
+from session.live.tick import STEPS_SHIFT
 from session.state.session import Session
 
 # A unit of work (`session.scheduling.work_budget`) is 32 subscription identifiers to write: 128
@@ -162,8 +163,10 @@ class Outgoing:
         """
         qos = -1
         keep_retain = False
-        identifiers: tuple[int, ...] = ()
-        for entry in self._routes.match(message.topic).entries:
+        identifiers: list[int] = []
+        entries = self._routes.match(message.topic).entries
+        self._tick.work += len(entries) >> STEPS_SHIFT
+        for entry in entries:
             subscription = session.subscriptions.get(entry.topic_filter)
             if subscription is None:
                 continue
@@ -175,7 +178,7 @@ class Outgoing:
                 qos = subscription.qos
             keep_retain |= session.keeps_retain(subscription)
             if subscription.identifier:
-                identifiers = (*identifiers, subscription.identifier)
+                identifiers.append(subscription.identifier)
         if qos < 0:
             return None
-        return min(qos, message.qos), message.retain and keep_retain, identifiers
+        return min(qos, message.qos), message.retain and keep_retain, tuple(identifiers)

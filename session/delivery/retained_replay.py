@@ -8,13 +8,13 @@ its record keep what is left to send (`Session.replays`). Read next: `session.ro
 from typing import Final
 
 from mqtt.message import Message
-from mqtt.topics import matches
 from session.delivery.context import DeliveryContext
 from session.delivery.mailbox import Mailbox
 from session.delivery.sender import Sender
 from session.live.connection import Connection
+from session.live.tick import STEPS_SHIFT, UNIT_SHIFT
 from session.routing.retained import EXAMINE_MAX, Retained
-from session.routing.router import Target
+from session.routing.router import Route
 from session.state.in_flight import FROM_MAILBOX
 from session.state.session import Session
 
@@ -22,7 +22,8 @@ from session.state.session import Session
 # may exceed. They bound how long the sockets wait.
 REPLAY_MAX: Final = 64
 REPLAY_BYTES_MAX: Final = 1 << 20
-# Replaced topics that one SUBSCRIBE remembers; of others the client may get a message twice.
+# Replaced topics that the SUBSCRIBEs of one session remember, together, but each at least one; of
+# others the client may get a message twice.
 OVERTAKEN_MAX: Final = 10_000
 
 
@@ -42,7 +43,7 @@ class RetainedReplay:
         """Send the next retained messages for the session's SUBSCRIBEs, several filters at once.
 
         Filters that match nothing must not take a tick each: a stored session's record lists all
-        filters that are left, and is written in every tick.
+        filters that are left, and is written in every tick. What it reads counts as work.
         """
         replays = session.replays
         rows = EXAMINE_MAX
@@ -57,8 +58,10 @@ class RetainedReplay:
             )
             rows -= examined + 1
             left -= len(found)
+            self._tick.work += (examined + 1) >> STEPS_SHIFT
             for message in found:
                 size += len(message.payload)
+                self._tick.work += 1 + (len(message.payload) >> UNIT_SHIFT)
                 if message.topic not in replay.overtaken:
                     self.send(connection, session, message, replay.qos, replay.identifier)
             if not replay.start:
@@ -95,18 +98,25 @@ class RetainedReplay:
         if packet_id and session.is_stored:
             self._mailbox.keep(session, reference, identifier, message)
 
-    def replaced(self, message: Message, targets: list[Target]) -> None:
+    def replaced(self, message: Message, route: Route) -> None:
         """Note that a retained message was replaced, so that nobody gets the new one twice.
 
         A session that gets it live would otherwise find it again if its SUBSCRIBE still has
-        retained messages to read, at QoS 2 too.
+        retained messages to read, at QoS 2 too. `route` is that of the topic.
         """
         topic = message.topic
-        for target in targets:
+        entries = route.entries
+        for target in route.targets:
             session = target.connection.session
             assert session is not None
+            replays = session.replays
+            if not replays:
+                continue
             if target.no_local and session.client_id == message.publisher:
                 continue  # it gets the new one as a retained message only
-            for replay in session.replays.values():
-                if len(replay.overtaken) < OVERTAKEN_MAX and matches(replay.topic_filter, topic):
+            self._tick.work += len(entries) >> STEPS_SHIFT
+            most = max(1, OVERTAKEN_MAX // len(replays))
+            for entry in entries:
+                replay = replays.get(entry.topic_filter)
+                if replay is not None and len(replay.overtaken) < most:
                     replay.overtaken.add(topic)

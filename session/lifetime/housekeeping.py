@@ -14,7 +14,8 @@ from session.lifetime.wills import Wills
 from session.routing.retained import Retained
 from storage.tables.timers import RETAINED, SESSION, WILL
 
-# Changes in the batch after which the rest of a slice waits: a session may have 10,000 rows.
+# Changes in the batch after which the rest of a slice waits: a session may have 10,000 rows. It
+# also waits when the work of a tick is done: a will may match very much.
 EXPIRY_CHANGES_MAX: Final = 1024
 NEVER_MS: Final = 1 << 62
 
@@ -79,9 +80,11 @@ class Housekeeping:
         """Handle a slice of the wills and expiries that are due."""
         entries = self._due.come(now, self._settings.expiry_slice)
         self._session_events.collected(len(entries))
-        batch = self._tick.batch
+        tick = self._tick
+        batch = tick.batch
+        work_max = tick.work + self._settings.tick_work_max
         for entry in entries:
-            if len(batch) > EXPIRY_CHANGES_MAX:
+            if len(batch) > EXPIRY_CHANGES_MAX or tick.work > work_max:
                 self._due.come_again(now)  # the rest follows right after this batch
                 return
             if self._due.is_removed(entry.key):

@@ -16,6 +16,7 @@ from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.live.subscribers import FilterEntry, Group
+from session.live.tick import ATTACH_WORK, FILTER_WORK
 from session.publish.storage_quota import Quota
 from session.routing.router import Router
 from session.state.records import decode_session, encode_session
@@ -368,6 +369,7 @@ class Sessions:
         session = connection.session
         assert session is not None
         self.live[session.client_id] = connection
+        self._tick.work += ATTACH_WORK * len(session.subscriptions)
         for subscription in session.subscriptions.values():
             if subscription.share_name is None:
                 entry = self._routes.ensure(subscription.stream_filter)
@@ -392,6 +394,7 @@ class Sessions:
             self._tick.parted.add(session.client_id)
         if self.live.get(session.client_id) is connection:
             del self.live[session.client_id]
+        self._tick.work += ATTACH_WORK * len(session.subscriptions)
         for subscription in session.subscriptions.values():
             if subscription.share_name is None:
                 entry = self._routes.find(subscription.stream_filter)
@@ -427,6 +430,7 @@ class Sessions:
         expired. Both are for the history.
         """
         self._session_events.ended(session, ending, is_found=is_found)
+        self._tick.work += FILTER_WORK * len(session.subscriptions) + len(session.incoming)
         for subscription in list(session.subscriptions.values()):
             self._remove_subscription(session, subscription, connection)
         session.subscriptions.clear()

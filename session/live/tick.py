@@ -12,15 +12,24 @@ from session.live.subscribers import Group
 from session.state.session import Session
 from storage.api import Batch
 
-# A unit of work is one delivery, or 128 bytes read (2 ** UNIT_SHIFT), an ordinary message. It takes
-# about 4 microseconds interpreted, 1 compiled.
+# A unit of work is one packet, one delivery, one index row, or 128 bytes read (2 ** UNIT_SHIFT), an
+# ordinary message. It takes about 4 microseconds interpreted, 1 compiled.
 UNIT_SHIFT: Final = 7
 # Other work in these units: a retained row read and written, a CONNECT with all its rows, the
-# clean-up of a lost connection, a filter of a SUBSCRIBE or UNSUBSCRIBE.
+# clean-up of a lost connection, a filter of a SUBSCRIBE or UNSUBSCRIBE, one of a session that comes
+# or goes, a shared subscription that gets a message, a step of an AUTH exchange.
 RETAIN_WORK: Final = 4
 CONNECT_WORK: Final = 32
 LOSS_WORK: Final = 16
 FILTER_WORK: Final = 4
+ATTACH_WORK: Final = 2
+GROUP_WORK: Final = 2
+AUTH_WORK: Final = 16
+# Short steps of a loop that count as one unit: a node of the filters looked at, a member or a group
+# asked for room, a filter compared.
+STEPS_SHIFT: Final = 3
+# Bytes of a large message that are copied for each of its receivers: 8 KiB are a unit.
+COPY_SHIFT: Final = 13
 
 
 class Tick:
@@ -30,6 +39,7 @@ class Tick:
         self._progress_delay_ms: Final = progress_delay_ms
         self.now: int = 0  # broker time, ms; set at every event
         self.work: int = 0  # done in this tick, see `session.scheduling.work_budget`
+        self.work_max: int = 0  # where the turn of the present client ends; set by the budget
         self.batch: Batch = []
         # Session records to write with this batch, and those with QoS 1 progress only, which may be
         # written up to `progress_delay_ms` later: a crash within it costs duplicates.

@@ -8,6 +8,7 @@ reply waits for the commit is decided here, as in the table of docs/design.md. R
 from typing import Final
 
 from mqtt import reasons
+from mqtt.decoder import BLOCK_KEPT_SIZE_MAX
 from mqtt.encoder import encode, puback, pubacks, pubcomp, pubrec
 from mqtt.errors import ProtocolError
 from mqtt.message import NEVER, Message
@@ -22,6 +23,11 @@ from session.publish.accept import Publishing
 from session.routing.retained import Retained
 from session.routing.router import Route, Router
 from session.state.session import Session
+
+# A run of messages is divided if its work exceeds this, that of a run that few want, and the room
+# that its turn has left.
+RUN_WORK: Final = 256
+PROPERTIES_SHIFT: Final = 4  # bytes of user properties, of five or more each: 16 are a unit of work
 
 
 class PublishHandler:
@@ -53,12 +59,13 @@ class PublishHandler:
         session = connection.session
         assert session is not None
         qos = packet.qos
-        counters = self._counters
-        counters.messages_received[qos] += 1
-        counters.payload_bytes_received += len(packet.payload)
+        self._counters.messages_received[qos] += 1
+        self._counters.payload_bytes_received += len(packet.payload)
         topic = packet.topic
         if packet.topic_alias or not topic:
             topic = self._resolve_alias(connection, packet)
+        if len(packet.properties) > BLOCK_KEPT_SIZE_MAX:
+            self._tick.work += len(packet.properties) >> PROPERTIES_SHIFT  # it was decoded anew
         publication = None  # its record in the history
         if self._publish_events.is_on:
             publication = self._publish_events.received(
@@ -119,10 +126,12 @@ class PublishHandler:
                 connection, session, packet, publication, reason_code, is_changed=is_changed
             )
 
-    def publish_run(self, connection: Connection, run: PublishRun) -> bool:
-        """Accept messages of one topic together; False if they must be accepted one by one.
+    def publish_run(self, connection: Connection, run: PublishRun) -> int:
+        """Accept messages of one topic together; return how many, 0 = they go one by one.
 
-        Nothing has changed then; `publish` finds what is wrong with them, if anything.
+        Nothing has changed then; `publish` finds what is wrong with them, if anything. Of messages
+        that match very much only as many are accepted as the turn has room for: the accepted ones
+        are removed from `run`, and the rest has to be handed in again.
         """
         session = connection.session
         assert session is not None
@@ -133,14 +142,21 @@ class PublishHandler:
         topic = run.topic
         if qos:
             if settings.maximum_qos == 0:
-                return False
+                return 0
             if connection.version >= 5 and (
                 connection.inbound_open + count > settings.receive_maximum
             ):
-                return False
+                return 0
         route = self._routes.match(topic)
         if self._refusal(session, topic, route):
-            return False
+            return 0
+        tick = self._tick
+        if count * (1 + route.weight) > RUN_WORK and route.weight:
+            room = max(RUN_WORK, tick.work_max - tick.work) // (1 + route.weight)
+            if room < count:
+                if room < 2:
+                    return 0
+                return self._publish_part(connection, run, room)
         message = Message(
             topic,
             b"",
@@ -159,7 +175,7 @@ class PublishHandler:
         size = sum([len(payload) for payload in payloads])
         accepted = self._publishing.accept_run(message, payloads, size, route, publication)
         if accepted is None:
-            return False
+            return 0
         counters = self._counters
         counters.messages_received[qos] += count
         counters.payload_bytes_received += size
@@ -170,7 +186,15 @@ class PublishHandler:
             waits = self._gate.acknowledge(connection, data, count, promises=accepted.is_changed)
             if publication is not None:
                 publication.acknowledged(qos, reasons.SUCCESS, waits=waits, now=self._tick.now)
-        return True
+        return count
+
+    def _publish_part(self, connection: Connection, run: PublishRun, count: int) -> int:
+        """Accept the first messages of a run, and remove them from it."""
+        part = run.first(count)
+        done = self.publish_run(connection, part)
+        if done:
+            run.remove_first(done)
+        return done
 
     def _resolve_alias(self, connection: Connection, packet: Publish) -> str:
         """Return the topic of a PUBLISH with an alias; keep the alias if it is new."""

@@ -13,7 +13,7 @@ from session.delivery.delivery import Delivery
 from session.history.history import History
 from session.history.publish_events import Publication
 from session.live.core import Core, Database
-from session.live.tick import RETAIN_WORK
+from session.live.tick import COPY_SHIFT, RETAIN_WORK
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
@@ -98,7 +98,9 @@ class Publishing:
         `route` is that of its topic, `publication` its record in the history, None if that is off.
         What it changes is durable with the commit of this tick's batch.
         """
-        self._tick.work += 1
+        self._tick.work += route.weight
+        if route.targets:
+            self._tick.work += len(route.targets) * (len(message.payload) >> COPY_SHIFT)
         to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         changed = kept = False
@@ -118,7 +120,7 @@ class Publishing:
                 # that is not durable yet.
                 changed = True
                 if route.targets:
-                    self._retained_replay.replaced(message, route.targets)
+                    self._retained_replay.replaced(message, route)
             if to_store and not (self._is_limited and self._drops_new(message, publication)):
                 self._log.append(self._tick.batch, message, route.filter_ids)
                 self._counters.messages_stored += 1
@@ -157,7 +159,7 @@ class Publishing:
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
         if route.groups or not (to_store or route.targets):
             return None
-        self._tick.work += len(payloads)
+        self._tick.work += len(payloads) * (1 + route.weight)
         first = 0
         if to_store:
             if self._health.refuses_new or (

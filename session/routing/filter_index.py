@@ -24,12 +24,13 @@ _Node: TypeAlias = dict[str, object]
 class TopicFilterIndex:
     """All distinct topic filters of the broker, awake or resting."""
 
-    __slots__ = ("_exact", "_root", "_wild_count")
+    __slots__ = ("_exact", "_root", "_wild_count", "visited")
 
     def __init__(self) -> None:
         self._exact: Final[dict[str, FilterEntry | int]] = {}
         self._root: Final[_Node] = {}
         self._wild_count = 0
+        self.visited: int = 0  # nodes that `match` has looked at so far: its cost
 
     def __len__(self) -> int:
         return len(self._exact) + self._wild_count
@@ -133,6 +134,7 @@ class TopicFilterIndex:
         # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
         wildcards = not levels[0].startswith("$")
         for depth, level in enumerate(levels):
+            self.visited += len(nodes)
             following: list[_Node] = []
             following_pluses: list[int] = []
             for index, node in enumerate(nodes):

@@ -11,6 +11,7 @@ from typing import Final
 
 from session.live.connection import Connection
 from session.live.subscribers import FilterEntry, Group
+from session.live.tick import GROUP_WORK, STEPS_SHIFT, Tick
 from session.routing.filter_index import TopicFilterIndex, is_wild
 from session.state.subscription import Subscription
 
@@ -26,7 +27,7 @@ STAMPS_MAX: Final = 65_536
 class Target:
     """One connected session that gets a topic, with its matching subscriptions merged."""
 
-    __slots__ = ("connection", "identifiers", "no_local", "qos", "retain_as_published")
+    __slots__ = ("connection", "found", "identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, connection: "Connection", subscription: Subscription) -> None:
         self.connection = connection
@@ -37,9 +38,13 @@ class Target:
         self.no_local: bool = session.is_no_local(subscription)  # of any of the subscriptions
         identifier = subscription.identifier
         self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
+        self.found: list[int] = []  # all identifiers, if `merge` found more than one subscription
 
     def merge(self, subscription: Subscription) -> None:
-        """Add another matching subscription of the same session [MQTT-3.3.4-4]."""
+        """Add another matching subscription of the same session [MQTT-3.3.4-4].
+
+        Call `merged` after the last one.
+        """
         if subscription.qos > self.qos:
             self.qos = subscription.qos
         session = self.connection.session
@@ -47,7 +52,15 @@ class Target:
         self.retain_as_published |= session.keeps_retain(subscription)
         self.no_local |= session.is_no_local(subscription)
         if subscription.identifier:
-            self.identifiers = (*self.identifiers, subscription.identifier)
+            if not self.found:
+                self.found.extend(self.identifiers)
+            self.found.append(subscription.identifier)
+
+    def merged(self) -> None:
+        """Take over the identifiers of all subscriptions: once, for a client may have thousands."""
+        if self.found:
+            self.identifiers = tuple(self.found)
+            self.found = []
 
 
 class Route:
@@ -63,6 +76,7 @@ class Route:
         "matched",
         "stamp",
         "targets",
+        "weight",
     )
 
     def __init__(self, topic: str, entries: list[FilterEntry]) -> None:
@@ -72,27 +86,38 @@ class Route:
         self.targets: list[Target] = []
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
         self.groups: list[Group] = []
+        self.weight: int = 0  # work of a message: index rows, deliveries, shared subscriptions
         self.stamp: int = -1  # sum of the versions of the entries
         self.matched: int = 0  # version of the wildcard filters for which `entries` is valid
         self.checked: int = -1  # version of all entries for which `stamp` is valid
 
-    def refresh(self, checked: int) -> None:
-        """Update the merged targets; cheap if no entry of this route changed."""
+    def refresh(self, checked: int) -> int:
+        """Update the merged targets; cheap if no entry of this route changed.
+
+        Returns the number of entries and subscriptions looked at.
+        """
         self.checked = checked
         stamp = 0
         for entry in self.entries:
             stamp += entry.version
         if stamp == self.stamp:
-            return
+            return len(self.entries)
+        steps = self._merge()
         self.stamp = stamp
+        self.weight = len(self.filter_ids) + len(self.targets) + GROUP_WORK * len(self.groups)
+        return steps
+
+    def _merge(self) -> int:
         self.filter_ids = [entry.filter_id for entry in self.entries if entry.holders]
         self.groups = [group for entry in self.entries for group in entry.groups.values()]
         if len(self.entries) == 1:
             live = self.entries[0].live.items()
             self.targets = [Target(connection, subscription) for connection, subscription in live]
-            return
+            return len(self.targets)
+        steps = len(self.entries)
         merged: dict[Connection, Target] = {}
         for entry in self.entries:
+            steps += len(entry.live)
             for connection, subscription in entry.live.items():
                 target = merged.get(connection)
                 if target is None:
@@ -100,6 +125,9 @@ class Route:
                 else:
                     target.merge(subscription)
         self.targets = list(merged.values())
+        for target in self.targets:
+            target.merged()
+        return steps
 
 
 class Router:
@@ -109,7 +137,8 @@ class Router:
     put to rest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tick: Tick) -> None:
+        self._tick: Final = tick
         self._filters = TopicFilterIndex()
         self._cache: dict[str, Route] = {}
         self.routes_max: int = ROUTES_MAX
@@ -160,19 +189,22 @@ class Router:
             self._filters.rest(entry)
 
     def match(self, topic: str) -> Route:
-        """Return the route of `topic`, which is valid until the next change."""
+        """Return the route of `topic`, which is valid until the next change.
+
+        What it takes to make or renew the route counts as work of this tick.
+        """
         route = self._cache.get(topic)
         if route is None:
             route = self._make(topic)
         elif route.matched != self._wild_version:
             self._match_again(topic, route)
         if route.checked != self._version:
-            route.refresh(self._version)
+            self._tick.work += route.refresh(self._version) >> STEPS_SHIFT
         return route
 
     def _make(self, topic: str) -> Route:
         is_kept = len(topic) <= TOPIC_CACHED_MAX
-        route = Route(topic, self._filters.match(topic, wakes=is_kept))
+        route = Route(topic, self._match(topic, wakes=is_kept))
         if not is_kept:
             return route
         for entry in route.entries:  # before the release of others: shared entries must not rest
@@ -185,10 +217,18 @@ class Router:
         cache[topic] = route
         return route
 
+    def _match(self, topic: str, *, wakes: bool) -> list[FilterEntry]:
+        """Match a topic with all filters, and count the work."""
+        filters = self._filters
+        visited = filters.visited
+        entries = filters.match(topic, wakes=wakes)
+        self._tick.work += (filters.visited - visited + 4 * len(entries)) >> STEPS_SHIFT
+        return entries
+
     def _match_again(self, topic: str, route: Route) -> None:
         """Update a route after changes of wildcard filters."""
         if self._is_concerned(topic, route.matched):
-            entries = self._filters.match(topic, wakes=True)
+            entries = self._match(topic, wakes=True)
             if entries != route.entries:
                 for entry in entries:
                     entry.routes += 1

@@ -28,10 +28,12 @@ class CountingDecoder(Decoder):
     looks = 0
     bytes_seen = 0
 
-    def _decode(self, data: bytes, found: list[Received], gathers: bool) -> int:
+    def _decode(
+        self, data: bytes, position: int, limit: int, found: list[Received], gathers: bool
+    ) -> int:
         self.looks += 1
         self.bytes_seen += len(data)
-        return super()._decode(data, found, gathers)
+        return super()._decode(data, position, limit, found, gathers)
 
 
 def server(version: int = 5, maximum_packet_size: int = 0) -> Decoder:

@@ -7,6 +7,7 @@ It may read private state, as it only counts: it never judges or changes a world
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from session.engine import Engine
 from storage.api import Change
 from storage.tables.tables import DUE, INCOMING, SESSIONS
 from storage.tables.timers import WILL
@@ -73,6 +74,7 @@ def note_tick(process: "BrokerProcess") -> None:
         elif lagging and client_id in lagging:
             lagging.discard(client_id)
             sometimes("session_lagged_then_live")
+    _note_work(engine)
     counters = process.counters
     generations = counters.generations_added, counters.generations_dropped
     if generations != process.generations:
@@ -88,6 +90,18 @@ def note_tick(process: "BrokerProcess") -> None:
         for group in engine._groups.all():
             if group.owed:
                 sometimes("group_took_message_back")
+
+
+def _note_work(engine: Engine) -> None:
+    """Count what the budget of work has postponed."""
+    waiting = engine._turns.waiting
+    if not waiting:
+        return
+    sometimes("postponed_to_the_next_tick")
+    if any(connection in waiting for connection in engine._lost):
+        sometimes("lost_with_packets_postponed")
+    if any(route.weight > engine._turns.work_max for route in engine._routes._cache.values()):
+        sometimes("wider_than_a_tick")
 
 
 def note_connect(process: "BrokerProcess", client_id: str) -> None:

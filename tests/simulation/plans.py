@@ -14,6 +14,8 @@ from tests.simulation.profiles import (
     SHARED_FILTERS,
     SHARED_TOPICS,
     TOPICS,
+    WIDE_FILTERS,
+    WIDE_TOPICS,
     Profile,
 )
 
@@ -68,6 +70,8 @@ def draw_clients(world: "World") -> "list[Client]":
         plan.topics = SHARED_TOPICS if profile.shared_members[1] else TOPICS
         if profile.shared_members[1] and profile.subscribers[1] and random.random() < 0.4:
             plan.topics = TOPICS + SHARED_TOPICS
+        if profile.wide:
+            plan.topics = WIDE_TOPICS
         plan.retained_topic = f"r/{number}"
         plan.retained_qos = random.choice((0, 1, 1, 2, 2))
         if random.random() < 0.25 and not profile.shared_members[1]:
@@ -78,6 +82,9 @@ def draw_clients(world: "World") -> "list[Client]":
         pool = list(FILTERS) + list(RETAINED_FILTERS) * (2 if profile.retained > 0.3 else 1)
         plan.filters = tuple(dict.fromkeys(random.sample(pool, random.randint(2, 5))))
         plan.first_filters = plan.filters[: random.randint(1, 2)]
+        if profile.wide:
+            plan.filters = tuple(random.sample(WIDE_FILTERS, random.randint(2, len(WIDE_FILTERS))))
+            plan.first_filters = plan.filters
         plans.append(plan)
     for number in range(random.randint(*profile.shared_members)):
         plan = _draw_common(f"m{number}", random, profile)

@@ -6,6 +6,7 @@ never draw at import time. Read next: `tests.simulation.world`.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from typing import Final
 
@@ -18,6 +19,17 @@ FILTERS: Final = ("a/b", "a/+", "a/#", "+/y", "x/y", "+/+", "x/#", "+/b")
 RETAINED_FILTERS: Final = ("r/#", "r/+", "r/0", "r/1")
 SHARED_TOPICS: Final = ("s/0", "s/1")
 SHARED_FILTERS: Final = ("$share/g/s/#", "$share/g/s/+", "$share/h/s/0")
+# A message on one of these topics has up to 22 index rows, and most sessions get it.
+WIDE_TOPICS: Final = ("w/x/y/z", "w/x/y/z", "w/x/y/o")
+WIDE_FILTERS: Final = (
+    *("/".join(levels) for levels in product("+w", "+x", "+y", "+z")),
+    "#",
+    "+/#",
+    "w/#",
+    "w/x/#",
+    "w/+/y/#",
+    "+/x/y/#",
+)
 
 
 # A crash happens right after a client got such a packet, or its connection's end after DISCONNECT.
@@ -82,6 +94,7 @@ class Profile:
     crash_when_full: float = 0.8  # share of full disks during which the process is killed
     qos: tuple[int, int, int] = (1, 3, 4)  # weights of QoS 0, 1, 2
     burst: float = 0.0  # share of bursts with one topic and QoS, which arrive together
+    wide: bool = False  # do many filters of each subscriber match every message?
     retained: float = 0.12  # share of publishes that go to the publisher's retained topic
     message_expiry: float = 0.05
     will: float = 0.35
@@ -140,6 +153,9 @@ class Profile:
         if settings.expiry_slice == 1:
             settings.tick_work_max = 1 if settings.max_inflight == 2 else 3
             settings.pending_bytes_max = settings.clean_queue_bytes_max = 30
+        if self.wide:
+            # From less than one message to several: whatever comes together is divided.
+            settings.tick_work_max = choice((1, 10, 30, 100))
         if random.random() < self.small_generations:
             settings.generation_size_bytes = choice((300, 1_500))
             settings.generation_age_s = choice((2, 3600))
@@ -183,6 +199,19 @@ PROFILES: Final[dict[str, Profile]] = {
             limited=0.2,
             clean_client=0.3,
             shared_members=(0, 1),
+            fault_ms=6_000,
+        ),
+        # Each message is more work than a tick may do, or nearly.
+        Profile(
+            "fanout",
+            wide=True,
+            messages_max=100,
+            publish=10.0,
+            burst=0.5,
+            qos=(2, 5, 2),
+            retained=0.02,
+            cut=2.0,
+            clean_client=0.3,
             fault_ms=6_000,
         ),
         Profile("mixed"),
@@ -291,4 +320,5 @@ WEIGHTS: Final = {
     "gates": 2,
     "limits": 1,
     "bursts": 3,
+    "fanout": 2,
 }

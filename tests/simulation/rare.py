@@ -73,6 +73,9 @@ RARE: Final[dict[str, str]] = {
     "settings_changed": "the broker was restarted with other settings",
     "duplicate_qos2_publish": "a publisher re-sent a QoS 2 PUBLISH",
     "released_again": "a publisher re-sent PUBREL",
+    "postponed_to_the_next_tick": "packets waited for the next tick",
+    "wider_than_a_tick": "a message had more index rows and receivers than a tick may do work",
+    "lost_with_packets_postponed": "a connection was lost while packets of it waited",
     "wall_clock_jump": "a restart with the wall clock off by a day or more",
 }
 

@@ -16,6 +16,7 @@ from session.delivery.sender import Sender
 from session.delivery.shared.groups import Groups
 from session.live.connection import ACTIVE, Connection
 from session.live.subscribers import Group
+from session.live.tick import STEPS_SHIFT
 from session.state.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.session import Session
 from storage.log.message_log import Stream
@@ -88,8 +89,9 @@ class Distribution:
             self._drop(group, message, "queue_full")
 
     def _publish_qos0(self, group: Group, message: Message) -> None:
-        count = len(group.members)
         members = list(group.members)
+        count = len(members)
+        self._tick.work += count >> STEPS_SHIFT
         for step in range(count):
             connection = members[(group.rotor + step) % count]
             if connection.state != ACTIVE or not connection.writable:
@@ -106,6 +108,7 @@ class Distribution:
         """
         members = list(group.members)
         count = len(members)
+        self._tick.work += count >> STEPS_SHIFT
         for step in range(count):
             connection = members[(group.rotor + step) % count]
             if not connection.has_room() or self._gate.is_full(connection):
@@ -200,6 +203,7 @@ class Distribution:
 
     def send_waiting(self, connection: Connection) -> None:
         """Send what waits in the groups of a member that may have room again."""
+        self._tick.work += len(connection.group_keys) >> STEPS_SHIFT
         for key in connection.group_keys:
             self.hand_out_waiting(self._groups[key])
 

@@ -22,7 +22,7 @@ def context(policy: Policy, settings: Settings) -> DeliveryContext:
     return DeliveryContext(
         Core(tick, idle_gate(settings, counters), settings, counters),
         Database(store, log, Due(store), Totals(), 1),
-        Router(),
+        Router(Tick(0)),
         policy,
         History(tick, log, settings, {}),
     )

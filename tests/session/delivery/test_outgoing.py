@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.counters = Counters()
-        self.routes = Router()
+        self.routes = Router(Tick(0))
         settings, store = Settings(), MemoryStore(FAMILIES)
         tick, log = Tick(200), MessageLog(store)
         context = DeliveryContext(

@@ -9,6 +9,7 @@ from mqtt.decoder import Decoder
 from mqtt.topics import matches
 from session.live.connection import Connection
 from session.live.subscribers import FilterEntry, Group
+from session.live.tick import Tick
 from session.routing import router as routes_module
 from session.routing.router import Route, Router
 from session.state.session import Session
@@ -86,7 +87,7 @@ class Model:
 
     def __init__(self, source: random.Random) -> None:
         self.source = source
-        self.routes = Router()
+        self.routes = Router(Tick(0))
         self.live: dict[str, list[Connection]] = {}
         self.holders: dict[str, int] = {}
         self.ids: dict[str, int] = {}
@@ -130,7 +131,7 @@ class Model:
 
     def restart(self) -> None:
         """Begin again with what the store has: what offline sessions hold."""
-        self.routes = Router()
+        self.routes = Router(Tick(0))
         self.live.clear()
         for name, holders in self.holders.items():
             if holders:
@@ -172,7 +173,7 @@ def test_routes_are_what_the_definition_says_whatever_comes_and_goes(
 @pytest.mark.parametrize("seed", range(20))
 def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
     source = random.Random(seed)
-    routes = Router()
+    routes = Router(Tick(0))
     held: dict[str, Connection] = {}
     topics = [
         "/".join(source.choice(TOPIC_LEVELS) for _ in range(source.randint(1, 4))) or "a"
@@ -198,7 +199,7 @@ def test_routes_are_exactly_the_filters_that_match(seed: int) -> None:
 
 
 def test_a_filter_without_anybody_is_forgotten() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     connection = somebody()
     for name in ("a/b", "a/+", "a/#", "#", "+"):
         join(routes, name, connection)
@@ -208,7 +209,7 @@ def test_a_filter_without_anybody_is_forgotten() -> None:
 
 
 def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     hold(routes, "a/+", 7, 1)
     assert routes.match("a/b").filter_ids == [7]
     entry = routes.ensure("a/+")
@@ -223,7 +224,7 @@ def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
 
 
 def test_each_stream_is_named_once_and_only_with_holders() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     for number, name in enumerate(("a/b", "a/+", "#"), 1):
         entry = routes.ensure(name)
         entry.filter_id, entry.holders = number, number - 1
@@ -232,7 +233,7 @@ def test_each_stream_is_named_once_and_only_with_holders() -> None:
 
 
 def test_a_cached_route_sees_every_change() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     first, second = somebody(), somebody()
     join(routes, "a", first, qos=1)
     assert [target.qos for target in routes.match("a").targets] == [1]
@@ -245,7 +246,7 @@ def test_a_cached_route_sees_every_change() -> None:
 
 
 def test_matching_subscriptions_of_one_session_are_merged() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     connection = somebody()
     for name, qos, identifier, options in (
         ("a/b", 0, 3, {"retain_as_published": True}),
@@ -261,13 +262,13 @@ def test_matching_subscriptions_of_one_session_are_merged() -> None:
 
 
 def test_levels_and_reserved_topics_are_known() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     assert [routes.match(topic).levels for topic in ("a", "/", "a/b/c")] == [1, 2, 3]
     assert routes.match("$SYS/x").is_reserved and not routes.match("a/$x").is_reserved
 
 
 def test_the_deepest_topic_needs_no_deep_stack() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     connection = somebody()
     deep = "/".join("a" * 32_768)
     join(routes, deep.replace("a", "+"), connection)
@@ -278,7 +279,7 @@ def test_the_deepest_topic_needs_no_deep_stack() -> None:
 
 
 def test_long_topics_are_matched_but_not_kept() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     join(routes, "t/#", somebody())
     for number in range(10):
         assert len(routes.match(f"t/{number}/" + "x" * 60_000).targets) == 1
@@ -286,7 +287,7 @@ def test_long_topics_are_matched_but_not_kept() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    routes = Router()
+    routes = Router(Tick(0))
     routes.routes_max = 10
     join(routes, "t/#", somebody())
     for number in range(100):
@@ -299,7 +300,7 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
 ) -> None:
     """A million of them cost their text and a number each, whatever was published meanwhile."""
     monkeypatch.setattr(routes_module, "ROUTES_MAX", 4)
-    routes = Router()
+    routes = Router(Tick(0))
     for number in range(1, 11):
         routes.load(f"t/{number}", number, 1)
         routes.load(f"t/{number}/#", number + 100, 1)
@@ -335,7 +336,7 @@ def rests_in_tree(node: object, path: list[str]) -> bool:
 
 def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
     """A storm of subscriptions must not make every publish look for its receivers again."""
-    routes = Router()
+    routes = Router(Tick(0))
     connection = somebody()
     join(routes, "a/b/+", connection)
     route = routes.match("a/b/c")
