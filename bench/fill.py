@@ -19,7 +19,7 @@ from session.counters import Counters
 from session.engine import Engine
 from session.settings import Settings
 from storage.local.data_directory import DataDirectory
-from storage.local.rocks import RocksStore
+from storage.local.opening import open_database
 from storage.tables.tables import FAMILIES
 from storage.time import machine_clocks
 from storage.time.broker_clock import Heartbeat
@@ -60,7 +60,7 @@ def session_packets(client_id: bytes, topic: bytes) -> bytes:
 def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
     """Create the sessions; on return they are durable and the database is closed."""
     home = DataDirectory(directory)
-    store = RocksStore(home.database, families=FAMILIES)
+    store, watermark, _ = open_database(home, families=FAMILIES)
     boot_id, boottime_ms = machine_clocks.boot_id(), machine_clocks.boottime_ms()
     offset_ms = machine_clocks.wall_ms() - boottime_ms
 
@@ -94,7 +94,9 @@ def fill(directory: Path, *, sessions: int, prefix: str, run: int) -> None:
             engine.transport_lost(connection, now)
         _settle(engine, now)
     store.sync()
+    watermark.advance(store.synced())
     store.close()
+    watermark.close()
     home.close()
 
 

@@ -21,10 +21,12 @@ from broker.operations import control_socket
 from broker.operations.control_socket import ControlError, Request
 from storage.errors import StorageError
 from storage.local.data_directory import DataDirectory, is_in_use
+from storage.local.opening import open_database
 from storage.local.rocks import RocksStore
-from storage.local.watermark import Watermark
+from storage.local.watermark import Synced, Watermark
 
 DATABASE: Final = "db"
+WATERMARK: Final = "watermark"
 UNFINISHED: Final = "db.tmp"  # what RocksDB writes first, and renames
 
 
@@ -50,12 +52,10 @@ def make(data_dir: str, directory: str) -> str:
         with contextlib.ExitStack() as opened:
             place = DataDirectory(data_dir)
             opened.callback(place.close)
-            store = RocksStore(place.database)
-            opened.callback(store.close)
-            watermark = Watermark(place.watermark)
-            opened.callback(watermark.close)
-            watermark.check(store.sequence(), accept_data_loss=False)
-            copy(store, target)
+            database = open_database(place)
+            opened.callback(database.watermark.close)
+            opened.callback(database.store.close)
+            copy(database.store, target)
     except StorageError as problem:
         raise CheckpointError(str(problem)) from None
     return "this command"
@@ -81,6 +81,9 @@ def copy(store: RocksStore, target: Path) -> None:
     with _new_directory(target, store.path):
         try:
             store.checkpoint(target / DATABASE)
+            # A database without a watermark is refused: somebody may have lost it.
+            with contextlib.closing(Watermark(target / WATERMARK)) as watermark:
+                watermark.begin(Synced(store.sequence()))
         except StorageError as problem:
             raise CheckpointError(str(problem)) from None
 
@@ -112,6 +115,7 @@ def _new_directory(target: Path, database: Path) -> Iterator[None]:
     except CheckpointError:
         for left in (DATABASE, UNFINISHED):
             shutil.rmtree(target / left, ignore_errors=True)
+        (target / WATERMARK).unlink(missing_ok=True)
         if is_new:
             with contextlib.suppress(OSError):
                 target.rmdir()

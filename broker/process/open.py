@@ -10,7 +10,7 @@ import resource
 import secrets
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Final
 
@@ -37,6 +37,7 @@ from storage.history.segment_names import newest_boot
 from storage.local.data_directory import DataDirectory
 from storage.local.disk_space import Space
 from storage.local.heartbeat_file import Pulse
+from storage.local.opening import Note, OpenDatabase, open_database
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
 from storage.tables.tables import FAMILIES, META
@@ -95,11 +96,10 @@ class OpenBroker:
                 low_water_bytes=shell.low_water_bytes,
             )
             self.space.check()
-            self.store: Final[RocksStore] = stack.enter_context(
-                closing(self._open_store(directory))
-            )
-            self.watermark: Final = stack.enter_context(closing(Watermark(directory.watermark)))
-            self._check_watermark()
+            opened = self._open_database(directory)
+            self.store: Final[RocksStore] = stack.enter_context(closing(opened.store))
+            self.watermark: Final[Watermark] = stack.enter_context(closing(opened.watermark))
+            self._tell(opened.notes)
             self.pulse: Final = stack.enter_context(closing(Pulse(directory.pulse)))
             self.clock: Final = self._resume_clock()
             self.engine: Final = self._make_engine()
@@ -128,29 +128,27 @@ class OpenBroker:
         self.stack.callback(metrics.close)
         return metrics.port
 
-    def _open_store(self, directory: DataDirectory) -> RocksStore:
+    def _open_database(self, directory: DataDirectory) -> OpenDatabase:
         """Open the database; delete the ballast if the disk has no room for that."""
         try:
-            return self._try_store(directory)
+            return self._try_database(directory)
         except Recoverable:
             if not self.space.release_ballast():
                 raise
-            return self._try_store(directory)
+            return self._try_database(directory)
 
-    def _try_store(self, directory: DataDirectory) -> RocksStore:
-        return RocksStore(
-            directory.database,
+    def _try_database(self, directory: DataDirectory) -> OpenDatabase:
+        return open_database(
+            directory,
             families=FAMILIES,
             accept_data_loss=self.config.shell.accept_data_loss,
         )
 
-    def _check_watermark(self) -> None:
-        """Refuse a database that lacks acknowledged writes, unless the operator accepts that."""
-        lost = self.watermark.check(
-            self.store.sequence(), accept_data_loss=self.config.shell.accept_data_loss
-        )
-        if lost:
-            self.log.error("data_loss_accepted", "starting without it as told", batches=lost)
+    def _tell(self, notes: Iterable[Note]) -> None:
+        """Log what the operator is to know about the database."""
+        for note in notes:
+            tell = self.log.error if note.is_loss else self.log.warning
+            tell(note.event, note.text, **note.fields)
 
     def _resume_clock(self) -> RunningClock:
         """Return the clock, which goes back behind neither heartbeat: database nor file."""

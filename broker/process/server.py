@@ -120,7 +120,7 @@ class Server:
             driver.failed,
             durability=self._config.shell.durability,
             watermark=self._opened.watermark,
-            durable_sequence=self._opened.store.durable_sequence,
+            source=self._opened.store,
             pulse=self._opened.pulse,
         )
         self._opened.stack.callback(committer.close)

@@ -21,7 +21,7 @@ from storage.api import Store
 from storage.errors import Recoverable, StorageError, Unrecoverable
 from storage.local import failpoint
 from storage.local.heartbeat_file import Pulse
-from storage.local.watermark import Watermark
+from storage.local.watermark import Source, Watermark
 
 FSYNC: Final = "fsync"
 OS: Final = "os"
@@ -73,14 +73,14 @@ class Committer:
         *,
         durability: str = FSYNC,
         watermark: Watermark | None = None,
-        durable_sequence: Callable[[], int] | None = None,
+        source: Source | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """Start the thread. With `watermark`, `durable_sequence` is that of the store.
+        """Start the thread. `source` is the store, as the watermark sees it.
 
-        Only the thread may use `pulse` until `close` has returned.
+        Only the thread may use `watermark` and `pulse` until `close` has returned.
         """
-        assert (watermark is None) == (durable_sequence is None)
+        assert (watermark is None) == (source is None)
         self.mode, self.interval_ms = parse_durability(durability)
         self.failure: StorageError | None = None
         self.syncs = 0  # completed
@@ -90,7 +90,7 @@ class Committer:
         self._on_durable: Final = on_durable
         self._on_failure: Final = on_failure
         self._watermark: Final = watermark
-        self._sequence: Final = durable_sequence
+        self._source: Final = source
         self._pulse: Final = pulse
         self._alive_ms = 0  # broker time of the newest heartbeat requested
         self._marked_at = time.monotonic()
@@ -160,6 +160,8 @@ class Committer:
                 serial = self._sync(serial)
                 if serial == 0:
                     return
+                if self._was_reopened():
+                    self._mark(force=True)
                 if failpoint.hook is not None:
                     failpoint.hook(failpoint.AFTER_SYNC_BEFORE_REPLY)
                 if self.failure is None:
@@ -176,7 +178,7 @@ class Committer:
                 serial = max(serial, later)
             if serial > 0 and self._sync(serial) == 0:
                 return
-            self._mark(force=False)
+            self._mark(force=self._was_reopened())
 
     def _next_group(self, timeout: float | None) -> tuple[int, bool]:
         """Wait for a request, take all of them, return (greatest serial, whether to stop)."""
@@ -230,20 +232,30 @@ class Committer:
 
     def _watermark_wait(self) -> float | None:
         """Return the seconds to wait for a request until the watermark is due, None = no limit."""
-        if self._watermark is None or self._sequence is None:
+        if self._watermark is None or self._source is None:
             return None
-        if self._watermark.sequence >= self._sequence():
+        if self._watermark.sequence >= self._source.durable_sequence():
             return None
         return max(0.0, self._marked_at + WATERMARK_INTERVAL_S - time.monotonic())
 
     def _mark(self, *, force: bool) -> None:
         """Advance the watermark to the last completed sync if that is due."""
-        if self._watermark is None or self._sequence is None:
+        if self._watermark is None or self._source is None:
             return
         now = time.monotonic()
         if force or now - self._marked_at >= WATERMARK_INTERVAL_S:
-            self._watermark.advance(self._sequence())
+            self._watermark.advance(self._source.synced())
             self._marked_at = now
+
+    def _was_reopened(self) -> bool:
+        """Return whether the watermark names logs from before a reopening.
+
+        What is left of those could be taken for a hole before the new log, so nothing in that may
+        be reported durable before the watermark names it.
+        """
+        if self._watermark is None or self._source is None:
+            return False
+        return self._watermark.synced.opening_log != self._source.opening_log
 
     def _final(self) -> None:
         """Sync what is written, in every mode."""

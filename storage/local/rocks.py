@@ -33,14 +33,23 @@ from rocksdict import (
 
 from storage import limits
 from storage.api import Batch, Row
-from storage.errors import Recoverable, StorageError, StoreBusy, Unrecoverable, WriteStalled
+from storage.errors import (
+    CorruptRecord,
+    Recoverable,
+    StorageError,
+    StoreBusy,
+    Unrecoverable,
+    WriteStalled,
+)
 from storage.local import failpoint
+from storage.local.log_format import SEQUENCE_KEY, decode_number, encode_number
+from storage.local.watermark import Synced
 
 # RocksDB's own family, which cannot be dropped. It holds one row of ours: the number of batches,
 # which every batch increments. RocksDB's sequence number cannot serve: once a family is dropped,
-# recovery forgets the numbers of changes that were only in it.
+# recovery forgets the numbers of changes that were only in it. Its row must be the last of a batch:
+# `storage.local.log_format` looks for it there.
 DEFAULT: Final = "default"
-SEQUENCE_KEY: Final = b"sequence"
 
 # rocksdict has no setter for some of these (track_and_verify_wals_in_manifest,
 # memtable_protection_bytes_per_key), but reads RocksDB's options file. So all options are written
@@ -92,14 +101,15 @@ OPTIONS: Final = f"""\
   cache_index_and_filter_blocks=true
   pin_l0_filter_and_index_blocks_in_cache=true
 """
-# For an operator who accepts a loss: keep the batches before the damage. A log that is missing or
-# short before the live one is still refused: newer batches are already in tables, so the result
-# would have a hole and be a state the broker was never in.
-SALVAGE_OPTIONS: Final = OPTIONS.replace(
+# To keep the batches before a place at which a log stops being whole, and none behind it. A log
+# that is missing or short before the live one is still refused: newer batches are already in
+# tables, so the result would have a hole and be a state the broker was never in.
+PREFIX_OPTIONS: Final = OPTIONS.replace(
     "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
 )
 # Without this file rocksdict would load the options in pickling mode.
 CONFIG_FILE: Final = "rocksdict-config.json"
+BOOTSTRAP: Final = "OPTIONS-000001"
 RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
 
 # A table in which half of 4,096 neighbouring entries are tombstones is compacted soon: a queue
@@ -108,6 +118,8 @@ TOMBSTONE_WINDOW: Final = 4096
 TOMBSTONES: Final = 2048
 
 WAL_SUFFIX: Final = ".log"
+LOG_NAME: Final = re.compile(r"(\d+)\.log")
+MANIFEST_NAME: Final = re.compile(r"MANIFEST-(\d+)\n?")
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
 
 # Reopening writes the logs' contents out as tables and needs this much space besides.
@@ -135,18 +147,17 @@ class RocksStore:
         *,
         families: Iterable[str] = (),
         read_only: bool = False,
-        accept_data_loss: bool = False,
+        keep_prefix: bool = False,
     ) -> None:
         """Open `path`, creating it and the required `families` if they are missing.
 
-        `read_only` is for tools: it takes no LOCK and changes nothing in `path`.
-        `accept_data_loss` opens a database with a damaged log at the last batch before the damage,
-        unless a newer batch is already in a table. Only an operator may decide that; the watermark
-        then reports how many batches are lost.
+        `read_only` is for tools: it takes no LOCK and changes nothing in `path`. `keep_prefix`
+        opens a database with a damaged log at the last batch before the damage, unless a newer
+        batch is already in a table. `storage.local.opening` decides that.
         """
         self.path: Final = Path(path)
         self.read_only: Final = read_only
-        self._options_text: Final = SALVAGE_OPTIONS if accept_data_loss else OPTIONS
+        self._options_text = PREFIX_OPTIONS if keep_prefix else OPTIONS
         self._required = set(families)
         self._cache: Final = Cache(limits.CACHE_BYTES)
         self._write_options: Final = WriteOptions()
@@ -158,12 +169,19 @@ class RocksStore:
         self._links: tempfile.TemporaryDirectory[str] | None = None  # see `_place_to_open`
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
-        self._durable_sequence = 0
+        self.is_numbered_by_older = False  # the newest batch was written by an earlier version
         self._sequence = 0
+        self._synced = Synced(0)  # set by the thread that syncs, always as a whole
+        self._directory: Final = str(self.path)
+        self._listed_ns = -1  # when the directory changed before `_log` was looked up in it
+        self._log = ""  # the newest log
+        self._log_number = 0
+        self._manifest = (0, 0)  # the number and the length that were synced
         self._space_error: Recoverable | None = None  # the last write met a full disk
         self._write_dead: StorageError | None = None  # why no write can succeed any more
         with self._lock:
             self._open()
+            self._take_stock()
 
     # --- reading ---
 
@@ -272,7 +290,7 @@ class RocksStore:
             else:
                 put(key, value, handles[family])
         sequence = self._sequence + 1
-        put(SEQUENCE_KEY, sequence.to_bytes(8, "big"))
+        put(SEQUENCE_KEY, encode_number(sequence, self._synced.sequence))
         try:
             self._database.write(writes, self._write_options)
         except Exception as error:
@@ -290,8 +308,10 @@ class RocksStore:
         with self._lock:
             if self._write_dead is not None:
                 raise _again(self._write_dead)
+            # Taken before the sync: a write that comes meanwhile need not be in it.
             sequence = self._sequence
             try:
+                log, length = self._log_end()
                 self._open_database().flush_wal(True)
             except Exception as error:
                 if PREVIOUS_ERROR in str(error) and self._space_error is not None:
@@ -299,7 +319,7 @@ class RocksStore:
                 else:
                     self._write_dead = Unrecoverable(f"sync of {self.path} failed: {error}")
                 raise _again(self._write_dead) from None
-            self._durable_sequence = sequence
+            self._synced = self._synced._replace(sequence=sequence, log=log, length=length)
 
     def sequence(self) -> int:
         """Return the number of batches written since the database was created."""
@@ -307,7 +327,25 @@ class RocksStore:
 
     def durable_sequence(self) -> int:
         """Return the `sequence` covered by the last completed `sync`, or by opening."""
-        return self._durable_sequence
+        return self._synced.sequence
+
+    @property
+    def opening_log(self) -> int:
+        """Return the log that was made when the store was opened, or reopened."""
+        return self._synced.opening_log
+
+    def synced(self) -> Synced:
+        """Return all that the last completed `sync` covers. For the watermark, once a second.
+
+        Syncs the MANIFEST if it has grown. Raises `Unrecoverable`.
+        """
+        synced = self._synced
+        try:
+            self._sync_manifest()
+        except OSError as error:
+            raise Unrecoverable(f"MANIFEST of {self.path}: {error.strerror}") from error
+        manifest, length = self._manifest
+        return synced._replace(manifest=manifest, manifest_length=length)
 
     # --- families ---
 
@@ -427,6 +465,7 @@ class RocksStore:
             expected = self._sequence
             self._close()
             self._open()
+            self._take_stock()
             if self._sequence < expected:
                 self._write_dead = Unrecoverable(
                     f"{self.path} came back from a full disk with {self._sequence} batches, "
@@ -464,6 +503,38 @@ class RocksStore:
         finally:
             probe.unlink(missing_ok=True)
 
+    def _log_end(self) -> tuple[int, int]:
+        """Return the number and the length of the newest log.
+
+        Every byte of it, and of the logs before it, was written before this call.
+        """
+        # Of plain strings: a `Path` takes longer than the calls.
+        listed_ns = os.stat(self._directory).st_mtime_ns
+        while True:
+            if listed_ns != self._listed_ns:
+                self._log_number = log_numbers(self.path)[-1]
+                self._log = f"{self._directory}/{log_name(self._log_number)}"
+                self._listed_ns = listed_ns
+            try:
+                return self._log_number, os.stat(self._log).st_size
+            except FileNotFoundError:  # deleted meanwhile, so there is a newer one
+                self._listed_ns = -1
+
+    def _sync_manifest(self) -> None:
+        """Sync the MANIFEST if it has grown, so that its length may be told to the watermark."""
+        number = current_manifest(self.path)
+        try:
+            file = os.open(self.path / manifest_name(number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # replaced meanwhile: next time
+            return
+        try:
+            found = (number, os.fstat(file).st_size)
+            if found != self._manifest:
+                os.fdatasync(file)
+        finally:
+            os.close(file)
+        self._manifest = found
+
     # No method that may raise keeps a rocksdict object in a local variable: a kept exception holds
     # its traceback, which holds the local variables, which keep the database open.
 
@@ -500,8 +571,23 @@ class RocksStore:
         self._database = database
         self._tables = {name: database.get_column_family(name) for name in sorted(names)}
         self._handles = {name: database.get_column_family_handle(name) for name in names}
-        self._sequence = int.from_bytes(database.get(SEQUENCE_KEY) or b"", "big")
-        self._durable_sequence = self._sequence
+        self._options_text = OPTIONS  # of the next opening: what this one gave up is gone
+
+    def _take_stock(self) -> None:
+        """Note what the database holds that was just opened: all of it is durable."""
+        value = self._open_database().get(SEQUENCE_KEY) or b""
+        if value:
+            try:
+                self._sequence = decode_number(value).sequence
+            except ValueError as error:
+                self._close()
+                raise CorruptRecord(f"{self.path}: {error}") from None
+        self.is_numbered_by_older = len(value) == 8
+        self._synced = Synced(self._sequence)
+        if not self.read_only:
+            self._listed_ns = -1
+            log, _ = self._log_end()
+            self._synced = Synced(self._sequence, log, log, 0)
 
     def _place_to_open(self) -> Path:
         """Return the directory for rocksdict to open: ours, or one with links to all its files.
@@ -531,12 +617,15 @@ class RocksStore:
         # Written only when it differs, so that a full disk does not keep a broker from starting.
         directory.mkdir(mode=0o700, exist_ok=True)
         for name, text in (
-            ("OPTIONS-000001", self._options_text),
+            (BOOTSTRAP, self._options_text),
             (CONFIG_FILE, RAW_MODE),
         ):
             file = directory / name
-            if not file.exists() or file.read_text() != text:
-                file.write_text(text)
+            if not file.exists() or file.read_bytes() != text.encode():
+                file.write_bytes(text.encode())
+        for file in directory.glob("OPTIONS-*"):  # rocksdict takes the one with the greatest number
+            if file.name != BOOTSTRAP:
+                file.unlink()
         options, families = Options.load_latest(str(directory), cache=self._cache)
         family_options = families[DEFAULT]
         family_options.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES, 0.0)
@@ -590,6 +679,30 @@ class RocksStore:
         if NO_SPACE in text:
             return Recoverable(message)
         return Unrecoverable(message)
+
+
+def log_name(number: int) -> str:
+    """Return the name of a write-ahead log."""
+    return f"{number:06}.log"
+
+
+def manifest_name(number: int) -> str:
+    """Return the name of a MANIFEST."""
+    return f"MANIFEST-{number:06}"
+
+
+def log_numbers(path: Path) -> list[int]:
+    """Return the numbers of all write-ahead logs in a database, oldest first."""
+    return sorted(int(name[1]) for file in os.listdir(path) if (name := LOG_NAME.fullmatch(file)))
+
+
+def current_manifest(path: Path) -> int:
+    """Return the number of the MANIFEST that CURRENT names, 0 if it names none.
+
+    Raises `OSError` when there is no CURRENT.
+    """
+    name = MANIFEST_NAME.fullmatch((path / "CURRENT").read_text("latin-1"))
+    return int(name[1]) if name else 0
 
 
 def _again(error: StorageError) -> StorageError:

@@ -8,25 +8,35 @@ numbers mean. Read next: `storage.local.watermark`, `storage.local.heartbeat_fil
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from storage.errors import Unrecoverable
 
 SLOT_BYTES: Final = 4096
+NUMBER_BYTES: Final = 8
 CRC: Final = struct.Struct(">I")
 
 
 class Slots:
     """The file. The valid slot with the greatest numbers counts; a bad checksum is not valid."""
 
-    def __init__(self, path: str | Path, layout: struct.Struct, magic: bytes) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        layout: struct.Struct,
+        magic: bytes,
+        *,
+        older: Sequence[tuple[struct.Struct, bytes]] = (),
+    ) -> None:
         """Open or create the file; `layout` packs the magic (`8s`) and the numbers.
 
-        Raises `Unrecoverable` when that fails.
+        Slots of `older` layouts are read too; numbers that they lack are 0. Raises `Unrecoverable`
+        when the file cannot be opened.
         """
         self.path: Final = Path(path)
-        self.numbers: tuple[int, ...] | None = None  # None = never written
+        self.numbers: tuple[int, ...] | None = None  # None = no slot is valid
         self._layout: Final = layout
         self._magic: Final = magic
         self._next = 0  # the slot to write next
@@ -37,16 +47,20 @@ class Slots:
                 # Allocated in full: later writes need no space and no metadata.
                 os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
                 os.fsync(self._file)
-                _sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
             slots = [os.pread(self._file, SLOT_BYTES, SLOT_BYTES * number) for number in (0, 1)]
         except OSError as error:
             self.close()
             raise Unrecoverable(f"{self.path}: {error.strerror}") from error
         for number, slot in enumerate(slots):
-            found = decode(layout, magic, slot)
-            if found is not None and (self.numbers is None or found >= self.numbers):
-                self.numbers = found
-                self._next = 1 - number
+            for form, name in ((layout, magic), *older):
+                found = decode(form, name, slot)
+                if found is None:
+                    continue
+                found += (0,) * ((layout.size - form.size) // NUMBER_BYTES)
+                if self.numbers is None or found >= self.numbers:
+                    self.numbers = found
+                    self._next = 1 - number
 
     def write(self, *numbers: int) -> None:
         """Write these numbers into the older slot. Durable on return.
@@ -81,7 +95,8 @@ def decode(layout: struct.Struct, magic: bytes, slot: bytes) -> tuple[int, ...] 
     return layout.unpack(body)[1:]
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises `OSError`."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

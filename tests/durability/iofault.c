@@ -12,7 +12,13 @@
  *
  * mode=drop fails nothing. It appends to $HOLDFAST_IOFAULT_SIDE what a power cut would leave of each
  * file, "INODE LENGTH" a line: 0 when it is created or truncated, its length at the start of every
- * completed sync. powercut.py applies that after a kill -9.
+ * completed sync. It also notes what changed the names in directories, and when a directory was synced;
+ * a file whose name goes gets another one in $HOLDFAST_IOFAULT_SIDE.d, so that it can come back:
+ *
+ *     + PATH    - PATH INODE    > FROM TO INODE-OF-OLD-TO    [ DIRECTORY    = DIRECTORY
+ *
+ * ([ and = are begin and end of a sync; the fields are separated by tabs.) powercut.py applies all
+ * that after a kill -9.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -54,6 +60,8 @@ static int (*real_fdatasync)(int);
 static int (*real_open)(const char *, int, ...);
 static int (*real_openat)(int, const char *, int, ...);
 static int (*real_rename)(const char *, const char *);
+static int (*real_unlink)(const char *);
+static char graves[3072];
 
 static int parse_ops(char *text) {
     static const char *const names[] = {"write", "pwrite", "fsync", "fdatasync", "open", "rename"};
@@ -105,6 +113,7 @@ __attribute__((constructor)) static void start(void) {
     real_open = dlsym(RTLD_NEXT, "open");
     real_openat = dlsym(RTLD_NEXT, "openat");
     real_rename = dlsym(RTLD_NEXT, "rename");
+    real_unlink = dlsym(RTLD_NEXT, "unlink");
     const char *text = getenv("HOLDFAST_IOFAULT");
     if (text) {
         char *copy = strdup(text);
@@ -114,6 +123,7 @@ __attribute__((constructor)) static void start(void) {
     rules_fixed = rules_count;
     control = getenv("HOLDFAST_IOFAULT_CONTROL");
     const char *side_path = getenv("HOLDFAST_IOFAULT_SIDE");
+    if (side_path) snprintf(graves, sizeof graves, "%s.d", side_path);
     if (side_path) side = real_open(side_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
 
@@ -178,11 +188,38 @@ static void record(ino_t inode, off_t length) {
     if (side >= 0 && real_write(side, line, size) != size) abort();
 }
 
+static void record_names(const char *kind, const char *a, const char *b, ino_t inode) {
+    char line[9000];
+    int size = snprintf(line, sizeof line, "%s\t%s\t%s\t%lu\n", kind, a, b, (unsigned long)inode);
+    if (side >= 0 && real_write(side, line, size) != size) abort();
+}
+
+/* Give the file at `path` a second name before it loses this one; return its inode, 0: there is none. */
+static ino_t bury(const char *path) {
+    struct stat now;
+    char grave[4096];
+    if (lstat(path, &now) != 0 || !S_ISREG(now.st_mode)) return 0;
+    snprintf(grave, sizeof grave, "%s/%lu", graves, (unsigned long)now.st_ino);
+    link(path, grave);
+    return now.st_ino;
+}
+
 static int synced(int fd, int op, int (*sync)(int)) {
     struct stat before;
+    char link_name[64], path[4096];
     int error = fault(op, fd, NULL);
     if (error) return errno = error, -1;
-    int known = dropping && fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
+    int seen = dropping && fstat(fd, &before) == 0;
+    int known = seen && S_ISREG(before.st_mode);
+    if (seen && S_ISDIR(before.st_mode)) {
+        snprintf(link_name, sizeof link_name, "/proc/self/fd/%d", fd);
+        ssize_t size = readlink(link_name, path, sizeof path - 1);
+        path[size < 0 ? 0 : size] = 0;
+        record_names("[", path, "", 0);
+        int result = sync(fd);
+        if (result == 0) record_names("=", path, "", 0);
+        return result;
+    }
     int result = sync(fd);
     if (known && result == 0) record(before.st_ino, before.st_size);
     return result;
@@ -219,7 +256,10 @@ static int open_any(int directory, const char *path, int flags, mode_t mode) {
         int error = fault(OPEN, -1, path);
         if (error) return errno = error, -1;
     }
-    return opened(real_openat(directory, path, flags, mode), flags);
+    int is_new = dropping && (flags & O_CREAT) && path[0] == '/' && access(path, F_OK) != 0;
+    int fd = opened(real_openat(directory, path, flags, mode), flags);
+    if (fd >= 0 && is_new) record_names("+", path, "", 0);
+    return fd;
 }
 
 #define MODE_ARGUMENT                                  \
@@ -247,5 +287,15 @@ int openat64(int directory, const char *path, int flags, ...) {
 int rename(const char *from, const char *to) {
     int error = fault(RENAME, -1, to);
     if (error) return errno = error, -1;
-    return real_rename(from, to);
+    ino_t old = dropping ? bury(to) : 0;
+    int result = real_rename(from, to);
+    if (dropping && result == 0) record_names(">", from, to, old);
+    return result;
+}
+
+int unlink(const char *path) {
+    ino_t inode = dropping ? bury(path) : 0;
+    int result = real_unlink(path);
+    if (inode && result == 0) record_names("-", path, "", inode);
+    return result;
 }

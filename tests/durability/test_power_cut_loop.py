@@ -6,17 +6,30 @@ nothing about power cuts, something must be: or else this test could not see a b
 sync.
 """
 
+import contextlib
 import random
+import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from broker.operations import checkpoint
+from broker.operations.checkpoint import CheckpointError
+from storage.history import segments
+from storage.history.segment_names import segment_names
 from tests.durability.iofault import Faults, build
 from tests.durability.load import Publisher, Subscriber, finish, verdict
-from tests.durability.powercut import apply_power_cut, baseline
-from tests.durability.process import BrokerProcess, holdfast
+from tests.durability.powercut import HOW, NAMES, PAGES, SHORT, ZEROS, apply_power_cut, baseline
+from tests.durability.process import (
+    POLL_SECONDS,
+    READY_SECONDS,
+    BrokerFailed,
+    BrokerProcess,
+    holdfast,
+)
 from tests.durability.rawclient import RawClient
 
 CUTS: Final = 5
@@ -26,24 +39,47 @@ DRAIN_SECONDS: Final = 40.0
 class Machine:
     """A broker and the machine it runs on, whose power can be cut."""
 
-    def __init__(self, shim: Path, directory: Path, durability: str) -> None:
+    def __init__(
+        self, shim: Path, directory: Path, durability: str, more: Mapping[str, str] | None = None
+    ) -> None:
         self._side = directory / "side"
-        faults = Faults(shim, directory / "rules", side=self._side)
-        environment = faults.environment() | {"HOLDFAST__STORAGE__DURABILITY": durability}
+        self.faults = Faults(shim, directory / "rules", side=self._side)
+        environment = self.faults.environment() | {"HOLDFAST__STORAGE__DURABILITY": durability}
+        environment |= more or {}
         self.broker: BrokerProcess = holdfast(directory / "broker", env=environment)
         self.broker.data_dir.mkdir(parents=True)
         baseline(self.broker.data_dir, self._side)
         self.broker.start()
 
-    def cut_power(self) -> int:
-        """Kill, forget what was not synced, start with what is left; return the bytes lost.
+    def cut_power(self, how: str = SHORT, source: random.Random | None = None) -> int:
+        """Kill, take back what was not synced, start with what is left; return how much was taken.
 
         A database below its own watermark would refuse to start: none may ever be.
         """
-        self.broker.kill()
-        lost = apply_power_cut(self.broker.data_dir, self._side)
+        if self.broker.is_running():
+            self.broker.kill()
+        lost = apply_power_cut(self.broker.data_dir, self._side, how=how, source=source)
         self.broker.start()
         return lost
+
+    def die_at(self, nth: int, path: str) -> None:
+        """Let the broker die at the nth call from now on that changes a file with this in its name.
+
+        The power fails with it: the files are left as the cut leaves them.
+        """
+        self.faults.set(f"mode=kill ops=all path={path} nth={nth}")
+
+    def die_while_starting(self, nth: int, how: str, source: random.Random) -> None:
+        """Cut the power, and again at the nth change of a file during the start."""
+        self.broker.kill()
+        apply_power_cut(self.broker.data_dir, self._side, how=how, source=source)
+        self.die_at(nth, "/data/")
+        self.broker.launch()
+        try:
+            self.broker.wait_until_ready()
+        except BrokerFailed:
+            assert self.broker.exit_code() == -signal.SIGKILL, self.broker.tail()
+        self.faults.clear()
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +91,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_fsync_loses_nothing_acknowledged_to_power_cuts(
     shim: Path, tmp_path: Path, cuts: int
 ) -> None:
+    """Every cut leaves another kind of end: short, zeros, holes of pages and sectors, old names."""
     machine = Machine(shim, tmp_path, "fsync")
     rng = random.Random(cuts)
     port = machine.broker.port
@@ -67,14 +104,92 @@ def test_fsync_loses_nothing_acknowledged_to_power_cuts(
     for publisher in publishers:
         publisher.start()
     lost = 0
-    for _ in range(cuts):
+    for cut in range(cuts):
         time.sleep(rng.uniform(0.2, 0.8))
-        lost += machine.cut_power()
+        if cut % 3 == 2:
+            machine.die_while_starting(rng.randrange(1, 80), HOW[cut % len(HOW)], rng)
+        lost += machine.cut_power(HOW[cut % len(HOW)], rng)
     finish(publishers, subscribers, seconds=DRAIN_SECONDS)
     machine.broker.close()
     faults = verdict(publishers, subscribers)
     assert not faults, "\n".join(faults)
     assert lost > 0, "the cuts took nothing: they were none"
+
+
+EXPORT: Final = {
+    "HOLDFAST__HISTORY__DETAIL": "full",
+    "HOLDFAST__HISTORY__SEAL_SECONDS": "1",
+    "HOLDFAST__HISTORY__DRAIN_TIMEOUT": "30s",
+}
+# Where a broker dies: what it does then, and the files concerned.
+TASKS: Final = {
+    "checkpoint": "/copy",
+    "history": "/history",
+    "drain": "/data/",
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_power_cut_during_other_work_loses_nothing(shim: Path, tmp_path: Path, task: str) -> None:
+    """The broker dies while it copies its database, exports its history or drains."""
+    machine = Machine(shim, tmp_path, "fsync", EXPORT if task == "history" else {})
+    try:
+        _cut_during(task, machine)
+    finally:
+        machine.broker.close()
+    if task == "history":
+        directory = machine.broker.data_dir / "history"
+        assert _segments(machine.broker) > 0
+        assert segments.verify(directory, thorough=True) == []
+
+
+def _cut_during(task: str, machine: Machine) -> None:
+    broker, rng = machine.broker, random.Random(task)
+    subscriber = RawClient(broker.port, "subscriber")
+    subscriber.durable()
+    subscriber.subscribe("cut/#", qos=1)
+    subscriber.disconnect()
+    sent = 0
+    for turn, how in enumerate((ZEROS, NAMES, PAGES)):
+        publisher = RawClient(broker.port, f"publisher{turn}")
+        publisher.connect()
+        publisher.publish_all([("cut/t", b"%d" % n) for n in range(sent, sent + 50)], qos=1)
+        sent += 50
+        machine.die_at(rng.randrange(1, 12), TASKS[task])
+        if task == "checkpoint":
+            with contextlib.suppress(CheckpointError):
+                checkpoint.make(str(broker.data_dir), str(broker.data_dir / f"copy{turn}"))
+        elif task == "drain":
+            broker.signal(signal.SIGTERM)
+            broker.wait_exit(READY_SECONDS)
+        else:
+            before = _segments(broker)
+            _wait_for_export(broker, before)
+        publisher.drop()
+        machine.faults.clear()
+        machine.cut_power(how, rng)
+    subscriber.durable()
+    received = [int(publish.payload) for publish in subscriber.take(sent)]
+    assert received == list(range(sent))
+    subscriber.drop()
+    if task == "history":
+        _wait_for_export(broker, _segments(broker))
+
+
+def _segments(broker: BrokerProcess) -> int:
+    return sum(1 for _ in segment_names(broker.data_dir / "history"))
+
+
+def _wait_for_export(broker: BrokerProcess, before: int) -> None:
+    """Return when the broker or its export has died, or a further segment is exported."""
+    deadline = time.monotonic() + READY_SECONDS
+    while (
+        broker.is_running()
+        and _segments(broker) <= before
+        and "history_export_failed" not in broker.log()
+    ):
+        assert time.monotonic() < deadline, broker.tail()
+        time.sleep(POLL_SECONDS)
 
 
 def _kept_after_a_power_cut(shim: Path, directory: Path, durability: str) -> int | None:

@@ -25,12 +25,14 @@ from session.state.shared_group_record import decode_group, encode_group
 from session.state.subscription import decode_subscription
 from session.state.will_record import decode_connection, encode_connection
 from storage.errors import CorruptRecord, StorageError
+from storage.local.data_directory import DataDirectory
 from storage.local.heartbeat_file import MAGIC as PULSE_MAGIC
 from storage.local.heartbeat_file import decode as decode_pulse
 from storage.local.heartbeat_file import encode as encode_pulse
 from storage.local.memory import MemoryStore
+from storage.local.opening import open_database
 from storage.local.rocks import RocksStore
-from storage.local.watermark import Watermark
+from storage.local.watermark import Synced
 from storage.local.watermark import decode as decode_watermark
 from storage.local.watermark import encode as encode_watermark
 from storage.log.generations import decode_generation
@@ -245,11 +247,15 @@ def test_c18_nothing_is_too_short_to_be_refused(kind: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decode", "slot"),
-    [(decode_watermark, encode_watermark(3, 1 << 40)), (decode_pulse, encode_pulse(9, 1 << 41))],
+    ("decode", "slot", "size"),
+    [
+        (decode_watermark, encode_watermark(3, Synced(1 << 40, 7, 9, 4711, 8, 551)), 68),
+        (decode_pulse, encode_pulse(9, 1 << 41), 28),
+    ],
 )
-def test_c18_a_damaged_slot_is_no_slot(decode: Callable[[bytes], object], slot: bytes) -> None:
-    size = len(PULSE_MAGIC) + 16 + 4
+def test_c18_a_damaged_slot_is_no_slot(
+    decode: Callable[[bytes], object], slot: bytes, size: int
+) -> None:
     assert decode(slot) is not None
     for bit in range(8 * size):
         damaged = bytearray(slot)
@@ -413,7 +419,6 @@ def test_c21_a_newer_format_is_refused_and_left_alone(
     store.sync()
     before = rows(store)
     store.close()
-    (directory / "data" / "watermark").unlink()  # the store was written to without it
     broker.launch()
     assert broker.wait_exit(30) == 1
     text = broker.log()
@@ -469,16 +474,16 @@ def is_data(path: Path) -> bool:
 
 def opened(directory: Path) -> dict[str, list[tuple[bytes, bytes]]]:
     """Open as a start does and read everything; raises `StorageError`."""
-    watermark = Watermark(directory / "watermark")
-    store = None
+    place = DataDirectory(directory)
     try:
-        store = RocksStore(directory / "db", families=FAMILIES)
-        watermark.check(store.sequence())
-        return rows(store)
+        database = open_database(place, families=FAMILIES)
     finally:
-        watermark.close()
-        if store is not None:
-            store.close()
+        place.close()
+    try:
+        return rows(database.store)
+    finally:
+        database.watermark.close()
+        database.store.close()
 
 
 # What could make bytes on the disk into code

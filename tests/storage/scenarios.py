@@ -329,13 +329,14 @@ def failing_watermark(directory: Path) -> dict[str, Any]:
     """Let only the watermark's sync fail: the disk is failing, so the process has to end."""
     store = RocksStore(directory / "db", families=["a", "b"])
     watermark = Watermark(directory / "watermark")
+    watermark.begin(store.synced())
     log = Log()
     committer = Committer(
         store,
         log.on_durable,
         log.on_failure,
         watermark=watermark,
-        durable_sequence=store.durable_sequence,
+        source=store,
     )
     faults("mode=eio ops=fdatasync path=/watermark")
     store.write(row(1))

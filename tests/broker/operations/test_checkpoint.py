@@ -11,8 +11,9 @@ from broker.operations.control_socket import ControlError
 from mqtt.packets import Puback, Suback
 from storage.errors import Recoverable
 from storage.local.data_directory import DataDirectory
+from storage.local.opening import open_database
 from storage.local.rocks import RocksStore
-from storage.local.watermark import Watermark
+from storage.local.watermark import Synced, Watermark
 from storage.tables.tables import FAMILIES, META, SESSIONS, scan_all
 from tests.broker.inside import InsideBroker, publish, run, subscribe
 
@@ -20,10 +21,11 @@ from tests.broker.inside import InsideBroker, publish, run, subscribe
 def stopped(tmp_path: Path) -> Path:
     """Return the data directory of a dead broker with a row that is only in the log."""
     place = DataDirectory(tmp_path / "data")
-    store = RocksStore(place.database, families=FAMILIES)
+    store, watermark, _ = open_database(place, families=FAMILIES)
     store.write([(META, b"k", b"v")])
     store.sync()
     store.close()
+    watermark.close()
     place.close()
     return tmp_path / "data"
 
@@ -78,7 +80,7 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in target.iterdir()] == ["file"]
     (target / "file").unlink()
     checkpoint.make(str(data_dir), str(target))
-    assert [path.name for path in target.iterdir()] == ["db"]
+    assert sorted(path.name for path in target.iterdir()) == ["db", "watermark"]
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="file: not a directory"):
         checkpoint.make(str(data_dir), str(tmp_path / "file"))
@@ -99,7 +101,7 @@ def test_another_file_system_is_refused_because_copying_would_take_the_brokers_t
 def test_a_database_that_lost_something_is_not_copied(tmp_path: Path) -> None:
     data_dir = stopped(tmp_path)
     watermark = Watermark(data_dir / "watermark")
-    watermark.advance(100)
+    watermark.begin(Synced(100))
     watermark.close()
     with pytest.raises(CheckpointError, match="100 were durable"):
         checkpoint.make(str(data_dir), str(tmp_path / "copy"))

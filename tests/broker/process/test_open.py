@@ -76,7 +76,7 @@ def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: 
     broker = start()
     assert broker.stop() == 0
     watermark = Watermark(broker.data_dir / "watermark")
-    watermark.advance(watermark.sequence + 1000)
+    watermark.begin(watermark.synced._replace(sequence=watermark.sequence + 1000))
     watermark.close()
     line = refused(broker)
     assert "at least 1000 are lost" in line

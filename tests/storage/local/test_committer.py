@@ -16,7 +16,7 @@ from storage.local.committer import Committer, parse_durability
 from storage.local.heartbeat_file import Pulse
 from storage.local.memory import MemoryStore
 from storage.local.rocks import RocksStore
-from storage.local.watermark import Watermark
+from storage.local.watermark import Synced, Watermark
 from tests.storage.scenarios import Log, run
 
 ROOT = Path(__file__).parents[3]
@@ -239,7 +239,7 @@ def test_the_watermark_follows_the_syncs_and_never_leads(tmp_path: Path, log: Lo
         log.on_durable,
         log.on_failure,
         watermark=watermark,
-        durable_sequence=store.durable_sequence,
+        source=store,
     )
     for serial in range(1, 40):
         _write(store, serial)
@@ -261,9 +261,9 @@ def test_an_idle_broker_brings_its_watermark_up_to_date(
     advanced = threading.Event()
     advance = watermark.advance
 
-    def observe(sequence: int) -> None:
-        advance(sequence)
-        if sequence == 2:
+    def observe(synced: Synced) -> None:
+        advance(synced)
+        if synced.sequence == 2:
             advanced.set()
 
     monkeypatch.setattr(watermark, "advance", observe)
@@ -272,7 +272,7 @@ def test_an_idle_broker_brings_its_watermark_up_to_date(
         log.on_durable,
         log.on_failure,
         watermark=watermark,
-        durable_sequence=store.durable_sequence,
+        source=store,
     )
     for serial in (1, 2):
         _write(store, serial)
@@ -292,7 +292,7 @@ def test_os_leaves_the_watermark_where_it_is_until_the_end(tmp_path: Path, log: 
         log.on_failure,
         durability="os",
         watermark=watermark,
-        durable_sequence=store.durable_sequence,
+        source=store,
     )
     _write(store, 1)
     committer.request(1)

@@ -6,7 +6,11 @@ import pytest
 
 from storage.errors import DataLoss, Unrecoverable
 from storage.local.slot_file import SLOT_BYTES
-from storage.local.watermark import Watermark, decode, encode
+from storage.local.watermark import SLOT, Synced, Watermark, decode, encode
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WHOLE = Synced(12345, 8, 10, 4711, 9, 551)
+USED = SLOT.size + 4  # bytes of a slot that mean something
 
 
 @pytest.fixture
@@ -17,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 def _marked(path: Path, *sequences: int) -> None:
     watermark = Watermark(path)
     for sequence in sequences:
-        watermark.advance(sequence)
+        watermark.advance(Synced(sequence))
     watermark.close()
 
 
@@ -30,6 +34,7 @@ def _read(path: Path) -> tuple[int, int]:
 def test_a_new_watermark_promises_nothing(path: Path) -> None:
     watermark = Watermark(path)
     assert watermark.check(0) == 0
+    assert not watermark.is_valid
     watermark.close()
     watermark.close()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -72,7 +77,7 @@ def test_an_accepted_loss_is_accepted_once_and_not_for_ever(path: Path) -> None:
 def test_a_torn_slot_leaves_the_one_before_it(path: Path) -> None:
     _marked(path, 7, 8)  # slots 0 and 1
     whole = path.read_bytes()
-    for length in range(28):
+    for length in range(USED):
         torn = whole[:SLOT_BYTES] + whole[SLOT_BYTES:][:length].ljust(SLOT_BYTES, b"\0")
         path.write_bytes(torn)
         assert _read(path) == (0, 7)
@@ -84,24 +89,62 @@ def test_the_slot_to_be_written_next_is_never_the_one_that_counts(path: Path) ->
     _marked(path, 7, 8)
     _marked(path, 9)
     slots = [decode(path.read_bytes()[at:][:SLOT_BYTES]) for at in (0, SLOT_BYTES)]
-    assert slots == [(0, 9), (0, 8)]
+    assert slots == [(0, Synced(9)), (0, Synced(8))]
 
 
 def test_every_flipped_bit_of_a_slot_is_noticed() -> None:
-    slot = encode(3, 12345)
-    assert decode(slot) == (3, 12345)
-    for position in range(28):
+    slot = encode(3, WHOLE)
+    assert decode(slot) == (3, WHOLE)
+    for position in range(USED):
         for bit in range(8):
             damaged = bytearray(slot)
             damaged[position] ^= 1 << bit
             assert decode(bytes(damaged)) is None
 
 
-def test_the_format_stays_readable() -> None:
+@pytest.mark.parametrize(("version", "found"), [(1, Synced(12345)), (2, WHOLE)])
+def test_the_format_stays_readable(version: int, found: Synced) -> None:
     """Golden bytes: a change needs another magic."""
-    golden = "48464d41524b30310000000000000003000000000000303960df5760"
-    assert encode(3, 12345)[:28].hex() == golden
-    assert decode(bytes.fromhex(golden)) == (3, 12345)
+    golden = bytes.fromhex((GOLDEN / f"watermark-v{version}.hex").read_text())
+    assert decode(golden) == (3, found)
+    if version == 2:
+        assert encode(3, WHOLE)[:USED] == golden
+
+
+def test_a_watermark_of_version_1_is_read_and_written_on_in_version_2(path: Path) -> None:
+    slot = bytes.fromhex((GOLDEN / "watermark-v1.hex").read_text())
+    path.write_bytes(slot.ljust(2 * SLOT_BYTES, b"\0"))
+    watermark = Watermark(path)
+    assert watermark.is_valid
+    assert (watermark.epoch, watermark.synced) == (3, Synced(12345))
+    with pytest.raises(DataLoss):
+        watermark.check(12344)
+    watermark.begin(Synced(12345, 9, 9, 0))
+    watermark.close()
+    assert path.read_bytes()[:28] == slot, "it counts until the other slot is written"
+    watermark = Watermark(path)
+    assert watermark.synced == Synced(12345, 9, 9, 0)
+    watermark.close()
+
+
+def test_a_place_without_a_new_batch_is_no_news_unless_the_store_was_reopened(path: Path) -> None:
+    watermark = Watermark(path)
+    watermark.begin(Synced(5, 9, 9, 0))
+    watermark.advance(Synced(5, 9, 10, 77))
+    assert watermark.synced == Synced(5, 9, 9, 0)
+    watermark.advance(Synced(5, 12, 12, 0))
+    assert watermark.synced == Synced(5, 12, 12, 0)
+    watermark.close()
+
+
+def test_a_database_that_was_replaced_by_a_copy_may_have_older_files(path: Path) -> None:
+    for synced in (Synced(5, 90, 91, 1000, 7, 7), Synced(5, 3, 3, 0, 2, 2)):
+        watermark = Watermark(path)
+        watermark.begin(synced)
+        watermark.close()
+        watermark = Watermark(path)
+        assert watermark.synced == synced
+        watermark.close()
 
 
 def test_a_short_file_is_made_whole(path: Path) -> None:
