@@ -26,8 +26,7 @@ from storage.tables.tables import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
 SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
-# The same step, in sessions and look-ups of a session in the index of one generation.
-SWEEP_WORK_MAX: Final = 2 * SWEEP_SLICE
+LOOKUPS: Final = 2  # the same step, in sessions and look-ups in the index of one generation
 FILTERS_SHIFT: Final = 4  # loading 16 subscriptions counts as one look-up
 STREAMS_SHIFT: Final = 2  # and so do 4 streams that are looked up together
 # Generations that one sweep searches for. With more of them it takes several.
@@ -67,12 +66,15 @@ class Collection:
         self._sweep: Final = sweep
         self._settle: Final = context.settle
         self._next_serial: Final = next_serial  # of the open batch
+        self._slice: Final = min(SWEEP_SLICE, context.settings.expiry_slice)
+        self._work_max: Final = LOOKUPS * self._slice
         self._next_sweep_ms = 1
         self._swept = 0  # number of the last generation that a sweep searched for
         # Serial of the batch that deletes the dropped generations; 0 = none waits for its commit.
         self._reclaim_serial = 0
         self._is_reclaiming = False  # are there families that may be deleted now?
         self._is_reclaim_refused = False  # the same, but a full disk did not let us
+        self.closed_early = 0  # generations so far
 
     def open(self) -> None:
         """Read the sizes of the stored generations."""
@@ -215,6 +217,7 @@ class Collection:
                     self.rotate(now)
                 except Recoverable:
                     return  # a full disk: nothing has changed, the next sweep tries again
+                self.closed_early += 1
         if candidates:
             self._next_sweep_ms = now  # what follows may be free too
 
@@ -222,7 +225,7 @@ class Collection:
         """Look at a slice of the sessions that needed something last, or went offline since."""
         sweep = self._sweep
         work = 0
-        while sweep.waiting and sweep.search is None and work < SWEEP_WORK_MAX:
+        while sweep.waiting and sweep.search is None and work < self._work_max:
             key = next(iter(sweep.waiting))
             del sweep.waiting[key]
             value = self._store.get(SESSIONS, key)
@@ -233,7 +236,7 @@ class Collection:
         """Look at a slice of the stored groups."""
         sweep = self._sweep
         work = 0
-        while groups and sweep.candidates and sweep.search is None and work < SWEEP_WORK_MAX:
+        while groups and sweep.candidates and sweep.search is None and work < self._work_max:
             group = groups.pop()
             work += 1
             entry = group.entry
@@ -245,14 +248,14 @@ class Collection:
     def _sweep_sessions(self) -> None:
         """Look at a slice of the stored sessions."""
         sweep = self._sweep
-        rows = self._store.scan(SESSIONS, sweep.after, count=SWEEP_SLICE)
+        rows = self._store.scan(SESSIONS, sweep.after, count=self._slice)
         work = 0
         for key, value in rows:
             sweep.after = key + b"\0"
             work += self._look_at(key, value)
-            if not sweep.candidates or sweep.search is not None or work >= SWEEP_WORK_MAX:
+            if not sweep.candidates or sweep.search is not None or work >= self._work_max:
                 return
-        sweep.is_through = len(rows) < SWEEP_SLICE
+        sweep.is_through = len(rows) < self._slice
 
     def _search_on(self, search: Cursor) -> None:
         """Go on searching for messages that the session still has to get."""

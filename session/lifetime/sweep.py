@@ -50,6 +50,7 @@ class Sweep:
         self.searched = b""
         # Key of the session that was found to need a generation last, by the generation's number.
         self.pins: dict[int, bytes] = {}
+        self.left: int = 0  # sessions so far that went offline and had to be looked at again
 
     def begin(self, candidates: list[Candidate]) -> None:
         """Start a search for sessions that need these, which must be in the log's order.
@@ -98,6 +99,7 @@ class Sweep:
         last = self.last()
         if session.position < last or oldest_in_flight(session) <= last:
             self.waiting[session.client_id.encode()] = None
+            self.left += 1
             if len(self.waiting) > WAITING_MAX:
                 self.end()
 

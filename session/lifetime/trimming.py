@@ -27,10 +27,11 @@ NEVER: Final = 1 << 62
 TRIM_SLICE: Final = 64  # sessions that one step loads; about 2 ms
 DROP_PAGE: Final = 256  # messages that one step drops; about 2 ms
 FILTERS_SHIFT: Final = 6  # loading 64 subscriptions counts as one page
-# Pause between two steps, and between two passes over all sessions: a pass takes at most a tenth of
-# the loop. While the disk is low there is no pause between steps.
+# Pause between two steps: they take at most a tenth of the loop. Between two passes over all
+# sessions it is a share of the time that a generation takes messages: 10 s of an hour. While the
+# disk is low there is no pause between steps, and one second between passes.
 STEP_MS: Final = 20
-PASS_MS: Final = 10_000
+PASSES: Final = 360
 LOW_PASS_MS: Final = 1000
 # A backlog is trimmed when it is over its limits by this share of what it may keep, so that a
 # session is not written again for every message. While the disk is low any message counts.
@@ -75,6 +76,9 @@ class Trimming:
         self._health: Final = health
         self._trimmer: Final = Trimmer(database.log, settings)
         self._count_max: Final = settings.max_offline_messages
+        self._slice: Final = min(TRIM_SLICE, settings.expiry_slice)
+        self._page: Final = min(DROP_PAGE, settings.expiry_slice)
+        self._pass_ms: Final = settings.generation_age_s * 1000 // PASSES
         self._is_on: Final = settings.on_limit == "drop_oldest" and bool(
             settings.max_offline_messages or settings.max_offline_bytes
         )
@@ -86,6 +90,7 @@ class Trimming:
         self._job: _Job | None = None
         self._due_ms = 1
         self.trimmed = 0  # backlogs so far
+        self.given_up = 0  # those so far whose session came back meanwhile
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
@@ -112,11 +117,11 @@ class Trimming:
             self._go_on(self._job)
         elif self._look_at_sessions():
             self._is_under_way = False
-            self._due_ms = now + (LOW_PASS_MS if is_low else PASS_MS)
+            self._due_ms = now + (LOW_PASS_MS if is_low else self._pass_ms)
 
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""
-        rows = self._store.scan(SESSIONS, self._after, count=TRIM_SLICE)
+        rows = self._store.scan(SESSIONS, self._after, count=self._slice)
         work = 0  # in pages of a backlog
         for key, value in rows:
             self._after = key + b"\0"
@@ -128,7 +133,7 @@ class Trimming:
             work += job.plan.pages + (len(job.session.subscriptions) >> FILTERS_SHIFT)
             if self._job is not None or work >= PLAN_PAGES:
                 return False
-        return len(rows) < TRIM_SLICE
+        return len(rows) < self._slice
 
     def _begin(self, key: bytes, value: bytes) -> _Job | None:
         """Return a job for a session that may be over its limits."""
@@ -155,6 +160,7 @@ class Trimming:
             self._store.get(SESSIONS, job.key) != job.value
         ):
             self._job = None
+            self.given_up += 1
             return
         cursor = job.cursor
         if cursor is not None:
@@ -176,7 +182,7 @@ class Trimming:
         """Drop the next messages of a backlog, and move the session's position behind them."""
         session = job.session
         missing, before = cursor.missing, cursor.position
-        messages = cursor.next(min(DROP_PAGE, job.left), SCAN_MAX)
+        messages = cursor.next(min(self._page, job.left), SCAN_MAX)
         gone = cursor.missing - missing
         if gone:
             self._counters.drop("max_age", gone)

@@ -1,6 +1,7 @@
 """Backlogs over their limits are trimmed while their sessions are away; nothing else changes."""
 
 from random import Random
+from typing import Final
 
 import pytest
 
@@ -8,13 +9,15 @@ from mqtt.packets import Puback, Publish
 from session.delivery.backlog import SCAN_MAX
 from session.lifetime import trimming
 from session.lifetime.collection import SWEEP_PERIOD_MS
-from session.lifetime.trimming import PASS_MS, STEP_MS
+from session.lifetime.trimming import STEP_MS
 from session.state.records import decode_session
 from session.state.session import Session
 from storage.tables.tables import unseal
 from tests.session.backlogs import numbers, publish
 from tests.session.harness import Broker
 from tests.session.told import columns, told
+
+PASS_MS: Final = 10_000
 
 
 def stored(broker: Broker, client_id: str) -> Session:
