@@ -16,6 +16,7 @@ from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.housekeeping import Housekeeping
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep
+from session.lifetime.trimming import Trimming
 from session.lifetime.wills import Wills
 from session.live.connection import Connection
 from session.live.core import Core, Database
@@ -112,10 +113,12 @@ class Assembly:
             self.delivery,
             self.sessions,
             self.quota,
+            self.health,
             sweep,
             self.writer.next_serial,
         )
+        trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
         self.housekeeping: Final = Housekeeping(
-            context, self.retained, self.disconnects, wills, self.collection, census
+            context, self.retained, self.disconnects, wills, self.collection, trimming, census
         )

@@ -1,13 +1,19 @@
 """Watches the disk: refuses new durable state on a nearly full one, goes on after a full one.
 
-Read next: `storage.local.disk_space`, which measures the disk and holds the ballast.
+On a nearly full disk the engine drops all that nobody needs; this deletes the write-ahead logs that
+still hold it. Read next: `storage.local.disk_space`, which measures the disk and holds the ballast.
 """
 
 from typing import Final
 
 from broker.process.open import OpenBroker
 from storage.errors import Recoverable, StorageError
+from storage.limits import MIB
 from storage.local.disk_space import is_full
+
+# Write-ahead logs of this size are worth their deletion on a nearly full disk. RocksDB deletes them
+# by itself from WAL_BYTES_MAX on, 64 MiB: that may be all the space there is.
+LOGS_MIN: Final = 4 * MIB
 
 
 class DiskWatch:
@@ -36,6 +42,8 @@ class DiskWatch:
                     low_water_bytes=self._space.low_water_bytes(),
                 )
             driver.set_low(is_low)
+            if is_low:
+                self._delete_logs()
             refusal = self._opened.engine.refused_by
             if self._store.needs_reopen:
                 self._reopen()
@@ -45,6 +53,13 @@ class DiskWatch:
             driver.fail(error)
         except OSError as problem:
             self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
+
+    def _delete_logs(self) -> None:
+        """Let RocksDB write its memtables out, if that needs less space than it frees."""
+        sizes = self._store.sizes()
+        if sizes["wal"] >= max(LOGS_MIN, 2 * sizes["memtables"]):
+            if self._space.free_bytes() > sizes["memtables"] + LOGS_MIN:
+                self._store.flush(waits=False)
 
     def _reopen(self) -> None:
         """Delete the ballast and open the store again, if that makes enough room."""

@@ -28,6 +28,7 @@ class Delivery:
 
     def __init__(self, context: DeliveryContext, retained: Retained) -> None:
         outgoing = Outgoing(context)
+        self.outgoing: Final = outgoing
         self.sender: Final = Sender(context, outgoing)
         self.mailbox: Final = Mailbox(context)
         self.redelivery: Final = Redelivery(context, outgoing, self.mailbox)

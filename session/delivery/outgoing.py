@@ -105,7 +105,16 @@ class Outgoing:
         """Count and record that a connected session does not get a message."""
         self._counters.drop(reason)
         if self._deliveries.is_on:
-            self._deliveries.dropped_message(connection, message, reason, self._tick.now)
+            session = connection.session
+            assert session is not None
+            number = connection.number
+            self._deliveries.dropped_message(session, number, message, reason, self._tick.now)
+
+    def drop_offline(self, session: Session, message: Message, reason: str) -> None:
+        """Count and record that a session that is away will not get a message."""
+        self._counters.drop(reason)
+        if self._deliveries.is_on:
+            self._deliveries.dropped_message(session, 0, message, reason, self._tick.now)
 
     def expire(self, connection: Connection, session: Session, message: Message) -> None:
         """Count and record that a message expired before a connected session got it."""

@@ -383,16 +383,14 @@ class DeliveryEvents:
         self._drop(session, conn, message_id, 0, 1, 0, reason, packet_id, now)
 
     def dropped_message(
-        self, connection: Connection, message: Message, reason: str, now: int
+        self, session: Session, conn: int, message: Message, reason: str, now: int
     ) -> None:
-        """Record that a message was dropped for a connected session."""
-        session = connection.session
-        assert session is not None
+        """Record that a session does not get a message; `conn` is 0 while it is away."""
         if not message.publisher:
             return  # `$SYS` messages have no publisher and are not recorded
         message_id = self.id_of(message)
         size = len(message.payload)
-        self._drop(session, connection.number, message_id, 0, 1, size, reason, 0, now)
+        self._drop(session, conn, message_id, 0, 1, size, reason, 0, now)
 
     def dropped_range(
         self, session: Session, conn: int, first: int, last: int, count: int, reason: str, now: int

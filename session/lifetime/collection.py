@@ -1,9 +1,11 @@
 """Begins generations of the message log, and drops those in which no session needs a message.
 
-A sweep reads one slice of sessions after another. It stops at the first session that needs the
-oldest generation; the next sweep looks at that session first. The column families of a dropped
-generation are deleted when the batch with its deletion is durable. Must never drop a message that a
-session still has to get. Read next: `session.lifetime.sweep`, `storage.log.message_log`.
+A sweep reads one slice of sessions after another, for several generations at once. It ends when for
+each of them somebody was found who needs it; the next sweep looks at those sessions first. What
+nobody needs is dropped. The generation that takes messages is closed early if its older half is
+owed to nobody: then it can be dropped soon. The column families of a dropped generation are deleted
+when the batch with its deletion is durable. Must never drop a message that a session still has to
+get. Read next: `session.lifetime.sweep`, `storage.log.message_log`.
 """
 
 from collections.abc import Callable
@@ -13,17 +15,28 @@ from session.delivery.backlog import SCAN_MAX
 from session.delivery.delivery import Delivery
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
-from session.lifetime.sweep import Sweep, oldest_in_flight
+from session.lifetime.sweep import Candidate, Sweep, oldest_in_flight
 from session.live.core import Database
 from session.live.subscribers import Group
 from session.publish.storage_quota import Quota
+from session.publish.store_health import StoreHealth
 from storage.errors import CorruptRecord, Recoverable
-from storage.log.generations import INDEXED
 from storage.log.message_log import Cursor, Generation, Stream, report_generations
 from storage.tables.tables import SESSIONS
 
 SWEEP_PERIOD_MS: Final = 2000
 SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
+LOOKUPS: Final = 2  # the same step, in sessions and look-ups in the index of one generation
+FILTERS_SHIFT: Final = 4  # loading 16 subscriptions counts as one look-up
+STREAMS_SHIFT: Final = 2  # and so do 4 streams that are looked up together
+# Generations that one sweep searches for. With more of them it takes several.
+CANDIDATES_MAX: Final = 64
+# The open generation may be closed early from this share of its size and of its age on, so that
+# ordinary traffic does not make many small ones: 16 MiB and a minute. While the disk is low, from
+# 1 MiB on at any age: that costs two column families, and may be all the space there is.
+EARLY_SIZE_SHIFT: Final = 4
+EARLY_AGE_DIVISOR: Final = 60
+LOW_SIZE_SHIFT: Final = 8
 
 
 class Collection:
@@ -36,6 +49,7 @@ class Collection:
         delivery: Delivery,
         sessions: Sessions,
         quota: Quota,
+        health: StoreHealth,
         sweep: Sweep,
         next_serial: Callable[[], int],
     ) -> None:
@@ -48,12 +62,19 @@ class Collection:
         self._groups: Final = delivery.groups
         self._sessions: Final = sessions
         self._quota: Final = quota
+        self._health: Final = health
         self._sweep: Final = sweep
         self._settle: Final = context.settle
         self._next_serial: Final = next_serial  # of the open batch
+        self._slice: Final = min(SWEEP_SLICE, context.settings.expiry_slice)
+        self._work_max: Final = LOOKUPS * self._slice
         self._next_sweep_ms = 1
+        self._swept = 0  # number of the last generation that a sweep searched for
         # Serial of the batch that deletes the dropped generations; 0 = none waits for its commit.
         self._reclaim_serial = 0
+        self._is_reclaiming = False  # are there families that may be deleted now?
+        self._is_reclaim_refused = False  # the same, but a full disk did not let us
+        self.closed_early = 0  # generations so far
 
     def open(self) -> None:
         """Read the sizes of the stored generations."""
@@ -63,35 +84,64 @@ class Collection:
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms; 1 = at once."""
-        return self._next_sweep_ms if self._sweep.generation is None else 1
+        if self._sweep.candidates or self._is_reclaiming:
+            return 1
+        return self._next_sweep_ms
 
     def run(self, now: int) -> None:
         """Do one slice of what is due. Call it between events, never within one."""
+        if self._is_reclaiming:
+            self._reclaim_next()
         if now >= self._next_sweep_ms:
             self._next_sweep_ms = now + SWEEP_PERIOD_MS
+            self._is_reclaiming = self._is_reclaiming or self._is_reclaim_refused
             if self._settle():
                 self._check_generations(now)
-        generation = self._sweep.generation
-        if generation is not None and self._settle():
-            self._sweep_on(generation, now)
+        if self._sweep.candidates and self._settle():
+            self._sweep_on(now)
 
     def _check_generations(self, now: int) -> None:
-        """Begin a generation if it is time, and drop the oldest one or start a sweep for it."""
+        """Begin a generation if it is time, and drop the oldest one or start a sweep."""
         if self._log.rotation_due(now):
             try:
                 self.rotate(now)
             except Recoverable:
                 return  # a full disk: nothing has changed, the next run tries again
-        if self._sweep.generation is not None:
+        if self._sweep.candidates:
             return
-        oldest = self._log.list_generations()[0]
-        if not oldest.is_closed:
-            return
-        if self._is_dropped_by_policy(oldest, now):
+        generations = self._log.list_generations()
+        oldest = generations[0]
+        if oldest.is_closed and self._is_dropped_by_policy(oldest, now):
             self._counters.drop("max_age", max(0, oldest.last_offset - oldest.first_offset + 1))
-            self._drop(oldest)
-        else:
-            self._sweep.begin(oldest)
+            self._drop(oldest.number)
+            return
+        candidates = self._closed_candidates(generations[:-1])
+        newest = generations[-1]
+        if self._may_close_early(newest, now):
+            half = (newest.first_offset + newest.last_offset) // 2
+            candidates.append(Candidate(newest, half))
+        if candidates:
+            self._sweep.begin(candidates)
+
+    def _closed_candidates(self, closed: list[Generation]) -> list[Candidate]:
+        """Return the next closed generations to search for, all of them if there are few."""
+        if len(closed) > CANDIDATES_MAX:
+            following = [each for each in closed if each.number > self._swept]
+            closed = (following or closed)[:CANDIDATES_MAX]
+            self._swept = closed[-1].number
+        return [Candidate(each, each.last_offset) for each in closed]
+
+    def _may_close_early(self, newest: Generation, now: int) -> bool:
+        """Is the open generation large and old enough to be closed if half of it is not needed?"""
+        if newest.last_offset < newest.first_offset:
+            return False
+        shift = LOW_SIZE_SHIFT if self._health.refuses_new else EARLY_SIZE_SHIFT
+        if self._log.newest_size_bytes < self._log.generation_size_bytes >> shift:
+            return False
+        age_ms = now - newest.created_ms
+        return (
+            self._health.refuses_new or age_ms >= self._log.generation_age_ms // EARLY_AGE_DIVISOR
+        )
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Close the generation that takes messages and begin the next one."""
@@ -112,146 +162,195 @@ class Collection:
 
     def reclaim(self, serial: int) -> None:
         """Free the space of dropped generations if their deletion is durable with `serial`."""
-        if not 0 < self._reclaim_serial <= serial:
+        if 0 < self._reclaim_serial <= serial:
+            self._reclaim_serial = 0
+            self._is_reclaiming = True
+        if self._is_reclaiming or self._is_reclaim_refused:
+            self._reclaim_next()
+
+    def _reclaim_next(self) -> None:
+        """Delete the families of one generation: it takes some ms, so the others wait."""
+        self._is_reclaim_refused = False
+        if self._reclaim_serial:
+            self._is_reclaiming = False  # more were dropped, and the commit of that is to come
             return
         try:
-            self._log.reclaim()
+            self._is_reclaiming = self._log.reclaim(1) > 0
         except Recoverable:
-            return  # a full disk: the next commit tries again
-        self._reclaim_serial = 0
+            self._is_reclaiming = False
+            self._is_reclaim_refused = True  # the next commit or sweep tries again
 
-    def _drop(self, generation: Generation) -> None:
-        self._log.drop_generation(self._tick.batch, generation.number)
-        self._quota.generation_dropped(generation.number)
+    def _drop(self, number: int) -> None:
+        self._log.drop_generation(self._tick.batch, number)
+        self._quota.generation_dropped(number)
+        self._sweep.generation_dropped(number)
         self._counters.generations_dropped += 1
         self._reclaim_serial = self._next_serial()
 
-    def _sweep_on(self, generation: Generation, now: int) -> None:
-        """Look at the next slice of sessions; drop the generation after the last slice."""
+    def _sweep_on(self, now: int) -> None:
+        """Look at the next slice of sessions; drop what nobody needs after the last slice."""
         sweep = self._sweep
         if sweep.search is not None:
-            self._search_on(sweep.search, generation.last_offset)
+            self._search_on(sweep.search)
         elif sweep.groups is None:
-            self._begin_sweep(generation)
+            sweep.groups = [group for group in self._groups.all() if group.is_stored]
+            self._pin_by_memory()
+        elif sweep.waiting:
+            self._sweep_waiting()
         elif sweep.groups:
-            self._sweep_groups(generation, sweep.groups)
-        elif self._sweep_sessions(generation):
-            sweep.end()
-            if self._is_pinned_in_memory(generation):
-                return  # a session came online during the sweep, or gave messages to its group
-            self._drop(generation)
-            self._next_sweep_ms = now  # the next generation may be free too
+            self._sweep_groups(sweep.groups)
+        elif not sweep.is_through:
+            self._sweep_sessions()
+        else:
+            self._pin_by_memory()  # a session came online, or gave messages back to its group
+            self._collect(now)
 
-    def _begin_sweep(self, generation: Generation) -> None:
-        """Look in memory first, then at the session that stopped the last sweep."""
+    def _collect(self, now: int) -> None:
+        """Drop the candidates that nobody needs, and close the open generation if it is one."""
+        candidates = self._sweep.candidates
+        self._sweep.end()
+        for candidate in candidates:
+            if not candidate.is_open:
+                self._drop(candidate.number)
+            elif candidate.number == self._log.list_generations()[-1].number:
+                try:
+                    self.rotate(now)
+                except Recoverable:
+                    return  # a full disk: nothing has changed, the next sweep tries again
+                self.closed_early += 1
+        if candidates:
+            self._next_sweep_ms = now  # what follows may be free too
+
+    def _sweep_waiting(self) -> None:
+        """Look at a slice of the sessions that needed something last, or went offline since."""
         sweep = self._sweep
-        sweep.groups = [group for group in self._groups.all() if group.is_stored]
-        if self._is_pinned_in_memory(generation):
-            sweep.end()
-        elif sweep.pin is not None:
-            value = self._store.get(SESSIONS, sweep.pin)
-            if value is not None and self._pins(generation, sweep.pin, value):
-                sweep.end()
+        work = 0
+        while sweep.waiting and sweep.search is None and work < self._work_max:
+            key = next(iter(sweep.waiting))
+            del sweep.waiting[key]
+            value = self._store.get(SESSIONS, key)
+            if value is not None:
+                work += self._look_at(key, value)
 
-    def _sweep_groups(self, generation: Generation, groups: list[Group]) -> None:
+    def _sweep_groups(self, groups: list[Group]) -> None:
         """Look at a slice of the stored groups."""
         sweep = self._sweep
-        for _ in range(min(SWEEP_SLICE, len(groups))):
-            if self._is_pinned_by_group(generation, groups.pop()):
-                sweep.end()
-                return
-            if sweep.search is not None:
-                return
+        work = 0
+        while groups and sweep.candidates and sweep.search is None and work < self._work_max:
+            group = groups.pop()
+            work += 1
+            entry = group.entry
+            # A group without a filter id has ended since the sweep began.
+            if group.is_lagging and entry.filter_id and group.position < sweep.last():
+                stream = Stream(entry.filter_id, entry.topic_filter, group.since)
+                work += self._pin_by_streams(b"", [stream], group.position)
 
-    def _sweep_sessions(self, generation: Generation) -> bool:
-        """Look at a slice of the stored sessions; True if it was the last one."""
+    def _sweep_sessions(self) -> None:
+        """Look at a slice of the stored sessions."""
         sweep = self._sweep
-        rows = self._store.scan(SESSIONS, sweep.after, count=SWEEP_SLICE)
+        rows = self._store.scan(SESSIONS, sweep.after, count=self._slice)
+        work = 0
         for key, value in rows:
             sweep.after = key + b"\0"
-            if self._pins(generation, key, value):
-                sweep.pin = key
-                sweep.end()
-                return False
-            if sweep.search is not None:
-                return False
-        return len(rows) < SWEEP_SLICE
+            work += self._look_at(key, value)
+            if not sweep.candidates or sweep.search is not None or work >= self._work_max:
+                return
+        sweep.is_through = len(rows) < self._slice
 
-    def _search_on(self, search: Cursor, last: int) -> None:
-        """Go on searching for the first message that the session still has to get."""
+    def _search_on(self, search: Cursor) -> None:
+        """Go on searching for messages that the session still has to get."""
         sweep = self._sweep
         before = search.position
         messages = search.next(1, SCAN_MAX)
-        if messages and messages[0].offset <= last:
-            sweep.pin = sweep.searched or sweep.pin
-            sweep.end()
-        elif messages or search.position >= last or search.position == before:
+        after = search.position
+        if messages:
+            # Only the first one in each candidate matters: go on behind it.
+            for candidate in sweep.candidates:
+                if candidate.last >= after:
+                    if candidate.first <= after:
+                        after = candidate.last
+                        sweep.pin(candidate, sweep.searched)
+                    else:
+                        after = candidate.first - 1
+                    break
+        if after >= sweep.last() or after == before:
             sweep.search = None
+        elif after != search.position:
+            sweep.search = self._log.cursor(sweep.streams, after)
 
-    def _is_pinned_in_memory(self, generation: Generation) -> bool:
-        """Does a connected session need the generation, or a message given back to a group?"""
-        last = generation.last_offset
+    def _pin_by_memory(self) -> None:
+        """Find what connected sessions need, and messages given back to groups."""
+        sweep = self._sweep
         for connection in self._sessions.live.values():
+            last = sweep.last()
             session = connection.session
             assert session is not None
             if not session.is_stored:
                 continue
             if session.in_flight and oldest_in_flight(session) <= last:
-                return True
-            if connection.pending and session.position < last:
-                return True
-            if connection.is_lagging and session.position < last:
-                # It reads on as soon as it has room. A layout without an index cannot answer
-                # cheaply, so there the session counts as needing the generation.
-                if generation.layout not in INDEXED or self._owes(
-                    self._backlog.streams(session), session.position, generation
-                ):
-                    return True
-        return any(
-            offset <= last
-            for group in self._groups.all()
-            if group.is_stored
-            for offset in (*group.owed, *group.leased)
-        )
+                sweep.pin_in_flight(session, b"")
+            if not session.position < last:
+                continue
+            streams: list[Stream] | None = None
+            for candidate in list(sweep.candidates):
+                if candidate.last <= session.position:
+                    continue
+                if connection.pending:
+                    sweep.pin(candidate, b"")
+                elif connection.is_lagging:
+                    # It reads on as soon as it has room. A layout without an index cannot answer
+                    # cheaply, so there the session counts as needing the generation.
+                    if streams is None:
+                        streams = self._backlog.streams(session)
+                    if not candidate.is_indexed or self._owes(streams, session.position, candidate):
+                        sweep.pin(candidate, b"")
+        for group in self._groups.all():
+            if group.is_stored:
+                for offset in (*group.owed, *group.leased):
+                    for candidate in list(sweep.candidates):
+                        if candidate.first <= offset <= candidate.last:
+                            sweep.pin(candidate, b"")
 
-    def _is_pinned_by_group(self, generation: Generation, group: Group) -> bool:
-        """Does a group need the generation? False may also mean that a search has begun."""
-        if not group.is_lagging or group.position >= generation.last_offset:
-            return False
-        entry = group.entry
-        if not entry.filter_id:
-            return False  # it has ended since the sweep began
-        stream = Stream(entry.filter_id, entry.topic_filter, group.since)
-        return self._is_owed(generation, b"", [stream], group.position)
-
-    def _pins(self, generation: Generation, key: bytes, value: bytes) -> bool:
-        """Does a stored session need it? False may also mean that a search has begun."""
+    def _look_at(self, key: bytes, value: bytes) -> int:
+        """Find what a stored session needs, or begin a search for it; return the work done."""
+        sweep = self._sweep
         client_id = key.decode()
+        last = sweep.last()
         if client_id in self._sessions.live:
-            return False  # looked at in memory
-        last = generation.last_offset
+            return 1  # looked at in memory
         try:
             session = self._sessions.decode(client_id, value)
             if oldest_in_flight(session) <= last:
-                return True
-            if session.position >= last:
-                return False
+                sweep.pin_in_flight(session, key)
+            if session.position >= sweep.last():
+                return 1
             self._sessions.load_rest(session)
         except CorruptRecord:
             self._counters.internal_errors += 1
-            return True  # unreadable: what it still has to get is unknown
-        return self._is_owed(generation, key, self._backlog.streams(session), session.position)
+            for candidate in list(sweep.candidates):
+                sweep.pin(candidate, key)  # unreadable: what it still has to get is unknown
+            return 1
+        work = 1 + (len(session.subscriptions) >> FILTERS_SHIFT)
+        return work + self._pin_by_streams(key, self._backlog.streams(session), session.position)
 
-    def _is_owed(
-        self, generation: Generation, key: bytes, streams: list[Stream], position: int
-    ) -> bool:
-        if generation.layout in INDEXED:
-            return self._owes(streams, position, generation)
-        if streams:
-            self._sweep.search = self._log.cursor(streams, position)
-            self._sweep.searched = key
-        return False
+    def _pin_by_streams(self, key: bytes, streams: list[Stream], position: int) -> int:
+        """Find what the reader of some streams needs, or begin a search; return the work done."""
+        sweep = self._sweep
+        if not streams:
+            return 0
+        if not all(candidate.is_indexed for candidate in sweep.candidates):
+            sweep.search = self._log.cursor(streams, position)
+            sweep.streams = streams
+            sweep.searched = key
+            return 0
+        work = 0
+        for candidate in list(sweep.candidates):
+            if candidate.last > position:
+                work += 1 + (len(streams) >> STREAMS_SHIFT)
+                if self._owes(streams, position, candidate):
+                    sweep.pin(candidate, key)
+        return work
 
-    def _owes(self, streams: list[Stream], position: int, generation: Generation) -> bool:
-        owed = self._log.first_owed(streams, position, generation=generation.number)
-        return owed is not None
+    def _owes(self, streams: list[Stream], position: int, candidate: Candidate) -> bool:
+        owed = self._log.first_owed(streams, position, generation=candidate.number)
+        return owed is not None and owed <= candidate.last

@@ -1,7 +1,8 @@
-"""Work that comes due with time: wills, expiries, old generations, the census.
+"""Work that comes due with time: wills, expiries, old generations, long backlogs, the census.
 
 It is done in bounded slices, so that clients do not wait. Read next: `session.lifetime.collection`
-(generations), `session.lifetime.wills`, `session.lifetime.disconnect` (a due will, a due expiry).
+(generations), `session.lifetime.trimming` (backlogs over their limits), `session.lifetime.wills`,
+`session.lifetime.disconnect` (a due will, a due expiry).
 """
 
 from typing import Final
@@ -10,6 +11,7 @@ from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.context import ClientContext
 from session.lifetime.disconnect import DisconnectHandler
+from session.lifetime.trimming import Trimming
 from session.lifetime.wills import Wills
 from session.routing.retained import Retained
 from storage.tables.timers import RETAINED, SESSION, WILL
@@ -30,6 +32,7 @@ class Housekeeping:
         disconnects: DisconnectHandler,
         wills: Wills,
         collection: Collection,
+        trimming: Trimming,
         census: Census,
     ) -> None:
         self._tick: Final = context.tick
@@ -40,6 +43,7 @@ class Housekeeping:
         self._disconnects: Final = disconnects
         self._wills: Final = wills
         self._collection: Final = collection
+        self.trimming: Final = trimming
         self._census: Final = census
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
@@ -58,7 +62,7 @@ class Housekeeping:
         """Return when `run` has something to do, broker ms."""
         if self._is_stopped:
             return NEVER_MS
-        deadline = self._collection.next_deadline()
+        deadline = min(self._collection.next_deadline(), self.trimming.next_deadline())
         if self._due.next_ms is not None:
             deadline = min(deadline, self._due.next_ms)
         if self._census.due_ms is not None:
@@ -73,6 +77,7 @@ class Housekeeping:
             if not self._settle():
                 return
             self._handle_due(now)
+        self.trimming.run(now)
         self._collection.run(now)
         self._census.run(now)
 

@@ -84,6 +84,7 @@ class Sessions:
         self._session_events: Final = history.sessions
         self._last_incarnation = database.boot << INCARNATION_SHIFT
         self.live: Final = live  # client_id -> its connection
+        self.left_behind: int = 0  # how often a session went offline with a backlog
 
     def open(self) -> None:
         """Load the durable filters, the only memory that offline sessions take."""
@@ -145,12 +146,13 @@ class Sessions:
         self._last_incarnation += 1
         return self._last_incarnation
 
-    def write(self, session: Session) -> None:
-        """Put the session's record into the batch."""
+    def write(self, session: Session) -> bytes:
+        """Put the session's record into the batch, and return it."""
         if not session.incarnation:
             session.incarnation = self.next_incarnation()  # its record was of version 1
         value = seal(encode_session(session))
         self._tick.batch.append((SESSIONS, session.client_id.encode(), value))
+        return value
 
     def write_dirty(self, now: int) -> None:
         """Put the records that changed into the batch, and late progress if it is due."""
@@ -412,6 +414,8 @@ class Sessions:
         connection.cursor = None
         self._tick.readers.pop(connection, None)
         if session.is_stored:
+            if session.position < self._log.end:
+                self.left_behind += 1
             self._quota.session_offline(session)
             self._sweep.session_offline(session)
 

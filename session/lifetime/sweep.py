@@ -1,55 +1,107 @@
-"""The progress of the search for a session that still needs a generation.
+"""The progress of the search for sessions that still need a generation.
 
 The search looks at one slice of sessions after another while clients connect and leave. A session
-that goes offline in a part that was already searched starts it again. Must never read the store.
-Read next: `session.lifetime.collection`, which searches.
+that goes offline meanwhile is looked at once more. What a search found is only in memory: after a
+crash the next one finds it again. Must never read the store. Read next:
+`session.lifetime.collection`, which searches.
 """
+
+from collections.abc import Sequence
+from typing import Final
 
 from session.live.subscribers import Group
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.state.session import Session
-from storage.log.message_log import Cursor, Generation
+from storage.log.generations import INDEXED
+from storage.log.message_log import Cursor, Generation, Stream
+
+# Sessions that go offline during a search and are to be looked at again. With more of them the
+# search ends without a result; the next one begins soon.
+WAITING_MAX: Final = 4096
+
+
+class Candidate:
+    """Offsets of a generation that nobody may need: all of a closed one, the first of the open."""
+
+    __slots__ = ("first", "is_indexed", "is_open", "last", "number")
+
+    def __init__(self, generation: Generation, last: int) -> None:
+        self.number: int = generation.number
+        self.first: int = generation.first_offset
+        self.last: int = last
+        self.is_open: bool = not generation.is_closed
+        self.is_indexed: bool = generation.layout in INDEXED
 
 
 class Sweep:
-    """A search for a session that still needs a generation; there is one at a time."""
+    """A search for sessions that still need some generations; there is one at a time."""
 
     def __init__(self) -> None:
-        self.generation: Generation | None = None  # None = no search is running
-        self.after = b""  # the next slice starts at this key
+        # Those that nobody was found to need yet, oldest first; empty = no search is running.
+        self.candidates: list[Candidate] = []
+        self.after = b""  # the next slice of sessions starts at this key
+        self.is_through = False  # were all sessions looked at?
         self.groups: list[Group] | None = None  # still to be looked at; None = not begun
-        # In a layout without an index: a search for the first message that the session with the key
+        self.waiting: dict[bytes, None] = {}  # keys of sessions to be looked at next
+        # In a layout without an index: a search for the messages that the session with the key
         # `searched` still has to get (b"" = a group).
         self.search: Cursor | None = None
+        self.streams: Sequence[Stream] = ()
         self.searched = b""
-        self.pin: bytes | None = None  # key of the session that stopped the last sweep
+        # Key of the session that was found to need a generation last, by the generation's number.
+        self.pins: dict[int, bytes] = {}
+        self.left: int = 0  # sessions so far that went offline and had to be looked at again
 
-    def begin(self, generation: Generation) -> None:
-        """Start a search for a session that needs this generation."""
-        self.generation = generation
-        self.searched = b""
-        self.restart()
+    def begin(self, candidates: list[Candidate]) -> None:
+        """Start a search for sessions that need these, which must be in the log's order.
 
-    def restart(self) -> None:
-        """Search again from the first session."""
+        The sessions that needed them last are looked at first.
+        """
+        self.candidates = candidates
         self.after = b""
+        self.is_through = False
         self.groups = None
         self.search = None
+        self.waiting = {
+            self.pins[each.number]: None for each in candidates if each.number in self.pins
+        }
 
     def end(self) -> None:
-        """End the search: a session was found, or there is none."""
-        self.generation = None
+        """End the search."""
+        self.candidates = []
+        self.waiting = {}
         self.search = None
 
+    def pin(self, candidate: Candidate, key: bytes) -> None:
+        """Note that a session needs it, b"" = one in memory or a group; the search may end."""
+        self.candidates.remove(candidate)
+        if key:
+            self.pins[candidate.number] = key
+        if not self.candidates:
+            self.end()
+
+    def pin_in_flight(self, session: Session, key: bytes) -> None:
+        """Note which candidates have a message in flight to the session."""
+        for candidate in list(self.candidates):
+            if _is_in_flight(session, candidate.first, candidate.last):
+                self.pin(candidate, key)
+
+    def last(self) -> int:
+        """Return the last offset of all candidates, 0 = none is left."""
+        return self.candidates[-1].last if self.candidates else 0
+
+    def generation_dropped(self, number: int) -> None:
+        """Forget who needed a generation."""
+        self.pins.pop(number, None)
+
     def session_offline(self, session: Session) -> None:
-        """Start the search again if a session that goes offline needs the generation."""
-        generation = self.generation
-        if generation is None:
-            return
-        last = generation.last_offset
+        """Look at a session again that goes offline and may need a candidate."""
+        last = self.last()
         if session.position < last or oldest_in_flight(session) <= last:
-            self.pin = session.client_id.encode()
-            self.restart()
+            self.waiting[session.client_id.encode()] = None
+            self.left += 1
+            if len(self.waiting) > WAITING_MAX:
+                self.end()
 
 
 def oldest_in_flight(session: Session) -> int:
@@ -62,3 +114,11 @@ def oldest_in_flight(session: Session) -> int:
         ),
         default=1 << 63,
     )
+
+
+def _is_in_flight(session: Session, first: int, last: int) -> bool:
+    """Is a message with one of these log offsets in flight?"""
+    for entry in session.in_flight.values():
+        if entry & SOURCE_MASK != FROM_MAILBOX and first <= entry >> REFERENCE_SHIFT <= last:
+            return True
+    return False

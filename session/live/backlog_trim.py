@@ -2,8 +2,9 @@
 
 A `Plan` counts the backlog in slices; its result is a `Trim`, which names the messages to leave
 out. This is done when the session is resumed: nothing is written per subscriber when a message
-arrives, so nothing can be dropped per subscriber then. Read next: `session.publish.storage_quota`,
-the limits a publisher meets.
+arrives, so nothing can be dropped per subscriber then. With `drop_oldest` it is also done while the
+session is away, to free space. Read next: `session.lifetime.trimming` (that),
+`session.publish.storage_quota` (the limits a publisher meets).
 """
 
 from collections import deque
@@ -60,8 +61,9 @@ class Plan:
         self._keeps_oldest: Final = settings.on_limit == "drop_new"
         self._window: deque[int] = deque()  # sizes of the messages to keep, if bytes are limited
         self._bytes = 0
-        self._kept = 0
-        self._dropped = 0
+        self.kept: int = 0  # so far: messages within the limits
+        self.dropped: int = 0  # so far: the oldest ones, over the limits; not with `drop_new`
+        self.pages: int = 0  # read so far
         self._is_over = False
 
     def advance(self) -> bool:
@@ -69,6 +71,7 @@ class Plan:
         for _ in range(PLAN_PAGES):
             if self._cursor.position >= self._until:
                 return True
+            self.pages += 1
             if self._bytes_max:
                 messages = self._cursor.next(COUNT_PAGE)
                 for message in messages:
@@ -85,8 +88,8 @@ class Plan:
     def trim(self) -> "Trim | None":
         """Return what to leave out, None = nothing. Call it after `advance` returned True."""
         if self._keeps_oldest:
-            return Trim(0, self._kept, self._until) if self._is_over else None
-        return Trim(self._dropped, -1, self._until) if self._dropped else None
+            return Trim(0, self.kept, self._until) if self._is_over else None
+        return Trim(self.dropped, -1, self._until) if self.dropped else None
 
     def _skip(self) -> int:
         """Count a page by its number of messages, without reading them."""
@@ -102,25 +105,25 @@ class Plan:
 
     def _count(self, size: int) -> None:
         if self._keeps_oldest:
-            is_within = not self._count_max or self._kept < self._count_max
+            is_within = not self._count_max or self.kept < self._count_max
             if is_within and not self._is_over:
                 self._bytes += size
                 is_within = not self._bytes_max or self._bytes <= self._bytes_max
             if is_within and not self._is_over:
-                self._kept += 1
+                self.kept += 1
             else:
                 self._is_over = True
             return
-        self._kept += 1
+        self.kept += 1
         self._bytes += size
         window = self._window
         if self._bytes_max:
             window.append(size)
-        while (self._count_max and self._kept > self._count_max) or (
+        while (self._count_max and self.kept > self._count_max) or (
             self._bytes_max and self._bytes > self._bytes_max
         ):
-            self._kept -= 1
-            self._dropped += 1
+            self.kept -= 1
+            self.dropped += 1
             if window:
                 self._bytes -= window.popleft()
 
@@ -131,6 +134,11 @@ class Trimmer:
     def __init__(self, log: MessageLog, settings: Settings) -> None:
         self._log: Final = log
         self._settings: Final = settings
+
+    @property
+    def limits_bytes(self) -> bool:
+        """Return whether the limits count bytes, and not only messages."""
+        return self._settings.max_offline_bytes > 0
 
     def begin(self, streams: Sequence[Stream], position: int) -> Plan | None:
         """Return a plan of the backlog above `position`, None if it is not limited."""

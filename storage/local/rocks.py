@@ -364,7 +364,10 @@ class RocksStore:
         self._handles[family] = self._open_database().get_column_family_handle(family)
 
     def drop_family(self, family: str) -> None:
-        """Drop a column family with all its rows, without tombstones. Durable on return."""
+        """Drop a column family with all its rows, without tombstones. Durable on return.
+
+        Its table files are deleted at once; its rows in the write-ahead logs stay until `flush`.
+        """
         assert family in self._tables, f"no column family {family!r}"
         try:
             self._open_database().drop_column_family(family)
@@ -434,11 +437,16 @@ class RocksStore:
         except Exception as error:
             raise self._write_failure(f"compacting {family!r}", error) from None
 
-    def flush(self) -> None:
-        """Write all memtables out to tables, synced. For tools and tests."""
+    def flush(self, *, waits: bool = True) -> None:
+        """Write all memtables out to tables, synced; the logs they were in are deleted then.
+
+        A log is kept while any family has a change in it that is in no table, and so is what it
+        holds of families that were dropped. Without `waits` RocksDB does it in the background.
+        """
         try:
             for family in self._tables:
-                self._tables[family].flush(True)
+                self._tables[family].flush(waits)
+            self._open_database().flush(waits)  # its own family is not among the tables
         except Exception as error:
             raise self._write_failure("flush", error) from None
 

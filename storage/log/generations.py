@@ -263,14 +263,14 @@ class Generations:
         del self._first_offsets[index]
         self._reclaimable.append(generation)
 
-    def reclaim(self) -> int:
-        """Drop the families of dropped generations; return the number of generations.
+    def reclaim(self, count: int = GENERATIONS_MAX) -> int:
+        """Drop the families of at most `count` dropped generations; return their number.
 
         Call it only when the batches of all `drop` calls so far are durable. Raises the store's
         errors; the next call, or `open`, continues.
         """
         reclaimed = 0
-        while self._reclaimable:
+        while self._reclaimable and reclaimed < count:
             present = self._store.families()
             for family in self._reclaimable[0].slab.families:
                 if family in present:

@@ -17,6 +17,7 @@ from storage.api import Batch, Store
 from storage.errors import GenerationDropped
 from storage.log.cursor import Cursor
 from storage.log.generations import (
+    GENERATIONS_MAX,
     INDEXED,
     LAYOUTS,
     Generation,
@@ -251,14 +252,14 @@ class MessageLog:
         """
         self._generations.drop(batch, number)
 
-    def reclaim(self) -> int:
-        """Drop the families of dropped generations; return the number of generations.
+    def reclaim(self, count: int = GENERATIONS_MAX) -> int:
+        """Drop the families of at most `count` dropped generations; return their number.
 
         Call it only when the batches of all `drop_generation` calls so far are durable: otherwise a
         crash could bring back a row without its messages. Not calling it only costs space until the
         next `open`.
         """
-        return self._generations.reclaim()
+        return self._generations.reclaim(count)
 
     def list_generations(self) -> list[Generation]:
         """Return the generations, oldest first; new messages go to the last one."""

@@ -25,6 +25,7 @@ RESUME_SECONDS: Final = 10.0
 SLOW_SYNC_MS: Final = 2000
 LATENCY_SECONDS: Final = 0.050
 FULL_EXPIRY_SECONDS: Final = 4
+BRIEF_SECONDS: Final = 6
 PAYLOAD: Final = b"x" * 16_000
 
 
@@ -381,6 +382,99 @@ def _full_disk(broker: BrokerProcess, disk: Path) -> None:
     subscriber.resume()
     assert {_number(publish) for publish in subscriber.take_all(idle=0.3)} <= {taken}
     subscriber.drop()
+
+
+# A full disk whose sessions go
+
+
+def _fill_with_queues(broker: BrokerProcess, publisher: RawClient, *names: str) -> int:
+    """Fill the disk with what offline sessions are owed; return how many messages were taken."""
+    for name in names:
+        client = RawClient(broker.port, name)
+        client.durable(expiry=BRIEF_SECONDS if name == "brief" else 3600)
+        client.subscribe("disk/t", qos=1)
+        client.disconnect()
+    taken = _publish_until_refused(publisher, 0, 10_000)
+    assert taken > 1000
+    return taken
+
+
+def _free_bytes(disk: Path) -> int:
+    space = os.statvfs(disk)
+    return space.f_bavail * space.f_frsize
+
+
+def _until_taken(publisher: RawClient) -> None:
+    """Publish until a v5 publisher hears that its message was taken."""
+    deadline = time.monotonic() + RESUME_SECONDS
+    while True:
+        publisher.publish_begin("disk/t", b"0 " + PAYLOAD)
+        if publisher.expect(Puback, timeout=RESUME_SECONDS).reason_code in (0, 0x10):
+            return
+        assert time.monotonic() < deadline, "no space returns"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("end", ["deleted", "expired", "drained"])
+def test_a_full_disk_is_emptied_by_ending_the_sessions_that_filled_it(
+    small_disk: Path, tmp_path: Path, end: str
+) -> None:
+    """All in one open generation, and in one process: nothing but the sessions ends."""
+    names = ("brief",) if end == "expired" else ("first", "second")
+    with _broker_on(small_disk, tmp_path, HOLDFAST__STORAGE__LOW_WATER="12MiB") as broker:
+        publisher = _connected(broker, "publisher")
+        taken = _fill_with_queues(broker, publisher, *names)
+        assert _free_bytes(small_disk) < 12 << 20
+        pid = broker.pid
+        for name in names:
+            client = RawClient(broker.port, name)
+            if end == "deleted":
+                client.connect()  # with Clean Start
+            elif end == "drained":
+                client.resume()
+                received = [_number(publish) for publish in client.take(taken)]
+                assert received == list(range(taken))
+            client.drop()
+        if end == "expired":
+            time.sleep(BRIEF_SECONDS)
+        _until_taken(publisher)
+        deadline = time.monotonic() + RESUME_SECONDS
+        while _free_bytes(small_disk) < 48 << 20:
+            assert time.monotonic() < deadline, f"{_free_bytes(small_disk)} bytes are free"
+            time.sleep(0.2)
+        publisher.drop()
+        assert broker.pid == pid and broker.is_running()
+
+
+def test_sessions_over_their_limit_that_never_come_back_do_not_fill_a_disk(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """Three times what fits on the disk is published to a session that may keep ten messages."""
+    limits = {
+        "HOLDFAST__STORAGE__LOW_WATER": "12MiB",
+        "HOLDFAST__SESSION__MAX_OFFLINE_MESSAGES": "10",
+    }
+    with _broker_on(small_disk, tmp_path, **limits) as broker:
+        publisher = _connected(broker, "publisher")
+        client = RawClient(broker.port, "s")
+        client.durable()
+        client.subscribe("disk/t", qos=1)
+        client.disconnect()
+        number = refused = 0
+        while number < 9600:
+            publisher.publish_begin("disk/t", b"%d " % number + PAYLOAD)
+            if publisher.expect(Puback, timeout=30.0).reason_code == 0:
+                number += 1
+                continue
+            refused += 1
+            assert refused < 600, f"the disk stays full after {number} messages"
+            time.sleep(0.05)
+        client.resume()
+        received = [_number(publish) for publish in client.take(10)]
+        assert received == list(range(number - 10, number))
+        client.expect_nothing()
+        client.drop()
+        publisher.drop()
 
 
 # A disk that has lost something

@@ -297,7 +297,7 @@ class Client:
             return
         if not world.faults:
             world.after(5 + int(world.random.random() * 20), self.connect)
-        elif world.chance(0.12) and not self.plan.faithful:
+        elif world.chance(world.profile.absent) and not self.plan.faithful:
             world.after(3_000 + int(world.random.random() * 5_000), self.connect)
         else:
             most = world.profile.reconnect_ms

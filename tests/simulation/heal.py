@@ -103,7 +103,7 @@ def judge_invariants(world: "World") -> None:
 
 
 def _judge_losses(world: "World") -> None:
-    """Nothing owed is missing; limits may drop, but what they drop is counted."""
+    """Nothing owed is missing; limits may drop, but what they drop is counted and over them."""
     if not world.limited:
         world.oracle.judge_losses()
         return
@@ -115,6 +115,9 @@ def _judge_losses(world: "World") -> None:
         raise Violation(
             "no_acknowledged_message_is_lost", f"{lost} were lost, {dropped} counted as dropped"
         )
+    settings = world.settings
+    if not world.lossy and settings.on_limit == "drop_oldest":
+        world.oracle.judge_limits(settings.max_offline_messages, settings.max_offline_bytes)
 
 
 def _crash_once_more(world: "World") -> None:

@@ -10,6 +10,7 @@ classes are applied for one run and then undone. Read next: `tests.simulation.pl
 from tests.simulation import (  # noqa: F401
     delivery_mutants,
     history_mutants,
+    housekeeping_mutants,
     session_mutants,
     waiting_mutants,
 )

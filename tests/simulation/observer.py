@@ -86,6 +86,12 @@ def note_tick(process: "BrokerProcess") -> None:
                 sometimes("generation_rotated_during_lag")
         if generations[1] != dropped:
             sometimes("generation_dropped")
+        numbers = [each.number for each in engine._log.list_generations()]
+        gone = set(process.numbers) - set(numbers)
+        if gone and max(gone) > numbers[0]:
+            sometimes("generation_dropped_between")
+        process.numbers = numbers
+    _note_housekeeping(process)
     if process.world.profile.shared_members[1]:
         for group in engine._groups.all():
             if group.owed:
@@ -102,6 +108,22 @@ def _note_work(engine: Engine) -> None:
         sometimes("lost_with_packets_postponed")
     if any(route.weight > engine._turns.work_max for route in engine._routes._cache.values()):
         sometimes("wider_than_a_tick")
+
+
+def _note_housekeeping(process: "BrokerProcess") -> None:
+    engine = process.engine
+    trimming, collection = engine._housekeeping.trimming, engine._collection
+    counts = {
+        "backlog_trimmed": trimming.trimmed,
+        "trimming_given_up": trimming.given_up,
+        "generation_closed_early": collection.closed_early,
+        "left_during_sweep": collection._sweep.left,
+    }
+    if counts != process.housekept:
+        for name, count in counts.items():
+            if count != process.housekept.get(name, 0):
+                sometimes(name)
+        process.housekept = counts
 
 
 def note_connect(process: "BrokerProcess", client_id: str) -> None:

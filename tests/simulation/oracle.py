@@ -80,6 +80,17 @@ class Sent:
             return b""
         return CONTENTS[self.index % len(CONTENTS)]
 
+    def size(self) -> int:
+        """Return at least as many bytes as it counts for limits."""
+        return len(self.topic) + len(self.payload()) + max(len(each) for each in CONTENTS)
+
+    def may_follow(self, other: "Sent") -> bool:
+        """May the broker have accepted it after another one?"""
+        if self.is_will:
+            return True
+        is_later = not self.acked_step or self.acked_step >= other.first_step
+        return bool(self.first_step) and not self.rejected and is_later
+
     def __str__(self) -> str:
         return f"message {self.index} (QoS {self.qos} of {self.publisher})"
 
@@ -427,6 +438,26 @@ class Oracle:
                     raise Violation(
                         "shared_message_goes_to_one_member",
                         f"no member of group {group.share!r} got {sent} on {sent.topic!r}",
+                    )
+
+    def judge_limits(self, count_max: int, bytes_max: int) -> None:
+        """Judge what limits that drop the oldest messages have dropped: 0 = no such limit.
+
+        A dropped message was followed by as many as the session may keep.
+        """
+        for view in self.views.values():
+            for sent in view.losses(self.sent):
+                count, size = 0, sent.size()
+                for other in self.sent:
+                    if other is not sent and other.may_follow(sent) and view.matching(other.topic):
+                        count += max(1, other.transmissions)
+                        size += max(1, other.transmissions) * other.size()
+                within = not count_max or count < count_max
+                if within and (not bytes_max or size <= bytes_max):
+                    raise Violation(
+                        "no_acknowledged_message_is_lost",
+                        f"{view.client} never got {sent} on {sent.topic!r}, which {count} messages"
+                        f" of {size} bytes may have followed",
                     )
 
     def count_losses(self) -> int:

@@ -57,6 +57,8 @@ class BrokerProcess:
         self.pulsing = False
         self.lagging: set[str] = set()  # for tests.simulation.observer
         self.generations = (0, 0)
+        self.numbers: list[int] = []  # of the generations
+        self.housekept: dict[str, int] = {}
         self.counters = Counters()
         self.engine = Engine(
             store,

@@ -121,11 +121,14 @@ class Profile:
     refused_deliveries: float = 0.03  # share of v5 acknowledgements with an error code
     late_acks: float = 0.35
     step_ms: tuple[int, int] = (20, 700)
+    timer_late_ms: int = 12  # the latest the event loop calls a timer
     small_receive_maximum: float = 0.4
     wrap: float = 0.15  # share of worlds whose packet ids start near 65,535
     small_generations: float = 0.5
     timeline: float = 0.3
     limited: float = 0.0  # share of worlds with limits for what may be stored
+    trimmed: float = 0.0  # share of worlds whose offline backlogs lose their oldest messages
+    absent: float = 0.12  # share of lost connections whose client stays away for seconds
     stalls: float = 0.1  # share of worlds with phases in which writes stall
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
@@ -173,6 +176,13 @@ class Profile:
                 settings.generation_size_bytes = 300  # only what is closed can be dropped
             settings.max_age_s = choice((0, 0, 3))
             settings.on_limit = choice(("drop_oldest", "drop_new", "reject", "reject"))
+        if self.trimmed and random.random() < self.trimmed:
+            settings.max_offline_messages = choice((0, 1, 2, 4))
+            settings.max_offline_bytes = choice((0, 0, 100))
+            settings.on_limit = "drop_oldest"
+            settings.generation_size_bytes = choice((300, 600))
+            settings.generation_age_s = choice((1, 2))
+            settings.expiry_slice = choice((1, 1, 2, 256))
         return settings
 
 
@@ -282,6 +292,28 @@ PROFILES: Final[dict[str, Profile]] = {
             slow_disk=0.8,
             sync_failure=0.5,
         ),
+        # Sessions stay away for long, and their backlogs are over low limits or expire.
+        Profile(
+            "absent",
+            trimmed=0.75,
+            absent=0.4,
+            disconnect=1.5,
+            abandon=1.5,
+            timer_late_ms=45,  # so that a sweep takes a while
+            step_ms=(10, 300),
+            reconnect_ms=200,
+            messages_max=70,  # all sent early: a backlog that is cut does not grow again
+            publish=12.0,
+            burst=0.3,
+            subscribers=(3, 6),
+            shared_members=(0, 1),
+            small_generations=1.0,
+            full_disk=0.4,
+            short_expiry=0.5,
+            retained=0.02,
+            will=0.1,
+            crashes=(1, 3),
+        ),
         # Replies are quick, syncs are slow, and crashes come right after a reply.
         Profile(
             "gates",
@@ -321,4 +353,5 @@ WEIGHTS: Final = {
     "limits": 1,
     "bursts": 3,
     "fanout": 2,
+    "absent": 2,
 }

@@ -172,7 +172,7 @@ class World:
 
     def timer_lateness(self) -> int:
         """Return how late the event loop calls a timer, ms."""
-        return int(self.random.random() * 12)
+        return int(self.random.random() * self.profile.timer_late_ms)
 
     def sync_time(self) -> int:
         """Return how long the sync that begins now takes, ms."""

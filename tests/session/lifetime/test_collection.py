@@ -4,7 +4,8 @@ import pytest
 
 from mqtt.packets import Publish
 from session.delivery.backlog import SCAN_MAX
-from session.lifetime.collection import SWEEP_PERIOD_MS
+from session.lifetime import collection
+from session.lifetime.collection import SWEEP_PERIOD_MS, SWEEP_SLICE
 from tests.session.harness import Broker, will
 
 
@@ -160,6 +161,220 @@ def test_an_expired_session_keeps_nothing() -> None:
     assert sweep(broker) == [2]
 
 
+# Several at once
+
+
+def test_a_generation_that_nobody_needs_goes_though_an_older_one_stays() -> None:
+    broker = Broker()
+    broker.durable("off", "t", "u").drop()
+    session = broker.durable("c", "a")
+    for topic in ("t", "a", "a", "u", "a"):
+        broker.publish(topic, topic.encode())
+        rotate(broker)
+    session.receive_all()
+    assert sweep(broker) == [1, 4, 6]
+    broker.restart()
+    assert sweep(broker) == [1, 4, 6]
+    assert broker.durable("off").receive_all() == [b"t", b"u"]
+    assert sweep(broker) == [6]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+@pytest.mark.parametrize("kind", ["session", "group", "lagging", "in flight", "taken back"])
+def test_each_reader_keeps_what_it_needs_and_nothing_else(layout: str, kind: str) -> None:
+    broker = Broker(layout=layout, max_inflight=1, pending_messages_max=1)
+    session = broker.durable("c", "#")
+    if kind == "session":
+        broker.durable("s", "t").drop()
+    elif kind in ("group", "taken back"):
+        member = broker.durable("s", "$share/g/t", expiry=100)
+        if kind == "group":
+            member.drop()
+    else:
+        reader = broker.durable("s", "t")
+        if kind == "lagging":
+            reader.stop_taking()
+    for payload in (b"1", b"2", b"3"):
+        broker.publish("t", payload)
+        rotate(broker)
+        broker.publish("nobody", payload)
+        rotate(broker)
+        session.receive_all()
+    kept = sweep(broker)
+    if layout == "timeline" and kind == "lagging":
+        assert kept == [1, 2, 3, 4, 5, 6, 7]  # without an index nobody knows what it needs
+    elif kind == "in flight":  # the second is queued, and read from the log by a resumed session
+        assert {1, 3, 5, 7} <= set(kept)
+    else:
+        assert {1, 3, 5, 7} == set(kept)
+    if kind == "lagging":
+        reader.go_on_taking()
+    elif kind == "in flight":
+        assert reader.receive_all() == [b"1", b"2", b"3"]
+        return
+    elif kind == "taken back":
+        broker.durable("other", "$share/g/t", expiry=100).drop()
+        member.disconnect(session_expiry_interval=0)
+        assert {1, 3, 5, 7} == set(sweep(broker))
+        # What was taken back may come late.
+        assert sorted(broker.durable("other", expiry=100).receive_all()) == [b"1", b"2", b"3"]
+        assert sweep(broker) == [7]
+        return
+    else:
+        reader = broker.durable("s", expiry=100)
+    assert reader.receive_all() == [b"1", b"2", b"3"]
+    assert sweep(broker) == [7]
+
+
+def test_more_generations_than_one_sweep_searches_for_go_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collection, "CANDIDATES_MAX", 3)
+    broker = Broker()
+    broker.durable("off", "t").drop()
+    session = broker.durable("c", "a")
+    for number in range(12):
+        broker.publish("t" if number < 4 else "a")
+        rotate(broker)
+        session.receive_all()
+    for _ in range(3):
+        sweep(broker)
+    assert numbers_of(broker) == [1, 2, 3, 4, 13]
+
+
+def test_the_families_of_many_generations_go_one_generation_in_a_step() -> None:
+    broker = Broker()
+    session = broker.durable("c", "t")
+    for _ in range(9):
+        broker.publish("t")
+        rotate(broker)
+        session.receive_all()
+    broker.is_audited = False
+    broker.now += SWEEP_PERIOD_MS
+    left = families = len(broker.store.families())
+    for _ in range(100):
+        broker.engine.handle_timeout(broker.now)
+        while broker.engine.end_tick(broker.now):
+            pass
+        broker.store.sync()
+        broker.engine.committed(broker.engine.written, broker.now)
+        assert left - len(broker.store.families()) <= 4  # in a step, and at the commit after it
+        left = len(broker.store.families())
+    assert left == families - 18
+
+
+# When a generation begins early
+
+
+def early(**settings: object) -> Broker:
+    """Return a broker whose generations may be closed early after 64 bytes and a second."""
+    return Broker(generation_size_bytes=64 << 4, generation_age_s=60, **settings)
+
+
+def test_a_generation_that_nobody_needs_ends_early_and_goes() -> None:
+    broker = early()
+    broker.durable("off", "t", expiry=10).drop()
+    broker.publish("t", b"x" * 80)
+    broker.advance(s=8)
+    assert numbers_of(broker) == [1]
+    broker.advance(s=10)  # "off" has expired
+    assert numbers_of(broker) == [2]
+    assert "msg.1" not in broker.store.families()
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_a_generation_ends_early_once_its_older_half_is_owed_to_nobody(layout: str) -> None:
+    broker = early(layout=layout, max_inflight=1)
+    broker.durable("off", "t").drop()
+    for number in range(6):
+        broker.publish("t", b"%d" % number)
+    broker.advance(s=20)
+    assert numbers_of(broker) == [1]
+    session = broker.durable("off", receive_maximum=1)
+    for number in range(2):
+        message = session.message()
+        assert message.payload == b"%d" % number
+        session.acknowledge(message)
+    session.drop()  # the third is in flight: the last of the older half
+    broker.advance(s=20)
+    assert numbers_of(broker) == [1]
+    session = broker.durable("off", receive_maximum=1)
+    message = session.message()
+    session.acknowledge(message)
+    session.drop()
+    broker.advance(s=20)
+    assert numbers_of(broker) == [1, 2]
+    broker.publish("t", b"6")
+    assert broker.durable("off").receive_all() == [b"3", b"4", b"5", b"6"]
+
+
+@pytest.mark.parametrize(("size", "age_s"), [(15 << 4, 100), (100, 1 << 20)])
+def test_a_generation_that_is_small_or_young_does_not_end_early(size: int, age_s: int) -> None:
+    broker = Broker(generation_size_bytes=(size << 4) + 16, generation_age_s=age_s * 60)
+    session = broker.durable("c", "t")
+    broker.publish("t", b"x" * (size if age_s == 100 else 4 * size))
+    session.receive_all()
+    broker.is_audited = False
+    broker.advance(s=99)
+    assert numbers_of(broker) == [1]
+
+
+def test_a_low_disk_lets_a_generation_end_at_once_if_nobody_needs_it() -> None:
+    broker = Broker(generation_size_bytes=100 << 8)
+    broker.durable("off", "t", expiry=100).drop()
+    session = broker.durable("c", "u")
+    broker.publish("u", b"x" * 101)
+    session.receive_all()
+    broker.publish("t", b"x" * 101)
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(ms=2 * SWEEP_PERIOD_MS)
+    assert numbers_of(broker) == [1, 2]  # its older half is owed to nobody
+    broker.advance(s=60)
+    assert numbers_of(broker) == [1, 2]
+    broker.connect("off", clean_start=True).drop()
+    broker.advance(ms=2 * SWEEP_PERIOD_MS)
+    assert numbers_of(broker) == [2]
+
+
+def test_a_low_disk_does_not_end_a_generation_of_little_worth() -> None:
+    broker = Broker(generation_size_bytes=100 << 8)
+    session = broker.durable("c", "t")
+    broker.publish("t", b"x")
+    session.receive_all()
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=60)
+    assert numbers_of(broker) == [1]
+
+
+def test_a_full_disk_does_not_stop_the_broker_when_a_generation_should_end_early() -> None:
+    broker = early()
+    session = broker.durable("c", "t")
+    broker.publish("t", b"x" * 80)
+    session.receive_all()
+    session.drop()
+    broker.store.full = True
+    broker.advance(s=10)
+    assert numbers_of(broker) == [1]
+    broker.store.full = False
+    broker.advance(s=10)
+    assert numbers_of(broker) == [2]
+
+
+def test_a_generation_that_ends_by_its_size_during_a_sweep_does_not_end_twice() -> None:
+    broker = early()
+    for number in range(SWEEP_SLICE + 10):
+        broker.durable(f"c{number:03}", "elsewhere").drop()
+    session = broker.durable("c", "t")
+    broker.publish("t", b"x" * 80)
+    session.receive_all()
+    broker.now += SWEEP_PERIOD_MS
+    broker.engine.handle_timeout(broker.now)
+    assert [each.is_open for each in broker.engine._collection._sweep.candidates] == [True]
+    rotate(broker)
+    broker.is_audited = False
+    assert sweep(broker) == [2]
+
+
 # When a generation begins
 
 
@@ -289,6 +504,25 @@ def test_a_full_disk_does_not_stop_the_broker_when_space_should_return() -> None
     broker.store.full = False
     broker.publish("t")
     assert "msg.1" not in broker.store.families()
+
+
+def test_space_returns_after_a_full_disk_though_nothing_is_committed_any_more() -> None:
+    broker = Broker()
+    session = broker.durable("c", "t")
+    broker.publish("t")
+    session.receive_all()
+    rotate(broker)
+    session.drop()
+    broker.hold_commits()
+    assert sweep(broker) == [2]
+    broker.store.full = True
+    broker.commit()
+    assert "msg.1" in broker.store.families()
+    written = broker.engine.written
+    broker.store.full = False
+    sweep(broker)
+    assert "msg.1" not in broker.store.families()
+    assert broker.engine.written == written
 
 
 def test_families_go_only_when_the_drop_is_durable() -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from session.lifetime import sweep as sweep_module
 from session.lifetime.collection import SWEEP_PERIOD_MS, SWEEP_SLICE
-from session.lifetime.sweep import Sweep
+from session.lifetime.sweep import Candidate, Sweep
+from session.state.in_flight import REFERENCE_SHIFT
 from session.state.session import Session
 from storage.log.message_log import Generation
 from tests.session.harness import Broker, Client
@@ -57,39 +59,103 @@ def test_a_generation_goes_when_nothing_of_it_is_owed() -> None:
     assert sorted(f for f in broker.store.families() if f.startswith("msg.")) == ["msg.2"]
 
 
-def generation_up_to(offset: int) -> Generation:
-    """Return a generation whose last message has this offset."""
-    return Generation(1, "blocks", 1, offset, 1, is_closed=True)
+def candidate(first: int, last: int, number: int = 1) -> Candidate:
+    """Return a closed generation that nobody may need."""
+    return Candidate(Generation(number, "blocks", first, last, 1, is_closed=True), last)
 
 
-def session_at(position: int) -> Session:
-    """Return a session that has read up to an offset."""
-    session = Session("c", "", 1)
+def session_at(position: int, *in_flight: int, name: str = "c") -> Session:
+    """Return a session that has read up to an offset, with these offsets in flight."""
+    session = Session(name, "", 1)
     session.position = position
+    for packet_id, offset in enumerate(in_flight, 1):
+        session.in_flight[packet_id] = offset << REFERENCE_SHIFT | 1
     return session
 
 
-@pytest.mark.parametrize(("position", "begins_again"), [(9, True), (10, False), (11, False)])
-def test_only_who_is_owed_something_of_it_lets_a_search_begin_again(
-    position: int, begins_again: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("session", "waits"),
+    [
+        (session_at(9), True),
+        (session_at(10), False),
+        (session_at(11), False),
+        (session_at(99, 10), True),
+        (session_at(99, 11, 4), True),
+        (session_at(99, 11), False),
+    ],
+)
+def test_only_who_may_need_a_candidate_is_looked_at_again(session: Session, waits: bool) -> None:
     sweep = Sweep()
-    sweep.begin(generation_up_to(10))
-    sweep.after, sweep.groups = b"d", []
-    sweep.session_offline(session_at(position))
-    assert (sweep.after == b"") is begins_again
-    assert (sweep.groups is None) is begins_again
-    assert sweep.pin == (b"c" if begins_again else None)
+    sweep.begin([candidate(1, 10)])
+    sweep.session_offline(session)
+    assert list(sweep.waiting) == ([b"c"] if waits else [])
 
 
 def test_nobody_is_remembered_when_nothing_is_searched_for() -> None:
     sweep = Sweep()
     sweep.session_offline(session_at(0))
-    assert sweep.pin is None and sweep.generation is None
-    sweep.begin(generation_up_to(10))
+    assert not sweep.waiting
+    sweep.begin([candidate(1, 10)])
     sweep.end()
     sweep.session_offline(session_at(0))
-    assert sweep.pin is None
+    assert not sweep.waiting
+
+
+def test_a_message_in_flight_needs_its_own_generation_only() -> None:
+    sweep = Sweep()
+    sweep.begin([candidate(1, 10), candidate(11, 20, 2), candidate(21, 30, 3)])
+    sweep.pin_in_flight(session_at(99, 5, 25), b"c")
+    assert [each.number for each in sweep.candidates] == [2]
+    assert sweep.pins == {1: b"c", 3: b"c"}
+
+
+def test_who_needed_a_generation_last_is_looked_at_first() -> None:
+    sweep = Sweep()
+    sweep.begin([candidate(1, 10), candidate(11, 20, 2)])
+    for each in list(sweep.candidates):
+        sweep.pin(each, b"c%d" % each.number)
+    assert not sweep.candidates
+    sweep.begin([candidate(1, 10), candidate(11, 20, 2), candidate(21, 30, 3)])
+    assert list(sweep.waiting) == [b"c1", b"c2"]
+    sweep.generation_dropped(1)
+    sweep.begin([candidate(11, 20, 2)])
+    assert list(sweep.waiting) == [b"c2"]
+
+
+def test_a_search_that_too_many_leave_during_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_module, "WAITING_MAX", 2)
+    sweep = Sweep()
+    sweep.begin([candidate(1, 10)])
+    for name in ("a", "b"):
+        sweep.session_offline(session_at(0, name=name))
+    assert sweep.candidates
+    sweep.session_offline(session_at(0, name="c"))
+    assert not sweep.candidates and not sweep.waiting
+
+
+def test_what_a_client_has_in_flight_that_comes_and_goes_during_a_sweep_is_kept() -> None:
+    """It read all it was owed, so only what it has not acknowledged keeps the generation."""
+    broker = Broker()
+    for number in range(SWEEP_SLICE + 10):
+        broker.durable(f"c{number:03}", "elsewhere").drop()
+    broker.durable("b", "t").drop()  # in the first slice
+    broker.publish("t", b"1")
+    broker.engine.rotate(broker.now)
+    broker.settle()
+    broker.now += SWEEP_PERIOD_MS
+    one_slice(broker)  # begins
+    late = broker.durable("b")
+    assert late.payloads() == [b"1"]
+    while broker.engine._collection._sweep.after < b"c":
+        assert broker.engine._collection._sweep.candidates
+        one_slice(broker)
+    late.drop()
+    broker.advance(s=10)
+    assert [g.number for g in broker.engine._log.list_generations()] == [1, 2]
+    assert broker.durable("b").receive_all() == [b"1"]
+    assert len(broker.engine._log.list_generations()) == 2
+    broker.advance(s=10)
+    assert [g.number for g in broker.engine._log.list_generations()] == [2]
 
 
 def test_a_group_that_ends_during_a_sweep_keeps_nothing() -> None:

@@ -197,6 +197,18 @@ def test_the_maximum_age_drops_whole_generations() -> None:
     assert broker.durable("s").receive_all() == [b"young"]
 
 
+def test_the_maximum_age_drops_no_generation_with_a_younger_message() -> None:
+    broker = Broker(max_age_s=60, generation_age_s=50)
+    broker.durable("s", "t").drop()
+    publish(broker, b"old")
+    broker.advance(s=45)
+    publish(broker, b"young")  # in the same generation, which ends 5 s later
+    broker.advance(s=30)
+    assert broker.counters.generations_added == 1
+    assert broker.counters.generations_dropped == 0
+    assert broker.durable("s").receive_all() == [b"young"]
+
+
 def test_a_message_in_flight_whose_generation_was_dropped_is_given_up() -> None:
     broker = Broker(max_age_s=60, generation_age_s=10)
     session = broker.durable("s", "t")

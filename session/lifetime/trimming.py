@@ -1,0 +1,202 @@
+"""Applies the limits of an offline backlog while its session is away, so that space returns.
+
+With `drop_oldest` the messages over the limits are the oldest ones, and which they are does not
+depend on when they are counted: a message over the limits now is over them when the session comes
+back, too (`session.delivery.backlog` does the same then). So a pass over the stored sessions drops
+them now, counts each and tells the history, and moves the session's position behind them. Passes
+work in slices with pauses, and begin only when a backlog may have grown. Must never touch a session
+that is connected, or that came and went since it was counted. Read next:
+`session.live.backlog_trim`, `session.lifetime.collection`, which frees the space.
+"""
+
+from typing import Final
+
+from session.delivery.backlog import SCAN_MAX
+from session.delivery.delivery import Delivery
+from session.lifetime.context import ClientContext
+from session.lifetime.repository import Sessions
+from session.live.backlog_trim import PLAN_PAGES, Plan, Trimmer
+from session.live.core import Database
+from session.publish.store_health import StoreHealth
+from session.state.session import Session
+from storage.errors import CorruptRecord
+from storage.log.message_log import Cursor
+from storage.tables.tables import SESSIONS
+
+NEVER: Final = 1 << 62
+TRIM_SLICE: Final = 64  # sessions that one step loads; about 2 ms
+DROP_PAGE: Final = 256  # messages that one step drops; about 2 ms
+FILTERS_SHIFT: Final = 6  # loading 64 subscriptions counts as one page
+# Pause between two steps: they take at most a tenth of the loop. Between two passes over all
+# sessions it is a share of the time that a generation takes messages: 10 s of an hour. While the
+# disk is low there is no pause between steps, and one second between passes.
+STEP_MS: Final = 20
+PASSES: Final = 360
+LOW_PASS_MS: Final = 1000
+# A backlog is trimmed when it is over its limits by this share of what it may keep, so that a
+# session is not written again for every message. While the disk is low any message counts.
+EXCESS_SHIFT: Final = 3
+
+
+class _Job:
+    """A session whose backlog is being counted, and then trimmed."""
+
+    __slots__ = ("cursor", "key", "left", "plan", "session", "value")
+
+    def __init__(self, key: bytes, value: bytes, session: Session, plan: Plan) -> None:
+        self.key: bytes = key
+        self.value: bytes = value  # its record; another one in the store = it was here
+        self.session: Session = session
+        self.plan: Plan = plan
+        self.cursor: Cursor | None = None  # reads what is dropped, once it is counted
+        self.left: int = 0  # messages still to be dropped
+
+
+class Trimming:
+    """Drops what offline sessions have over their limits."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        database: Database,
+        delivery: Delivery,
+        sessions: Sessions,
+        health: StoreHealth,
+    ) -> None:
+        settings = context.settings
+        self._tick: Final = context.tick
+        self._counters: Final = context.counters
+        self._settle: Final = context.settle
+        self._deliveries: Final = context.history.deliveries
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._backlog: Final = delivery.backlog
+        self._outgoing: Final = delivery.outgoing
+        self._sessions: Final = sessions
+        self._health: Final = health
+        self._trimmer: Final = Trimmer(database.log, settings)
+        self._count_max: Final = settings.max_offline_messages
+        self._slice: Final = min(TRIM_SLICE, settings.expiry_slice)
+        self._page: Final = min(DROP_PAGE, settings.expiry_slice)
+        self._pass_ms: Final = settings.generation_age_s * 1000 // PASSES
+        self._is_on: Final = settings.on_limit == "drop_oldest" and bool(
+            settings.max_offline_messages or settings.max_offline_bytes
+        )
+        self._after = b""  # the next slice starts at this key
+        # What backlogs over the limits depend on, when the pass began: end of the log, sessions
+        # that left with a backlog, is the disk low?
+        self._begun_at = (-1, 0, False)
+        self._is_under_way = False
+        self._job: _Job | None = None
+        self._due_ms = 1
+        self.trimmed = 0  # backlogs so far
+        self.given_up = 0  # those so far whose session came back meanwhile
+
+    def next_deadline(self) -> int:
+        """Return when `run` has something to do, broker ms."""
+        return self._due_ms if self._is_on else NEVER
+
+    def run(self, now: int) -> None:
+        """Do one step if it is time and the store takes the open batch."""
+        if not self._is_on or now < self._due_ms:
+            return
+        is_low = self._health.refuses_new
+        self._due_ms = now if is_low else now + STEP_MS
+        if not self._settle():
+            self._due_ms = now + STEP_MS
+            return
+        if not self._is_under_way:
+            state = self._log.end, self._sessions.left_behind, is_low
+            if state == self._begun_at:
+                self._due_ms = now + LOW_PASS_MS
+                return
+            self._begun_at = state
+            self._is_under_way = True
+            self._after = b""
+        if self._job is not None:
+            self._go_on(self._job)
+        elif self._look_at_sessions():
+            self._is_under_way = False
+            self._due_ms = now + (LOW_PASS_MS if is_low else self._pass_ms)
+
+    def _look_at_sessions(self) -> bool:
+        """Count the backlogs of the next sessions; True if there are no more."""
+        rows = self._store.scan(SESSIONS, self._after, count=self._slice)
+        work = 0  # in pages of a backlog
+        for key, value in rows:
+            self._after = key + b"\0"
+            job = self._begin(key, value)
+            if job is None:
+                continue
+            self._job = job
+            self._go_on(job)
+            work += job.plan.pages + (len(job.session.subscriptions) >> FILTERS_SHIFT)
+            if self._job is not None or work >= PLAN_PAGES:
+                return False
+        return len(rows) < self._slice
+
+    def _begin(self, key: bytes, value: bytes) -> _Job | None:
+        """Return a job for a session that may be over its limits."""
+        client_id = key.decode()
+        if client_id in self._sessions.live:
+            return None
+        try:
+            session = self._sessions.decode(client_id, value)
+            owed_max = self._log.end - session.position
+            if owed_max <= 0:
+                return None
+            if self._count_max >= owed_max and not self._trimmer.limits_bytes:
+                return None
+            self._sessions.load_rest(session)
+        except CorruptRecord:
+            return None  # CONNECT refuses its client and counts an internal error
+        streams = self._backlog.streams(session)
+        plan = self._trimmer.begin(streams, session.position) if streams else None
+        return None if plan is None else _Job(key, value, session, plan)
+
+    def _go_on(self, job: _Job) -> None:
+        """Count on, or drop the next messages, unless the session was here meanwhile."""
+        if job.session.client_id in self._sessions.live or (
+            self._store.get(SESSIONS, job.key) != job.value
+        ):
+            self._job = None
+            self.given_up += 1
+            return
+        cursor = job.cursor
+        if cursor is not None:
+            self._drop_next(job, cursor)
+            return
+        if not job.plan.advance():
+            return
+        dropped = job.plan.dropped
+        excess_min = 0 if self._health.refuses_new else job.plan.kept >> EXCESS_SHIFT
+        if dropped <= excess_min:
+            self._job = None
+            return
+        session = job.session
+        job.left = dropped
+        job.cursor = self._log.cursor(self._backlog.streams(session), session.position)
+        self.trimmed += 1
+
+    def _drop_next(self, job: _Job, cursor: Cursor) -> None:
+        """Drop the next messages of a backlog, and move the session's position behind them."""
+        session = job.session
+        missing, before = cursor.missing, cursor.position
+        messages = cursor.next(min(self._page, job.left), SCAN_MAX)
+        gone = cursor.missing - missing
+        if gone:
+            self._counters.drop("max_age", gone)
+            if self._deliveries.is_on:
+                self._deliveries.dropped_range(
+                    session, 0, before + 1, cursor.position, gone, "max_age", self._tick.now
+                )
+        for message in messages:
+            if self._outgoing.options(session, message) is not None:
+                self._outgoing.drop_offline(session, message, "session_limit")
+        job.left -= len(messages) + gone
+        session.position = max(session.position, cursor.position)
+        job.value = self._sessions.write(session)
+        # A CONNECT in this tick must load the new record, so it has to settle first.
+        self._tick.parted.add(session.client_id)
+        if job.left <= 0 or cursor.position == before:
+            self._job = None

@@ -1,0 +1,286 @@
+"""Backlogs over their limits are trimmed while their sessions are away; nothing else changes."""
+
+from random import Random
+from typing import Final
+
+import pytest
+
+from mqtt.packets import Puback, Publish
+from session.delivery.backlog import SCAN_MAX
+from session.lifetime import trimming
+from session.lifetime.collection import SWEEP_PERIOD_MS
+from session.lifetime.trimming import STEP_MS
+from session.state.records import decode_session
+from session.state.session import Session
+from storage.tables.tables import unseal
+from tests.session.backlogs import numbers, publish
+from tests.session.harness import Broker
+from tests.session.told import columns, told
+
+PASS_MS: Final = 10_000
+
+
+def stored(broker: Broker, client_id: str) -> Session:
+    """Return the session in the store."""
+    value = broker.store.get("sessions", client_id.encode())
+    assert value is not None
+    return decode_session(client_id, unseal(value, "session"))
+
+
+def away(*topic_filters: str, **settings: object) -> Broker:
+    """Return a broker whose client `s` is away."""
+    broker = Broker(**settings)
+    broker.durable("s", *(topic_filters or ("t",))).drop()
+    return broker
+
+
+def one_step(broker: Broker) -> None:
+    """Let the next step happen and no further one."""
+    broker.now += STEP_MS
+    broker.engine.handle_timeout(broker.now)
+    broker.settle()
+
+
+def test_a_backlog_over_the_limit_is_trimmed_while_its_session_is_away() -> None:
+    broker = away(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    assert stored(broker, "s").position == 0
+    broker.advance(s=11)
+    assert stored(broker, "s").position == 6
+    assert broker.counters.dropped["session_limit"] == 6
+    broker.restart()
+    assert broker.durable("s").receive_all() == [b"6", b"7", b"8"]
+    assert broker.counters.dropped["session_limit"] == 0
+
+
+def test_what_is_trimmed_frees_its_generation() -> None:
+    broker = away(max_offline_messages=3)
+    for payload in numbers(9):
+        publish(broker, payload)
+        broker.engine.rotate(broker.now)
+        broker.settle()
+    broker.advance(s=11)
+    broker.advance(ms=5 * SWEEP_PERIOD_MS)
+    assert [g.number for g in broker.engine._log.list_generations()] == [7, 8, 9, 10]
+    assert "msg.6" not in broker.store.families()
+    assert broker.durable("s").receive_all() == [b"6", b"7", b"8"]
+
+
+def test_a_history_tells_each_message_like_one_that_is_dropped_when_the_session_is_back() -> None:
+    kept = ("ev", "session", "msg", "reason", "count", "msg_last", "client_id", "tenant")
+    rows = []
+    for waits in (True, False):
+        broker = away(max_offline_messages=3, history_detail="full")
+        publish(broker, *numbers(6))
+        if waits:
+            broker.advance(s=11)
+            broker.advance(s=1)  # until the history is written
+            assert [row["conn"] for row in told(broker, "msg_dropped")] == [0] * 3
+        assert broker.durable("s").receive_all() == [b"3", b"4", b"5"]
+        broker.advance(s=1)
+        rows.append(columns(told(broker, "msg_dropped"), *kept))
+        assert broker.counters.dropped["session_limit"] == 3
+    assert rows[0] == rows[1]
+
+
+def test_a_client_that_no_local_hides_messages_from_has_none_of_them_dropped() -> None:
+    broker = Broker(max_offline_messages=2, max_inflight=1)
+    session = broker.connect("s", expiry=100)
+    session.subscribe("t", qos=1, no_local=True)
+    publish(broker, b"fills the window")
+    session.stop_taking()
+    for payload in numbers(5):
+        session.publish("t", payload, 1)
+    publish(broker, b"1", b"2")
+    session.drop()
+    broker.advance(s=11)
+    assert stored(broker, "s").position == 6
+    assert broker.counters.dropped["session_limit"] == 0
+    client = broker.connect("s", expiry=100)
+    assert client.receive_all() == [b"fills the window", b"1", b"2"]
+
+
+def test_a_session_that_left_behind_a_backlog_is_trimmed_though_nothing_comes_any_more() -> None:
+    broker = Broker(max_offline_messages=2, pending_messages_max=1)
+    session = broker.durable("s", "t")
+    session.stop_taking()
+    publish(broker, *numbers(9))
+    broker.advance(s=21)
+    session.drop()
+    broker.advance(s=11)
+    assert broker.counters.dropped["session_limit"] >= 6
+    assert broker.durable("s").receive_all()[-2:] == [b"7", b"8"]
+
+
+def test_a_backlog_just_over_the_limit_is_left_until_the_disk_is_low() -> None:
+    broker = away(max_offline_messages=40)
+    backlog = numbers(45)
+    publish(broker, *backlog)
+    broker.advance(s=11)
+    assert stored(broker, "s").position == 0
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=11)
+    assert stored(broker, "s").position == 5
+    assert broker.durable("s").receive_all() == backlog[5:]
+
+
+@pytest.mark.parametrize("on_limit", ["drop_new", "reject"])
+def test_only_the_oldest_messages_are_trimmed(on_limit: str) -> None:
+    broker = away(max_offline_messages=3, on_limit=on_limit)
+    accepted = publish(broker, *numbers(9))
+    broker.advance(s=30)
+    assert stored(broker, "s").position == 0
+    assert broker.durable("s").receive_all() == accepted[:3]
+
+
+def test_a_session_that_is_connected_is_not_trimmed() -> None:
+    broker = Broker(max_offline_messages=1, max_inflight=1, pending_messages_max=1)
+    session = broker.durable("s", "t")
+    publish(broker, *numbers(9))
+    broker.advance(s=30)
+    assert session.receive_all() == numbers(9)
+
+
+def test_messages_in_flight_stay_when_the_rest_is_trimmed() -> None:
+    broker = Broker(max_offline_messages=1, max_inflight=2)
+    session = broker.durable("s", "t")
+    publish(broker, *numbers(9))
+    session.drop()
+    broker.advance(s=11)
+    assert broker.durable("s").receive_all() == [b"0", b"1", b"8"]
+
+
+def deep(broker: Broker, count: int) -> list[bytes]:
+    """Publish many messages in one tick; return their payloads."""
+    publisher = broker.connect("p", version=4)
+    payloads = [b"%05d" % number for number in range(count)]
+    with broker.one_tick():
+        for number, payload in enumerate(payloads):
+            publisher.send(Publish("t", payload, 1, packet_id=number % 60_000 + 1))
+    publisher.disconnect()
+    return payloads
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+@pytest.mark.parametrize("interruption", ["comes and goes", "stays", "ends", "crash"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_a_session_that_comes_back_while_it_is_trimmed_gets_what_it_would_have_got(
+    layout: str, interruption: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimming, "DROP_PAGE", 100)
+    broker = away(layout=layout, max_offline_messages=50)
+    payloads = deep(broker, 500)
+    broker.now += PASS_MS
+    for _ in range(steps):
+        one_step(broker)
+    assert stored(broker, "s").position < 450
+    if interruption == "crash":
+        broker.restart(keep=0)
+    elif interruption == "ends":
+        broker.connect("s", clean_start=True).drop()
+        broker.advance(s=30)
+        return
+    elif interruption == "comes and goes":
+        broker.durable("s", receive_maximum=1).drop()
+        broker.advance(s=30)
+    assert broker.durable("s").receive_all() == payloads[-50:]
+
+
+def test_a_deep_backlog_is_trimmed_in_slices() -> None:
+    broker = away(max_offline_messages=10, max_offline_bytes=1 << 20)
+    payloads = deep(broker, 3 * SCAN_MAX)
+    broker.now += PASS_MS
+    broker.is_audited = False
+    most = steps = 0
+    while stored(broker, "s").position < len(payloads) - 10:
+        before, calls = stored(broker, "s").position, broker.store.io_calls
+        one_step(broker)
+        most = max(most, stored(broker, "s").position - before)
+        assert broker.store.io_calls - calls < 200
+        steps += 1
+        assert steps < 100
+    assert most == trimming.DROP_PAGE
+    assert broker.durable("s").receive_all() == payloads[-10:]
+
+
+def test_a_crowd_of_sessions_is_looked_at_in_slices() -> None:
+    broker = Broker(max_offline_messages=3)
+    for number in range(200):
+        broker.durable(f"s{number:03}", "t").drop()
+    publish(broker, *numbers(9))
+    broker.is_audited = False
+    broker.now += PASS_MS
+    one_step(broker)
+    assert stored(broker, "s199").position == 0
+    broker.advance(s=20)
+    assert {stored(broker, f"s{number:03}").position for number in range(200)} == {6}
+
+
+def test_no_pass_begins_while_nothing_comes() -> None:
+    broker = away(max_offline_messages=100)
+    publish(broker, *numbers(3))
+    broker.advance(s=60)
+    calls = broker.store.io_calls
+    broker.is_audited = False
+    broker.advance(s=3)
+    assert broker.store.io_calls - calls < 10
+
+
+def test_a_damaged_session_is_left_alone() -> None:
+    broker = away(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    row = broker.store.get("sessions", b"s")
+    assert row is not None
+    broker.store.write([("sessions", b"s", row[:-1] + b"?")])
+    broker.is_audited = False
+    broker.durable("t", "t").drop()
+    publish(broker, *numbers(9))
+    broker.advance(s=30)
+    assert broker.store.get("sessions", b"s") == row[:-1] + b"?"
+    assert stored(broker, "t").position == 15
+
+
+def test_a_full_disk_only_delays_it() -> None:
+    broker = away(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    broker.store.full = True
+    broker.advance(s=30)
+    broker.store.full = False
+    broker.advance(s=30)
+    assert broker.durable("s").receive_all() == [b"6", b"7", b"8"]
+    assert broker.counters.dropped["session_limit"] == 6
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_same_messages_are_delivered_with_it_and_without(seed: int) -> None:
+    """Two brokers live through the same; in one time passes, so that backlogs are trimmed."""
+    random = Random(seed)
+    limits = {
+        "max_offline_messages": random.choice((0, 1, 4, 10)),
+        "max_offline_bytes": random.choice((0, 12, 40)),
+        "layout": random.choice(("blocks", "filters", "timeline")),
+        "max_inflight": random.choice((1, 5)),
+    }
+    sizes = [random.randrange(1, 20) for _ in range(30)]
+    rounds = [
+        (random.choice(("a", "b")), count, random.random() < 0.7)
+        for count in (random.randrange(9) for _ in range(8))
+    ]
+    outcomes = []
+    for is_trimmed in (True, False):
+        broker = Broker(**limits)
+        broker.durable("s", "a").drop()
+        broker.durable("all", "+", qos=2).drop()
+        at = 0
+        for topic, count, waits in rounds:
+            for _ in range(count):
+                publisher = broker.connect("p")
+                answer = publisher.publish(topic, b"%d." % at + b"x" * sizes[at % 30], 1)
+                assert isinstance(answer, Puback) and answer.reason_code == 0
+                publisher.disconnect()
+                at += 1
+            if is_trimmed and waits:
+                broker.advance(s=30)
+        received = [broker.durable(name).receive_all() for name in ("s", "all")]
+        outcomes.append((received, broker.counters.dropped))
+    assert outcomes[0] == outcomes[1]
