@@ -92,9 +92,7 @@ class PublishHandler:
         now = self._tick.now
         if refusal:
             if refusal == reasons.NOT_AUTHORIZED:
-                self._denied("publish", session.client_id, session.identity, topic)
-                if publication is not None:
-                    publication.refused(topic, len(packet.payload), "not_authorized", now)
+                self._deny(session, topic, len(packet.payload), publication)
             self._refuse(connection, session, packet, publication, refusal)
             return
         retain = packet.retain
@@ -226,6 +224,14 @@ class PublishHandler:
         if not self._policy.may_publish(session.identity, session.client_id, topic):
             return reasons.NOT_AUTHORIZED
         return 0
+
+    def _deny(
+        self, session: Session, topic: str, size: int, publication: Publication | None
+    ) -> None:
+        """Report a message of `size` bytes that the policy forbids."""
+        self._denied("publish", session.client_id, session.identity, topic)
+        if publication is not None:
+            publication.refused(topic, size, "not_authorized", self._tick.now)
 
     def _refuse(
         self,
