@@ -143,8 +143,9 @@ class Settings:
         # Longest client identifier in bytes. The protocol's own limit is 65,535, and 23 must be
         # taken [MQTT-3.1.3-5].
         self.client_id_bytes_max: int = 65_535
-        # Levels of a topic name or filter. Matching costs time by depth; 128 is generous.
-        self.topic_levels_max: int = 128
+        # Levels of a topic name or filter, without `$share/NAME/`: matching costs time by depth.
+        # 201 is what mosquitto takes (200 slashes), and what a rule of the ACL file may have.
+        self.topic_levels_max: int = 201
         # Bytes written towards one client and not yet taken by its socket. A slow consumer above
         # it gets no new deliveries until the buffer has drained (durable sessions then lag).
         self.out_buffer_bytes_max: int = 1 * MIB
