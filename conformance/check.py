@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import itertools
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn, TypeAlias
@@ -22,7 +21,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from conformance import wire
 from conformance.adapters.base import Broker, Option, Options
 from conformance.client import Client
-from conformance.connection import MARKER, Stream, open_tcp
+from conformance.connection import MARKER, Stream
 from conformance.failure import Failure, NotRun, Violation
 from conformance.packets import Packet
 from conformance.record import Record
@@ -211,14 +210,14 @@ class Bench:
     ) -> Client:
         """Return a client with an open connection; send CONNECT with `options` unless told not to.
 
-        Equal names give equal client ids. `stream` replaces TCP: an open transport, or a function
-        that opens one.
+        Equal names give equal client ids. `stream` replaces the transport of the broker: an open
+        one, or a function that opens one.
         """
         target = broker or self.broker
 
         def open_stream() -> Stream:
             if stream is None:
-                return open_tcp(target.host, target.port, self.patience)
+                return target.open(self.patience)
             return stream() if callable(stream) else stream
 
         client = Client(
@@ -238,10 +237,6 @@ class Bench:
     def open(self, name: str = "a", *, broker: Broker | None = None) -> Client:
         """Return a client with an open connection that has sent nothing."""
         return self.client(name, connect=False, broker=broker)
-
-    def tcp(self) -> socket.socket:
-        """Return a TCP connection to the broker; the check must close it."""
-        return open_tcp(self.broker.host, self.broker.port, self.patience)
 
     # Waiting.
 
@@ -299,12 +294,12 @@ class Bench:
     def _remove_retained(self, broker: Broker) -> None:
         """Try to remove them; errors are ignored, as the check is over."""
         try:
-            channel = open_tcp(broker.host, broker.port, CLEANUP_S)
-        except OSError:
+            channel = broker.open(CLEANUP_S)
+        except (OSError, Failure):
             return
         # Without a deadline, a broker that keeps sending would keep this loop running.
         deadline = time.monotonic() + CLEANUP_S
-        with channel:
+        with contextlib.closing(channel):
             try:
                 channel.sendall(wire.connect(self.id("cleaner"), version=4))
                 channel.recv(4)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from conformance import adapters
+from conformance import adapters, wire
 from conformance.adapters.base import AdapterError
 from conformance.check import PATIENCE_S
 from conformance.progress import Printer
@@ -26,10 +26,14 @@ from conformance.results import Report
 from conformance.runner import Plan, discover, run, searchable
 from conformance.selection import SelectionError, compile_expression
 from conformance.statements import VERSION_NAMES, VERSIONS, load
+from conformance.transport import PORTS, Transport, tls_context
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+PASSWORD_VARIABLE: Final = "CONFORMANCE_PASSWORD"
+# Options that say where a running broker is and how it lets us in.
+_TARGET: Final = "host port username password tls ca cert key websocket".split()
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
 
@@ -41,7 +45,20 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     target = parser.add_argument_group("the broker")
     target.add_argument("--host", help="address of a broker that is running (127.0.0.1)")
-    target.add_argument("--port", type=_port, help="its port (1883)")
+    target.add_argument("--port", type=_port, help="its port (1883, with TLS 8883)")
+    target.add_argument("--username", metavar="NAME", help="user name of every client")
+    target.add_argument(
+        "--password",
+        metavar="PASSWORD",
+        help=f"its password (default: the environment variable {PASSWORD_VARIABLE})",
+    )
+    target.add_argument("--tls", action="store_true", help="use TLS (port 8883)")
+    target.add_argument(
+        "--ca", metavar="FILE", help="certificates to trust, PEM; implies --tls (the system's)"
+    )
+    target.add_argument("--cert", metavar="FILE", help="certificate to show, PEM; implies --tls")
+    target.add_argument("--key", metavar="FILE", help="its private key (in the same file)")
+    target.add_argument("--websocket", action="store_true", help="use MQTT over WebSocket")
     target.add_argument(
         "--adapter",
         metavar="NAME",
@@ -165,8 +182,23 @@ def _ended_by(number: signal.Signals) -> Iterator[None]:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    if options.adapter is not None and (options.host or options.port):
-        raise SelectionError("--adapter starts a broker of its own: no --host or --port with it")
+    given = [name for name in _TARGET if getattr(options, name)]
+    if options.adapter is not None and given:
+        raise SelectionError(f"--adapter starts a broker of its own: no --{given[0]} with it")
+    if options.key and not options.cert:
+        raise SelectionError("--key needs --cert as well")
+    has_tls = bool(options.tls or options.ca or options.cert)
+    try:
+        tls = tls_context(options.ca, options.cert, options.key) if has_tls else None
+    except OSError as problem:
+        files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
+        why = problem.strerror or problem
+        raise SelectionError(f"{files}: not usable as certificates and key: {why}") from None
+    password = options.password
+    if password is None and options.username is not None:
+        password = os.environ.get(PASSWORD_VARIABLE)
+    wire.LOGIN.username = options.username
+    wire.LOGIN.password = None if password is None else password.encode()
     versions = tuple(v for v in VERSIONS if options.version in (None, VERSION_NAMES[v]))
     return Plan(
         versions=versions,
@@ -174,7 +206,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         strict=options.strict,
         adapter=None if options.adapter is None else adapters.find(options.adapter),
         host=options.host or "127.0.0.1",
-        port=options.port or 1883,
+        port=options.port or PORTS[has_tls],
+        transport=Transport(tls, options.websocket),
         patience=options.patience,
     )
 

@@ -7,6 +7,7 @@ should come next is the client's to judge. Read next: `conformance.client`.
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable
@@ -59,6 +60,7 @@ class Connection:
         self.last: Packet | None = None  # the last packet that arrived
         self.last_sent: bytes | None = None
         self.eof: bool = False  # has the broker ended the connection?
+        self.alert: str = ""  # with which alert of TLS
         self.marker: str = ""  # topic of the barrier that is waited for
         self._name = name
         self._version = version
@@ -78,10 +80,10 @@ class Connection:
         """Write raw bytes. If the broker has closed the connection they are discarded."""
         stream = self._stream
         assert stream is not None, f"client {self._name!r} is closed: call open() or connect()"
-        self.last_sent = data
+        self.last_sent = wire.hidden(data)
         for packet in self.rules.sent(data):
-            self.last_sent = packet.raw
-            self._record.sent(self._name, packet.raw, packet.describe())
+            self.last_sent = wire.hidden(packet.raw)
+            self._record.sent(self._name, self.last_sent, packet.describe())
             if packet.retained_topic is not None:
                 self._record.retained(packet.retained_topic)
         try:
@@ -162,8 +164,10 @@ class Connection:
             data = self._stream.recv(_RECEIVE_SIZE)
         except (TimeoutError, BlockingIOError):
             return False
-        except OSError:
+        except OSError as problem:
             data = b""  # a reset is an end too
+            if isinstance(problem, ssl.SSLError):
+                self.alert = (problem.reason or str(problem)).replace("_", " ").lower()
         if not data and not self.eof:
             self.eof = True
             self._record.note(self._name, "sees the end of the connection")

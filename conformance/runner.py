@@ -25,18 +25,27 @@ from conformance.adapters.base import Adapter, AdapterError, Broker, Options
 from conformance.brokers import Brokers
 from conformance.check import PATIENCE_S, REGISTRY, SHAREABLE, Bench, Check
 from conformance.client import Client
-from conformance.connection import open_tcp
 from conformance.failure import Failure, NotRun, Violation
 from conformance.record import Ledger, Record
 from conformance.results import Outcome, Result
 from conformance.selection import Test
 from conformance.sent import Splitter
 from conformance.statements import VERSION_NAMES, Statement, load
+from conformance.transport import TCP, Transport
 
 THREADS: Final = 12  # ordinary checks mostly wait for the broker
 NEEDS_THREADS: Final = 4  # each may have a broker process of its own
 CRASHES_MAX: Final = 10  # after that many a broker is not started again
 _FOLDERS: Final = {4: "conformance.v311", 5: "conformance.v50"}
+# CONNACK codes of 3.1.1 and 5.0 for clients that are not let in.
+_REFUSALS: Final = {
+    0x04: "bad user name or password",
+    0x05: "not authorized",
+    0x86: "bad user name or password",
+    0x87: "not authorized",
+    0x8A: "banned",
+    0x8C: "bad authentication method",
+}
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -58,7 +67,7 @@ class Progress(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run. Without `adapter` the broker is at `host` and `port`."""
+    """What to run. Without `adapter` the broker is at `host` and `port`, reached by `transport`."""
 
     versions: tuple[int, ...]
     select: Test
@@ -66,6 +75,7 @@ class Plan:
     adapter: Adapter | None = None
     host: str = ""
     port: int = 0
+    transport: Transport = TCP
     patience: float = PATIENCE_S
     threads: int = THREADS
 
@@ -157,10 +167,14 @@ class _Session:
     def _new_shared(self) -> Broker:
         if self._brokers is not None:
             return self._brokers.own({})
-        return Broker("broker", self._plan.host, self._plan.port)
+        plan = self._plan
+        return Broker("broker", plan.host, plan.port, transport=plan.transport)
 
     def _probe(self, checks: list[Check]) -> list[Check]:
-        """Fail all checks of a version, without running them, if a plain CONNECT gets no answer."""
+        """Fail all checks of a version, without running them, if a plain CONNECT gets no answer.
+
+        A broker that does not let us in has failed nothing: raises `AdapterError`.
+        """
         for version, broker in self._shared.items():
             try:
                 problem = self._problem(version, broker)
@@ -176,11 +190,11 @@ class _Session:
         return checks
 
     def _problem(self, version: int, broker: Broker) -> str:
-        open_tcp(broker.host, broker.port, self._plan.patience).close()
         client = None
         try:
+            broker.open(self._plan.patience).close()
             client = Client(
-                lambda: open_tcp(broker.host, broker.port, self._plan.patience),
+                lambda: broker.open(self._plan.patience),
                 name="probe",
                 client_id=f"{self._token}probe",
                 version=version,
@@ -191,12 +205,25 @@ class _Session:
             client.connect()
             client.disconnect()
         except Failure as failure:
+            if client is not None and self._plan.adapter is None:
+                self._raise_if_refused(broker, client)
             shown = f" ({failure.packet.hex(' ')})" if failure.packet else ""
             return f"a plain CONNECT gets no CONNACK with code 0: {failure.message}{shown}"
         finally:
             if client is not None:
                 client.drop()
         return ""
+
+    def _raise_if_refused(self, broker: Broker, client: Client) -> None:
+        """Raise `AdapterError` if the broker wants to know who we are."""
+        why = ""
+        if client.connack is not None and client.connack.code in _REFUSALS:
+            why = f"{_REFUSALS[client.connack.code]} (CONNACK 0x{client.connack.code:02X})"
+            why += "; see --username and --password"
+        elif client.connection.alert:
+            why = f"TLS: {client.connection.alert}; see --cert"
+        if why:
+            raise AdapterError(f"{broker.host}:{broker.port}: refused: {why}")
 
     # Running.
 

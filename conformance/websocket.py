@@ -175,12 +175,20 @@ class WebSocket:
             transport = socket.create_connection((host, port), timeout=timeout)
             unless_opened.callback(transport.close)
             transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport.sendall(upgrade_request(host, port) if request is None else request)
-            response, rest = _read_response(transport)
-            keys = response.all("Sec-WebSocket-Accept")
-            if response.status == 101 and keys != [accept_key(KEY)]:
-                raise BadFrame(f"Sec-WebSocket-Accept is {keys}, expected {accept_key(KEY)}")
+            opened = cls.over(transport, host, port, request=request)
             unless_opened.pop_all()
+        return opened
+
+    @classmethod
+    def over(
+        cls, transport: socket.socket, host: str, port: int, *, request: bytes | None = None
+    ) -> "WebSocket":
+        """Do the same over an open `transport`, which the caller closes if this raises."""
+        transport.sendall(upgrade_request(host, port) if request is None else request)
+        response, rest = _read_response(transport)
+        keys = response.all("Sec-WebSocket-Accept")
+        if response.status == 101 and keys != [accept_key(KEY)]:
+            raise BadFrame(f"Sec-WebSocket-Accept is {keys}, expected {accept_key(KEY)}")
         return cls(transport, response, rest)
 
     def sendall(self, data: bytes) -> None:

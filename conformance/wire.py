@@ -6,7 +6,7 @@ Every field can be overridden with raw bytes. Nothing is validated: a check may 
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from conformance import tables
 
@@ -97,6 +97,23 @@ def packet(first_byte: int, body: bytes = b"", remaining: int | bytes | None = N
     return bytes([first_byte]) + length + body
 
 
+class Login:
+    """The user name and password of a run: in every CONNECT that says nothing of its own."""
+
+    def __init__(self) -> None:
+        self.username: str | None = None
+        self.password: bytes | None = None
+
+
+LOGIN: Final = Login()
+
+
+def hidden(data: bytes) -> bytes:
+    """Return a packet as it may be shown: without the password of the run."""
+    password = LOGIN.password
+    return data.replace(password, b"*" * len(password)) if password else data
+
+
 def connect(
     client_id: Text = "",
     *,
@@ -115,7 +132,12 @@ def connect(
     first_byte: int = 0x10,
     remaining: int | bytes | None = None,
 ) -> bytes:
-    """Return CONNECT; `level`, `flags` and `payload` override, `trailing` is appended."""
+    """Return CONNECT; `level`, `flags` and `payload` override, `trailing` is appended.
+
+    Without user name, password and overrides it has those of `LOGIN`.
+    """
+    if username is None and password is None and flags is None and payload is None:
+        username, password = LOGIN.username, LOGIN.password
     if flags is None:
         flags = (clean << 1) | ((password is not None) << 6) | ((username is not None) << 7)
         if will is not None:

@@ -54,7 +54,7 @@ from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Ti
 from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
 from session.recovery import Recovery, open_database, recover
-from session.settings import Settings
+from session.settings import CHANGEABLE, Settings
 from storage.api import Store
 from storage.errors import Recoverable
 from storage.tables.tables import META
@@ -571,6 +571,19 @@ class Engine:
         """Publish a `$SYS` message to connected clients, and retain it in memory."""
         self._tick.now = now
         self._publishing.publish_system(topic, payload)
+
+    def change(self, settings: Settings, now: int) -> None:
+        """Take over what may change of `settings`; the shell ends the tick.
+
+        Limits hold for what comes from now on: no connection or session is ended by a lower one.
+        The level of detail of the history changes among those that have books.
+        """
+        self._tick.now = now
+        for name in CHANGEABLE:
+            setattr(self.settings, name, getattr(settings, name))
+        self._admission.settings_changed()
+        self._publishing.settings_changed()
+        self.outbox.detail_changed()
 
     def send_away(self, identities: Collection[str], now: int) -> None:
         """End with 0x87 the connections of users whose password was changed.

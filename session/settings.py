@@ -24,8 +24,41 @@ HASH_KEY_CHARACTERS_MIN: Final = 16  # fewer can be found by trying
 HASH_KEY_BYTES_MAX: Final = 64  # what BLAKE2b takes as a key
 
 
+# What may change while the engine runs (`Engine.change`). Not among them: what a CONNACK has
+# announced, what lies on the disk, and what others keep a copy of.
+CHANGEABLE: Final = (
+    "session_expiry_max_s",
+    "max_inflight",
+    "max_offline_messages",
+    "max_offline_bytes",
+    "subscriptions_per_session_max",
+    "subscription_bytes_max",
+    "pending_messages_max",
+    "clean_queue_messages_max",
+    "pending_bytes_max",
+    "clean_queue_bytes_max",
+    "retained_messages_max",
+    "keep_alive_max_s",
+    "max_connections",
+    "connections_per_address",
+    "connection_rate",
+    "publish_rate",
+    "receive_rate_bytes",
+    "on_rate",
+    "client_id_bytes_max",
+    "topic_levels_max",
+    "expiry_slice",
+    "user_properties",
+    "server_reference",
+    "server_moved",
+    "redirect_when",
+    "history_detail",
+    "sys_interval_s",
+)
+
+
 class Settings:
-    """The settings of the engine; constant while it runs."""
+    """The settings of the engine; those of `CHANGEABLE` may change while it runs."""
 
     def __init__(self) -> None:
         # Announced to clients.
@@ -110,8 +143,9 @@ class Settings:
         # Longest client identifier in bytes. The protocol's own limit is 65,535, and 23 must be
         # taken [MQTT-3.1.3-5].
         self.client_id_bytes_max: int = 65_535
-        # Levels of a topic name or filter. Matching costs time by depth; 128 is generous.
-        self.topic_levels_max: int = 128
+        # Levels of a topic name or filter, without `$share/NAME/`: matching costs time by depth.
+        # 201 is what mosquitto takes (200 slashes), and what a rule of the ACL file may have.
+        self.topic_levels_max: int = 201
         # Bytes written towards one client and not yet taken by its socket. A slow consumer above
         # it gets no new deliveries until the buffer has drained (durable sessions then lag).
         self.out_buffer_bytes_max: int = 1 * MIB

@@ -1,6 +1,7 @@
 """`holdfast serve`: run the broker."""
 
 import argparse
+import functools
 
 from broker.cli.command import (
     EXIT_OK,
@@ -36,16 +37,18 @@ def run_serve(options: argparse.Namespace) -> int:
     from broker.configuration.load import load
     from broker.process import preflight
 
+    read = functools.partial(
+        load,
+        options.config,
+        flags={
+            "listener.port": options.port,
+            "listener.host": options.host,
+            "storage.data_dir": options.data_dir,
+            "log.level": "debug" if options.verbose else None,
+        },
+    )
     try:
-        config = load(
-            options.config,
-            flags={
-                "listener.port": options.port,
-                "listener.host": options.host,
-                "storage.data_dir": options.data_dir,
-                "log.level": "debug" if options.verbose else None,
-            },
-        )
+        config = read()
         config.shell.accept_data_loss = options.accept_data_loss
         if options.test_config:
             preflight.check_files(config)
@@ -58,6 +61,6 @@ def run_serve(options: argparse.Namespace) -> int:
     from broker.process.server import serve
 
     try:
-        return serve(config)
+        return serve(config, None if options.config is None else read)
     except StartError as problem:
         raise CommandError(str(problem)) from None

@@ -49,6 +49,10 @@ class Log:
         # event -> [window start, lines written in it, lines suppressed in it]
         self._budgets: dict[str, list[float]] = {}
 
+    def set_level(self, level: str) -> None:
+        """Write events at or above `level` from now on."""
+        self._threshold = LEVELS[level]
+
     def is_debug(self) -> bool:
         """Return whether debug events are written: else their fields need not be collected."""
         return self._threshold <= LEVELS["debug"]

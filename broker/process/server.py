@@ -29,8 +29,8 @@ from broker.operations.control_socket import ControlServer, Request
 from broker.process.disk_watch import DiskWatch
 from broker.process.housekeeping import Housekeeping
 from broker.process.open import OpenBroker, StartError
+from broker.process.reload import ReadConfig, Reload
 from broker.process.systemd import notify
-from broker.security import access_files
 from broker.version import VERSION
 from storage.errors import StorageError
 from storage.local.committer import Committer
@@ -42,9 +42,10 @@ EXIT_FAILED: Final = 1
 HANDSHAKE_FAILED: Final = "SSL handshake failed"  # how the message of both loops begins
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, read_config: ReadConfig | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; return the exit status. Raises `StartError`.
 
+    `read_config` reads the configuration again at SIGHUP; None = it has no file.
     Does not return after an unrecoverable failure: the process exits with status 1 at once.
     """
     os.umask(0o077)  # what the database writes is for its owner alone (CVE-2017-9868)
@@ -53,7 +54,7 @@ def serve(config: Config) -> int:
     with contextlib.ExitStack() as stack:
         early = EarlyHangUp()
         signal.signal(signal.SIGHUP, early.note)  # by default it would end the process
-        return _run(_serve(OpenBroker(config, log, stack), early))
+        return _run(_serve(OpenBroker(config, log, stack), early, read_config))
 
 
 def _log_format(config: Config) -> Any:
@@ -73,12 +74,12 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(opened: OpenBroker, early: "EarlyHangUp") -> int:
-    return await Server(opened, asyncio.get_running_loop()).run(early)
+async def _serve(opened: OpenBroker, early: "EarlyHangUp", read_config: ReadConfig | None) -> int:
+    return await Server(opened, asyncio.get_running_loop(), read_config).run(early)
 
 
 class EarlyHangUp:
-    """Notes a SIGHUP during the start: the files are then read again once the broker is ready."""
+    """Notes a SIGHUP during the start: the files are then read again before clients are served."""
 
     def __init__(self) -> None:
         self.came = False
@@ -91,7 +92,12 @@ class EarlyHangUp:
 class Server:
     """Serves with an open broker until a signal ends it."""
 
-    def __init__(self, opened: OpenBroker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        opened: OpenBroker,
+        loop: asyncio.AbstractEventLoop,
+        read_config: ReadConfig | None,
+    ) -> None:
         self._opened: Final = opened
         self._config: Final = opened.config
         self._log: Final = opened.log
@@ -109,6 +115,7 @@ class Server:
             watch_space=self._disk.look,
         )
         opened.driver = self._driver
+        self._read_config: Final = read_config
         self._exporter: Exporter | None = None
 
     async def run(self, early: EarlyHangUp) -> int:
@@ -128,10 +135,13 @@ class Server:
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        reload = Reload(self._opened, driver, self._read_config)
+        loop.add_signal_handler(signal.SIGHUP, reload.run)
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
         self._start_exporter()
+        if early.came:
+            reload.run()
         try:
             await self._listeners.start(driver)
         except ListenError as problem:
@@ -139,8 +149,6 @@ class Server:
             raise StartError(str(problem)) from None
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
-        if early.came:
-            self._hang_up()
         await ended.wait()
         return await self._drain()
 
@@ -238,19 +246,6 @@ class Server:
             _exit_now(EXIT_FAILED)
         self._log.info("draining", "sending clients away, committing", signal=name)
         ended.set()
-
-    def _hang_up(self) -> None:
-        """SIGHUP: read certificates, users and rules again."""
-        self._listeners.reload()
-        access = self._opened.access
-        if access.has_files:
-            access_files.reload_files(access, self._log, self._send_away)
-        elif not self._listeners.has_certificates:
-            self._log.info("reload", "nothing to reload: no password file, ACL file or certificate")
-
-    def _send_away(self, users: frozenset[str]) -> None:
-        """End the connections of users who are gone or have another password."""
-        self._engine.send_away(users, self._driver.now)
 
     async def _drain(self) -> int:
         """End in order; return 0 if everything was sent and durable in time."""

@@ -1,16 +1,17 @@
 """The password file and the ACL file: read together, checked, and only then put in force.
 
 Must never leave the broker more open than it was: the broker does not start with a file that cannot
-be read or parsed, and a reload that finds one changes nothing. A reload reads in a thread: 100,000
-users take most of a second. Read next: `broker.security.authenticators` and
-`broker.security.acl` (who judge), `broker.security.password_file` (one of the files).
+be read or parsed, and a reload that finds one changes nothing. A reload is done when it returns: no
+packet is handled in between, so nobody is served by rules that the operator has replaced. Read
+next: `broker.security.authenticators` and `broker.security.acl` (who judge),
+`broker.security.password_file` (one of the files).
 """
 
 import os
 import secrets
 import stat
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from broker.configuration.config import Config
@@ -25,6 +26,7 @@ from broker.security.authenticators import (
     PasswordFile,
     PlainNames,
 )
+from broker.security.password_hashes import StoredHash
 from session.ports import Authenticator, Policy
 
 ACL_BYTES_MAX: Final = 16 << 20  # half a million lines; a larger file is a mistaken path
@@ -43,14 +45,23 @@ class Files:
 
     __slots__ = ("accounts", "rules", "warnings")
 
-    def __init__(self, password_path: str | None, acl_path: str | None, key: bytes) -> None:
-        """Read and check all of them; raise `AccessError`. `key` is for `Accounts`."""
+    def __init__(
+        self,
+        password_path: str | None,
+        acl_path: str | None,
+        key: bytes,
+        known: Mapping[str, StoredHash] = MappingProxyType({}),
+    ) -> None:
+        """Read and check all of them; raise `AccessError`.
+
+        `key` is for `Accounts`; the lines of `known` users are not checked again.
+        """
         self.accounts: Accounts | None = None
         self.rules: Rules | None = None
         self.warnings: list[str] = []
         if password_path is not None:
             try:
-                self.accounts = Accounts(password_file.load(password_path), key)
+                self.accounts = Accounts(password_file.load(password_path, known), key)
             except password_file.PasswordFileError as problem:
                 raise AccessError(str(problem)) from None
             self._look_at_mode("password file", password_path, _READ | _WRITE)
@@ -106,8 +117,6 @@ class Access:
         self._password_path: Final = shell.password_file
         self._acl_path: Final = shell.acl_file
         self._key: Final = key
-        self._call_soon_threadsafe: Final = call_soon_threadsafe
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="access")  # one reload at a time
         self._password_file: PasswordFile | None = None
         self._acl_policy: AclPolicy | None = None
         # Without passwords a name is only a claim; it counts where ACL rules use names.
@@ -137,39 +146,13 @@ class Access:
         """Return whether there is anything to reload."""
         return self._password_file is not None or self._acl_policy is not None
 
-    def reload(self, done: Callable[[Loaded | AccessError], None]) -> None:
-        """Read the files again in a thread, and put them in force on the engine's.
+    def reload(self) -> Loaded:
+        """Read the files again and put them in force; raise `AccessError` and change nothing.
 
-        `done` is then called there, with the files or with an error, after which nothing has
-        changed. New rules hold for every later CONNECT, PUBLISH, SUBSCRIBE and delivery. The caller
-        ends the connections of users whose password has changed.
+        New rules hold for every later CONNECT, PUBLISH, SUBSCRIBE and delivery, and for passwords
+        that are being checked. The caller ends the connections of users whose password has changed.
         """
-        self._reader.submit(self._read_again, done)
-
-    def _read(self) -> Files:
-        return Files(self._password_path, self._acl_path, self._key)
-
-    def _read_again(self, done: Callable[[Loaded | AccessError], None]) -> None:
-        """Read in the reader's thread and hand the files to the engine's."""
-        files: Files | AccessError
-        try:
-            files = self._read()
-        except AccessError as problem:
-            files = problem
-        except MemoryError:
-            files = AccessError("not enough memory to read the files of users and rules")
-        try:
-            self._call_soon_threadsafe(self._take, files, done)
-        except RuntimeError:
-            return  # the loop has ended in the meantime
-
-    def _take(
-        self, files: Files | AccessError, done: Callable[[Loaded | AccessError], None]
-    ) -> None:
-        """Put files in force; nothing in here can fail."""
-        if isinstance(files, AccessError):
-            done(files)
-            return
+        files = self._read()
         counts: dict[str, int] = {}
         revoked: frozenset[str] = frozenset()
         if files.accounts is not None and self._password_file is not None:
@@ -179,11 +162,18 @@ class Access:
         if files.rules is not None and self._acl_policy is not None:
             self._acl_policy.rules = files.rules
             counts["rules"] = files.rules.count
-        done(Loaded(counts, revoked, files.warnings))
+        return Loaded(counts, revoked, files.warnings)
+
+    def _read(self) -> Files:
+        accounts = None if self._password_file is None else self._password_file.accounts
+        known = {} if accounts is None else accounts.users
+        try:
+            return Files(self._password_path, self._acl_path, self._key, known)
+        except MemoryError:
+            raise AccessError("not enough memory to read the files of users and rules") from None
 
     def close(self) -> None:
         """End the threads; checks still waiting get no answer."""
-        self._reader.shutdown(wait=False, cancel_futures=True)
         if self._password_file is not None:
             self._password_file.close()
 
@@ -208,19 +198,17 @@ def reload_files(opened: Access, log: Log, send_away: Callable[[frozenset[str]],
     `Access.has_files`.
     """
     assert opened.has_files
-
-    def done(loaded: Loaded | AccessError) -> None:
-        if isinstance(loaded, AccessError):
-            log.error("reload_failed", f"{loaded}; users and rules stay as they were")
-            return
-        if loaded.revoked:
-            send_away(loaded.revoked)
-        for warning in loaded.warnings:
-            log.warning("access", warning)
-        counts = {**loaded.counts, "revoked": len(loaded.revoked)}
-        log.info("reload", "files of users and rules read again", **counts)
-
-    opened.reload(done)
+    try:
+        loaded = opened.reload()
+    except AccessError as problem:
+        log.error("reload_failed", f"{problem}; users and rules stay as they were")
+        return
+    if loaded.revoked:
+        send_away(loaded.revoked)
+    for warning in loaded.warnings:
+        log.warning("access", warning)
+    counts = {**loaded.counts, "revoked": len(loaded.revoked)}
+    log.info("reload", "files of users and rules read again", **counts)
 
 
 def check(config: Config) -> list[str]:

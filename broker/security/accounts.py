@@ -9,6 +9,7 @@ same after a restart. Immutable: a reload makes a new one. Read next:
 """
 
 import hmac
+from collections.abc import Mapping
 from typing import Final
 
 from broker.security import password_hashes, scram
@@ -55,6 +56,11 @@ class Accounts:
     def offers_scram(self) -> bool:
         """Return whether any user can authenticate by SCRAM-SHA-256."""
         return bool(self._scram)
+
+    @property
+    def users(self) -> Mapping[str, StoredHash]:
+        """The users and their stored passwords, as the file has them."""
+        return self._users
 
     def stored(self, username: str) -> StoredHash | None:
         """Return what the file holds for a user."""

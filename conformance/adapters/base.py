@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from conformance.connection import Stream
 from conformance.failure import Failure, NotRun
+from conformance.transport import TCP, Transport
 
 Option: TypeAlias = bool | int | float | str | Mapping[str, str] | Sequence[str] | None
 Options: TypeAlias = Mapping[str, Option]
@@ -110,17 +112,23 @@ class Broker:
         launch: Launch | None = None,
         directory: Path | None = None,
         websocket_port: int = 0,
+        transport: Transport = TCP,
     ) -> None:
         self.name: str = name
         self.host: str = host
         self.port: int = port
         self.websocket_port: int = websocket_port
+        self.transport: Transport = transport
         self.starts: int = 0
         self._launch = launch
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_closed = False
+
+    def open(self, patience: float) -> Stream:
+        """Return a new stream to it; raises `OSError`."""
+        return self.transport.open(self.host, self.port, patience)
 
     @property
     def is_running(self) -> bool:

@@ -90,6 +90,12 @@ class Outbox:
             settings.history_level, sample, OUTBOX_FULL, self._tick.now, self._log.end
         )
 
+    def detail_changed(self) -> None:
+        """Record at the level that is configured now."""
+        settings = self._settings
+        sample = max(1, settings.history_sample)
+        self._recorder.want(settings.history_level, sample, self._tick.now, self._log.end)
+
     def copied(self, milliseconds: int) -> None:
         """Record that the database was copied; the copy does not have this event."""
         recorder = self._recorder

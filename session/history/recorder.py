@@ -72,8 +72,8 @@ class Recorder:
 
     def __init__(self, settings: Settings) -> None:
         self._delay_ms: Final = settings.progress_delay_ms
-        self._level_wanted: Final = settings.history_level
-        self._sample_wanted: Final = settings.history_sample
+        self._level_wanted: int = settings.history_level
+        self._sample_wanted: int = max(1, settings.history_sample)
         self._hash_key: Final = settings.history_hash_key.encode()
         self._hashes_names: Final = settings.history_hash_names
         self._hashes: dict[str, str] = {}
@@ -395,6 +395,24 @@ class Recorder:
         self._put_gap(reason, missed, now, position)
         if not is_whole:
             self._put_gap(_GAP_BEGINS, 0, now, position)
+
+    def want(self, level: int, sample: int, now: int, position: int) -> None:
+        """Take another level of detail as the configured one, and record the change.
+
+        If less is recorded at present, that stays in force until `change` ends it.
+        """
+        wanted = self._level_wanted
+        if level == wanted and sample == self._sample_wanted:
+            return
+        was_whole = self.level == wanted and self.sample == self._sample_of(wanted)
+        self._level_wanted, self._sample_wanted = level, sample
+        if not was_whole and level >= self.level and (level, sample) != (self.level, self.sample):
+            return
+        missed = 0 if was_whole else max(0, self._tally - self._gap_began)
+        self.suppressed += missed
+        self._gap_began = self._tally
+        self._set(level, sample)
+        self._put_gap(events.DETAIL_CHANGED, missed, now, position)
 
     def trimmed(self, size: int) -> None:
         """Count `size` bytes of this boot's rows as deleted."""

@@ -138,13 +138,13 @@ class SubscribeHandler:
         topic_filter = request.topic_filter
         if filter_problem(topic_filter) is not None:
             return reasons.TOPIC_FILTER_INVALID
-        if levels_count(topic_filter) > self._settings.topic_levels_max:
+        shared = split_shared(topic_filter)
+        asked = shared[1] if shared else topic_filter
+        if levels_count(asked) > self._settings.topic_levels_max:
             return reasons.TOPIC_FILTER_INVALID
         missing = self._missing_feature(topic_filter)
         if missing:
             return missing  # v4 [MQTT-3.8.3-2]
-        shared = split_shared(topic_filter)
-        asked = shared[1] if shared else topic_filter
         if not self._policy.may_subscribe(session.identity, session.client_id, asked):
             self._denied("subscribe", session.client_id, session.identity, topic_filter)
             return reasons.NOT_AUTHORIZED

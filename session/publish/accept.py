@@ -70,12 +70,19 @@ class Publishing:
         self._health: Final = health
         self._session_events: Final = history.sessions
         self._store_qos0: Final = settings.store_qos0
-        self._is_limited: Final = bool(
+        self._is_limited: bool = False  # is there a limit to look at before a message is accepted?
+        self._store_all: Final = settings.store == "all"
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """Apply the present limits to messages from now on."""
+        settings = self._settings
+        self._is_limited = bool(
             settings.total_bytes_max
             or settings.retained_messages_max
             or settings.on_limit == "reject"
         )
-        self._store_all: Final = settings.store == "all"
+        self._quota.settings_changed()
 
     @property
     def refuses_writes(self) -> bool:

@@ -94,6 +94,10 @@ class Quota:
         if self._budgets and session.position < self._log.end:
             self._budgets.clear()
 
+    def settings_changed(self) -> None:
+        """Forget all budgets: they were counted for other limits."""
+        self._budgets.clear()
+
     def generation_closed(self, number: int, size_bytes: int) -> None:
         """Note the size of a generation that takes no more messages."""
         self._closed_bytes[number] = size_bytes

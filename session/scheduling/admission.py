@@ -25,8 +25,14 @@ class Admission:
         self._settings: Final = settings
         self._pauses: Final = pauses
         self._addresses: Final[dict[str, int]] = {}  # number of connections, if limited
-        self._meter: Final = Meter(settings.connection_rate) if settings.connection_rate else None
+        self._meter: Meter | None = None  # of new connections, None = no limit
+        self.settings_changed()
         self._throttled: Final[list[tuple[int, int, Connection]]] = []  # (until, number, who)
+
+    def settings_changed(self) -> None:
+        """Apply the present limits to connections from now on."""
+        rate = self._settings.connection_rate
+        self._meter = Meter(rate) if rate else None
 
     def enter(self, connection: Connection, connections: int, now: int) -> bool:
         """Count a new connection, one of `connections`; False if it must be closed at once.

@@ -151,6 +151,7 @@ REASONS: Final[dict[int, str]] = {
 
 OUTBOX_FULL: Final = 1050
 OUTBOX_TRIMMED: Final = 1051
+DETAIL_CHANGED: Final = 1054
 # Matches a name that `storage.history.packed_rows.shortened` cut: some of its levels are missing.
 SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 

@@ -24,6 +24,7 @@ ERROR_MIN: Final = 0x80  # reason codes from here on end an exchange
 REASON_CRASHED: Final = 1002  # the client was connected when the broker died
 REASON_TRIMMED: Final = 1051  # rows were deleted: the next seq is higher
 REASON_BEGAN: Final = 1053
+REASON_DETAIL: Final = 1054  # an operator changed the level of detail
 # Positions and QoS 1 exchanges of a session reach the disk up to 200 ms late. The rest allows for
 # the length of a tick: all rows of a tick have its time.
 LATE_US: Final = 1_000_000
@@ -294,7 +295,7 @@ class Fold:
 
     def _gap(self, flat: Flat) -> None:
         self._knows_messages = str(flat["detail"]).startswith("full")
-        if flat["reason"] == REASON_BEGAN:
+        if flat["reason"] in (REASON_BEGAN, REASON_DETAIL):
             for session in self.sessions.values():
                 self._forget_messages(session)
 

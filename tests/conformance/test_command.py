@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_others(
         (["--adapter", "no.such.module:Class"], "No module named 'no'"),
         (["--adapter", "/no/such/file.py:Class"], "No such file"),
         (["--adapter", "json:Nothing"], "has no attribute 'Nothing'"),
-        (["--adapter", "holdfast", "--port", "1883"], "no --host or --port"),
+        (["--adapter", "holdfast", "--port", "1883"], "no --port with it"),
         (["-k", "a and"], "something is missing"),
         (["--output", "/no/such/directory/x"], "no such directory"),
     ],

@@ -128,7 +128,7 @@ class Box:
         settings.max_connections = choice((0, 0, 0, 2))
         settings.publish_rate = choice((0, 0, 0, 20))
         settings.on_rate = choice(("throttle", "disconnect"))
-        settings.topic_levels_max = choice((128, 128, 128, 2))
+        settings.topic_levels_max = choice((201, 201, 201, 2))
         settings.out_buffer_bytes_max = choice((100, 1 << 20))
         settings.held_bytes_max = choice((100, 4 << 20))
         settings.expiry_slice = choice((1, 256))

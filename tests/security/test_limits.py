@@ -323,7 +323,7 @@ def test_c15_limits_are_on_or_off_by_default_as_documented() -> None:
     assert settings.connect_timeout_ms <= 10_000
     assert settings.connect_size_max <= 256 * KIB
     assert 0 < settings.subscriptions_per_session_max <= 100_000
-    assert 0 < settings.topic_levels_max <= 200
+    assert 0 < settings.topic_levels_max <= 201
     off = (
         settings.max_connections,
         settings.connections_per_address,

@@ -25,6 +25,7 @@ from mqtt.packets import (
     Unsubscribe,
 )
 from session.engine import EARLY_BYTES_MAX
+from session.settings import Settings
 from tests.session.harness import (
     Broker,
     Client,
@@ -562,3 +563,48 @@ def test_what_follows_a_refused_connect_counts_as_no_disconnect() -> None:
     assert client.collect() == [Connack(False, 2)]
     assert client.is_closed
     assert sum(broker.counters.disconnects.values()) == 0
+
+
+# Settings that change
+
+
+def change(broker: Broker, **values: object) -> None:
+    """Give the engine other settings, as a shell does."""
+    settings = Settings()
+    for name, value in values.items():
+        setattr(settings, name, value)
+    broker.engine.change(settings, broker.now)
+    broker.settle()
+
+
+def test_changed_limits_hold_from_the_next_packet_on() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    client.subscribe("a", "b")
+    change(broker, subscriptions_per_session_max=2, retained_messages_max=1, topic_levels_max=2)
+    assert client.subscribe("c") == [reasons.QUOTA_EXCEEDED]
+    client.publish("r", b"1", 1, retain=True)
+    assert client.publish("s", b"1", 1, retain=True) == Puback(2 + 2, reasons.QUOTA_EXCEEDED)
+    client.send(Publish("a/b/c", b"", 1, packet_id=9))
+    client.expect(Puback(9, reasons.TOPIC_NAME_INVALID))
+    change(broker)
+    assert client.subscribe("c") == [0]
+
+
+def test_changed_limits_of_connections_hold_for_new_ones() -> None:
+    broker = Broker()
+    old = broker.connect("old")
+    change(broker, max_connections=1, connection_rate=1)
+    assert broker.refused("new") == reasons.SERVER_BUSY
+    assert broker.refused("next") == reasons.CONNECTION_RATE_EXCEEDED
+    old.ping()
+    change(broker)
+    broker.connect("new")
+
+
+def test_what_a_connack_has_announced_does_not_change() -> None:
+    broker = Broker()
+    client = broker.connect("c")
+    change(broker, receive_maximum=1, maximum_qos=0, retain_available=False)
+    assert client.publish("t", b"", 2, retain=True) == Pubcomp(1)
+    assert broker.settings.receive_maximum > 1

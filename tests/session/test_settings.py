@@ -1,8 +1,12 @@
 """Defaults are usable as they are, and what the protocol forbids is named."""
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from session.settings import Settings
+from session.settings import CHANGEABLE, Settings
 from storage.history import events
 
 
@@ -75,3 +79,29 @@ def test_two_settings_do_not_share_state() -> None:
     first, second = Settings(), Settings()
     first.max_inflight = 1
     assert second.max_inflight == 256
+
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT_LIVED = {"backlog_trim.py"}  # made for one look at one backlog
+
+
+def copies(path: Path) -> Iterator[str]:
+    """Yield the settings that an `__init__` of a module looks at."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Load):
+                    if ast.unparse(inner.value).endswith("settings"):
+                        yield inner.attr
+
+
+def test_nobody_keeps_a_copy_of_a_setting_that_may_change() -> None:
+    kept = {
+        f"{path.name}: {name}"
+        for room in ("session", "broker")
+        for path in (ROOT / room).rglob("*.py")
+        if path.name not in SHORT_LIVED
+        for name in copies(path)
+    }
+    assert "keep_alive.py: connect_timeout_ms" in kept  # it does find them
+    assert {name for name in kept if name.partition(": ")[2] in CHANGEABLE} == set()

@@ -265,6 +265,10 @@ def test_a_reload_shows_new_certificates_and_keeps_the_old_one_for_bad_files(
         assert "expected an unencrypted private key" in first["message"]
         assert "cannot read it" in second["message"]
         assert second["message"].endswith("; keeping the certificate in use")
+        install(["elsewhere"])
+        secured.tls_certificate = str(certificate.rename(tmp_path / "other.pem"))
+        opened.reload()
+        assert await shown() == ["localhost", "elsewhere"]
 
     run(scenario, loop=loop)
 

@@ -247,9 +247,9 @@ def test_sighup_says_what_it_has_read_again(start: Start, tmp_path: Path) -> Non
     }
     (tmp_path / "acl").write_text("topic readwrite #\n")
     rules = {"HOLDFAST__AUTH__ACL_FILE": str(tmp_path / "acl")}
-    nothing = "nothing to reload: no password file, ACL file or certificate"
-    both = ["certificate read again", "files of users and rules read again"]
-    for environment, expected in (({}, [nothing]), (tls, both[:1]), ({**tls, **rules}, both)):
+    nothing = "nothing to reload: no configuration file, password file, ACL file or certificate"
+    both = ["files of users and rules read again", "certificate read again"]
+    for environment, expected in (({}, [nothing]), (tls, both[1:]), ({**tls, **rules}, both)):
         broker = start(**environment)
         client = RawClient(broker.port, "c")
         client.connect()

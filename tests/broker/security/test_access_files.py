@@ -16,7 +16,7 @@ import pytest
 from broker.configuration.config import Config
 from broker.observe.structured_log import Log
 from broker.security import access_files
-from broker.security.access_files import KEY_FILE, Access, AccessError, Loaded, secret_key
+from broker.security.access_files import KEY_FILE, Access, AccessError, secret_key
 from session.ports import Verdict
 from tests.broker.event_loop import Loop
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
@@ -60,17 +60,6 @@ class Site:
             )
         )
         return self.opened[-1]
-
-    def reload(self, opened: Access) -> Loaded:
-        """Reload, and return what was loaded or raise what was wrong."""
-        answers: list[Loaded | AccessError] = []
-        opened.reload(answers.append)
-        assert answers == []  # it is being read elsewhere
-        self.loop.run_one()
-        (answer,) = answers
-        if isinstance(answer, AccessError):
-            raise answer
-        return answer
 
 
 @pytest.fixture
@@ -199,7 +188,7 @@ def test_a_reload_is_seen_by_the_next_question(site: Site) -> None:
     assert policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_6}\nuser:{SCRAM}\n", "user anna\ntopic b\n")
-    assert site.reload(opened).counts == {"users": 2, "rules": 1}
+    assert opened.reload().counts == {"users": 2, "rules": 1}
     assert not policy.may_publish("anna", "c", "a")
     assert policy.may_publish("anna", "c", "b")
     assert not policy.may_receive("anna", "c", "own/c/x")
@@ -250,46 +239,33 @@ def test_a_reload_that_fails_changes_nothing_in_any_file(
     opened = site.open(allow_anonymous=True)
     before = (opened._password_file.accounts, opened._acl_policy.rules)  # type: ignore[union-attr]
     with damage(site), pytest.raises(AccessError, match=complaint):  # type: ignore[attr-defined]
-        site.reload(opened)
+        opened.reload()
     after = (opened._password_file.accounts, opened._acl_policy.rules)  # type: ignore[union-attr]
     assert after == before
     assert opened.policy.may_publish("anna", "c", "a")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is None
     site.write(f"anna:{MOSQUITTO_7}\n", RULES)
-    assert site.reload(opened).counts == {"users": 1, "rules": 3}
+    assert opened.reload().counts == {"users": 1, "rules": 3}
 
 
-def test_files_are_read_off_the_engines_thread_and_put_in_force_on_it(site: Site) -> None:
+def test_new_rules_are_in_force_when_the_reload_returns(site: Site) -> None:
     site.write(rules="topic a\n")
     opened = site.open()
     site.write(rules="topic b\n")
-    opened.reload(lambda loaded: None)
-    call, arguments = site.loop.take()  # read by now
-    assert opened.policy.may_publish("", "c", "a")
-    call(*arguments)
+    opened.reload()
     assert not opened.policy.may_publish("", "c", "a")
     assert opened.policy.may_publish("", "c", "b")
+    assert site.loop.calls.empty()
 
 
 def test_a_reload_tells_whose_password_is_not_theirs_any_more(site: Site) -> None:
     site.write(f"anna:{MOSQUITTO_6}\nben:{MOSQUITTO_6}\n", RULES)
     opened = site.open()
-    assert site.reload(opened).revoked == frozenset()
+    assert opened.reload().revoked == frozenset()
     site.write(f"anna:{MOSQUITTO_6}\nben:{MOSQUITTO_7}\n")
-    assert site.reload(opened).revoked == {"ben"}
+    assert opened.reload().revoked == {"ben"}
     site.write("")
-    assert site.reload(opened).revoked == {"anna", "ben"}
-
-
-def test_the_last_of_two_reloads_counts(site: Site) -> None:
-    site.write(rules="topic a\n")
-    opened = site.open()
-    opened.reload(lambda loaded: None)
-    site.write(rules="topic b\n")
-    opened.reload(lambda loaded: None)
-    site.loop.run_one()
-    site.loop.run_one()
-    assert opened.policy.may_publish("", "c", "b")
+    assert opened.reload().revoked == {"anna", "ben"}
 
 
 def test_files_too_large_for_the_memory_leave_everything_as_it_was(
@@ -302,18 +278,8 @@ def test_files_too_large_for_the_memory_leave_everything_as_it_was(
     opened = site.open()
     monkeypatch.setattr(access_files, "_read_acl", no_memory)
     with pytest.raises(AccessError, match="not enough memory"):
-        site.reload(opened)
+        opened.reload()
     assert opened.policy.may_publish("", "c", "a")
-
-
-def test_a_reload_that_the_loops_end_overtakes_is_dropped(site: Site) -> None:
-    def ended(*arguments: object) -> None:
-        raise RuntimeError("Event loop is closed")
-
-    site.write(rules="topic a\n")
-    opened = Access(site.configure(), key=b"", call_soon_threadsafe=ended)
-    opened._read_again(lambda loaded: pytest.fail("answered"))
-    opened.close()
 
 
 def test_an_empty_acl_file_denies_everything_at_a_reload_too(site: Site) -> None:
@@ -321,7 +287,7 @@ def test_an_empty_acl_file_denies_everything_at_a_reload_too(site: Site) -> None
     opened = site.open()
     assert opened.policy.may_publish("", "c", "a")
     site.write(rules="")
-    assert site.reload(opened).counts == {"rules": 0}
+    assert opened.reload().counts == {"rules": 0}
     assert not opened.policy.may_publish("", "c", "a")
     assert not opened.policy.may_subscribe("", "c", "#")
 
@@ -369,9 +335,9 @@ def test_a_reload_warns_of_the_files_of_now(site: Site) -> None:
     site.write("", None)
     opened = site.open()
     site.users.chmod(0o644)
-    assert len(site.reload(opened).warnings) == 1
+    assert len(opened.reload().warnings) == 1
     site.users.chmod(0o600)
-    assert site.reload(opened).warnings == []
+    assert opened.reload().warnings == []
 
 
 class Lines:
@@ -404,18 +370,15 @@ def test_start_and_reload_are_logged_with_one_line_for_each_thing_to_know(
     site.users.chmod(0o600)
     sent_away: list[frozenset[str]] = []
     access_files.reload_files(opened, lines.log, sent_away.append)
-    site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"], line["users"], line["rules"]) == ("info", "reload", 1, 3)
     assert (line["revoked"], sent_away) == (0, [])
     site.write("", None)
     access_files.reload_files(opened, lines.log, sent_away.append)
-    site.loop.run_one()
     (line,) = lines.take()
     assert (line["revoked"], sent_away) == (1, [frozenset({"anna"})])
     site.write(None, "garbled\n")
     access_files.reload_files(opened, lines.log, sent_away.append)
-    site.loop.run_one()
     (line,) = lines.take()
     assert (line["level"], line["event"]) == ("error", "reload_failed")
     assert f"acl file {site.acl} line 1: 'garbled'" in line["message"]

@@ -175,6 +175,52 @@ def test_a_gap_is_told_where_it_begins_and_how_much_it_hid_where_it_ends() -> No
     assert made.suppressed == 42
 
 
+def gaps(made: Recorder) -> list[tuple[object, object, object]]:
+    batch: Batch = []
+    made.seal(batch, 1000)
+    return [(event["reason"], event["count"], event["detail"]) for event in rows(batch)]
+
+
+def test_another_level_that_is_asked_for_is_recorded_as_a_change_and_no_gap() -> None:
+    made = recorder("books")
+    made.want(events.BOOKS_LEVEL, 1, 1000, 5)  # as before
+    made.want(events.FULL, 1, 1000, 6)
+    assert made.is_full
+    made.want(events.SAMPLED, 10, 1000, 7)
+    made.want(events.SAMPLED, 20, 1000, 8)
+    assert (made.has_messages, made.sample) == (True, 20)
+    told = [(1054, 0, "full"), (1054, 0, "sampled:1/10"), (1054, 0, "sampled:1/20")]
+    assert gaps(made) == told
+    made.change(events.BOOKS_LEVEL, 1, 1050, 1000, 9)
+    made.change(events.SAMPLED, 20, 1050, 1000, 9)
+    assert [(reason, detail) for reason, _, detail in gaps(made)] == [
+        (1053, "books"),
+        (1050, "sampled:1/20"),
+    ]
+
+
+def test_a_level_that_was_lowered_stays_until_it_is_restored() -> None:
+    made = recorder("full")
+    account = made.book("", 1000)
+    made.change(events.BOOKS_LEVEL, 1, 1050, 1000, 5)
+    made.count(account, events.STAGE_ACCEPTED, 30, 1, 1, 1)
+    made.want(events.SAMPLED, 10, 1000, 6)
+    assert not made.has_messages
+    made.change(events.SAMPLED, 10, 1050, 1000, 7)
+    assert gaps(made) == [(1053, 0, "books"), (1050, 30, "sampled:1/10")]
+
+
+def test_asking_for_the_level_that_was_lowered_to_ends_the_gap() -> None:
+    made = recorder("full")
+    account = made.book("", 1000)
+    made.change(events.BOOKS_LEVEL, 1, 1050, 1000, 5)
+    made.count(account, events.STAGE_ACCEPTED, 30, 1, 1, 1)
+    made.want(events.BOOKS_LEVEL, 1, 1000, 6)
+    made.change(events.BOOKS_LEVEL, 1, 1050, 1000, 7)
+    assert gaps(made) == [(1053, 0, "books"), (1054, 30, "books")]
+    assert made.suppressed == 30
+
+
 def test_rows_that_were_thrown_away_are_counted() -> None:
     made = recorder("books")
     made.lost(17, 0, 1051, 1000, 9)

@@ -229,6 +229,28 @@ def test_a_delay_goes_on_while_the_broker_is_down() -> None:
     assert watcher.receive_all() == [b"will"]
 
 
+def test_a_will_that_fell_due_while_the_broker_was_down_lives_from_its_publication_on() -> None:
+    """Its delay and its Message Expiry Interval are both over; still it is a new message.
+
+    Section 3.1.2.5: a server may publish wills late, after a restart; 3.1.3.2.4: the interval is
+    sent as it is when the will is published.
+    """
+    broker = Broker()
+    watch(broker)
+    broker.durable("late", "will/#").drop()
+    mortal = will("will/c", delay=60, message_expiry_interval=10, retain=True)
+    broker.connect("c", expiry=1000, will=mortal).drop()
+    broker.restart(after_ms=3_600_000)
+    watcher = watch(broker)
+    broker.advance()
+    assert watcher.message().message_expiry_interval == 10
+    broker.advance(s=10)
+    assert broker.durable("late", expiry=1000).receive_all() == []  # it expires like any other
+    reader = broker.connect("r")
+    reader.subscribe("will/c")
+    reader.expect_nothing()
+
+
 def test_a_delay_that_began_before_the_crash_is_kept() -> None:
     broker = Broker()
     watch(broker)

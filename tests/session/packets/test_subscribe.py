@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.security.acl import LEVELS_MAX
 from mqtt import reasons
 from mqtt.packets import (
     Puback,
@@ -54,6 +55,18 @@ def test_a_bad_filter_is_refused_on_its_own(topic_filter: str, version: int, cod
     client = broker.connect("c", version=version)
     assert client.subscribe("t", topic_filter, "u", qos=1) == [1, code, 1]
     client.ping()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_filter_may_have_as_many_levels_as_mosquitto_and_the_acl_file_take(version: int) -> None:
+    broker = Broker()
+    most = "/" * (LEVELS_MAX - 1)
+    client = broker.connect("c", version=version)
+    invalid = reasons.TOPIC_FILTER_INVALID if version == 5 else 0x80
+    assert client.subscribe(most, most + "/") == [0, invalid]
+    assert client.subscribe("$share/g/" + most, "$share/g/" + most + "/") == [0, invalid]
+    client.publish(most, b"1")
+    assert set(client.payloads()) == {b"1"}
 
 
 @pytest.mark.parametrize("version", [4, 5])

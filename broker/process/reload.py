@@ -1,0 +1,70 @@
+"""SIGHUP: reads users, rules, settings and certificates again, while clients wait.
+
+All of it happens in one turn of the event loop, rules first: no packet that comes after the signal
+is handled by what the operator has replaced. Each file stands for itself: one that cannot be used
+is an error in the log, and what it would replace stays in force. Read next:
+`broker.configuration.reload` (which keys change at once) and `broker.security.access_files`.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from broker.configuration import reload
+from broker.configuration.config import Config, ConfigError
+from broker.loop.driver import Driver
+from broker.process.open import OpenBroker
+from broker.security import access_files
+from session.settings import Settings
+
+# Reads the configuration as at the start: same file, environment and flags.
+ReadConfig: TypeAlias = Callable[[], Config]
+
+
+class Reload:
+    """Reads again what may change while the broker runs."""
+
+    def __init__(self, opened: OpenBroker, driver: Driver, read: ReadConfig | None) -> None:
+        """`read` raises `ConfigError`; None = there is no configuration file."""
+        self._opened: Final = opened
+        self._driver: Final = driver
+        self._read: Final = read
+
+    def run(self) -> None:
+        """Read everything again; log what has changed and what could not be used."""
+        opened = self._opened
+        if opened.access.has_files:
+            access_files.reload_files(opened.access, opened.log, self._send_away)
+        if self._read is not None:
+            self._reload_settings(self._read)
+        opened.listeners.reload()
+        if not (opened.access.has_files or self._read or opened.listeners.has_certificates):
+            opened.log.info(
+                "reload",
+                "nothing to reload: no configuration file, password file, ACL file or certificate",
+            )
+
+    def _reload_settings(self, read: ReadConfig) -> None:
+        opened, log = self._opened, self._opened.log
+        try:
+            new = read()
+        except ConfigError as problem:
+            log.error("reload_failed", f"{problem}; all settings stay as they were")
+            return
+        changes = reload.apply(opened.config, new)
+        if changes.settings:
+            self._driver.run(self._change, new.settings)
+        for line in changes.restart:
+            log.warning("restart_needed", line)
+        changed = ", ".join(changes.settings) or "nothing"
+        log.info("reload", "settings read again", changed=changed)
+        log.set_level(opened.config.shell.log_level)
+
+    def _change(self, settings: Settings) -> None:
+        self._opened.engine.change(settings, self._driver.now)
+
+    def _send_away(self, users: frozenset[str]) -> None:
+        """End the connections of users who are gone or have another password."""
+        self._driver.run(self._end_connections, users)
+
+    def _end_connections(self, users: frozenset[str]) -> None:
+        self._opened.engine.send_away(users, self._driver.now)

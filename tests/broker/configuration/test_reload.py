@@ -1,0 +1,119 @@
+"""Which keys of a new configuration take effect at once."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.configuration.config import Config
+from broker.configuration.load import load
+from broker.configuration.reload import SHELL_CHANGEABLE, apply
+from session.settings import CHANGEABLE, Settings
+
+
+def config(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "holdfast.toml"
+    path.write_text(text)
+    return load(str(path), environment={})
+
+
+def test_the_same_configuration_changes_nothing(tmp_path: Path) -> None:
+    text = "[listener.a]\nport = 1\n[limits]\nmax_connections = 5\n"
+    changes = apply(config(tmp_path, text), config(tmp_path, text))
+    assert (changes.settings, changes.restart) == ([], [])
+
+
+def test_limits_and_the_log_level_change_at_once(tmp_path: Path) -> None:
+    old, new = (
+        config(tmp_path, ""),
+        config(
+            tmp_path,
+            "[limits]\nmax_connections = 5\nkeep_alive_max = '10m'\ndrain_timeout = '5s'\n"
+            "[log]\nlevel = 'debug'\n[history]\ndetail = 'sampled:1/10'\n",
+        ),
+    )
+    changes = apply(old, new)
+    assert changes.restart == []
+    assert changes.settings == [
+        'limits.keep_alive_max = "10m"',
+        "limits.max_connections = 5",
+        'limits.drain_timeout = "5s"',
+        'log.level = "debug"',
+        'history.detail = "sampled:1/10"',
+    ]
+    assert (old.shell.log_level, old.shell.drain_timeout_ms) == ("debug", 5000)
+    assert old.settings.max_connections == 0  # the engine takes it from the new ones
+    assert new.settings.max_connections == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[storage]\ndurability = 'os'", 'storage.durability = "os" needs a restart; until then'),
+        ("[limits]\nreceive_maximum = 5", "limits.receive_maximum = 5 needs a restart"),
+        ("[auth]\nacl_file = '/etc/acl'", 'auth.acl_file = "/etc/acl" needs a restart'),
+        ("[auth]\nallow_anonymous = false", "auth.allow_anonymous = false needs a restart"),
+        ("[listener]\nport = 1999", "listener.port = 1999 needs a restart; until then 1883 holds"),
+        ("[listener.new]\nport = 1999", "[listener.new] is new: it opens at the next start"),
+        ("[history]\nhash_key = 'sixteen characters'", "history.hash_key = "),
+        ("[history]\ndetail = 'off'", 'history.detail = "off" needs a restart; until then "books"'),
+        ("[history]\ndetail = 'sessions'", 'history.detail = "sessions" needs a restart'),
+    ],
+)
+def test_what_needs_a_restart_is_one_line_and_stays_as_it_is(
+    tmp_path: Path, text: str, line: str
+) -> None:
+    old, new = config(tmp_path, ""), config(tmp_path, text)
+    changes = apply(old, new)
+    assert changes.settings == []
+    (found,) = changes.restart
+    assert found.startswith(line)
+    assert "sixteen" not in found
+    assert new.settings.history_detail == old.settings.history_detail
+    assert vars(old.shell) == vars(config(tmp_path, "").shell)
+
+
+def test_a_listener_that_is_gone_is_named(tmp_path: Path) -> None:
+    old = config(tmp_path, "[listener.a]\nport = 1\n")
+    assert apply(old, config(tmp_path, "")).restart == [
+        "[listener.a] is gone: it closes with the next start"
+    ]
+
+
+SECURE = "[listener.a]\nport = 1\ntls_certificate = 'old'\n"
+
+
+def test_a_listener_gets_the_paths_of_new_files(tmp_path: Path) -> None:
+    old = config(tmp_path, SECURE + "tls_client_ca = 'ca'\n")
+    text = SECURE.replace("old", "new") + "tls_key = 'key'\ntls_client_ca = 'other'\n"
+    assert apply(old, config(tmp_path, text)).restart == []
+    listener = old.listeners[1]
+    assert (listener.tls_certificate, listener.tls_key) == ("new", "key")
+    assert listener.tls_client_ca == "other"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (SECURE, "[listener.a]\nport = 1\n"),
+        ("[listener.a]\nport = 1\n", SECURE),
+        (SECURE, SECURE + "tls_client_ca = 'ca'\n"),
+        (SECURE + "tls_client_ca = 'ca'\n", SECURE),
+    ],
+)
+def test_whether_clients_must_prove_who_they_are_does_not_change_at_once(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """The keys that would make up for it (passwords, anonymous clients) need a restart, too."""
+    old = config(tmp_path, before)
+    changes = apply(old, config(tmp_path, after))
+    assert len(changes.restart) == 1
+    assert vars(old.listeners[1]) == vars(config(tmp_path, before).listeners[1])
+
+
+def test_every_key_that_changes_at_once_exists() -> None:
+    assert set(CHANGEABLE) <= set(vars_of(Settings()))
+    assert set(SHELL_CHANGEABLE) <= set(vars(Config().shell))
+
+
+def vars_of(settings: Settings) -> list[str]:
+    return [name for name in dir(settings) if not name.startswith("_")]

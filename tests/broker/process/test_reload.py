@@ -1,0 +1,145 @@
+"""SIGHUP to a running broker: what holds for the next client, and what the log says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.security import password_hashes
+from mqtt import reasons
+from mqtt.packets import Suback, Subscribe, Subscription
+from tests.durability.process import BrokerProcess
+from tests.durability.rawclient import RawClient
+
+Start = Callable[..., BrokerProcess]
+Prepare = Callable[..., BrokerProcess]
+
+USERS = 20_000  # read and checked in more than 100 ms
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "holdfast.toml"
+    path.write_text("")
+    return path
+
+
+def serve(prepare: Prepare, toml: Path, **environment: str) -> BrokerProcess:
+    broker = prepare(**environment)
+    broker.arguments = ("-c", str(toml))
+    return broker.start()
+
+
+def lines(broker: BrokerProcess, event: str) -> list[dict[str, object]]:
+    found = [json.loads(line) for line in broker.log().splitlines()]
+    return [line for line in found if line["event"] == event]
+
+
+def hang_up(broker: BrokerProcess) -> None:
+    """Send SIGHUP, and wait for nothing but a client that connects."""
+    broker.signal(1)
+    RawClient(broker.port, "witness").open()
+
+
+def test_who_connects_right_after_the_signal_meets_the_new_rules_and_users(
+    start: Start, tmp_path: Path
+) -> None:
+    """Reading the files takes a while, in which the old ones must serve nobody."""
+    users, acl = tmp_path / "users", tmp_path / "acl"
+    line = password_hashes.hasher().hash("right")
+    many = "".join(f"user{number}:{line}\n" for number in range(USERS))
+    users.write_text(f"anna:{line}\nben:{line}\n{many}")
+    acl.write_text("topic #\n")
+    broker = start(HOLDFAST__AUTH__PASSWORD_FILE=str(users), HOLDFAST__AUTH__ACL_FILE=str(acl))
+    anna, ben = RawClient(broker.port, "a"), RawClient(broker.port, "b")
+    anna.connect(username="anna", password=b"right")
+    anna.drop()
+    users.write_text(f"anna:{line}\n{many.replace('user', 'new')}")
+    acl.write_text("user anna\ntopic read mine/#\n")
+    broker.signal(1)
+    anna.connect(username="anna", password=b"right")
+    ben.connect(username="ben", password=b"right", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
+    anna.send(Subscribe(1, [Subscription("other", 1), Subscription("mine/a", 1)]))
+    assert anna.expect(Suback).reason_codes == [reasons.NOT_AUTHORIZED, 1]
+    anna.publish("mine/a", b"x", reason=reasons.NOT_AUTHORIZED)
+
+
+def test_limits_hold_for_the_next_packet_also_of_connected_clients(
+    prepare: Prepare, toml: Path
+) -> None:
+    broker = serve(prepare, toml)
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.subscribe("a")
+    toml.write_text("[session]\nsubscriptions_max = 1\n[limits]\ntopic_levels = 2\n")
+    hang_up(broker)
+    RawClient(broker.port, "witness").connect()
+    client.send(Subscribe(9, [Subscription("b", 1)]))
+    assert client.expect(Suback).reason_codes == [reasons.QUOTA_EXCEEDED]
+    client.publish("a/b/c", b"x", reason=reasons.TOPIC_NAME_INVALID)
+    (line,) = lines(broker, "reload")
+    assert line["changed"] == "session.subscriptions_max = 1, limits.topic_levels = 2"
+    toml.write_text("")
+    broker.reload()
+    client.subscribe("b")
+    assert not lines(broker, "reload_failed") and not lines(broker, "restart_needed")
+
+
+def test_the_log_level_changes(prepare: Prepare, toml: Path) -> None:
+    broker = serve(prepare, toml)
+    toml.write_text("[log]\nlevel = 'error'\n")
+    broker.reload()
+    RawClient(broker.port, "unseen").connect()
+    toml.write_text("[log]\nlevel = 'info'\n")
+    hang_up(broker)
+    RawClient(broker.port, "seen").connect()
+    assert "unseen" not in broker.log()
+    broker.wait_for_event("client_connected")
+
+
+def test_each_key_that_needs_a_restart_is_a_line(prepare: Prepare, toml: Path) -> None:
+    broker = serve(prepare, toml)
+    toml.write_text("[storage]\ndurability = 'os'\n[listener.two]\nport = 1\n")
+    broker.reload()
+    assert [line["message"] for line in lines(broker, "restart_needed")] == [
+        'storage.durability = "os" needs a restart; until then "fsync" holds',
+        "[listener.two] is new: it opens at the next start",
+    ]
+    assert lines(broker, "reload")[0]["changed"] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[limits]\nmax_connections = 'many'\n", "limits.max_connections = 'many': expected"),
+        ("[limits]\nmax_conections = 1\n", "did you mean limits.max_connections?"),
+        ("[limits\n", "not valid TOML"),
+        (None, "cannot read it"),
+    ],
+)
+def test_a_bad_file_changes_nothing_and_says_what_was_expected(
+    prepare: Prepare, toml: Path, text: str | None, complaint: str
+) -> None:
+    toml.write_text("[session]\nsubscriptions_max = 1\n")
+    broker = serve(prepare, toml)
+    if text is None:
+        toml.unlink()
+    else:
+        toml.write_text("[session]\nsubscriptions_max = 9\n" + text)
+    broker.reload(event="reload_failed")
+    (line,) = lines(broker, "reload_failed")
+    assert complaint in str(line["message"])
+    assert str(line["message"]).endswith("; all settings stay as they were")
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.subscribe("a")
+    client.send(Subscribe(9, [Subscription("b", 1)]))
+    assert client.expect(Suback).reason_codes == [reasons.QUOTA_EXCEEDED]
+
+
+def test_a_flag_still_wins_over_the_file(prepare: Prepare, toml: Path) -> None:
+    broker = serve(prepare, toml)
+    toml.write_text("[listener]\nport = 1\n[storage]\ndata_dir = '/nowhere'\n")
+    broker.reload()
+    assert lines(broker, "restart_needed") == []
