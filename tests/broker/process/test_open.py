@@ -83,3 +83,31 @@ def test_a_database_below_its_watermark_is_refused_unless_told_otherwise(start: 
     assert events(broker)["data_loss_accepted"]["batches"] == 1000
     broker.arguments = ()
     broker.restart()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "way_on"),
+    [
+        ("watermark", "or start with --accept-data-loss"),
+        ("db/CURRENT", "or start with --accept-data-loss"),
+        ("db/MANIFEST-*", "--accept-data-loss does not help"),
+        ("db/*.sst", "--accept-data-loss does not help"),
+    ],
+)
+def test_a_file_that_is_gone_is_named_in_one_line(start: Start, pattern: str, way_on: str) -> None:
+    """Exit status 1, the file, and whether --accept-data-loss is a way on."""
+    broker = start()
+    assert broker.stop() == 0
+    file = max(broker.data_dir.glob(pattern))
+    file.unlink()
+    line = refused(broker)
+    assert str(file) in line
+    assert way_on in line
+    broker.arguments = ("--accept-data-loss",)
+    if way_on.startswith("or"):
+        broker.start()
+        assert events(broker)["data_loss_accepted"]["file"] == str(file)
+        broker.arguments = ()
+        broker.restart()
+    else:
+        assert way_on in refused(broker)
