@@ -31,13 +31,13 @@ from session.counters import Counters
 from session.engine import Engine
 from session.live.connection import Connection
 from session.recovery import Recovery
-from storage.errors import Recoverable, StorageError
+from storage.errors import DataLoss, Recoverable, StorageError
 from storage.history import events
 from storage.history.segment_names import newest_boot
 from storage.local.data_directory import DataDirectory
 from storage.local.disk_space import Space
 from storage.local.heartbeat_file import Pulse
-from storage.local.opening import Note, OpenDatabase, open_database
+from storage.local.opening import NO_HELP, Note, OpenDatabase, open_database
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
 from storage.tables.tables import FAMILIES, META
@@ -174,9 +174,12 @@ class OpenBroker:
         told_of = 0
         if self.history is not None:
             told_of = newest_boot(self.history.directory, self.history.node)
-        recovery = self.engine.start(
-            self.clock.started_ms, alive_ms=self.pulse.broker_ms, told_of=told_of
-        )
+        try:
+            recovery = self.engine.start(
+                self.clock.started_ms, alive_ms=self.pulse.broker_ms, told_of=told_of
+            )
+        except DataLoss as problem:  # of rows whose families are gone: the MANIFEST lists those
+            raise DataLoss(f"{self.store.path}: {problem}; {NO_HELP}") from None
         self.status.recovered_sessions = recovery.sessions
         return recovery
 

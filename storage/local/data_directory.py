@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.errors import StorageError, StoreBusy
+from storage.local.slot_file import sync_directory
 
 
 class DataDirectory:
@@ -30,7 +31,7 @@ class DataDirectory:
         self.mosquitto: Final = self.path / "mosquitto.db"  # another broker's, which may be here
         self._file = -1
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_durably(self.path)
             self._file = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -72,6 +73,16 @@ def is_in_use(path: str | Path) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def _make_durably(path: Path) -> None:
+    """Make a directory and its parents, so that no power cut takes it with all that is in it."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        _make_durably(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(path.parent)
 
 
 def _reason(error: OSError) -> str:

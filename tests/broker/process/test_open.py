@@ -157,3 +157,31 @@ def test_what_the_rules_deny_is_logged(start: Start, tmp_path: Path) -> None:
             RawClient(broker.port, "look").connect()
         told.append((line["action"], line["topic"], line["count"]))
     assert told == [("publish", "closed", 1), ("subscribe", "closed/#", 1), ("will", "last", 1)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "way_on"),
+    [
+        ("watermark", "or start with --accept-data-loss"),
+        ("db/CURRENT", "or start with --accept-data-loss"),
+        ("db/MANIFEST-*", "--accept-data-loss does not help"),
+        ("db/*.sst", "--accept-data-loss does not help"),
+    ],
+)
+def test_a_file_that_is_gone_is_named_in_one_line(start: Start, pattern: str, way_on: str) -> None:
+    """Exit status 1, the file, and whether --accept-data-loss is a way on."""
+    broker = start()
+    assert broker.stop() == 0
+    file = max(broker.data_dir.glob(pattern))
+    file.unlink()
+    line = refused(broker)
+    assert str(file) in line
+    assert way_on in line
+    broker.arguments = ("--accept-data-loss",)
+    if way_on.startswith("or"):
+        broker.start()
+        assert events(broker)["data_loss_accepted"]["file"] == str(file)
+        broker.arguments = ()
+        broker.restart()
+    else:
+        assert way_on in refused(broker)

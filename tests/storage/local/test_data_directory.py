@@ -104,3 +104,15 @@ def test_a_directory_of_another_user_is_said_in_one_line(mode: int) -> None:
         f"data directory {path}: permission denied: "
         "expected to be readable and writable by user 65534\n"
     )
+
+
+def test_the_names_of_new_directories_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else a power cut takes the whole directory, and the next start takes it for new."""
+    synced: list[Path] = []
+    monkeypatch.setattr("storage.local.data_directory.sync_directory", synced.append)
+    DataDirectory(tmp_path / "a" / "b").close()
+    assert synced == [tmp_path, tmp_path / "a"]
+    DataDirectory(tmp_path / "a" / "b").close()
+    assert len(synced) == 2
