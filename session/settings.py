@@ -198,7 +198,7 @@ class Settings:
         # session may reach its record: a crash within it costs duplicates at QoS 1, never losses.
         # After a lost PUBCOMP only PUBREL is sent again.
         self.progress_delay_ms: int = 200
-        # Work of one tick, in deliveries or 128 bytes read; what busy clients send beyond it waits
+        # Work of one tick, in packets, deliveries, rows or 128 bytes; what is sent beyond it waits
         # for the next tick. 8192 are 1 MiB of input: 30 ms interpreted, 8 compiled.
         self.tick_work_max: int = 8192
         # Rows that one slice of garbage collection or expiry may read or write.

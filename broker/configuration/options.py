@@ -181,7 +181,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("limits", "expiry_slice", "settings", "expiry_slice", Integer(1, 1_000_000),
            "rows deleted per turn of the event loop when sessions or messages expire"),
     Option("limits", "tick_work", "settings", "tick_work_max", Integer(1, 1_000_000),
-           "deliveries, or 128 bytes read each, per turn of the event loop; the rest waits"),
+           "packets, deliveries, rows or 128 bytes read, per turn of the loop; the rest waits"),
     Option("limits", "heartbeat", "settings", "heartbeat_ms", Duration(_MS, low=100, high=60_000),
            "period of the row that tells the time of a crash"),
     Option("limits", "drain_timeout", "shell", "drain_timeout_ms", Duration(_MS, low=100),

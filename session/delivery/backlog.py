@@ -31,6 +31,9 @@ PAGE_MAX: Final = 256
 # a page is made smaller by what its messages match.
 READ_WORK_MAX: Final = 2048
 READER_WORK: Final = 8
+# With more streams than this the first page is smaller: each message may be in all of them. Later
+# pages grow while they are little work.
+STREAMS_FULL_PAGE: Final = 64
 STREAM_WORK: Final = 4  # a stream of a session that begins to read: a search in the store
 
 
@@ -112,7 +115,8 @@ class Backlog:
             connection.plan = None
         cursor = self._cursor(connection, session)
         missing, before = cursor.missing, cursor.position
-        messages = cursor.next(min(PAGE_MAX, session.send_quota), SCAN_MAX)
+        work = self._tick.work
+        messages = cursor.next(min(cursor.page, session.send_quota), SCAN_MAX)
         if cursor.missing > missing:
             gone = cursor.missing - missing
             self._counters.drop("max_age", gone)
@@ -150,6 +154,8 @@ class Backlog:
                     connection.cursor = None
                     return at
         session.position = max(session.position, cursor.position)
+        is_dear = tick.work - work > READ_WORK_MAX // 8
+        cursor.page = max(1, cursor.page // 2) if is_dear else min(PAGE_MAX, 4 * cursor.page)
         return len(messages) or PAGE_MAX
 
     def _cursor(self, connection: Connection, session: Session) -> Cursor:
@@ -158,6 +164,9 @@ class Backlog:
             streams = self.streams(session)
             self._tick.work += STREAM_WORK * len(streams)
             cursor = self._log.cursor(streams, session.position)
+            cursor.page = max(
+                1, PAGE_MAX * STREAMS_FULL_PAGE // max(STREAMS_FULL_PAGE, len(streams))
+            )
             connection.cursor = cursor
         return cursor
 

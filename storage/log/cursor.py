@@ -17,7 +17,7 @@ from storage.log.layouts.api import Reader, Stream
 class Cursor:
     """The messages which some streams are owed after a position, in order, each once."""
 
-    __slots__ = ("_generations", "_number", "_reader", "_streams", "missing", "position")
+    __slots__ = ("_generations", "_number", "_reader", "_streams", "missing", "page", "position")
 
     def __init__(self, generations: Generations, streams: Sequence[Stream], position: int) -> None:
         self._generations: Final = generations
@@ -27,6 +27,8 @@ class Cursor:
         # Every message owed up to and including this offset was returned. A session may store it as
         # its position: it also passes offsets owed to other sessions only.
         self.position: int = position
+        # How many messages its owner asks for next: for the owner alone, 0 = not decided yet.
+        self.page: int = 0
         # Messages that an index names but whose generation was dropped by a policy.
         self.missing: int = 0
 
