@@ -167,9 +167,9 @@ def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSessi
         rows.append(line(minute, "broker", "stored", 5))
         rows.append(line(minute, "broker", "persisted", 4 if minute == 7 else 5))
         rows.append(line(minute, "broker", "ack_owed", 5))
-        if minute != 6:
-            rows.append(line(minute, "broker", "pub_acked", 3 if minute in (3, 4) else 5))
-        if minute == 3:
+        if minute != 7:
+            rows.append(line(minute, "broker", "pub_acked", 3 if minute in (1, 2) else 5))
+        if minute == 1:
             rows.append(line(minute, "broker", "unanswered", 2))
     books = spark.createDataFrame(
         rows,
@@ -180,9 +180,9 @@ def test_books_that_differ_are_found_where_nothing_explains_it(spark: SparkSessi
     shown.boots = [Boot("a", 1, 0, 600_000_000, "open")]
     shown.gaps = [Gap("a", 1, 300_000_000, 310_000_000, "hole", 3)]
     found = merge._differences(books, shown)
-    assert [(d.minute_us // 60_000_000, d.stage, d.other) for d in found] == [
+    assert sorted((d.minute_us // 60_000_000, d.stage, d.other) for d in found) == [
         (2, "accepted", "the events"),
-        (4, "pub_acked", "stage ack_owed"),
-        (6, "pub_acked", "stage ack_owed"),
+        (2, "pub_acked", "stage ack_owed"),
         (7, "persisted", "stage stored"),
+        (7, "pub_acked", "stage ack_owed"),
     ]  # fmt: skip
