@@ -608,3 +608,10 @@ def test_filters_of_one_packet_are_limited_by_number(kind: int) -> None:
         assert len(packets) == is_taken
         assert is_taken or isinstance(decoder.error, ProtocolError)
         assert decoder.error is None or decoder.error.reason_code == QUOTA_EXCEEDED
+
+
+def test_a_publish_without_room_for_its_properties_is_malformed_after_a_run_too() -> None:
+    whole, without = b"\x30\x05\x00\x01t\x00x", b"\x30\x03\x00\x01t"
+    decoder = server()
+    assert len(decoder.receive_runs(whole + whole + without)) == 1
+    assert fault_of(decoder, MalformedPacket).reason_code == 0x81

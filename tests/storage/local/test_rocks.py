@@ -580,3 +580,26 @@ def test_another_thread_may_read_and_a_full_disk_does_not_mind(tmp_path: Path) -
     store.close()
     thread.join(30)
     assert found and all(keys == [b"\x02", b"\x03", b"\x04"] for keys in found)
+
+
+def test_a_batch_written_during_a_sync_is_not_covered_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RocksStore(tmp_path / "db", families=["a"])
+    store.write([("a", b"before", b"")])
+    database = store._open_database()
+
+    class Slow:
+        """A database whose sync takes so long that a batch is written meanwhile."""
+
+        def flush_wal(self, sync: bool) -> None:
+            database.flush_wal(sync)
+            store.write([("a", b"meanwhile", b"")])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_open_database", Slow)
+        store.sync()
+    assert (store.sequence(), store.durable_sequence()) == (2, 1)
+    store.sync()
+    assert store.durable_sequence() == 2
+    store.close()
