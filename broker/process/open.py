@@ -42,6 +42,9 @@ from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 ALPHANUMERIC: Final = string.digits + string.ascii_letters
 CLIENT_ID_DIGITS: Final = 22  # 62 ** 22 > 2 ** 128
+# Only whole generations free space, so a disk holds several, however small it is.
+GENERATIONS_ON_DISK: Final = 16
+GENERATION_SIZE_MIN: Final = 1 << 20
 
 
 class StartError(Exception):
@@ -147,6 +150,11 @@ class OpenBroker:
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
     def _make_engine(self) -> Engine:
+        settings = self.config.settings
+        settings.generation_size_bytes = min(
+            settings.generation_size_bytes,
+            max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
+        )
         return Engine(
             self.store,
             self.config.settings,
