@@ -24,6 +24,8 @@ class DiskWatch:
         self._log: Final = opened.log
         self._space: Final = opened.space
         self._store: Final = opened.store
+        # Was the disk low, and have the write-ahead logs not been deleted since that ended?
+        self._keeps_logs = False
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
 
     def look(self) -> None:
@@ -42,8 +44,8 @@ class DiskWatch:
                     low_water_bytes=self._space.low_water_bytes(),
                 )
             driver.set_low(is_low)
-            if is_low:
-                self._delete_logs()
+            if is_low or self._keeps_logs:
+                self._keeps_logs = not self._delete_logs() or is_low
             refusal = self._opened.engine.refused_by
             if self._store.needs_reopen:
                 self._reopen()
@@ -54,12 +56,18 @@ class DiskWatch:
         except OSError as problem:
             self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
 
-    def _delete_logs(self) -> None:
-        """Let RocksDB write its memtables out, if that needs less space than it frees."""
+    def _delete_logs(self) -> bool:
+        """Let RocksDB write its memtables out, if that needs less space than it frees.
+
+        Return whether it does so.
+        """
         sizes = self._store.sizes()
-        if sizes["wal"] >= max(LOGS_MIN, 2 * sizes["memtables"]):
-            if self._space.free_bytes() > sizes["memtables"] + LOGS_MIN:
-                self._store.flush(waits=False)
+        if sizes["wal"] < sizes["memtables"] + LOGS_MIN:
+            return False
+        if self._space.free_bytes() < sizes["memtables"] + MIB:
+            return False
+        self._store.flush(waits=False)
+        return True
 
     def _reopen(self) -> None:
         """Delete the ballast and open the store again, if that makes enough room."""

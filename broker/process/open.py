@@ -45,6 +45,9 @@ from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat
 
 ALPHANUMERIC: Final = string.digits + string.ascii_letters
 CLIENT_ID_DIGITS: Final = 22  # 62 ** 22 > 2 ** 128
+# Only whole generations free space, so a disk holds several, however small it is.
+GENERATIONS_ON_DISK: Final = 16
+GENERATION_SIZE_MIN: Final = 1 << 20
 
 BEGINNINGS: Final = frozenset({"connected", "refused"})  # these lines say what CONNECT said
 VERSIONS: Final = {V3: "3.1", V4: "3.1.1", V5: "5.0"}
@@ -157,6 +160,11 @@ class OpenBroker:
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
     def _make_engine(self) -> Engine:
+        settings = self.config.settings
+        settings.generation_size_bytes = min(
+            settings.generation_size_bytes,
+            max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
+        )
         return Engine(
             self.store,
             self.config.settings,

@@ -89,16 +89,21 @@ class Trimming:
         self._is_under_way = False
         self._job: _Job | None = None
         self._due_ms = 1
+        self._ended_ms = 0  # when the last pass ended, or was found to be needless
         self.trimmed = 0  # backlogs so far
         self.given_up = 0  # those so far whose session came back meanwhile
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
-        return self._due_ms if self._is_on else NEVER
+        if not self._is_on:
+            return NEVER
+        if self._health.refuses_new and not self._is_under_way:
+            return min(self._due_ms, self._ended_ms + LOW_PASS_MS)
+        return self._due_ms
 
     def run(self, now: int) -> None:
         """Do one step if it is time and the store takes the open batch."""
-        if not self._is_on or now < self._due_ms:
+        if now < self.next_deadline():
             return
         is_low = self._health.refuses_new
         self._due_ms = now if is_low else now + STEP_MS
@@ -108,6 +113,7 @@ class Trimming:
         if not self._is_under_way:
             state = self._log.end, self._sessions.left_behind, is_low
             if state == self._begun_at:
+                self._ended_ms = now
                 self._due_ms = now + LOW_PASS_MS
                 return
             self._begun_at = state
@@ -117,7 +123,8 @@ class Trimming:
             self._go_on(self._job)
         elif self._look_at_sessions():
             self._is_under_way = False
-            self._due_ms = now + (LOW_PASS_MS if is_low else self._pass_ms)
+            self._ended_ms = now
+            self._due_ms = now + self._pass_ms
 
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""

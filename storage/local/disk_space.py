@@ -40,6 +40,11 @@ class Space:
         disk = os.statvfs(self.ballast.parent)
         return disk.f_bavail * disk.f_frsize
 
+    def total_bytes(self) -> int:
+        """Return the size of the file system in bytes."""
+        disk = os.statvfs(self.ballast.parent)
+        return disk.f_blocks * disk.f_frsize
+
     def low_water_bytes(self) -> int:
         """Return the low-water mark in bytes."""
         if self._low_water_bytes is not None:

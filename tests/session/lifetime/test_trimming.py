@@ -124,6 +124,21 @@ def test_a_backlog_just_over_the_limit_is_left_until_the_disk_is_low() -> None:
     assert broker.durable("s").receive_all() == backlog[5:]
 
 
+def test_a_low_disk_is_reason_to_begin_at_once() -> None:
+    broker = away(max_offline_messages=3)
+    broker.advance(ms=100)  # the first pass
+    publish(broker, *numbers(9))
+    broker.advance(s=3)
+    assert stored(broker, "s").position == 0
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=1)
+    assert stored(broker, "s").position == 6
+    calls = broker.store.io_calls
+    broker.is_audited = False
+    broker.advance(s=3)
+    assert broker.store.io_calls - calls < 20
+
+
 @pytest.mark.parametrize("on_limit", ["drop_new", "reject"])
 def test_only_the_oldest_messages_are_trimmed(on_limit: str) -> None:
     broker = away(max_offline_messages=3, on_limit=on_limit)

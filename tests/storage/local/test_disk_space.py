@@ -112,3 +112,10 @@ def test_a_ballast_that_cannot_be_deleted_is_said(tmp_path: Path) -> None:
 def test_a_stall_is_not_a_full_disk() -> None:
     assert is_full(Recoverable("write failed: IO error: No space left on device: While appending"))
     assert not is_full(Recoverable("write failed: Result incomplete: Write stall"))
+
+
+def test_the_size_of_a_disk_does_not_depend_on_what_is_free(disk: Disk, tmp_path: Path) -> None:
+    space = Space(tmp_path / "ballast", ballast_bytes=0)
+    for free in (7, 700):
+        disk(free)
+        assert space.total_bytes() == 100 * 1024 * MIB

@@ -237,6 +237,27 @@ def test_a_tool_may_read_while_the_broker_writes(tmp_path: Path) -> None:
     broker.close()
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_flush_frees_what_the_log_keeps_of_a_dropped_family(tmp_path: Path, waits: bool) -> None:
+    store = RocksStore(tmp_path / "db", families=["kept", "dropped"])
+    for number in range(1000):
+        store.write([("dropped", b"%d" % number, b"x" * 4096), ("kept", b"k", b"%d" % number)])
+    store.sync()
+    assert store.wal_bytes() > 3 << 20
+    store.drop_family("dropped")
+    assert store.wal_bytes() > 3 << 20
+    store.flush(waits=waits)
+    deadline = time.monotonic() + 10
+    while store.wal_bytes() > 1 << 20:
+        assert time.monotonic() < deadline, store.wal_bytes()
+        time.sleep(0.01)
+    assert store.get("kept", b"k") == b"999"
+    store.close()
+    store = RocksStore(tmp_path / "db")
+    assert store.get("kept", b"k") == b"999" and store.sequence() == 1000
+    store.close()
+
+
 def test_a_tool_reads_a_directory_in_which_it_may_not_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
