@@ -26,14 +26,17 @@ def add(commands: Commands) -> None:
 
 
 def run_db_checkpoint(options: argparse.Namespace) -> int:
-    """Copy a database consistently, its broker running or not."""
+    """Copy a database consistently, its broker running or not, and read the copy."""
     from broker.operations import checkpoint
 
     os.umask(PRIVATE)
     data_dir = load_config(options).shell.data_dir
     try:
         maker = checkpoint.make(data_dir, options.directory)
+        rows = checkpoint.read_whole(options.directory)
     except checkpoint.CheckpointError as problem:
         raise CommandError(str(problem)) from None
-    print_lines([f"{options.directory}: a copy of {data_dir}, made by {maker}"])
+    print_lines(
+        [f"{options.directory}: a copy of {data_dir}, made by {maker}; all {rows} rows can be read"]
+    )
     return EXIT_OK

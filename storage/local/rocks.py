@@ -583,7 +583,12 @@ class RocksStore:
 
     def _take_stock(self) -> None:
         """Note what the database holds that was just opened: all of it is durable."""
-        value = self._open_database().get(SEQUENCE_KEY) or b""
+        try:
+            value = self._open_database().get(SEQUENCE_KEY) or b""
+        except Exception as error:
+            failure = self._failure("reading", error)
+            self._close()
+            raise failure from None
         if value:
             try:
                 self._sequence = decode_number(value).sequence

@@ -18,6 +18,7 @@ from storage.history import segment_names as segment_file_names
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
 from storage.local.data_directory import DataDirectory
+from storage.local.opening import open_database
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, seal, unseal
 from tests.stand_in import replace_in
@@ -74,12 +75,13 @@ def recorded(tmp_path: Path) -> Config:
         }
     )
     place = DataDirectory(tmp_path / "data")
-    store = RocksStore(place.database, families=[HISTORY])
+    store, watermark, _ = open_database(place, families=[HISTORY])
     bodies = [unseal(value, "row") for value in told()]
     store.write(
         [(HISTORY, history_key(1, packed_rows.peek(body)[1]), seal(body)) for body in bodies[2:]]
     )
     store.close()
+    watermark.close()
     place.close()
     writer = SegmentWriter(tmp_path / "data" / "history", "edge", keep_days=0)
     writer.write(1, [unpack(body) for body in bodies[:3]])

@@ -1,6 +1,7 @@
 """A copy of a data directory: complete, usable, and never over something that is there."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,28 @@ def test_a_database_that_lost_something_is_not_copied(tmp_path: Path) -> None:
     watermark.close()
     with pytest.raises(CheckpointError, match="100 were durable"):
         checkpoint.make(str(data_dir), str(tmp_path / "copy"))
+
+
+def test_a_copy_that_cannot_be_read_whole_says_which_family(tmp_path: Path) -> None:
+    data_dir = stopped(tmp_path)
+    store = RocksStore(data_dir / "db")
+    for family, rows in ((META, 1000), (SESSIONS, 5000)):
+        store.write([(family, b"%04d" % number, os.urandom(50)) for number in range(rows)])
+    store.flush()
+    count = sum(len(rows) for rows in everything(store).values())
+    store.close()
+    copy = tmp_path / "copy"
+    checkpoint.make(str(data_dir), str(copy))
+    assert checkpoint.read_whole(str(copy)) == count
+    table = max((copy / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[len(content) // 4] ^= 1
+    table.write_bytes(content)
+    with pytest.raises(CheckpointError) as raised:
+        checkpoint.read_whole(str(copy))
+    line = str(raised.value)
+    assert "cannot be read whole" in line and f"family {SESSIONS}" in line
+    assert f"family {META}" not in line and table.name in line and "\n" not in line
 
 
 def test_what_cannot_be_copied_is_one_line(tmp_path: Path) -> None:

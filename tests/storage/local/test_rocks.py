@@ -27,6 +27,7 @@ from storage.errors import (
 from storage.local import rocks
 from storage.local.data_directory import DataDirectory
 from storage.local.disk_space import Space, is_full
+from storage.local.log_format import SEQUENCE_KEY
 from storage.local.opening import OpenDatabase, open_database
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
@@ -210,6 +211,25 @@ def test_a_damaged_table_is_an_error_and_not_an_end_of_rows(tmp_path: Path) -> N
         store.last("a", b"", failed[-1])
     store.close()
     RocksStore(database).close()  # and the failures left no handle behind
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_damage_to_the_number_of_batches_is_an_error_of_the_store(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """It is in RocksDB's own family, which is read while the database is opened."""
+    database = tmp_path / "db"
+    store = RocksStore(database, families=["a"])
+    store.write([("a", b"key", b"value")])
+    store.flush()
+    store.close()
+    (table,) = (file for file in database.glob("*.sst") if SEQUENCE_KEY in file.read_bytes()[:64])
+    content = bytearray(table.read_bytes())
+    content[content.index(SEQUENCE_KEY)] ^= 1
+    table.write_bytes(content)
+    for _ in range(2):  # and no handle is left behind
+        with pytest.raises(Unrecoverable, match=r"reading .* failed: Corruption"):
+            RocksStore(database, read_only=read_only)
 
 
 # --- opening and closing ---
