@@ -66,8 +66,6 @@ class Collection:
         self._sweep: Final = sweep
         self._settle: Final = context.settle
         self._next_serial: Final = next_serial  # of the open batch
-        self._slice: Final = min(SWEEP_SLICE, context.settings.expiry_slice)
-        self._work_max: Final = LOOKUPS * self._slice
         self._next_sweep_ms = 1
         self._swept = 0  # number of the last generation that a sweep searched for
         # Serial of the batch that deletes the dropped generations; 0 = none waits for its commit.
@@ -99,6 +97,13 @@ class Collection:
                 self._check_generations(now)
         if self._sweep.candidates and self._settle():
             self._sweep_on(now)
+
+    def _slice(self) -> int:
+        """Return how many sessions one step looks at."""
+        return min(SWEEP_SLICE, self._settings.expiry_slice)
+
+    def _work_max(self) -> int:
+        return LOOKUPS * self._slice()
 
     def _check_generations(self, now: int) -> None:
         """Begin a generation if it is time, and drop the oldest one or start a sweep."""
@@ -225,7 +230,7 @@ class Collection:
         """Look at a slice of the sessions that needed something last, or went offline since."""
         sweep = self._sweep
         work = 0
-        while sweep.waiting and sweep.search is None and work < self._work_max:
+        while sweep.waiting and sweep.search is None and work < self._work_max():
             key = next(iter(sweep.waiting))
             del sweep.waiting[key]
             value = self._store.get(SESSIONS, key)
@@ -236,7 +241,7 @@ class Collection:
         """Look at a slice of the stored groups."""
         sweep = self._sweep
         work = 0
-        while groups and sweep.candidates and sweep.search is None and work < self._work_max:
+        while groups and sweep.candidates and sweep.search is None and work < self._work_max():
             group = groups.pop()
             work += 1
             entry = group.entry
@@ -248,14 +253,15 @@ class Collection:
     def _sweep_sessions(self) -> None:
         """Look at a slice of the stored sessions."""
         sweep = self._sweep
-        rows = self._store.scan(SESSIONS, sweep.after, count=self._slice)
+        count = self._slice()
+        rows = self._store.scan(SESSIONS, sweep.after, count=count)
         work = 0
         for key, value in rows:
             sweep.after = key + b"\0"
             work += self._look_at(key, value)
-            if not sweep.candidates or sweep.search is not None or work >= self._work_max:
+            if not sweep.candidates or sweep.search is not None or work >= self._work_max():
                 return
-        sweep.is_through = len(rows) < self._slice
+        sweep.is_through = len(rows) < count
 
     def _search_on(self, search: Cursor) -> None:
         """Go on searching for messages that the session still has to get."""

@@ -75,13 +75,8 @@ class Trimming:
         self._sessions: Final = sessions
         self._health: Final = health
         self._trimmer: Final = Trimmer(database.log, settings)
-        self._count_max: Final = settings.max_offline_messages
-        self._slice: Final = min(TRIM_SLICE, settings.expiry_slice)
-        self._page: Final = min(DROP_PAGE, settings.expiry_slice)
+        self._settings: Final = settings
         self._pass_ms: Final = settings.generation_age_s * 1000 // PASSES
-        self._is_on: Final = settings.on_limit == "drop_oldest" and bool(
-            settings.max_offline_messages or settings.max_offline_bytes
-        )
         self._after = b""  # the next slice starts at this key
         # What backlogs over the limits depend on, when the pass began: end of the log, sessions
         # that left with a backlog, is the disk low?
@@ -95,7 +90,7 @@ class Trimming:
 
     def next_deadline(self) -> int:
         """Return when `run` has something to do, broker ms."""
-        if not self._is_on:
+        if not self._is_on():
             return NEVER
         if self._health.refuses_new and not self._is_under_way:
             return min(self._due_ms, self._ended_ms + LOW_PASS_MS)
@@ -126,9 +121,16 @@ class Trimming:
             self._ended_ms = now
             self._due_ms = now + self._pass_ms
 
+    def _is_on(self) -> bool:
+        settings = self._settings
+        return settings.on_limit == "drop_oldest" and bool(
+            settings.max_offline_messages or settings.max_offline_bytes
+        )
+
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""
-        rows = self._store.scan(SESSIONS, self._after, count=self._slice)
+        count = min(TRIM_SLICE, self._settings.expiry_slice)
+        rows = self._store.scan(SESSIONS, self._after, count=count)
         work = 0  # in pages of a backlog
         for key, value in rows:
             self._after = key + b"\0"
@@ -140,7 +142,7 @@ class Trimming:
             work += job.plan.pages + (len(job.session.subscriptions) >> FILTERS_SHIFT)
             if self._job is not None or work >= PLAN_PAGES:
                 return False
-        return len(rows) < self._slice
+        return len(rows) < count
 
     def _begin(self, key: bytes, value: bytes) -> _Job | None:
         """Return a job for a session that may be over its limits."""
@@ -152,7 +154,7 @@ class Trimming:
             owed_max = self._log.end - session.position
             if owed_max <= 0:
                 return None
-            if self._count_max >= owed_max and not self._trimmer.limits_bytes:
+            if self._settings.max_offline_messages >= owed_max and not self._trimmer.limits_bytes:
                 return None
             self._sessions.load_rest(session)
         except CorruptRecord:
@@ -188,8 +190,9 @@ class Trimming:
     def _drop_next(self, job: _Job, cursor: Cursor) -> None:
         """Drop the next messages of a backlog, and move the session's position behind them."""
         session = job.session
+        page = min(DROP_PAGE, self._settings.expiry_slice)
         missing, before = cursor.missing, cursor.position
-        messages = cursor.next(min(self._page, job.left), SCAN_MAX)
+        messages = cursor.next(min(page, job.left), SCAN_MAX)
         gone = cursor.missing - missing
         if gone:
             self._counters.drop("max_age", gone)

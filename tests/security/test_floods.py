@@ -255,7 +255,7 @@ def test_c09_depth_is_limited_before_anything_is_built() -> None:
     broker = Broker()
     deep = "/" * 65_535
     client = broker.durable("c")
-    client.send(Subscribe(1, [Subscription(deep, 1), Subscription("+/" * 200 + "#", 1)]))
+    client.send(Subscribe(1, [Subscription(deep, 1), Subscription("+/" * 201 + "#", 1)]))
     client.expect(Suback(1, [reasons.TOPIC_FILTER_INVALID, reasons.TOPIC_FILTER_INVALID]))
     answer = client.publish(deep, b"x", 1)
     assert getattr(answer, "reason_code", 0) == reasons.TOPIC_NAME_INVALID

@@ -15,9 +15,9 @@ from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Outgoing
 from session.delivery.shared.distribution import Distribution
 from session.delivery.window import SendWindow
-from session.lifetime.collection import Collection
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
+from session.lifetime.sweep import Sweep
 from session.live.connection import CLOSED, Connection, Pending
 from session.live.subscribers import FilterEntry, Group
 from session.live.tick import Tick
@@ -193,7 +193,7 @@ def since_offset_is_ignored(patcher: Patcher) -> None:
 @mutant("backlog", seeds=100)
 def generation_is_dropped_too_early(patcher: Patcher) -> None:
     """A generation goes although offline sessions are owed messages in it."""
-    patcher.set(Collection, "_pins", lambda self, *arguments: False)
+    patcher.set(Sweep, "pin", lambda self, candidate, key: None)
 
 
 # Shared subscriptions

@@ -20,7 +20,10 @@ class Patcher:
         self._before: list[tuple[Any, str, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace one attribute."""
+        """Replace one attribute, which must be there."""
+        assert hasattr(owner, name) or isinstance(value, property), (
+            f"{owner.__name__} has no {name}"
+        )
         self._before.append((owner, name, owner.__dict__.get(name, MISSING)))
         setattr(owner, name, value)
 

@@ -107,7 +107,7 @@ def replays_are_not_stored(patcher: Patcher) -> None:
     patcher.wrap(session.lifetime.repository, "encode_session", around)
 
 
-@mutant("sessions", seeds=100)
+@mutant("sessions", seeds=400)
 def unsubscribed_filter_is_resurrected(patcher: Patcher) -> None:
     """UNSUBSCRIBE leaves the subscription's row."""
 
