@@ -68,6 +68,9 @@ LOOKS_INSIDE = (
     "tests/storage/local/test_committer.py::test_a_write_that_failed_for_good_ends_all_reports",
     "tests/storage/local/test_committer.py::test_interval_reports_at_once_and_syncs_soon",
     "tests/storage/local/test_committer.py::test_what_is_requested_during_a_sync_waits_for_the_next",
+    "tests/storage/local/test_committer.py::test_what_was_requested_while_the_disk_was_full",
+    "tests/session/lifetime/test_sweep.py::test_a_search_that_too_many_leave_during_ends",
+    "tests/session/scheduling/test_fairness.py::test_topics_that_were_replaced_are_remembered",
 )
 
 

@@ -114,8 +114,10 @@ class Trimming:
             self._begun_at = state
             self._is_under_way = True
             self._after = b""
-        if self._job is not None:
-            self._go_on(self._job)
+        job = self._job
+        if job is not None:
+            if self._go_on(job):
+                self._job = None
         elif self._look_at_sessions():
             self._is_under_way = False
             self._ended_ms = now
@@ -137,10 +139,11 @@ class Trimming:
             job = self._begin(key, value)
             if job is None:
                 continue
-            self._job = job
-            self._go_on(job)
+            is_done = self._go_on(job)
             work += job.plan.pages + (len(job.session.subscriptions) >> FILTERS_SHIFT)
-            if self._job is not None or work >= PLAN_PAGES:
+            if not is_done:
+                self._job = job
+            if not is_done or work >= PLAN_PAGES:
                 return False
         return len(rows) < count
 
@@ -163,32 +166,30 @@ class Trimming:
         plan = self._trimmer.begin(streams, session.position) if streams else None
         return None if plan is None else _Job(key, value, session, plan)
 
-    def _go_on(self, job: _Job) -> None:
-        """Count on, or drop the next messages, unless the session was here meanwhile."""
+    def _go_on(self, job: _Job) -> bool:
+        """Count on, or drop the next messages; True if done, or if the session was here since."""
         if job.session.client_id in self._sessions.live or (
             self._store.get(SESSIONS, job.key) != job.value
         ):
-            self._job = None
             self.given_up += 1
-            return
+            return True
         cursor = job.cursor
         if cursor is not None:
-            self._drop_next(job, cursor)
-            return
+            return self._drop_next(job, cursor)
         if not job.plan.advance():
-            return
+            return False
         dropped = job.plan.dropped
         excess_min = 0 if self._health.refuses_new else job.plan.kept >> EXCESS_SHIFT
         if dropped <= excess_min:
-            self._job = None
-            return
+            return True
         session = job.session
         job.left = dropped
         job.cursor = self._log.cursor(self._backlog.streams(session), session.position)
         self.trimmed += 1
+        return False
 
-    def _drop_next(self, job: _Job, cursor: Cursor) -> None:
-        """Drop the next messages of a backlog, and move the session's position behind them."""
+    def _drop_next(self, job: _Job, cursor: Cursor) -> bool:
+        """Drop the next messages of a backlog, and move the session's position; True if done."""
         session = job.session
         page = min(DROP_PAGE, self._settings.expiry_slice)
         missing, before = cursor.missing, cursor.position
@@ -208,5 +209,4 @@ class Trimming:
         job.value = self._sessions.write(session)
         # A CONNECT in this tick must load the new record, so it has to settle first.
         self._tick.parted.add(session.client_id)
-        if job.left <= 0 or cursor.position == before:
-            self._job = None
+        return job.left <= 0 or cursor.position == before

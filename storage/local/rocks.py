@@ -11,6 +11,7 @@ One thread owns a store and makes all calls, except `sync` and `durable_sequence
 committer's and may run while the owner reads and writes. Other threads may call only `scan_aside`.
 """
 
+import errno
 import gc
 import os
 import re
@@ -129,6 +130,8 @@ PROBE_BYTES: Final = 64 * 1024
 # rocksdict raises bare exceptions: only their text tells them apart.
 NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
+# The process, or the system, has too many open files.
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 
@@ -343,7 +346,8 @@ class RocksStore:
         try:
             self._sync_manifest()
         except OSError as error:
-            raise Unrecoverable(f"MANIFEST of {self.path}: {error.strerror}") from error
+            if error.errno not in NO_DESCRIPTOR:  # then what was synced before still holds
+                raise Unrecoverable(f"MANIFEST of {self.path}: {error.strerror}") from error
         manifest, length = self._manifest
         return synced._replace(manifest=manifest, manifest_length=length)
 
@@ -514,13 +518,19 @@ class RocksStore:
     def _log_end(self) -> tuple[int, int]:
         """Return the number and the length of the newest log.
 
-        Every byte of it, and of the logs before it, was written before this call.
+        Every byte of it, and of the logs before it, was written before this call. While the process
+        has no free file descriptor to look, those of the last sync are returned.
         """
         # Of plain strings: a `Path` takes longer than the calls.
         listed_ns = os.stat(self._directory).st_mtime_ns
         while True:
             if listed_ns != self._listed_ns:
-                self._log_number = log_numbers(self.path)[-1]
+                try:
+                    self._log_number = log_numbers(self.path)[-1]
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTOR:
+                        raise
+                    return self._synced.log, self._synced.length
                 self._log = f"{self._directory}/{log_name(self._log_number)}"
                 self._listed_ns = listed_ns
             try:

@@ -180,10 +180,9 @@ def deep(broker: Broker, count: int) -> list[bytes]:
 @pytest.mark.parametrize("interruption", ["comes and goes", "stays", "ends", "crash"])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 def test_a_session_that_comes_back_while_it_is_trimmed_gets_what_it_would_have_got(
-    layout: str, interruption: str, steps: int, monkeypatch: pytest.MonkeyPatch
+    layout: str, interruption: str, steps: int
 ) -> None:
-    monkeypatch.setattr(trimming, "DROP_PAGE", 100)
-    broker = away(layout=layout, max_offline_messages=50)
+    broker = away(layout=layout, max_offline_messages=50, expiry_slice=100)
     payloads = deep(broker, 500)
     broker.now += PASS_MS
     for _ in range(steps):

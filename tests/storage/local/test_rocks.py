@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import random
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -230,6 +231,35 @@ def test_damage_to_the_number_of_batches_is_an_error_of_the_store(
     for _ in range(2):  # and no handle is left behind
         with pytest.raises(Unrecoverable, match=r"reading .* failed: Corruption"):
             RocksStore(database, read_only=read_only)
+
+
+def test_without_file_descriptors_a_sync_is_a_sync(tmp_path: Path) -> None:
+    """A client can open connections until there are none: that must not end the broker."""
+    store = RocksStore(tmp_path / "db", families=["a"])
+    store.write([("a", b"1", b"")])
+    store.sync()
+    place = store.synced()[1:]
+    fillers: list[int] = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    (tmp_path / "db" / "new").touch()  # so that the directory has changed since the last look
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                fillers.append(os.open(os.devnull, os.O_RDONLY))
+        store.write([("a", b"2", b"")])
+        store.sync()
+        synced = store.synced()
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert synced.sequence == 2 and synced[1:] == place, "an older place is a safe one"
+    store.write([("a", b"3", b"")])
+    store.sync()
+    assert store.synced().length > synced.length
+    store.close()
 
 
 # --- opening and closing ---
