@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 from storage.errors import DataLoss, Recoverable, StorageError, Unrecoverable
 from storage.local import torn_log
 from storage.local.data_directory import DataDirectory
-from storage.local.log_format import CUT_MARK
-from storage.local.rocks import (
+from storage.local.database_files import (
     MANIFEST_NAME,
-    RocksStore,
     current_manifest,
     log_name,
     log_numbers,
     manifest_name,
 )
+from storage.local.log_format import CUT_MARK
+from storage.local.rocks import RocksStore
 from storage.local.slot_file import sync_directory
 from storage.local.torn_log import Finding
 from storage.local.watermark import Watermark

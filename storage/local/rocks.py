@@ -11,7 +11,6 @@ One thread owns a store and makes all calls, except `sync` and `durable_sequence
 committer's and may run while the owner reads and writes. Other threads may call only `scan_aside`.
 """
 
-import errno
 import gc
 import os
 import re
@@ -43,6 +42,13 @@ from storage.errors import (
     WriteStalled,
 )
 from storage.local import failpoint
+from storage.local.database_files import (
+    CONFIG_FILE,
+    WAL_SUFFIX,
+    ManifestSync,
+    NewestLog,
+    write_options,
+)
 from storage.local.log_format import SEQUENCE_KEY, decode_number, encode_number
 from storage.local.watermark import Synced
 
@@ -52,75 +58,11 @@ from storage.local.watermark import Synced
 # `storage.local.log_format` looks for it there.
 DEFAULT: Final = "default"
 
-# rocksdict has no setter for some of these (track_and_verify_wals_in_manifest,
-# memtable_protection_bytes_per_key), but reads RocksDB's options file. So all options are written
-# in the form of that file and loaded from it. Options not named have RocksDB's default. Those that
-# matter for durability:
-# - kTolerateCorruptedTailRecords: a crash leaves a torn tail, which is accepted; a flipped bit
-#   before it makes opening fail. The default (point in time) would silently drop what follows.
-# - track_and_verify_wals_in_manifest: a log that is missing or short makes opening fail.
-# - avoid_flush_during_recovery stays false: un-synced log contents become a synced table at open,
-#   so that no power cut can take back what a restarted broker has read.
-# - memtable_protection: a bit flipped in memory is detected before it reaches the disk.
-# Stopped writes are an error here (`no_slowdown`), so the slow-down mark is close to the stop mark.
-OPTIONS: Final = f"""\
-[Version]
-  rocksdb_version=9.8.4
-  options_file_version=1.1
-[DBOptions]
-  create_if_missing=true
-  create_missing_column_families=true
-  wal_recovery_mode=kTolerateCorruptedTailRecords
-  track_and_verify_wals_in_manifest=true
-  avoid_flush_during_recovery=false
-  paranoid_checks=true
-  max_total_wal_size={limits.WAL_BYTES_MAX}
-  db_write_buffer_size={limits.WRITE_BUFFER_BYTES}
-  max_open_files={limits.OPEN_FILES_MAX}
-  max_background_jobs=3
-  bytes_per_sync=1048576
-  max_manifest_file_size=16777216
-  keep_log_file_num=4
-  max_log_file_size=4194304
-  stats_dump_period_sec=0
-  stats_persist_period_sec=0
-[CFOptions "default"]
-  write_buffer_size={limits.MEMTABLE_BYTES}
-  max_write_buffer_number=4
-  memtable_protection_bytes_per_key=8
-  level0_file_num_compaction_trigger=4
-  level0_slowdown_writes_trigger=40
-  level0_stop_writes_trigger=48
-  max_bytes_for_level_base=67108864
-  target_file_size_base=33554432
-  compression=kLZ4Compression
-  force_consistency_checks=true
-  table_factory=BlockBasedTable
-[TableOptions/BlockBasedTable "default"]
-  format_version=6
-  filter_policy=bloomfilter:10:false
-  cache_index_and_filter_blocks=true
-  pin_l0_filter_and_index_blocks_in_cache=true
-"""
-# To keep the batches before a place at which a log stops being whole, and none behind it. A log
-# that is missing or short before the live one is still refused: newer batches are already in
-# tables, so the result would have a hole and be a state the broker was never in.
-PREFIX_OPTIONS: Final = OPTIONS.replace(
-    "wal_recovery_mode=kTolerateCorruptedTailRecords", "wal_recovery_mode=kPointInTimeRecovery"
-)
-# Without this file rocksdict would load the options in pickling mode.
-CONFIG_FILE: Final = "rocksdict-config.json"
-BOOTSTRAP: Final = "OPTIONS-000001"
-RAW_MODE: Final = '{"raw_mode":true,"prefix_extractors":{}}'
-
 # A table in which half of 4,096 neighbouring entries are tombstones is compacted soon: a queue
 # leaves its tombstones where the next scan starts (a seek over 200,000 of them took 154 ms).
 TOMBSTONE_WINDOW: Final = 4096
 TOMBSTONES: Final = 2048
 
-WAL_SUFFIX: Final = ".log"
-LOG_NAME: Final = re.compile(r"(\d+)\.log")
-MANIFEST_NAME: Final = re.compile(r"MANIFEST-(\d+)\n?")
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
 
 # Reopening writes the logs' contents out as tables and needs this much space besides.
@@ -130,8 +72,6 @@ PROBE_BYTES: Final = 64 * 1024
 # rocksdict raises bare exceptions: only their text tells them apart.
 NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
-# The process, or the system, has too many open files.
-NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 
@@ -160,7 +100,7 @@ class RocksStore:
         """
         self.path: Final = Path(path)
         self.read_only: Final = read_only
-        self._options_text = PREFIX_OPTIONS if keep_prefix else OPTIONS
+        self._keeps_prefix = keep_prefix
         self._required = set(families)
         self._cache: Final = Cache(limits.CACHE_BYTES)
         self._write_options: Final = WriteOptions()
@@ -175,11 +115,8 @@ class RocksStore:
         self.is_numbered_by_older = False  # the newest batch was written by an earlier version
         self._sequence = 0
         self._synced = Synced(0)  # set by the thread that syncs, always as a whole
-        self._directory: Final = str(self.path)
-        self._listed_ns = -1  # when the directory changed before `_log` was looked up in it
-        self._log = ""  # the newest log
-        self._log_number = 0
-        self._manifest = (0, 0)  # the number and the length that were synced
+        self._newest_log: Final = NewestLog(self.path)
+        self._manifest: Final = ManifestSync(self.path)
         self._space_error: Recoverable | None = None  # the last write met a full disk
         self._write_dead: StorageError | None = None  # why no write can succeed any more
         with self._lock:
@@ -314,7 +251,7 @@ class RocksStore:
             # Taken before the sync: a write that comes meanwhile need not be in it.
             sequence = self._sequence
             try:
-                log, length = self._log_end()
+                end = self._newest_log.end()
                 self._open_database().flush_wal(True)
             except Exception as error:
                 if PREVIOUS_ERROR in str(error) and self._space_error is not None:
@@ -322,6 +259,7 @@ class RocksStore:
                 else:
                     self._write_dead = Unrecoverable(f"sync of {self.path} failed: {error}")
                 raise _again(self._write_dead) from None
+            log, length = end or (self._synced.log, self._synced.length)
             self._synced = self._synced._replace(sequence=sequence, log=log, length=length)
 
     def sequence(self) -> int:
@@ -344,11 +282,9 @@ class RocksStore:
         """
         synced = self._synced
         try:
-            self._sync_manifest()
+            manifest, length = self._manifest.sync()
         except OSError as error:
-            if error.errno not in NO_DESCRIPTOR:  # then what was synced before still holds
-                raise Unrecoverable(f"MANIFEST of {self.path}: {error.strerror}") from error
-        manifest, length = self._manifest
+            raise Unrecoverable(f"MANIFEST of {self.path}: {error.strerror}") from error
         return synced._replace(manifest=manifest, manifest_length=length)
 
     # --- families ---
@@ -515,44 +451,6 @@ class RocksStore:
         finally:
             probe.unlink(missing_ok=True)
 
-    def _log_end(self) -> tuple[int, int]:
-        """Return the number and the length of the newest log.
-
-        Every byte of it, and of the logs before it, was written before this call. While the process
-        has no free file descriptor to look, those of the last sync are returned.
-        """
-        # Of plain strings: a `Path` takes longer than the calls.
-        listed_ns = os.stat(self._directory).st_mtime_ns
-        while True:
-            if listed_ns != self._listed_ns:
-                try:
-                    self._log_number = log_numbers(self.path)[-1]
-                except OSError as error:
-                    if error.errno not in NO_DESCRIPTOR:
-                        raise
-                    return self._synced.log, self._synced.length
-                self._log = f"{self._directory}/{log_name(self._log_number)}"
-                self._listed_ns = listed_ns
-            try:
-                return self._log_number, os.stat(self._log).st_size
-            except FileNotFoundError:  # deleted meanwhile, so there is a newer one
-                self._listed_ns = -1
-
-    def _sync_manifest(self) -> None:
-        """Sync the MANIFEST if it has grown, so that its length may be told to the watermark."""
-        number = current_manifest(self.path)
-        try:
-            file = os.open(self.path / manifest_name(number), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # replaced meanwhile: next time
-            return
-        try:
-            found = (number, os.fstat(file).st_size)
-            if found != self._manifest:
-                os.fdatasync(file)
-        finally:
-            os.close(file)
-        self._manifest = found
-
     # No method that may raise keeps a rocksdict object in a local variable: a kept exception holds
     # its traceback, which holds the local variables, which keep the database open.
 
@@ -589,7 +487,7 @@ class RocksStore:
         self._database = database
         self._tables = {name: database.get_column_family(name) for name in sorted(names)}
         self._handles = {name: database.get_column_family_handle(name) for name in names}
-        self._options_text = OPTIONS  # of the next opening: what this one gave up is gone
+        self._keeps_prefix = False  # at the next opening: what this one gave up is gone
 
     def _take_stock(self) -> None:
         """Note what the database holds that was just opened: all of it is durable."""
@@ -608,8 +506,8 @@ class RocksStore:
         self.is_numbered_by_older = len(value) == 8
         self._synced = Synced(self._sequence)
         if not self.read_only:
-            self._listed_ns = -1
-            log, _ = self._log_end()
+            self._newest_log.forget()
+            log, _ = self._newest_log.end() or (0, 0)
             self._synced = Synced(self._sequence, log, log, 0)
 
     def _place_to_open(self) -> Path:
@@ -637,18 +535,8 @@ class RocksStore:
         return self._load_options_in(self.path / "bootstrap")
 
     def _load_options_in(self, directory: Path) -> tuple[Options, Options]:
-        # Written only when it differs, so that a full disk does not keep a broker from starting.
         directory.mkdir(mode=0o700, exist_ok=True)
-        for name, text in (
-            (BOOTSTRAP, self._options_text),
-            (CONFIG_FILE, RAW_MODE),
-        ):
-            file = directory / name
-            if not file.exists() or file.read_bytes() != text.encode():
-                file.write_bytes(text.encode())
-        for file in directory.glob("OPTIONS-*"):  # rocksdict takes the one with the greatest number
-            if file.name != BOOTSTRAP:
-                file.unlink()
+        write_options(directory, keeps_prefix=self._keeps_prefix)
         options, families = Options.load_latest(str(directory), cache=self._cache)
         family_options = families[DEFAULT]
         family_options.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES, 0.0)
@@ -702,30 +590,6 @@ class RocksStore:
         if NO_SPACE in text:
             return Recoverable(message)
         return Unrecoverable(message)
-
-
-def log_name(number: int) -> str:
-    """Return the name of a write-ahead log."""
-    return f"{number:06}.log"
-
-
-def manifest_name(number: int) -> str:
-    """Return the name of a MANIFEST."""
-    return f"MANIFEST-{number:06}"
-
-
-def log_numbers(path: Path) -> list[int]:
-    """Return the numbers of all write-ahead logs in a database, oldest first."""
-    return sorted(int(name[1]) for file in os.listdir(path) if (name := LOG_NAME.fullmatch(file)))
-
-
-def current_manifest(path: Path) -> int:
-    """Return the number of the MANIFEST that CURRENT names, 0 if it names none.
-
-    Raises `OSError` when there is no CURRENT.
-    """
-    name = MANIFEST_NAME.fullmatch((path / "CURRENT").read_text("latin-1"))
-    return int(name[1]) if name else 0
 
 
 def _again(error: StorageError) -> StorageError:

@@ -151,6 +151,7 @@ MODULES_IN_FOLDER_MAX: Final = 12
 
 # Folders that may hold more modules, and why.
 LARGE_FOLDERS: Final[dict[str, str]] = {
+    "storage/local": "a module for each file of a data directory, and the store that uses them",
     "audit/checks": "checks share passes over the history: a module is a pass, or what judges it",
     "audit/generate": "one generator of histories: nothing else imports its modules",
     "conformance": "the harness of the suite lies beside its entrance",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.local.database_files import log_name, log_numbers
 from storage.local.log_format import (
     BLOCK_BYTES,
     CLEAN,
@@ -25,7 +26,7 @@ from storage.local.log_format import (
     newest_proof,
     walk,
 )
-from storage.local.rocks import RocksStore, log_name, log_numbers
+from storage.local.rocks import RocksStore
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCHES = 60

@@ -12,9 +12,10 @@ import pytest
 from storage.api import Batch
 from storage.errors import DataLoss, StorageError
 from storage.local.data_directory import DataDirectory
+from storage.local.database_files import log_name, log_numbers
 from storage.local.log_format import BLOCK_BYTES
 from storage.local.opening import Note, OpenDatabase, open_database
-from storage.local.rocks import RocksStore, log_name, log_numbers
+from storage.local.rocks import RocksStore
 from storage.local.slot_file import SLOT_BYTES
 from storage.local.slot_file import encode as encode_slot
 from storage.local.watermark import MAGIC_1, SLOT_1, Synced, Watermark
