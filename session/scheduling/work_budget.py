@@ -24,8 +24,11 @@ CEILING: Final = 2
 # a hundred times the memory of its bytes, and decoding is work too.
 SLICE_BYTES: Final = 16_384
 SPARED_BYTES: Final = 256  # the same without budget
-# Work that a client whose packets were postponed may do in its turn if many wait: others follow.
-SHARE_MIN: Final = 64
+# Work that a client whose packets were postponed may do in its turn, however many wait: little in
+# its first turn, so that those who send little need not wait for floods, and more in later ones. A
+# flood is then handled in runs, which cost less, and has a turn every few ticks.
+FIRST_TURN: Final = 64
+LATER_TURN: Final = 1024
 # A read of this size nearly fills the buffer of the event loop: uvloop then reads again at once, up
 # to 32 times 250,000 bytes before other connections are served, unless reading is paused.
 LARGE_READ: Final = 65_536
@@ -91,9 +94,9 @@ class WorkBudget:
         others = [connection for connection in self.waiting if connection not in self._newcomers]
         half = self.work_max // 2 if others else self.work_max
         self._is_going_on = True
-        served = self._give_turns(newcomers, half, handle, read_on)
-        self._give_turns(others, self.work_max, handle, read_on)
-        self._give_turns(newcomers[served:], self.work_max, handle, read_on)
+        served = self._give_turns(newcomers, half, FIRST_TURN, handle, read_on)
+        self._give_turns(others, self.work_max, LATER_TURN, handle, read_on)
+        self._give_turns(newcomers[served:], self.work_max, FIRST_TURN, handle, read_on)
         self._is_going_on = False
         self._tick.work_max = self.work_max
 
@@ -101,6 +104,7 @@ class WorkBudget:
         self,
         connections: list[Connection],
         work_max: int,
+        share_min: int,
         handle: Callable[[Connection, list[Received]], None],
         read_on: Callable[[Connection], None],
     ) -> int:
@@ -111,7 +115,7 @@ class WorkBudget:
         for connection in connections:
             if tick.work > work_max:
                 break
-            share = max(SHARE_MIN, (work_max - tick.work) // left)
+            share = max(share_min, (work_max - tick.work) // left)
             tick.work_max = min(work_max, tick.work + share)
             left -= 1
             packets = waiting.pop(connection, None)

@@ -13,7 +13,7 @@ from mqtt.packets import (
     Will,
 )
 from session.live.tick import ATTACH_WORK, CONNECT_WORK, FILTER_WORK, LOSS_WORK
-from session.scheduling.work_budget import LARGE_READ, SPARED_MAX
+from session.scheduling.work_budget import LARGE_READ, LATER_TURN, SPARED_MAX
 from storage.errors import WriteStalled
 from tests.session.harness import Broker, Client, connect_packet
 from tests.session.messages import numbers
@@ -95,6 +95,25 @@ def test_who_floods_takes_turns() -> None:
     broker.settle()
     assert all(publisher.stream.is_read for publisher in publishers)
     assert broker.counters.messages_sent[0] == 300
+
+
+def test_a_flood_that_has_waited_is_handled_in_larger_parts_than_a_new_one() -> None:
+    broker = Broker(tick_work_max=4096)
+    readers = [broker.clean(f"r{number}", f"t{number}/#") for number in range(40)]
+    publishers = [broker.connect(f"p{number}") for number in range(40)]
+    for number, publisher in enumerate(publishers):
+        packets = [Publish(f"t{number}/{TOPICS[at % 2]}", b"", 0) for at in range(2_000)]
+        receive(publisher, *packets)
+    turns: list[int] = []
+    sent = 0
+    for _ in range(12):  # the first tick sends what was handled at once
+        broker.engine.end_tick(broker.now)
+        parts = [len(reader.payloads()) for reader in readers]
+        turns.append(max(parts))
+        sent += sum(parts)
+    assert turns[1] < LATER_TURN // 4 < max(turns[2:]) <= LATER_TURN, turns
+    broker.settle()
+    assert sent + sum([len(reader.payloads()) for reader in readers]) == 40 * 2_000
 
 
 def test_a_large_read_beyond_the_budget_is_the_last_one_of_the_tick() -> None:
