@@ -1,9 +1,12 @@
 """Histories written by hand, and what the audit says of their messages: all of it through Spark.
 
-Single cases of one session are in test_trace.py, where they cost nothing.
+Single cases of one session are in test_judge_session.py, where they cost nothing. These are what
+`scripts/test` runs of the audit's checks by Spark: every fault of a message beside its innocent twin.
 """
 
 from pathlib import Path
+
+import pytest
 
 from audit.checks import delivery_checks, open_rows
 from audit.checks import publish_checks as messages
@@ -15,6 +18,8 @@ from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
 from tests.audit.conftest import History, Views
 from tests.audit.story import PUBLISHER, Story
+
+pytestmark = pytest.mark.full
 
 
 def judged(view: View) -> dict[str, Outcome]:

@@ -24,7 +24,7 @@ from tests.audit.generate.oracle import Oracle
 
 ROOT = Path(__file__).parents[3]
 EVENTS_LARGE = 10_000_000
-EACH = pytest.mark.parametrize("name", ["innocent", pytest.param("guilty", marks=pytest.mark.full)])
+EACH = pytest.mark.parametrize("name", ["innocent", "guilty"])
 
 
 @dataclass
@@ -138,13 +138,11 @@ def test_a_true_history_is_not_accused(innocent: Audited) -> None:
     assert innocent.document["status"] == "ok"
 
 
-@pytest.mark.full
 def test_every_fault_is_found_and_nobody_accused_falsely(guilty: Audited) -> None:
     check_witnesses(guilty)
     assert guilty.document["status"] == "violated"
 
 
-@pytest.mark.full
 def test_what_gaps_hide_is_unknown(guilty: Audited) -> None:
     found = guilty.document["invariants"]
     assert found["H1"]["unknown"] >= 1
