@@ -1,7 +1,7 @@
 """Histories written by hand, and what the audit says of their messages: all of it through Spark.
 
-Single cases of one session are in test_judge_session.py, where they cost nothing. These are what
-`scripts/test` runs of the audit's checks by Spark: every fault of a message beside its innocent twin.
+Single cases of one session are in test_judge_session.py, where they cost nothing. Of the audit's
+checks by Spark `scripts/test` runs these: every fault of a message beside its innocent twin.
 """
 
 from pathlib import Path
