@@ -64,6 +64,15 @@ def _note_clients(world: "World") -> None:
             sometimes("connected_with_will_at_crash")
 
 
+def note_write(process: "BrokerProcess") -> None:
+    """Count what the batch that was just written is an example of."""
+    if 0 <= process.stalled_at < process.engine.written:
+        process.stalled_at = -1
+        sometimes("stall_ended")
+        if any(client.sender.flights for client in process.world.clients):
+            sometimes("stall_ended_with_publish_in_flight")
+
+
 def note_tick(process: "BrokerProcess") -> None:
     """Count what a tick has just done."""
     engine = process.engine

@@ -480,6 +480,8 @@ class World:
         store.fail_writes = None
         process = self.up()
         if process is not None:
+            if isinstance(process.engine.refused_by, WriteStalled):
+                process.stalled_at = process.engine.written
             process.schedule_tick()
 
     def _break_disk(self) -> None:
@@ -539,12 +541,18 @@ class World:
             process.store.full = True
         length = self.full_until - self.now
         self.after(length, self.space_returns)
+        if self.chance(self.profile.shutdown_when_full):
+            self.after(int(self.random.random() * length / 2), self._shut_down_on_full_disk)
         if self.chance(self.profile.crash_when_full):
             self.after(int(self.random.random() * length / 2), self._crash_on_full_disk)
 
     def _crash_on_full_disk(self) -> None:
         if self.faults and self.now < self.full_until:
             self.crash()
+
+    def _shut_down_on_full_disk(self) -> None:
+        if self.faults and self.now < self.full_until:
+            self.shut_down()
 
     def space_returns(self) -> None:
         """The disk has room again."""
