@@ -6,7 +6,7 @@ what it saw. Must never look at the broker's state. Read next: `tests.simulation
 checks of what it receives), `tests.simulation.sender` (its publishing half).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtt.decoder import Decoder
@@ -47,7 +47,7 @@ from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
 from tests.simulation.presence import NEVER, Attempt, Presence, Will
 from tests.simulation.profiles import EXPIRY_NEVER
 from tests.simulation.rare import sometimes
-from tests.simulation.receiver import Receiver
+from tests.simulation.receiver import WRAP_HIGH, WRAP_LOW, Receiver
 from tests.simulation.sender import Sender
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, Option, SessionView
@@ -95,6 +95,7 @@ class Client:
         self.held: list[tuple[int, int]] = []  # (packet kind, packet id) still to be sent
         self.aliases: dict[int, str] = {}
         self.found: dict[str, int] | None = None  # an auditor's: what is retained
+        self.connects = 0  # CONNECTs sent
         self.subscribes = 0  # topic filters asked for, ever
         self.stopped = False  # no more connecting
         self.last_process: BrokerProcess | None = None
@@ -141,6 +142,7 @@ class Client:
 
     def _open(self, process: "BrokerProcess", packet: Connect) -> None:
         world = self.world
+        self.connects += 1
         link = self.link = Link(world, self, process)
         self.decoder = Decoder("client", 1 << 20, self.version)
         self.state = CONNECTING
@@ -224,13 +226,13 @@ class Client:
         sent.is_will = True
         sent.attempts = 1
         delay = 0 if self.version == 4 else random.choice((0, 0, 1, 2, 4))
-        sent.retain = world.chance(0.15)
+        sent.retain = world.chance(world.profile.retained_wills)
         return WillPacket(topic, b"%d." % sent.index, qos, sent.retain, delay_interval=delay)
 
     def _arm_will(self, packet: WillPacket) -> Will:
         index = int(packet.payload[:-1])
         will = self.oracle.wills[index] = Will(
-            index, packet.qos, packet.delay_interval * 1000, self.world.starts
+            index, packet.qos, packet.delay_interval * 1000, self.world.starts, self.connects
         )
         return will
 
@@ -384,12 +386,20 @@ class Client:
                 sometimes("resume_after_crash")
                 if world.boots:
                     sometimes("resume_after_reboot")
+            self._note_wrap("resume_across_the_wrap", self.receiver.must)
+            self._note_wrap("publisher_resume_across_the_wrap", self.sender.flights)
             if len(self.receiver.must) > self.receiver.receive_maximum:
                 sometimes("resume_with_smaller_receive_maximum")
             note_resume(process, self.name)
         elif world.wrap:
             near_the_wrap(process, self.name)
         self.last_process = process
+
+    def _note_wrap(self, name: str, resent: Collection[int]) -> None:
+        if resent and min(resent) < WRAP_LOW and max(resent) > WRAP_HIGH:
+            sometimes(name)
+            if self.last_process is not self.world.process:
+                sometimes(name + "_after_crash")
 
     def _holds(self, name: str) -> bool:
         item = self.view.filters.get(name) if self.view is not None else None

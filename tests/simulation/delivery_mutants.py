@@ -77,6 +77,19 @@ def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
     patcher.wrap(Session, "begin_connection", around)
 
 
+@mutant("wraps")
+def in_flight_is_loaded_by_packet_id(patcher: Patcher) -> None:
+    """A loaded session has in flight first what has the lowest packet id, also after a wrap."""
+
+    def around(original: Any, self: Sessions, client_id: str) -> Any:
+        loaded = original(self, client_id)
+        if loaded is not None:
+            loaded.in_flight = dict(sorted(loaded.in_flight.items()))
+        return loaded
+
+    patcher.wrap(Sessions, "load", around)
+
+
 @mutant("qos2")
 def released_phase_is_not_stored(patcher: Patcher) -> None:
     """The record does not say that PUBREC came."""

@@ -4,13 +4,15 @@ It may read private state, as it only counts: it never judges or changes a world
 `tests.simulation.rare` (the names).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from session.engine import Engine
+from session.state.will_record import decode_connection
 from storage.api import Change
-from storage.tables.tables import DUE, INCOMING, SESSIONS
-from storage.tables.timers import WILL
+from storage.tables.tables import DUE, INCOMING, SESSIONS, retained_topic, unseal
+from storage.tables.timers import RETAINED, SESSION, WILL
 from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
@@ -71,6 +73,33 @@ def note_write(process: "BrokerProcess") -> None:
         sometimes("stall_ended")
         if any(client.sender.flights for client in process.world.clients):
             sometimes("stall_ended_with_publish_in_flight")
+
+
+def note_due(process: "BrokerProcess", now: int) -> None:
+    """Count what is due in one slice before the engine handles it."""
+    keys = process.store._families[DUE].keys
+    count = bisect_left(keys, (now + 1).to_bytes(8, "big"))
+    if count < 2:
+        return
+    wills: set[bytes] = set()  # clients
+    willed: set[str] = set()  # topics of the retained ones
+    expiring: set[bytes] = set()
+    for key in keys[: min(count, process.engine.settings.expiry_slice)]:
+        kind, name = key[8], key[9:]
+        if kind == WILL:
+            will = decode_connection(unseal(process.store._families[DUE].values[key], "due")).will
+            assert will is not None
+            wills.add(name)
+            if will.retain:
+                willed.add(will.topic)
+        elif kind == SESSION and name in wills:
+            sometimes("will_and_session_due_at_once")
+        elif kind == RETAINED:
+            if retained_topic(name) in willed:
+                sometimes("will_and_retained_due_at_once")
+            if name in expiring:
+                sometimes("replaced_and_new_expire_at_once")
+            expiring.add(name)
 
 
 def note_tick(process: "BrokerProcess") -> None:

@@ -16,7 +16,7 @@ from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
 from tests.simulation.network import Link
-from tests.simulation.observer import note_tick, note_write
+from tests.simulation.observer import note_due, note_tick, note_write
 from tests.simulation.presence import MAYBE, YES, Closing
 from tests.simulation.rare import sometimes
 
@@ -209,6 +209,7 @@ class BrokerProcess:
         if self.thaws(self._timer, deadline):
             return
         self.timer_at = None
+        note_due(self, self.broker_now())
         try:
             self.engine.handle_timeout(self.broker_now())
         except Unrecoverable as error:

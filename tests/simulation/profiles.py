@@ -98,7 +98,9 @@ class Profile:
     wide: bool = False  # do many filters of each subscriber match every message?
     retained: float = 0.12  # share of publishes that go to the publisher's retained topic
     message_expiry: float = 0.05
+    expiring: float = 0.0  # share of publishes that its will's topic retains for some seconds
     will: float = 0.35
+    retained_wills: float = 0.15  # share of wills
     qos2_id_reuse: float = 0.5  # share of clients that always take the lowest free packet id
     reconnect_ms: int = 500  # the longest a client usually waits before it comes back
     forgets: float = 0.4  # share of crashes that keep nothing un-synced
@@ -125,6 +127,7 @@ class Profile:
     timer_late_ms: int = 12  # the latest the event loop calls a timer
     small_receive_maximum: float = 0.4
     wrap: float = 0.15  # share of worlds whose packet ids start near 65,535
+    client_wrap: float = 0.1  # share of clients whose own packet ids do
     small_generations: float = 0.5
     timeline: float = 0.3
     limited: float = 0.0  # share of worlds with limits for what may be stored
@@ -340,6 +343,43 @@ PROFILES: Final[dict[str, Profile]] = {
             step_ms=(20, 400),
             fault_ms=7_000,
         ),
+        # Packet ids wrap in both directions while messages are in flight.
+        Profile(
+            "wraps",
+            wrap=1.0,
+            client_wrap=1.0,
+            qos2_id_reuse=0.0,
+            qos=(0, 3, 5),
+            late_acks=0.8,
+            crashes=(4, 6),
+            clean_start=0.15,
+            clean_client=0.0,
+            short_expiry=0.1,
+            retained=0.0,
+            will=0.0,
+            downtime_ms=(5, 150),
+            long_downtime=0.0,
+            step_ms=(10, 300),
+            fault_ms=5_000,
+        ),
+        # Wills, sessions and retained messages of one topic come due while the broker is down.
+        Profile(
+            "due",
+            will=1.0,
+            retained_wills=0.8,
+            expiring=0.4,
+            retained=0.02,
+            version4=0.15,
+            subscribers=(0, 1),
+            clean_client=0.1,
+            short_expiry=0.6,
+            messages_max=40,
+            crashes=(3, 4),
+            downtime_ms=(20, 400),
+            long_downtime=0.7,
+            absent=0.4,
+            fault_ms=12_000,
+        ),
     )
 }
 # How often each is drawn.
@@ -356,4 +396,6 @@ WEIGHTS: Final = {
     "bursts": 3,
     "fanout": 2,
     "absent": 2,
+    "wraps": 1,
+    "due": 2,
 }

@@ -5,9 +5,15 @@ judging, everything in flight. Must never send: `tests.simulation.client` does. 
 `tests.simulation.oracle`.
 """
 
+from typing import Final
+
 from mqtt.packets import Publish
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
+
+# Packet ids above the one and below the other lie before and after a wrap.
+WRAP_HIGH: Final = 65_400
+WRAP_LOW: Final = 100
 
 
 class Arrival:
@@ -115,7 +121,7 @@ class Receiver:
         if arrival is None or arrival.index != index or not packet.dup or arrival.released:
             if arrival is not None:
                 del self.arrivals[packet_id]  # to the end of the order
-            if packet_id < 100 and self._last_id > 65_400:
+            if packet_id < WRAP_LOW and self._last_id > WRAP_HIGH:
                 sometimes("packet_id_wrap")
             self._last_id = packet_id
             number = self._place(packet.dup)

@@ -75,11 +75,11 @@ class Retold:
         for key, value in scan_all(store, HISTORY, b"", None):
             keys.append(key)
             boot, first = split_history_key(key)
+            if (boot, first) < self._next:
+                continue
             row = unpack(unseal(value, f"history {key.hex()}"))
             if row.first_seq != first:
                 raise Violation("history_has_no_holes", f"row {boot}/{first} is {row.first_seq}")
-            if (boot, first) < self._next:
-                continue
             if boot == self._next[0] and first != self._next[1]:
                 raise Violation("history_has_no_holes", f"{boot}/{first} follows {self._next}")
             if boot != self._next[0] and first != 1:
