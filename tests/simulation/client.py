@@ -95,6 +95,7 @@ class Client:
         self.held: list[tuple[int, int]] = []  # (packet kind, packet id) still to be sent
         self.aliases: dict[int, str] = {}
         self.found: dict[str, int] | None = None  # an auditor's: what is retained
+        self.packet_size_max = 0  # of the present or last connection; 0 = any
         self.connects = 0  # CONNECTs sent
         self.subscribes = 0  # topic filters asked for, ever
         self.stopped = False  # no more connecting
@@ -144,7 +145,7 @@ class Client:
         world = self.world
         self.connects += 1
         link = self.link = Link(world, self, process)
-        self.decoder = Decoder("client", 1 << 20, self.version)
+        self.decoder = Decoder("client", packet.maximum_packet_size or 1 << 20, self.version)
         self.state = CONNECTING
         self.aliases.clear()
         self.requests.clear()
@@ -161,8 +162,9 @@ class Client:
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
         note_connect(process, self.name)
+        self.packet_size_max = packet.maximum_packet_size
         if self.view is not None:
-            self.view.connecting(self.version)
+            self.view.connecting(self.version, self.packet_size_max, self.oracle.sent)
         self.presence.connecting(attempt)
         self.receiver.receive_maximum = packet.receive_maximum
         self.send(packet)
@@ -197,6 +199,7 @@ class Client:
             will=self._draw_will(),
             session_expiry_interval=expiry,
             receive_maximum=65_535 if version4 else random.choice(plan.receive_maximums),
+            maximum_packet_size=0 if version4 else self._draw_packet_size(),
             topic_alias_maximum=0 if version4 else plan.aliases,
         )
 
@@ -214,6 +217,12 @@ class Client:
             if world.chance(world.profile.other_expiry):
                 return world.random.choice((0, 1, 5, 7200))
         return plan.expiry_s
+
+    def _draw_packet_size(self) -> int:
+        world, plan = self.world, self.plan
+        if plan.shared or plan.faithful or not world.chance(world.profile.packet_size_maximum):
+            return 0
+        return 40 + int(world.random.random() * 15)  # the largest messages have 55 bytes or more
 
     def _draw_will(self) -> WillPacket | None:
         world = self.world
@@ -353,17 +362,44 @@ class Client:
                 sometimes("clean_start_over_a_session")
             self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
-        self.view.connected(self.version, world.step)
+        self.view.connected(self.version, self.packet_size_max, world.step)
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
         if world.lossy:
             self.receiver.must.clear()
+        self._forgive_too_large()
         self._note_resume(packet)
         if self.plan.keep_alive_s:
             self._ping(self.link)
         self.sender.connected(packet)
         self._subscribe_missing(self.link)
+
+    def _forgive_too_large(self) -> None:
+        """What is in flight and too large for this connection need not come again."""
+        view, sent = self.view, self.oracle.sent
+        assert view is not None
+        if not self.packet_size_max:
+            return
+        for packet_id, arrival in list(self.receiver.must.items()):
+            size = 0 if arrival.index < 0 else view.packet_size(sent[arrival.index])
+            if size > self.packet_size_max and not arrival.released:
+                sometimes("resume_with_smaller_packet_size")
+                self.receiver.forgive(packet_id)
+
+    def _note_size(self, packet: Publish) -> None:
+        """Count a PUBLISH about as large as this client takes, as it was on the wire."""
+        left = self.packet_size_max - len(encode(packet, self.version))
+        if left == 1:
+            sometimes("packet_below_the_maximum_size")
+        elif left == 0:
+            sometimes("packet_of_the_maximum_size")
+            if packet.dup:
+                sometimes("packet_of_the_maximum_size_again")
+            if packet.subscription_identifiers:
+                sometimes("packet_of_the_maximum_size_with_identifier")
+            if packet.topic_alias:
+                sometimes("packet_of_the_maximum_size_with_alias")
 
     def _note_expiry(self, attempt: Attempt, packet: Connack) -> None:
         process = self.world.process
@@ -491,6 +527,8 @@ class Client:
         world, view = self.world, self.view
         if self.state == CONNECTING or view is None:
             raise Violation("protocol", f"{self.name} got {packet!r} before CONNACK")
+        if self.packet_size_max:
+            self._note_size(packet)
         if packet.topic_alias:
             self._resolve_alias(packet)
         now = world.broker_now()
@@ -679,5 +717,5 @@ class Client:
             and not self.held
             and self.sender.is_idle()
             and not self.receiver.must
-            and (not self.receiver.ids or self.world.lossy)
+            and (self.world.lossy or not self.receiver.expects_pubrel())
         )

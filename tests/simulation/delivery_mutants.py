@@ -13,6 +13,7 @@ import session.state.records
 from session.delivery.backlog_page import TopicOptions
 from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Outgoing
+from session.delivery.redelivery import Redelivery
 from session.delivery.shared.distribution import Distribution
 from session.delivery.window import SendWindow
 from session.lifetime.disconnect import DisconnectHandler
@@ -90,6 +91,36 @@ def in_flight_is_loaded_by_packet_id(patcher: Patcher) -> None:
     patcher.wrap(Sessions, "load", around)
 
 
+@mutant("sizes", seeds=100)
+def largest_packet_is_not_sent_again(patcher: Patcher) -> None:
+    """What is in flight and exactly as large as the client takes counts as too large."""
+
+    def around(original: Any, self: Redelivery, connection: Connection, *rest: Any) -> Any:
+        limit = connection.maximum_packet_size
+        connection.maximum_packet_size = max(0, limit - 1)
+        try:
+            return original(self, connection, *rest)
+        finally:
+            connection.maximum_packet_size = limit
+
+    patcher.wrap(Redelivery, "_resend", around)
+
+
+@mutant("sizes")
+def largest_packet_is_dropped(patcher: Patcher) -> None:
+    """A message exactly as large as its subscriber takes counts as too large."""
+
+    def around(original: Any, self: Outgoing, connection: Connection, *rest: Any, **n: Any) -> Any:
+        limit = connection.maximum_packet_size
+        connection.maximum_packet_size = max(0, limit - 1)
+        try:
+            return original(self, connection, *rest, **n)
+        finally:
+            connection.maximum_packet_size = limit
+
+    patcher.wrap(Outgoing, "encode", around)
+
+
 @mutant("qos2")
 def released_phase_is_not_stored(patcher: Patcher) -> None:
     """The record does not say that PUBREC came."""
@@ -139,7 +170,7 @@ def position_is_not_stored(patcher: Patcher) -> None:
     patcher.wrap(Sessions, "load", around)
 
 
-@mutant("sessions", seeds=200)
+@mutant("leaving", seeds=100)
 def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
     """A session is loaded although the batch that changed it is not written yet."""
     patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)

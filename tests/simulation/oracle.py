@@ -422,7 +422,7 @@ class Oracle:
                 and option.qos > 0
                 and not (option.no_local and last.publisher == view.client)
             ):
-                view.owed_retained[topic] = last.index
+                view.owe_retained(last)
 
     # The end
 

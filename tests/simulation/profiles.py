@@ -5,7 +5,7 @@ profile has a bit of everything; each other profile makes one group of rare stat
 never draw at import time. Read next: `tests.simulation.world`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
 from typing import Final
@@ -126,6 +126,7 @@ class Profile:
     step_ms: tuple[int, int] = (20, 700)
     timer_late_ms: int = 12  # the latest the event loop calls a timer
     small_receive_maximum: float = 0.4
+    packet_size_maximum: float = 0.0  # share of v5 CONNECTs with one that some messages exceed
     wrap: float = 0.15  # share of worlds whose packet ids start near 65,535
     client_wrap: float = 0.1  # share of clients whose own packet ids do
     small_generations: float = 0.5
@@ -362,6 +363,20 @@ PROFILES: Final[dict[str, Profile]] = {
             step_ms=(10, 300),
             fault_ms=5_000,
         ),
+        # Messages are about as large as their subscribers take.
+        Profile(
+            "sizes",
+            packet_size_maximum=0.8,
+            version4=0.1,
+            qos=(1, 4, 4),
+            messages_max=100,
+            publish=10.0,
+            retained=0.1,
+            will=0.0,
+            crashes=(3, 5),
+            downtime_ms=(5, 300),
+            fault_ms=6_000,
+        ),
         # Wills, sessions and retained messages of one topic come due while the broker is down.
         Profile(
             "due",
@@ -382,6 +397,32 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
     )
 }
+# Never drawn: each makes one planted bug show within few worlds.
+PROFILES["replays"] = replace(
+    PROFILES["gates"],
+    name="replays",
+    retained=0.6,
+    resubscribe=6.0,
+    unsubscribe=4.0,
+    publish=4.0,
+    small_receive_maximum=1.0,
+    late_acks=0.8,
+)
+PROFILES["unsubscribing"] = replace(
+    PROFILES["sessions"],
+    name="unsubscribing",
+    clean_client=0.0,
+    clean_start=0.0,
+    short_expiry=0.0,
+    unsubscribe=5.0,
+    resubscribe=0.2,
+    publish=8.0,
+    will=0.0,
+    version4=0.0,
+)
+PROFILES["leaving"] = replace(
+    PROFILES["sessions"], name="leaving", disconnect=4.0, reconnect_ms=10, publish=5.0
+)
 # How often each is drawn.
 WEIGHTS: Final = {
     "mixed": 6,
@@ -397,5 +438,6 @@ WEIGHTS: Final = {
     "fanout": 2,
     "absent": 2,
     "wraps": 1,
+    "sizes": 2,
     "due": 2,
 }

@@ -44,7 +44,8 @@ class Arrival:
         self.acked = False  # PUBACK or PUBREC (after PUBREL: PUBCOMP) was sent
         self.released = False  # PUBREL came
         self.refused = False  # with an error code: settled for good
-        self.loose = False  # a crash may have undone the binding (QoS 1 only)
+        # A crash may have undone the binding (QoS 1 only), or it was too large to come again.
+        self.loose = False
 
     def is_done(self) -> bool:
         """Is the exchange over as far as the client knows?"""
@@ -108,6 +109,15 @@ class Receiver:
         for arrival in self.arrivals.values():
             if arrival.qos == 1 and arrival.received_ms >= durable_ms:
                 arrival.loose = True
+
+    def forgive(self, packet_id: int) -> None:
+        """This exchange may never be completed: its message is too large now."""
+        self.must.pop(packet_id).loose = True
+
+    def expects_pubrel(self) -> bool:
+        """Is there a QoS 2 exchange that has to be completed?"""
+        arrivals = self.arrivals
+        return any(not (found := arrivals.get(i)) or not found.loose for i in self.ids)
 
     def publish(self, packet: Publish, index: int, now: int, shared: bool) -> bool:
         """Judge a QoS 1 or 2 PUBLISH; True if it has to be applied (not a known QoS 2 id)."""
