@@ -362,28 +362,29 @@ class Client:
                 sometimes("clean_start_over_a_session")
             self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
+        size_max = self.view.packet_size_max()
         self.view.connected(self.version, self.packet_size_max, world.step)
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
         if world.lossy:
             self.receiver.must.clear()
-        self._forgive_too_large()
+        self._forgive_too_large(size_max)
         self._note_resume(packet)
         if self.plan.keep_alive_s:
             self._ping(self.link)
         self.sender.connected(packet)
         self._subscribe_missing(self.link)
 
-    def _forgive_too_large(self) -> None:
-        """What is in flight and too large for this connection need not come again."""
+    def _forgive_too_large(self, size_max: int) -> None:
+        """What is in flight and too large for a CONNECT since then need not come again."""
         view, sent = self.view, self.oracle.sent
         assert view is not None
-        if not self.packet_size_max:
+        if not size_max:
             return
         for packet_id, arrival in list(self.receiver.must.items()):
             size = 0 if arrival.index < 0 else view.packet_size(sent[arrival.index])
-            if size > self.packet_size_max and not arrival.released:
+            if size > size_max and not arrival.released:
                 sometimes("resume_with_smaller_packet_size")
                 self.receiver.forgive(packet_id)
 

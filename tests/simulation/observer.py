@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from session.engine import Engine
 from session.state.will_record import decode_connection
 from storage.api import Change
-from storage.tables.tables import DUE, INCOMING, SESSIONS, retained_topic, unseal
+from storage.tables.tables import DUE, HISTORY, INCOMING, SESSIONS, retained_topic, unseal
 from storage.tables.timers import RETAINED, SESSION, WILL
 from tests.simulation.rare import sometimes
 
@@ -26,6 +26,13 @@ def unsynced_batches(process: "BrokerProcess") -> Iterator[list[Change]]:
     for entry in store._log[store._durable :]:
         if isinstance(entry, list):
             yield entry
+
+
+def note_start(world: "World") -> None:
+    """Count what the start that comes now finds of the history."""
+    if world.has_history and world.starts > 1:
+        has_rows = bool(world.store._families[HISTORY].keys)
+        sometimes("boot_with_inherited_history" if has_rows else "boot_after_a_whole_export")
 
 
 def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: int) -> None:
@@ -49,6 +56,8 @@ def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: in
             sometimes("crash_before_puback_sync")
         if SESSIONS in families:
             sometimes("crash_with_session_unsynced")
+        if any(change[0] == HISTORY and change[2] is None for change in batch):
+            sometimes("crash_with_trim_unsynced")
     _note_clients(world)
     if any(key[8] == WILL for key in process.store._families[DUE].keys):
         sometimes("will_pending_at_crash")

@@ -135,6 +135,7 @@ class Profile:
     trimmed: float = 0.0  # share of worlds whose offline backlogs lose their oldest messages
     absent: float = 0.12  # share of lost connections whose client stays away for seconds
     stalls: float = 0.1  # share of worlds with phases in which writes stall
+    exports: tuple[int, int] = (0, 0)  # how often the history is exported
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
     def change(self, old: Settings, random: Random) -> Settings:
@@ -363,6 +364,16 @@ PROFILES: Final[dict[str, Profile]] = {
             step_ms=(10, 300),
             fault_ms=5_000,
         ),
+        # The history is exported, or thrown away, by this process or a later one.
+        Profile(
+            "exports",
+            exports=(8, 20),
+            messages_max=40,
+            crashes=(4, 7),
+            shutdowns=(0, 2),
+            downtime_ms=(5, 300),
+            fault_ms=6_000,
+        ),
         # Messages are about as large as their subscribers take.
         Profile(
             "sizes",
@@ -439,5 +450,6 @@ WEIGHTS: Final = {
     "absent": 2,
     "wraps": 1,
     "sizes": 2,
+    "exports": 1,
     "due": 2,
 }

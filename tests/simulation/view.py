@@ -238,6 +238,10 @@ class SessionView:
         if not self._may_exceed(sent):
             self.owed_retained[sent.topic] = sent.index
 
+    def packet_size_max(self) -> int:
+        """Return the least Maximum Packet Size since the last CONNACK, 0 = none was given."""
+        return min(self._packet_sizes, default=0)
+
     def packet_size(self, sent: "Sent") -> int:
         """Return how large a PUBLISH of a message may be at QoS 1 and 2 without a topic alias."""
         properties = len(sent.properties()) + (5 if sent.expiry_s >= 0 else 0)
