@@ -6,7 +6,7 @@ what it saw. Must never look at the broker's state. Read next: `tests.simulation
 checks of what it receives), `tests.simulation.sender` (its publishing half).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtt.decoder import Decoder
@@ -47,7 +47,7 @@ from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
 from tests.simulation.presence import NEVER, Attempt, Presence, Will
 from tests.simulation.profiles import EXPIRY_NEVER
 from tests.simulation.rare import sometimes
-from tests.simulation.receiver import Receiver
+from tests.simulation.receiver import WRAP_HIGH, WRAP_LOW, Receiver
 from tests.simulation.sender import Sender
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, Option, SessionView
@@ -95,6 +95,8 @@ class Client:
         self.held: list[tuple[int, int]] = []  # (packet kind, packet id) still to be sent
         self.aliases: dict[int, str] = {}
         self.found: dict[str, int] | None = None  # an auditor's: what is retained
+        self.packet_size_max = 0  # of the present or last connection; 0 = any
+        self.connects = 0  # CONNECTs sent
         self.subscribes = 0  # topic filters asked for, ever
         self.stopped = False  # no more connecting
         self.last_process: BrokerProcess | None = None
@@ -141,8 +143,9 @@ class Client:
 
     def _open(self, process: "BrokerProcess", packet: Connect) -> None:
         world = self.world
+        self.connects += 1
         link = self.link = Link(world, self, process)
-        self.decoder = Decoder("client", 1 << 20, self.version)
+        self.decoder = Decoder("client", packet.maximum_packet_size or 1 << 20, self.version)
         self.state = CONNECTING
         self.aliases.clear()
         self.requests.clear()
@@ -159,8 +162,9 @@ class Client:
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
         note_connect(process, self.name)
+        self.packet_size_max = packet.maximum_packet_size
         if self.view is not None:
-            self.view.connecting(self.version)
+            self.view.connecting(self.version, self.packet_size_max, self.oracle.sent)
         self.presence.connecting(attempt)
         self.receiver.receive_maximum = packet.receive_maximum
         self.send(packet)
@@ -195,6 +199,7 @@ class Client:
             will=self._draw_will(),
             session_expiry_interval=expiry,
             receive_maximum=65_535 if version4 else random.choice(plan.receive_maximums),
+            maximum_packet_size=0 if version4 else self._draw_packet_size(),
             topic_alias_maximum=0 if version4 else plan.aliases,
         )
 
@@ -213,6 +218,12 @@ class Client:
                 return world.random.choice((0, 1, 5, 7200))
         return plan.expiry_s
 
+    def _draw_packet_size(self) -> int:
+        world, plan = self.world, self.plan
+        if plan.shared or plan.faithful or not world.chance(world.profile.packet_size_maximum):
+            return 0
+        return 40 + int(world.random.random() * 15)  # the largest messages have 55 bytes or more
+
     def _draw_will(self) -> WillPacket | None:
         world = self.world
         if not world.faults or not world.chance(self.plan.will):
@@ -224,13 +235,13 @@ class Client:
         sent.is_will = True
         sent.attempts = 1
         delay = 0 if self.version == 4 else random.choice((0, 0, 1, 2, 4))
-        sent.retain = world.chance(0.15)
+        sent.retain = world.chance(world.profile.retained_wills)
         return WillPacket(topic, b"%d." % sent.index, qos, sent.retain, delay_interval=delay)
 
     def _arm_will(self, packet: WillPacket) -> Will:
         index = int(packet.payload[:-1])
         will = self.oracle.wills[index] = Will(
-            index, packet.qos, packet.delay_interval * 1000, self.world.starts
+            index, packet.qos, packet.delay_interval * 1000, self.world.starts, self.connects
         )
         return will
 
@@ -351,17 +362,45 @@ class Client:
                 sometimes("clean_start_over_a_session")
             self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
-        self.view.connected(self.version, world.step)
+        size_max = self.view.packet_size_max()
+        self.view.connected(self.version, self.packet_size_max, world.step)
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
         if world.lossy:
             self.receiver.must.clear()
+        self._forgive_too_large(size_max)
         self._note_resume(packet)
         if self.plan.keep_alive_s:
             self._ping(self.link)
         self.sender.connected(packet)
         self._subscribe_missing(self.link)
+
+    def _forgive_too_large(self, size_max: int) -> None:
+        """What is in flight and too large for a CONNECT since then need not come again."""
+        view, sent = self.view, self.oracle.sent
+        assert view is not None
+        if not size_max:
+            return
+        for packet_id, arrival in list(self.receiver.must.items()):
+            size = 0 if arrival.index < 0 else view.packet_size(sent[arrival.index])
+            if size > size_max and not arrival.released:
+                sometimes("resume_with_smaller_packet_size")
+                self.receiver.forgive(packet_id)
+
+    def _note_size(self, packet: Publish) -> None:
+        """Count a PUBLISH about as large as this client takes, as it was on the wire."""
+        left = self.packet_size_max - len(encode(packet, self.version))
+        if left == 1:
+            sometimes("packet_below_the_maximum_size")
+        elif left == 0:
+            sometimes("packet_of_the_maximum_size")
+            if packet.dup:
+                sometimes("packet_of_the_maximum_size_again")
+            if packet.subscription_identifiers:
+                sometimes("packet_of_the_maximum_size_with_identifier")
+            if packet.topic_alias:
+                sometimes("packet_of_the_maximum_size_with_alias")
 
     def _note_expiry(self, attempt: Attempt, packet: Connack) -> None:
         process = self.world.process
@@ -384,12 +423,20 @@ class Client:
                 sometimes("resume_after_crash")
                 if world.boots:
                     sometimes("resume_after_reboot")
+            self._note_wrap("resume_across_the_wrap", self.receiver.must)
+            self._note_wrap("publisher_resume_across_the_wrap", self.sender.flights)
             if len(self.receiver.must) > self.receiver.receive_maximum:
                 sometimes("resume_with_smaller_receive_maximum")
             note_resume(process, self.name)
         elif world.wrap:
             near_the_wrap(process, self.name)
         self.last_process = process
+
+    def _note_wrap(self, name: str, resent: Collection[int]) -> None:
+        if resent and min(resent) < WRAP_LOW and max(resent) > WRAP_HIGH:
+            sometimes(name)
+            if self.last_process is not self.world.process:
+                sometimes(name + "_after_crash")
 
     def _holds(self, name: str) -> bool:
         item = self.view.filters.get(name) if self.view is not None else None
@@ -481,6 +528,8 @@ class Client:
         world, view = self.world, self.view
         if self.state == CONNECTING or view is None:
             raise Violation("protocol", f"{self.name} got {packet!r} before CONNACK")
+        if self.packet_size_max:
+            self._note_size(packet)
         if packet.topic_alias:
             self._resolve_alias(packet)
         now = world.broker_now()
@@ -669,5 +718,5 @@ class Client:
             and not self.held
             and self.sender.is_idle()
             and not self.receiver.must
-            and (not self.receiver.ids or self.world.lossy)
+            and (self.world.lossy or not self.receiver.expects_pubrel())
         )

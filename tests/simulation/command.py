@@ -56,8 +56,8 @@ def run_chunk(
     return count, failures, dict(rare.reached)
 
 
-def run_many(start: int, count: int, jobs: int, profile: str | None) -> int:
-    """Run many worlds with progress; returns the number of failures."""
+def run_many(start: int, count: int, jobs: int, profile: str | None) -> tuple[int, list[str]]:
+    """Run many worlds with progress; returns (failures, rare states that none of them reached)."""
     chunks = [
         (first, min(CHUNK, start + count - first), profile)
         for first in range(start, start + count, CHUNK)
@@ -76,12 +76,9 @@ def run_many(start: int, count: int, jobs: int, profile: str | None) -> int:
             speed = done / (time.monotonic() - began)
             sys.stderr.write(f"\r{done} of {count} worlds, {failed} failed, {speed:.0f}/s ")
             sys.stderr.flush()
-    missing = sorted(rare.RARE.keys() - reached.keys())
     sys.stderr.write("\n")
     sys.stdout.write(f"{done} worlds from seed {start}, {failed} failed\n")
-    if missing:
-        sys.stdout.write(f"never reached: {', '.join(missing)}\n")
-    return failed
+    return failed, rare.never_reached(reached)
 
 
 def replay(seed: int, profile: str | None, tail: int) -> int:
@@ -99,7 +96,7 @@ def replay(seed: int, profile: str | None, tail: int) -> int:
 
 
 def main() -> int:
-    """Parse the command line and run; 0 = every property held."""
+    """Parse the command line and run; 0 = every property held, every rare state was reached."""
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
     parser.add_argument("seed", nargs="?", type=int, help="replay this world and print its trace")
     parser.add_argument("--seeds", type=int, default=0, help="run this many worlds")
@@ -118,7 +115,14 @@ def main() -> int:
         return replay(options.seed, options.profile, options.tail)
     fresh = random.SystemRandom().randrange(1 << 40)
     start = fresh if options.fresh else options.start
-    failed = run_many(start, options.seeds or 1, options.jobs, options.profile)
+    count = options.seeds or 1
+    failed, missing = run_many(start, count, options.jobs, options.profile)
+    # Worlds that are the same each time either reach all there is, or show nothing of the rest.
+    must_reach = count >= rare.WORLDS_MIN and not options.fresh and options.profile is None
+    if missing:
+        verdict = "FAILED, " if must_reach else ""
+        sys.stdout.write(f"{verdict}never reached: {', '.join(missing)}\n")
+        failed += must_reach
     if not options.fresh:
         problem = run_seed(fresh, options.profile)
         sys.stdout.write(problem or f"fresh seed {fresh} is clean\n")

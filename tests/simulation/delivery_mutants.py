@@ -13,6 +13,7 @@ import session.state.records
 from session.delivery.backlog_page import TopicOptions
 from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Outgoing
+from session.delivery.redelivery import Redelivery
 from session.delivery.shared.distribution import Distribution
 from session.delivery.window import SendWindow
 from session.lifetime.disconnect import DisconnectHandler
@@ -77,6 +78,49 @@ def receive_maximum_is_ignored_on_resume(patcher: Patcher) -> None:
     patcher.wrap(Session, "begin_connection", around)
 
 
+@mutant("wraps")
+def in_flight_is_loaded_by_packet_id(patcher: Patcher) -> None:
+    """A loaded session has in flight first what has the lowest packet id, also after a wrap."""
+
+    def around(original: Any, self: Sessions, client_id: str) -> Any:
+        loaded = original(self, client_id)
+        if loaded is not None:
+            loaded.in_flight = dict(sorted(loaded.in_flight.items()))
+        return loaded
+
+    patcher.wrap(Sessions, "load", around)
+
+
+@mutant("sizes", seeds=100)
+def largest_packet_is_not_sent_again(patcher: Patcher) -> None:
+    """What is in flight and exactly as large as the client takes counts as too large."""
+
+    def around(original: Any, self: Redelivery, connection: Connection, *rest: Any) -> Any:
+        limit = connection.maximum_packet_size
+        connection.maximum_packet_size = max(0, limit - 1)
+        try:
+            return original(self, connection, *rest)
+        finally:
+            connection.maximum_packet_size = limit
+
+    patcher.wrap(Redelivery, "_resend", around)
+
+
+@mutant("sizes")
+def largest_packet_is_dropped(patcher: Patcher) -> None:
+    """A message exactly as large as its subscriber takes counts as too large."""
+
+    def around(original: Any, self: Outgoing, connection: Connection, *rest: Any, **n: Any) -> Any:
+        limit = connection.maximum_packet_size
+        connection.maximum_packet_size = max(0, limit - 1)
+        try:
+            return original(self, connection, *rest, **n)
+        finally:
+            connection.maximum_packet_size = limit
+
+    patcher.wrap(Outgoing, "encode", around)
+
+
 @mutant("qos2")
 def released_phase_is_not_stored(patcher: Patcher) -> None:
     """The record does not say that PUBREC came."""
@@ -126,7 +170,7 @@ def position_is_not_stored(patcher: Patcher) -> None:
     patcher.wrap(Sessions, "load", around)
 
 
-@mutant("sessions", seeds=200)
+@mutant("leaving", seeds=100)
 def client_that_just_left_is_read_from_the_store_of_before(patcher: Patcher) -> None:
     """A session is loaded although the batch that changed it is not written yet."""
     patcher.wrap(TickWriter, "settle_for", lambda original, self, client_id: True)

@@ -7,6 +7,7 @@ finds them. Read next: `tests.simulation.retold`.
 from typing import Any
 
 from session.history.delivery_events import DeliveryEvents
+from session.history.outbox import Outbox
 from session.history.recorder import Recorder
 from session.history.session_events import SessionEvents
 from session.lifetime.census import Census
@@ -168,3 +169,16 @@ def a_subscription_survives_only_in_the_history(patcher: Patcher) -> None:
         return result
 
     patcher.wrap(Sessions, "subscribe", around)
+
+
+@mutant("exports", in_history=True)
+def export_forgets_where_the_boot_ended(patcher: Patcher) -> None:
+    """Exported rows go, and the next boot cannot tell how many events there were."""
+
+    def around(original: Any, self: Outbox, *arguments: Any) -> None:
+        batch = self._tick.batch
+        before = len(batch)
+        original(self, *arguments)
+        batch[before:] = [change for change in batch[before:] if change[0] == HISTORY]
+
+    patcher.wrap(Outbox, "trim", around)

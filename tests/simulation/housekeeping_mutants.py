@@ -8,6 +8,7 @@ from typing import Any
 from session.lifetime.collection import Collection
 from session.lifetime.sweep import Sweep
 from session.lifetime.trimming import Trimming
+from session.routing.retained import Retained
 from session.state.session import Session
 from tests.simulation.planting import Patcher, mutant
 
@@ -69,3 +70,14 @@ def trimmed_messages_are_not_counted(patcher: Patcher) -> None:
         self._counters.dropped.update(before)
 
     patcher.wrap(Trimming, "_drop_next", around)
+
+
+@mutant("due")
+def will_goes_with_what_it_replaced(patcher: Patcher) -> None:
+    """A message that expires takes along the retained will that replaced it in the same slice."""
+
+    def around(original: Any, self: Retained, key: bytes, now: int) -> bool:
+        self._unwritten.pop(key, None)
+        return bool(original(self, key, now))
+
+    patcher.wrap(Retained, "expire", around)

@@ -4,13 +4,15 @@ It may read private state, as it only counts: it never judges or changes a world
 `tests.simulation.rare` (the names).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from session.engine import Engine
+from session.state.will_record import decode_connection
 from storage.api import Change
-from storage.tables.tables import DUE, INCOMING, SESSIONS
-from storage.tables.timers import WILL
+from storage.tables.tables import DUE, HISTORY, INCOMING, SESSIONS, retained_topic, unseal
+from storage.tables.timers import RETAINED, SESSION, WILL
 from tests.simulation.rare import sometimes
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ def unsynced_batches(process: "BrokerProcess") -> Iterator[list[Change]]:
     for entry in store._log[store._durable :]:
         if isinstance(entry, list):
             yield entry
+
+
+def note_start(world: "World") -> None:
+    """Count what the start that comes now finds of the history."""
+    if world.has_history and world.starts > 1:
+        has_rows = bool(world.store._families[HISTORY].keys)
+        sometimes("boot_with_inherited_history" if has_rows else "boot_after_a_whole_export")
 
 
 def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: int) -> None:
@@ -47,6 +56,8 @@ def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: in
             sometimes("crash_before_puback_sync")
         if SESSIONS in families:
             sometimes("crash_with_session_unsynced")
+        if any(change[0] == HISTORY and change[2] is None for change in batch):
+            sometimes("crash_with_trim_unsynced")
     _note_clients(world)
     if any(key[8] == WILL for key in process.store._families[DUE].keys):
         sometimes("will_pending_at_crash")
@@ -62,6 +73,42 @@ def _note_clients(world: "World") -> None:
         attempt = client.link.attempt if client.link is not None else None
         if attempt is not None and attempt.will is not None and attempt.acked_ms:
             sometimes("connected_with_will_at_crash")
+
+
+def note_write(process: "BrokerProcess") -> None:
+    """Count what the batch that was just written is an example of."""
+    if 0 <= process.stalled_at < process.engine.written:
+        process.stalled_at = -1
+        sometimes("stall_ended")
+        if any(client.sender.flights for client in process.world.clients):
+            sometimes("stall_ended_with_publish_in_flight")
+
+
+def note_due(process: "BrokerProcess", now: int) -> None:
+    """Count what is due in one slice before the engine handles it."""
+    keys = process.store._families[DUE].keys
+    count = bisect_left(keys, (now + 1).to_bytes(8, "big"))
+    if count < 2:
+        return
+    wills: set[bytes] = set()  # clients
+    willed: set[str] = set()  # topics of the retained ones
+    expiring: set[bytes] = set()
+    for key in keys[: min(count, process.engine.settings.expiry_slice)]:
+        kind, name = key[8], key[9:]
+        if kind == WILL:
+            will = decode_connection(unseal(process.store._families[DUE].values[key], "due")).will
+            assert will is not None
+            wills.add(name)
+            if will.retain:
+                willed.add(will.topic)
+        elif kind == SESSION and name in wills:
+            sometimes("will_and_session_due_at_once")
+        elif kind == RETAINED:
+            if retained_topic(name) in willed:
+                sometimes("will_and_retained_due_at_once")
+            if name in expiring:
+                sometimes("replaced_and_new_expire_at_once")
+            expiring.add(name)
 
 
 def note_tick(process: "BrokerProcess") -> None:

@@ -30,6 +30,7 @@ class Sent:
         "acked_step",
         "attempts",
         "clears",
+        "connect",
         "doubtful",
         "expiry_s",
         "first_ms",
@@ -61,6 +62,7 @@ class Sent:
         self.from_version5 = False
         self.from_both_versions = False
         self.doubtful = False  # sent again, and the first time it may have been refused
+        self.connect = 0  # number of its publisher's CONNECT before the last transmission
         self.first_step = 0
         self.first_ms = 0  # broker time, as all times here
         self.last_ms = 0  # of the last transmission
@@ -359,7 +361,11 @@ class Oracle:
         return -1
 
     def _retained_wills(self, topic: str) -> set[int]:
-        """Return which wills may be retained on a topic: one of the fired ones."""
+        """Return what may be retained on the topic of a client's wills: one of the fired ones.
+
+        The client may have published there itself, always for some seconds only: that is over, or
+        replaced by a will that fired when its connection had ended.
+        """
         wills = [
             will
             for index, will in self.wills.items()
@@ -368,8 +374,12 @@ class Oracle:
         fired = {will.index for will in wills if will.fired}
         fired |= {will.index for will in wills if will.qos == 0}  # may have fired unseen
         # Below QoS 2 it may have been seen before a crash undid it.
-        certain = any(will.fired and will.qos == 2 for will in wills)
-        return fired if certain else fired | {-1}
+        last = max((will.connect for will in wills if will.fired and will.qos == 2), default=0)
+        found = fired if last else fired | {-1}
+        for index in self.retained.get(topic, ()):
+            if self.sent[index].connect > last:
+                found |= {-1, index}
+        return found
 
     def retained_candidates(self, topic: str) -> set[int]:
         """Return what may be retained now: -1 stands for nothing."""
@@ -408,10 +418,11 @@ class Oracle:
                 and not last.rejected
                 and not last.clears
                 and last.qos > 0
+                and last.expiry_s < 0
                 and option.qos > 0
                 and not (option.no_local and last.publisher == view.client)
             ):
-                view.owed_retained[topic] = last.index
+                view.owe_retained(last)
 
     # The end
 

@@ -121,7 +121,7 @@ def _draw_common(name: str, random: Random, profile: Profile) -> Plan:
     if random.random() < 0.7:
         plan.will = profile.will
     plan.lowest_id = random.random() < profile.qos2_id_reuse
-    if random.random() < 0.1:
+    if random.random() < profile.client_wrap:
         plan.first_id = 65_530
     plan.aliases = random.choice((0, 0, 1, 10))
     return plan

@@ -78,9 +78,10 @@ class Attempt:
 class Will:
     """One will and what must become of it."""
 
-    __slots__ = ("delay_ms", "fired", "first_fired_ms", "index", "qos", "starts")
+    __slots__ = ("connect", "delay_ms", "fired", "first_fired_ms", "index", "qos", "starts")
 
-    def __init__(self, index: int, qos: int, delay_ms: int, starts: int) -> None:
+    def __init__(self, index: int, qos: int, delay_ms: int, starts: int, connect: int) -> None:
+        self.connect = connect  # number of the CONNECT it came with
         self.starts = starts  # how often the broker had been started when it was armed
         self.index = index
         self.qos = qos

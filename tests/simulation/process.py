@@ -16,7 +16,7 @@ from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
 from tests.simulation.network import Link
-from tests.simulation.observer import note_tick
+from tests.simulation.observer import note_due, note_tick, note_write
 from tests.simulation.presence import MAYBE, YES, Closing
 from tests.simulation.rare import sometimes
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from session.live.connection import Connection
     from tests.simulation.world import World
 
-# A timer and the tick after it are late by up to this much.
-HEARTBEAT_SLACK_MS: Final = 60
+TICK_SLACK_MS: Final = 48  # a tick after a timer comes at most this late
 
 
 class BrokerProcess:
@@ -39,6 +38,7 @@ class BrokerProcess:
         self.dead = False
         self.failed = False  # it will exit at the end of this event: nothing is done any more
         self.links: list[Link] = []
+        self.stalled_at = -1  # last serial before a write stall that is over; -1 = none
         self.frozen_until = 0  # it does not run before this time
         self.frozen_ms = 0
         self.closings: list[Closing] = []  # those that a crash may undo
@@ -185,6 +185,7 @@ class BrokerProcess:
         if self.engine.written != before:
             self.written_ms = now
             self.unsynced.append((self.engine.written, now))
+            note_write(self)
             world.passing("after_write")
         self.show_life(now)
         if more:
@@ -208,6 +209,7 @@ class BrokerProcess:
         if self.thaws(self._timer, deadline):
             return
         self.timer_at = None
+        note_due(self, self.broker_now())
         try:
             self.engine.handle_timeout(self.broker_now())
         except Unrecoverable as error:
@@ -339,11 +341,12 @@ class BrokerProcess:
         """
         period = self.engine.settings.heartbeat_ms
         late = crash_time(0, period)
+        slack = self.world.profile.timer_late_ms + TICK_SLACK_MS
         lo = now
         if self.unsynced:  # the last heartbeat that is durable came a period before, or later
-            lo = min(lo, self.unsynced[0][1] + late - period - HEARTBEAT_SLACK_MS)
+            lo = min(lo, self.unsynced[0][1] + late - period - slack)
         if self.refused_ms:
-            lo = min(lo, self.refused_ms + late - period - HEARTBEAT_SLACK_MS)
+            lo = min(lo, self.refused_ms + late - period - slack)
             lo = min(now, max(lo, self.pulsed_ms + late))
         return lo - self.frozen_ms, now + late  # the heart does not beat in a frozen process
 

@@ -5,7 +5,7 @@ profile has a bit of everything; each other profile makes one group of rare stat
 never draw at import time. Read next: `tests.simulation.world`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
 from typing import Final
@@ -92,12 +92,15 @@ class Profile:
     sync_failure: float = 0.15
     full_disk: float = 0.0
     crash_when_full: float = 0.8  # share of full disks during which the process is killed
+    shutdown_when_full: float = 0.0  # or told to exit
     qos: tuple[int, int, int] = (1, 3, 4)  # weights of QoS 0, 1, 2
     burst: float = 0.0  # share of bursts with one topic and QoS, which arrive together
     wide: bool = False  # do many filters of each subscriber match every message?
     retained: float = 0.12  # share of publishes that go to the publisher's retained topic
     message_expiry: float = 0.05
+    expiring: float = 0.0  # share of publishes that its will's topic retains for some seconds
     will: float = 0.35
+    retained_wills: float = 0.15  # share of wills
     qos2_id_reuse: float = 0.5  # share of clients that always take the lowest free packet id
     reconnect_ms: int = 500  # the longest a client usually waits before it comes back
     forgets: float = 0.4  # share of crashes that keep nothing un-synced
@@ -123,13 +126,16 @@ class Profile:
     step_ms: tuple[int, int] = (20, 700)
     timer_late_ms: int = 12  # the latest the event loop calls a timer
     small_receive_maximum: float = 0.4
+    packet_size_maximum: float = 0.0  # share of v5 CONNECTs with one that some messages exceed
     wrap: float = 0.15  # share of worlds whose packet ids start near 65,535
+    client_wrap: float = 0.1  # share of clients whose own packet ids do
     small_generations: float = 0.5
     timeline: float = 0.3
     limited: float = 0.0  # share of worlds with limits for what may be stored
     trimmed: float = 0.0  # share of worlds whose offline backlogs lose their oldest messages
     absent: float = 0.12  # share of lost connections whose client stays away for seconds
     stalls: float = 0.1  # share of worlds with phases in which writes stall
+    exports: tuple[int, int] = (0, 0)  # how often the history is exported
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
     def change(self, old: Settings, random: Random) -> Settings:
@@ -288,6 +294,7 @@ PROFILES: Final[dict[str, Profile]] = {
             stalls=0.5,
             broken_disk=0.5,
             full_disk=1.0,
+            shutdown_when_full=0.6,
             other_settings=0.4,  # another layout needs room for a generation of its own
             slow_disk=0.8,
             sync_failure=0.5,
@@ -299,9 +306,9 @@ PROFILES: Final[dict[str, Profile]] = {
             absent=0.4,
             disconnect=1.5,
             abandon=1.5,
-            timer_late_ms=45,  # so that a sweep takes a while
+            timer_late_ms=120,  # so that a sweep takes a while
             step_ms=(10, 300),
-            reconnect_ms=200,
+            reconnect_ms=100,
             messages_max=70,  # all sent early: a backlog that is cut does not grow again
             publish=12.0,
             burst=0.3,
@@ -338,8 +345,95 @@ PROFILES: Final[dict[str, Profile]] = {
             step_ms=(20, 400),
             fault_ms=7_000,
         ),
+        # Packet ids wrap in both directions while messages are in flight.
+        Profile(
+            "wraps",
+            wrap=1.0,
+            client_wrap=1.0,
+            qos2_id_reuse=0.0,
+            qos=(0, 3, 5),
+            late_acks=0.8,
+            crashes=(4, 6),
+            clean_start=0.15,
+            clean_client=0.0,
+            short_expiry=0.1,
+            retained=0.0,
+            will=0.0,
+            downtime_ms=(5, 150),
+            long_downtime=0.0,
+            step_ms=(10, 300),
+            fault_ms=5_000,
+        ),
+        # The history is exported, or thrown away, by this process or a later one.
+        Profile(
+            "exports",
+            exports=(8, 20),
+            messages_max=40,
+            crashes=(4, 7),
+            shutdowns=(0, 2),
+            downtime_ms=(5, 300),
+            fault_ms=6_000,
+        ),
+        # Messages are about as large as their subscribers take.
+        Profile(
+            "sizes",
+            packet_size_maximum=0.8,
+            version4=0.1,
+            qos=(1, 4, 4),
+            messages_max=100,
+            publish=10.0,
+            retained=0.1,
+            will=0.0,
+            crashes=(3, 5),
+            downtime_ms=(5, 300),
+            fault_ms=6_000,
+        ),
+        # Wills, sessions and retained messages of one topic come due while the broker is down.
+        Profile(
+            "due",
+            will=1.0,
+            retained_wills=0.8,
+            expiring=0.4,
+            retained=0.02,
+            version4=0.15,
+            subscribers=(0, 1),
+            clean_client=0.1,
+            short_expiry=0.6,
+            messages_max=40,
+            crashes=(3, 4),
+            downtime_ms=(20, 400),
+            long_downtime=0.7,
+            absent=0.4,
+            fault_ms=12_000,
+        ),
     )
 }
+# Never drawn: each makes one planted bug show within few worlds.
+PROFILES["replays"] = replace(
+    PROFILES["gates"],
+    name="replays",
+    retained=0.6,
+    resubscribe=6.0,
+    unsubscribe=4.0,
+    publish=4.0,
+    small_receive_maximum=1.0,
+    late_acks=0.8,
+)
+PROFILES["unsubscribing"] = replace(
+    PROFILES["sessions"],
+    name="unsubscribing",
+    clean_client=0.0,
+    clean_start=0.0,
+    short_expiry=0.0,
+    unsubscribe=5.0,
+    resubscribe=0.2,
+    publish=8.0,
+    will=0.0,
+    version4=0.0,
+)
+PROFILES["leaving"] = replace(
+    PROFILES["sessions"], name="leaving", disconnect=4.0, reconnect_ms=10, publish=5.0
+)
 # How often each is drawn.
 WEIGHTS: Final = {
     "mixed": 6,
@@ -354,4 +448,8 @@ WEIGHTS: Final = {
     "bursts": 3,
     "fanout": 2,
     "absent": 2,
+    "wraps": 1,
+    "sizes": 2,
+    "exports": 1,
+    "due": 2,
 }

@@ -5,9 +5,15 @@ judging, everything in flight. Must never send: `tests.simulation.client` does. 
 `tests.simulation.oracle`.
 """
 
+from typing import Final
+
 from mqtt.packets import Publish
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
+
+# Packet ids above the one and below the other lie before and after a wrap.
+WRAP_HIGH: Final = 65_400
+WRAP_LOW: Final = 100
 
 
 class Arrival:
@@ -38,7 +44,8 @@ class Arrival:
         self.acked = False  # PUBACK or PUBREC (after PUBREL: PUBCOMP) was sent
         self.released = False  # PUBREL came
         self.refused = False  # with an error code: settled for good
-        self.loose = False  # a crash may have undone the binding (QoS 1 only)
+        # A crash may have undone the binding (QoS 1 only), or it was too large to come again.
+        self.loose = False
 
     def is_done(self) -> bool:
         """Is the exchange over as far as the client knows?"""
@@ -103,6 +110,15 @@ class Receiver:
             if arrival.qos == 1 and arrival.received_ms >= durable_ms:
                 arrival.loose = True
 
+    def forgive(self, packet_id: int) -> None:
+        """This exchange may never be completed: its message is too large now."""
+        self.must.pop(packet_id).loose = True
+
+    def expects_pubrel(self) -> bool:
+        """Is there a QoS 2 exchange that has to be completed?"""
+        arrivals = self.arrivals
+        return any(not (found := arrivals.get(i)) or not found.loose for i in self.ids)
+
     def publish(self, packet: Publish, index: int, now: int, shared: bool) -> bool:
         """Judge a QoS 1 or 2 PUBLISH; True if it has to be applied (not a known QoS 2 id)."""
         packet_id = packet.packet_id
@@ -115,7 +131,7 @@ class Receiver:
         if arrival is None or arrival.index != index or not packet.dup or arrival.released:
             if arrival is not None:
                 del self.arrivals[packet_id]  # to the end of the order
-            if packet_id < 100 and self._last_id > 65_400:
+            if packet_id < WRAP_LOW and self._last_id > WRAP_HIGH:
                 sometimes("packet_id_wrap")
             self._last_id = packet_id
             number = self._place(packet.dup)

@@ -7,10 +7,12 @@ not running at that time. Read next: `storage.history.replay`.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from random import Random
 from typing import Final
 
 from mqtt.topics import split_shared
+from session.history.outbox import Outbox
 from session.state.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.records import decode_session
 from session.state.session import Session
@@ -18,7 +20,7 @@ from session.state.shared_group_record import decode_group
 from session.state.subscription import Subscription, decode_subscription
 from session.state.will_record import decode_connection
 from storage.api import Batch
-from storage.history.packed_rows import expand, split_history_key, unpack
+from storage.history.packed_rows import count_missing, expand, split_history_key, unpack
 from storage.history.replay import Fold
 from storage.history.replay import Session as Folded
 from storage.local.memory import MemoryStore
@@ -45,6 +47,7 @@ from storage.tables.tables import (
     unseal,
 )
 from storage.tables.timers import WILL
+from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
 NODE: Final = "world"
@@ -71,22 +74,7 @@ class Retold:
 
     def read(self, store: MemoryStore) -> None:
         """Take in what is new, and trim some of it."""
-        keys = []
-        for key, value in scan_all(store, HISTORY, b"", None):
-            keys.append(key)
-            boot, first = split_history_key(key)
-            row = unpack(unseal(value, f"history {key.hex()}"))
-            if row.first_seq != first:
-                raise Violation("history_has_no_holes", f"row {boot}/{first} is {row.first_seq}")
-            if (boot, first) < self._next:
-                continue
-            if boot == self._next[0] and first != self._next[1]:
-                raise Violation("history_has_no_holes", f"{boot}/{first} follows {self._next}")
-            if boot != self._next[0] and first != 1:
-                raise Violation("history_has_no_holes", f"{boot}/{first} is its first row")
-            self._next = (boot, first + row.events)
-            for flat in expand(row, NODE, boot):
-                self.fold.feed(flat)
+        keys = [key for key, _ in self._take(store)]
         if keys and self._random.random() < 0.5:
             cut = 1 + int(self._random.random() * len(keys))
             # As `session.history.outbox` does it: the next boot has to know where this one ended.
@@ -96,6 +84,49 @@ class Retold:
                 told = self._next[1] - 1
             store.write([*trimmed, (META, BOOT_KEY, encode_boot(boot, told))])
             store.sync()
+
+    def export(self, durable: MemoryStore, outbox: Outbox) -> None:
+        """Take in what is new of a running broker, and let it delete some of the rows.
+
+        `durable` is what a crash would leave: nothing else is exported.
+        """
+        rows = self._take(durable)
+        if self._random.random() < 0.4:
+            rows = rows[: 1 + int(self._random.random() * len(rows))]
+        is_full = self._random.random() < 0.3
+        for boot, group in groupby(rows, key=lambda row: split_history_key(row[0])[0]):
+            values = dict(group)
+            first_seqs = [split_history_key(key)[1] for key in values]
+            size = sum(len(value) for value in values.values())
+            is_inherited = boot != outbox.boot
+            if is_full:
+                missing = [count_missing(unseal(value, "history")) for value in values.values()]
+                count, told = (sum(numbers) for numbers in zip(*missing, strict=True))
+                outbox.discard(boot, first_seqs, size, count=count, told=told)
+                sometimes("inherited_history_discarded" if is_inherited else "history_discarded")
+            else:
+                outbox.trim(boot, first_seqs, size)
+                if is_inherited:
+                    sometimes("inherited_history_trimmed")
+
+    def _take(self, store: MemoryStore) -> list[tuple[bytes, bytes]]:
+        """Replay what is new in the store; return all its rows of the history."""
+        rows = list(scan_all(store, HISTORY, b"", None))
+        for key, value in rows:
+            boot, first = split_history_key(key)
+            if (boot, first) < self._next:
+                continue
+            row = unpack(unseal(value, f"history {key.hex()}"))
+            if row.first_seq != first:
+                raise Violation("history_has_no_holes", f"row {boot}/{first} is {row.first_seq}")
+            if boot == self._next[0] and first != self._next[1]:
+                raise Violation("history_has_no_holes", f"{boot}/{first} follows {self._next}")
+            if boot != self._next[0] and first != 1:
+                raise Violation("history_has_no_holes", f"{boot}/{first} is its first row")
+            self._next = (boot, first + row.events)
+            for flat in expand(row, NODE, boot):
+                self.fold.feed(flat)
+        return rows
 
 
 def differences(fold: Fold, store: MemoryStore) -> Iterator[str]:

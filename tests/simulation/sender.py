@@ -85,6 +85,14 @@ class Sender:
                     client.name, plan.retained_topic, plan.retained_qos, retain=True
                 )
                 sent.clears = world.chance(0.25)
+            elif plan.will and client.version == 5 and world.chance(profile.expiring):
+                sent = client.oracle.new_message(
+                    client.name,
+                    f"will/{client.name}",
+                    random.choice((1, 2)),
+                    retain=True,
+                    expiry_s=random.choice((1, 2, 3, 4)),
+                )
             else:
                 qos = random.choices((0, 1, 2), profile.qos)[0] if qos_fixed < 0 else qos_fixed
                 expiry = random.choice((1, 3, 10)) if self._may_expire() else -1
@@ -134,6 +142,7 @@ class Sender:
             self._use_alias(packet)
         if sent.qos:
             self.answers[sent.qos].append(packet_id)
+        sent.connect = client.connects
         client.oracle.sending(sent, world.step, world.broker_now(), new_flow=not dup)
         world.note(client.name, "publishes", sent.index, sent.qos, dup)
         client.send(packet)

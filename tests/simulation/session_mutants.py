@@ -93,7 +93,7 @@ def mailbox_is_lost(patcher: Patcher) -> None:
     _without(patcher, RetainedReplay, "send", MAILBOX, True)
 
 
-@mutant("gates", seeds=300)
+@mutant("replays", seeds=100)
 def replays_are_not_stored(patcher: Patcher) -> None:
     """What a SUBSCRIBE still owes of retained messages is not in the record."""
 
@@ -107,16 +107,15 @@ def replays_are_not_stored(patcher: Patcher) -> None:
     patcher.wrap(session.lifetime.repository, "encode_session", around)
 
 
-@mutant("sessions", seeds=400)
+@mutant("unsubscribing")
 def unsubscribed_filter_is_resurrected(patcher: Patcher) -> None:
-    """UNSUBSCRIBE leaves the subscription's row."""
+    """UNSUBSCRIBE is forgotten with the process: no row goes."""
 
     def around(original: Any, self: Sessions, connection: Any, topic_filter: str) -> Any:
         batch = self._tick.batch
         before = len(batch)
         result = original(self, connection, topic_filter)
-        added = [c for c in batch[before:] if c[0] != SUBSCRIPTIONS]
-        batch[before:] = added
+        del batch[before:]
         return result
 
     patcher.wrap(Sessions, "unsubscribe", around)

@@ -17,7 +17,6 @@ from tests.simulation.world import World
 SEEDS: Final = int(os.environ.get("HOLDFAST_SIM_SEEDS", "300"))
 CHUNK: Final = 20
 JOBS: Final = min(2, os.cpu_count() or 1)
-RARE_SEEDS_MIN: Final = 1_000  # fewer worlds than that need not reach every rare state
 DEEP_SEEDS: Final = 20_000
 ROOT: Final = Path(__file__).parents[2]
 
@@ -54,11 +53,10 @@ def test_every_property_holds_in_every_world(history: History) -> None:
 
 
 def test_every_rare_state_is_reached(history: History) -> None:
-    if SEEDS < RARE_SEEDS_MIN:
-        pytest.skip(f"{SEEDS} worlds; {RARE_SEEDS_MIN} reach every rare state")
-    missing = [name for name in rare.RARE if not history.reached.get(name)]
+    if SEEDS < rare.WORLDS_MIN:
+        pytest.skip(f"{SEEDS} worlds; {rare.WORLDS_MIN} reach every rare state")
+    missing = rare.never_reached(history.reached)
     assert not missing, f"never reached in {SEEDS} worlds: {missing}"
-    assert not history.reached.keys() - rare.RARE.keys()
 
 
 @pytest.mark.slow

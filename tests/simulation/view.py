@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt.packets import Publish, Subscription
 from mqtt.topics import matches, split_shared
+from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
 if TYPE_CHECKING:
@@ -46,13 +47,23 @@ class Option:
 class Filter:
     """One topic filter of one session."""
 
-    __slots__ = ("held_since", "name", "options", "retained_floor", "share", "stream", "windows")
+    __slots__ = (
+        "held_since",
+        "identified",
+        "name",
+        "options",
+        "retained_floor",
+        "share",
+        "stream",
+        "windows",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         shared = split_shared(name)
         self.share: str | None = shared[0] if shared else None
         self.stream: str = shared[1] if shared else name
+        self.identified = 0  # bytes of the longest identifier asked for, as a property
         self.held_since = 0  # step of the SUBACK since when it is certainly held; 0 = not certain
         self.windows: list[list[int]] = []  # [from, to] steps in which it may have been held
         self.options: list[Option] = []
@@ -80,6 +91,7 @@ class SessionView:
 
     __slots__ = (
         "_by_topic",
+        "_packet_sizes",
         "applied",
         "client",
         "durable",
@@ -95,6 +107,8 @@ class SessionView:
     )
 
     def __init__(self, client: str, number: int) -> None:
+        # Maximum Packet Size of the present connection and of those that came to nothing since.
+        self._packet_sizes: list[int] = []
         self.version = 5  # of the protocol, on the present connection
         self.version4_until = 0  # step up to which a v3.1.1 connection may have held it
         self.client = client
@@ -109,14 +123,22 @@ class SessionView:
         self.first: set[int] = set()
         self.order: dict[tuple[str, str, int, int], int] = {}
 
-    def connecting(self, version: int) -> None:
-        """CONNECT is sent: from now on the session may be held with this protocol version."""
+    def connecting(self, version: int, packet_size_max: int, messages: "list[Sent]") -> None:
+        """CONNECT is sent: from now on the session may be held with this version and size."""
         if version == 4:
             self.version4_until = OPEN
+        if packet_size_max:
+            self._packet_sizes.append(packet_size_max)
+            for index in [i for i in self.owed if self._may_exceed(messages[i])]:
+                del self.owed[index]
+            for topic, index in list(self.owed_retained.items()):
+                if self._may_exceed(messages[index]):
+                    del self.owed_retained[topic]
 
-    def connected(self, version: int, step: int) -> None:
-        """CONNACK came: the session is held with this protocol version."""
+    def connected(self, version: int, packet_size_max: int, step: int) -> None:
+        """CONNACK came: the session is held with this protocol version and packet size."""
         self.version = version
+        self._packet_sizes = [packet_size_max] if packet_size_max else []
         self.version4_until = OPEN if version == 4 else min(self.version4_until, step)
 
     def matching(self, topic: str) -> list[Filter]:
@@ -144,6 +166,8 @@ class SessionView:
         if not item.windows or item.windows[-1][1] != OPEN:
             item.windows.append([step, OPEN])
         item.options.append(Option(asked, identifier, step))
+        if identifier:
+            item.identified = max(item.identified, 2 if identifier < 128 else 3)
         if asked.qos == 0:
             self._drop_filter(item, own=None)
         elif asked.no_local:
@@ -206,8 +230,34 @@ class SessionView:
             live = item.live(sent.first_step)
             if all(o.qos > 0 and not (o.no_local and sent.publisher == self.client) for o in live):
                 filters.append(item)
-        if filters:
+        if filters and not self._may_exceed(sent):
             self.owed[sent.index] = filters
+
+    def owe_retained(self, sent: "Sent") -> None:
+        """A retained message is owed to a new subscription."""
+        if not self._may_exceed(sent):
+            self.owed_retained[sent.topic] = sent.index
+
+    def packet_size_max(self) -> int:
+        """Return the least Maximum Packet Size since the last CONNACK, 0 = none was given."""
+        return min(self._packet_sizes, default=0)
+
+    def packet_size(self, sent: "Sent") -> int:
+        """Return how large a PUBLISH of a message may be at QoS 1 and 2 without a topic alias."""
+        properties = len(sent.properties()) + (5 if sent.expiry_s >= 0 else 0)
+        properties += sum([item.identified for item in self.matching(sent.topic)])
+        body = 2 + len(sent.topic) + 2 + 1 + properties + len(sent.payload())
+        assert body < 128, "one byte of length"
+        return 2 + body
+
+    def _may_exceed(self, sent: "Sent") -> bool:
+        """May a message be too large for the client? Then the broker drops it [MQTT-3.1.2-25]."""
+        if not self._packet_sizes:
+            return False
+        over = self.packet_size(sent) - min(self._packet_sizes)
+        if over == 1:
+            sometimes("packet_above_the_maximum_size")
+        return over > 0
 
     def check_delivery(self, sent: "Sent", packet: Publish, step: int) -> None:
         """Judge whether this delivery may be, and with this QoS, flag and these identifiers."""

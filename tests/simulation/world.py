@@ -22,7 +22,7 @@ from storage.tables.tables import FAMILIES
 from storage.time.broker_clock import Heartbeat
 from tests.simulation.client import Client
 from tests.simulation.heal import heal_and_judge
-from tests.simulation.observer import note_crash
+from tests.simulation.observer import note_crash, note_start
 from tests.simulation.oracle import Oracle
 from tests.simulation.plans import draw_clients
 from tests.simulation.presence import Closing
@@ -276,6 +276,7 @@ class World:
             self.settings = self.profile.change(self.settings, self.random)
             self.settings.history_detail = self.detail
         self.note("start", broker_ms)
+        note_start(self)
         self.store.full = self.now < self.full_until
         try:
             self.process = BrokerProcess(self, self.store, broker_ms)
@@ -433,6 +434,9 @@ class World:
         if self.has_history and self.history_random.random() < GAPS:
             at = int(self.history_random.random() * profile.fault_ms)
             self.after(at, self._lower_detail)
+        if self.has_history and profile.exports[1]:
+            for _ in range(self.history_random.randint(*profile.exports)):
+                self.after(int(self.history_random.random() * profile.fault_ms), self._export)
         if self.chance(profile.full_disk):
             for _ in range(random.randint(1, 3)):
                 self.after(sometime(), self._full_disk)
@@ -480,6 +484,8 @@ class World:
         store.fail_writes = None
         process = self.up()
         if process is not None:
+            if isinstance(process.engine.refused_by, WriteStalled):
+                process.stalled_at = process.engine.written
             process.schedule_tick()
 
     def _break_disk(self) -> None:
@@ -508,6 +514,15 @@ class World:
             self.note("all history")
             process.engine.outbox.restore()
             process.schedule_tick()
+
+    def _export(self) -> None:
+        """Delete what is durable of the history: it is exported, or the outbox is full."""
+        process = self.up()
+        if not self.faults or process is None or process.failed or process.frozen():
+            return
+        self.note("export")
+        self.retold.export(process.store.crash(), process.engine.outbox)
+        process.schedule_tick()
 
     def _slow_disk(self) -> None:
         self.slow_ms = self.random.choice((150, 600, 1_500, 3_000))
@@ -539,12 +554,18 @@ class World:
             process.store.full = True
         length = self.full_until - self.now
         self.after(length, self.space_returns)
+        if self.chance(self.profile.shutdown_when_full):
+            self.after(int(self.random.random() * length / 2), self._shut_down_on_full_disk)
         if self.chance(self.profile.crash_when_full):
             self.after(int(self.random.random() * length / 2), self._crash_on_full_disk)
 
     def _crash_on_full_disk(self) -> None:
         if self.faults and self.now < self.full_until:
             self.crash()
+
+    def _shut_down_on_full_disk(self) -> None:
+        if self.faults and self.now < self.full_until:
+            self.shut_down()
 
     def space_returns(self) -> None:
         """The disk has room again."""
