@@ -42,6 +42,16 @@ def test_one_publish_alone_stays_a_packet() -> None:
         assert decode_runs(list(packets)) == packets
 
 
+def test_topics_of_more_than_255_bytes_that_differ_at_their_end_make_no_run() -> None:
+    """Is the length of a topic read with both of its bytes?"""
+    for length in (255, 256, 300, 1000):
+        topics = ["t" * (length - 1) + end for end in "ab"]
+        apart: list[Packet] = [Publish(topic, b"1", 1, packet_id=7) for topic in topics]
+        assert decode_runs(apart) == apart
+        (run,) = decode_runs([apart[0], apart[0]])
+        assert isinstance(run, PublishRun) and run.topic == topics[0]
+
+
 def test_whatever_a_publish_has_beside_its_payload_ends_a_run() -> None:
     plain = Publish("a", b"1", 1, packet_id=1)
     for other in (

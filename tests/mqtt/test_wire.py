@@ -86,6 +86,14 @@ def test_numbers_are_big_endian() -> None:
     assert encode_four_bytes(0x04050607, "x") == bytes.fromhex("04050607")
 
 
+def test_the_smallest_and_the_largest_number_of_each_kind_are_encoded() -> None:
+    """A Session Expiry Interval of 0xFFFFFFFF means that a session never expires."""
+    assert encode_byte(0, "x") + encode_byte(0xFF, "x") == bytes.fromhex("00ff")
+    assert encode_two_bytes(0, "x") + encode_two_bytes(0xFFFF, "x") == bytes.fromhex("0000ffff")
+    assert encode_four_bytes(0, "x") == bytes(4)
+    assert encode_four_bytes(0xFFFFFFFF, "x") == bytes.fromhex("ffffffff")
+
+
 def test_numbers_cut_off_are_malformed() -> None:
     with pytest.raises(MalformedPacket, match="x is missing"):
         reader("").byte("x")

@@ -1,5 +1,7 @@
 """Decisions about gaps over small rows; Spark is not needed."""
 
+import pytest
+
 from audit.input.events import gseq
 from audit.input.gaps import (
     SEQ_MAX,
@@ -119,3 +121,25 @@ def test_rows_that_come_late_fill_a_hole() -> None:
     assert left == [_hole(10, 11), _hole(15, 19)]
     assert unfilled([_hole(10, 19)], [Run("n", 1, 10, 19, 0, 0)]) == []
     assert unfilled([_hole(10, 19)], [Run("m", 1, 10, 19, 0, 0)]) == [_hole(10, 19)]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [
+        (9, []),
+        (10, []),
+        (11, [(gseq(1, 11), gseq(1, 11))]),
+        (13, [(gseq(1, 11), gseq(1, 13))]),
+    ],
+)
+def test_the_next_boot_tells_of_a_last_row_that_is_missing(
+    claimed: int, expected: list[tuple[int, int]]
+) -> None:
+    runs = [Run("n", 1, 1, 10, 0, 0), Run("n", 2, 1, 5, 0, 0)]
+    marks = [
+        _mark(1, 1, "boot", detail="full"),
+        _mark(2, 1, "boot", detail="full", count=claimed),
+    ]
+    found = holes(runs, boots(runs, marks))
+    assert [(gap.from_gseq, gap.to_gseq) for gap in found] == expected
+    assert not any(gap.explained for gap in found)

@@ -60,6 +60,19 @@ def test_a_message_replaced_while_others_are_sent_comes_once() -> None:
     assert received.count(b"new") == 1 and b"t/9" not in received and len(received) == 9
 
 
+def test_a_replaced_message_comes_once_to_its_publisher_and_to_those_beside_it() -> None:
+    """The publisher has No Local: it gets the new one as a retained message, the others live."""
+    broker = Broker()
+    retain(broker, *(f"t/{number}" for number in range(10)))
+    before, publisher, after = (broker.connect(name, receive_maximum=1) for name in "bpa")
+    for client in (before, publisher, after):
+        client.subscribe("t/#", qos=1, no_local=client is publisher)
+    publisher.send(Publish("t/9", b"new", 1, True, packet_id=1))
+    for client in (before, publisher, after):
+        received = client.receive_all()
+        assert received.count(b"new") == 1 and b"t/9" not in received and len(received) == 10
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("durable", [True, False])
 def test_all_of_many_are_sent_whatever_the_window(qos: int, durable: bool) -> None:

@@ -318,6 +318,19 @@ def test_a_v4_client_learns_the_nearest_return_code(reason_code: int, v4: int) -
     assert client.is_closed
 
 
+def test_a_client_whose_session_waits_to_be_written_is_not_served_as_new() -> None:
+    """On a full disk its session is neither in the store nor connected, and yet there."""
+    broker = Broker()
+    broker.store.full = True
+    broker.request("c", expiry=100).drop()
+    assert broker.refused("c") == reasons.SERVER_UNAVAILABLE
+    broker.connect("other").ping()
+    broker.store.full = False
+    broker.advance(ms=100)
+    resumed = broker.connect("c", expiry=100)
+    assert resumed.connack is not None and resumed.connack.session_present
+
+
 def test_a_refused_connect_takes_nothing_over() -> None:
     slow = SlowAuthenticator()
     broker = Broker(authenticator=slow)

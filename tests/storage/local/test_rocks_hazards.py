@@ -18,7 +18,7 @@ import pytest
 from rocksdict import DbClosedError, Options, Rdict, ReadOptions
 
 import storage.local.rocks
-from storage.errors import StorageError, Unrecoverable
+from storage.errors import StorageError, Unrecoverable, WriteStalled
 from storage.local.rocks import RocksStore
 from tests.storage.scenarios import run
 
@@ -168,18 +168,23 @@ def test_the_adapter_does_not_use(number: int, name: str) -> None:
     assert name not in _names_used()
 
 
-def test_10_no_write_is_synced_by_itself() -> None:
-    """WriteOptions.sync holds the GIL for the whole fdatasync; flush_wal is the only sync."""
-    tree = ast.parse(Path(storage.local.rocks.__file__).read_text())
-    assigned = {
-        target.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-    }
-    assert "no_slowdown" in assigned
-    assert "sync" not in assigned
+def test_10_a_stalled_write_is_refused_at_once_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+    """Waiting for room holds the GIL, so the whole broker: without `no_slowdown` this hangs."""
+    store = RocksStore(tmp_path / "db", families=["a"])
+    table = store._tables["a"]
+    triggers = ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger")
+    table.set_options({"level0_file_num_compaction_trigger": "100", **dict.fromkeys(triggers, "2")})
+    for key in (b"1", b"2"):
+        store.write([("a", key, b"v")])
+        store.flush()
+    with pytest.raises(WriteStalled):
+        store.write([("a", b"3", b"v"), ("a", b"4", b"v")])
+    assert store.get("a", b"2") == b"v"
+    assert store.get("a", b"3") is None
+    table.set_options(dict.fromkeys(triggers, "100"))
+    store.write([("a", b"3", b"v")])
+    assert store.get("a", b"3") == b"v"
+    store.close()
 
 
 def test_10_a_write_syncs_nothing_and_a_sync_syncs_once(shim: Path, tmp_path: Path) -> None:
