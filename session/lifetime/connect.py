@@ -393,6 +393,8 @@ class ConnectHandler:
         connection.expiry_interval_s = packet.session_expiry_interval
         # [MQTT-3.1.2-22]: one and a half times
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
+        # From now on: how long its password was checked is not the client's silence.
+        connection.last_received_ms = self._tick.now
         self._watch(connection)
         self._tick.mark(session)
         self._session_events.begun(
