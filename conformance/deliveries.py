@@ -182,18 +182,25 @@ def forwarded(properties: Properties) -> list[tuple[int, object]]:
     return sorted(kept, key=lambda item: item[0])
 
 
-def answers(client: Client) -> tuple[list[Packet], bool]:
+def answers(client: Client, *kinds: type[Packet]) -> tuple[list[Packet], bool]:
     """Return what the broker sends up to its PINGRESP, and whether it kept the connection.
 
-    For packets the broker may refuse in several ways. The result includes a DISCONNECT.
+    With `kinds` it goes on until there is one of these: a PINGRESP may come before an answer that
+    waits for a disk. For packets the broker may refuse in several ways. The result includes a
+    DISCONNECT.
     """
     client.send(wire.pingreq())
     found: list[Packet] = []
-    while True:
+    is_alive = False
+    while not is_alive or (kinds and not any(isinstance(packet, kinds) for packet in found)):
         packet = answer_or_end(client)
-        if packet is None or isinstance(packet, Pingresp):
-            return found, packet is not None
-        found.append(packet)
+        if packet is None:
+            return found, False
+        if isinstance(packet, Pingresp):
+            is_alive = True
+        else:
+            found.append(packet)
+    return found, True
 
 
 def unmatched(filters: Iterable[str], topics: Iterable[str]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def expect_wildcard_refused(bench: Bench, client: Client, qos: int) -> None:
     if qos == 0:
         client.expect_close(*WILDCARD_REFUSALS)
         return
-    packets, is_open = answers(client)
+    packets, is_open = answers(client, Puback, Pubrec)
     if is_open:
         refusals = [p for p in packets if isinstance(p, Puback | Pubrec)]
         if [p.reason for p in refusals] != [TOPIC_INVALID]:

@@ -65,7 +65,7 @@ def _try_alias(bench: Bench, topic: str) -> None:
     alias: list[wire.Property] = [(tables.TOPIC_ALIAS, 1)]
     sender.publish(topic, b"wild alias", 1, properties=alias, wait=False)
     sender.publish("", b"wild by alias", 1, properties=alias, wait=False)
-    packets, is_open = answers(sender)
+    packets, is_open = answers(sender, Puback)
     taken = [p for p in packets if isinstance(p, Puback) and p.reason < 0x80]
     if taken:
         bench.fail("it is taken", taken[0], expected="a refusal, or the end of the connection")

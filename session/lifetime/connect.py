@@ -101,9 +101,7 @@ class ConnectHandler:
         connection.client_id = packet.client_id
         connection.username = connection.identity or packet.username or ""
         connection.keep_alive_s = packet.keep_alive
-        refusal = connection.refusal
-        if refusal == reasons.QUOTA_EXCEEDED and packet.client_id in self._sessions.live:
-            refusal = 0  # over the limit of its address, but it most likely takes over one of those
+        refusal = 0 if connection.refusal == reasons.QUOTA_EXCEEDED else connection.refusal
         refusal = refusal or self._refusal(packet)
         if refusal:
             self.refuse(connection, refusal)
@@ -124,9 +122,6 @@ class ConnectHandler:
         if most and packet.protocol_version < 5 and not 0 < packet.keep_alive <= most:
             # v3.1.1 cannot be told a smaller one, and has no code for this: mosquitto sends 2.
             return reasons.CLIENT_IDENTIFIER_NOT_VALID
-        if settings.max_connections and len(self._sessions.live) >= settings.max_connections:
-            if packet.client_id not in self._sessions.live:
-                return reasons.SERVER_BUSY
         will = packet.will
         if will is not None:
             if topic_problem(will.topic) or levels_count(will.topic) > settings.topic_levels_max:
@@ -170,6 +165,10 @@ class ConnectHandler:
         old = self._sessions.live.get(client_id)
         if old is not None and old.connect_number > connection.connect_number:
             self._overtaken(connection)
+            return
+        refusal = self._excess(connection, identity, old)
+        if refusal:
+            self.refuse(connection, refusal)
             return
         if not self._settle_for(client_id) and not self._needs_no_store(client_id, packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
@@ -217,6 +216,22 @@ class ConnectHandler:
         if connack.session_present:
             self._delivery.resume(connection)
         self._sessions.join_groups(connection)
+
+    def _excess(self, connection: Connection, identity: str, old: Connection | None) -> int:
+        """Return the reason why there may not be one more connection, or 0.
+
+        A takeover adds none. Asked only of clients that are authenticated: the answer to others
+        would tell which Client Identifiers are connected.
+        """
+        if old is not None and self._owner_refusal(identity, old.session, old):
+            old = None
+        if connection.refusal == reasons.QUOTA_EXCEEDED:  # of its address
+            if old is None or old.address != connection.address:
+                return reasons.QUOTA_EXCEEDED
+        most = self._settings.max_connections
+        if most and old is None and len(self._sessions.live) >= most:
+            return reasons.SERVER_BUSY
+        return 0
 
     def _overtaken(self, connection: Connection) -> None:
         """Close a connection whose client has sent a later CONNECT, accepted meanwhile.
@@ -378,6 +393,8 @@ class ConnectHandler:
         connection.expiry_interval_s = packet.session_expiry_interval
         # [MQTT-3.1.2-22]: one and a half times
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
+        # From now on: how long its password was checked is not the client's silence.
+        connection.last_received_ms = self._tick.now
         self._watch(connection)
         self._tick.mark(session)
         self._session_events.begun(

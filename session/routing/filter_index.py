@@ -16,9 +16,26 @@ _HASH: Final = "#"
 _END: Final = "/"  # key of the filter that ends at a node: no level contains a slash
 
 
-# A node maps levels to nodes, or to the only filter below, which is an entry, or a string while it
-# rests: the number of its stream and its remaining levels ("7/+/#").
+# A node maps levels to nodes, to chains of levels with a node behind them, or to the only filter
+# below, which is an entry, or a string while it rests: the number of its stream and its remaining
+# levels ("7/+/#"). Every node but the root has at least two children, so there are fewer nodes than
+# filters, however many levels these have: a client cannot make memory of levels.
 _Node: TypeAlias = dict[str, object]
+
+
+class _Chain:
+    """Levels that all filters of a node share, before that node."""
+
+    __slots__ = ("levels", "node", "pluses")
+
+    def __init__(self, levels: list[str], node: _Node) -> None:
+        self.levels: Final = levels
+        self.node: Final = node
+        pluses = 0
+        for at, level in enumerate(levels):
+            if level == _PLUS:
+                pluses |= 1 << at
+        self.pluses: Final = pluses  # bits of the levels that are a `+`
 
 
 class TopicFilterIndex:
@@ -30,7 +47,8 @@ class TopicFilterIndex:
         self._exact: Final[dict[str, FilterEntry | int]] = {}
         self._root: Final[_Node] = {}
         self._wild_count = 0
-        self.visited: int = 0  # nodes that `match` has looked at so far: its cost
+        # What `match` has cost so far: nodes it has looked at, and eights of other levels.
+        self.visited: int = 0
 
     def __len__(self) -> int:
         return len(self._exact) + self._wild_count
@@ -90,21 +108,26 @@ class TopicFilterIndex:
             del self._exact[topic_filter]
             return
         self._wild_count -= 1
-        path: list[tuple[_Node, str]] = []
-        node = self._root
-        for level in topic_filter.split("/"):
-            path.append((node, level))
-            child = node[level]
-            if not isinstance(child, dict):
-                break
-            node = child
-        else:
-            path.append((node, _END))
-        node, key = path.pop()
+        levels = topic_filter.split("/")
+        above, above_key = self._root, ""
+        node, key, depth = self._root, levels[0], 1
+        child = node[key]
+        while isinstance(child, (dict, _Chain)):
+            above, above_key = node, key
+            if isinstance(child, _Chain):
+                depth += len(child.levels)
+                node = child.node
+            else:
+                node = child
+            key = levels[depth] if depth < len(levels) else _END
+            depth += 1
+            child = node[key]
         del node[key]
-        while path and not node:
-            node, key = path.pop()
-            del node[key]
+        if len(node) == 1 and node is not self._root:
+            way = above[above_key]
+            prefix = way.levels if isinstance(way, _Chain) else []
+            for key, child in node.items():
+                above[above_key] = _joined(prefix, key, child)
 
     # Matching
 
@@ -129,42 +152,42 @@ class TopicFilterIndex:
         return found
 
     def _match_wild(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
+        count = len(levels)
+        # Nodes to look at, how many levels are above each, and bits of those that are a `+`.
         nodes: list[_Node] = [self._root]
-        pluses: list[int] = [0]  # of each node: bits of the levels above it that are a `+`
+        depths: list[int] = [0]
+        ways: list[int] = [0]
         # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
         wildcards = not levels[0].startswith("$")
-        for depth, level in enumerate(levels):
-            self.visited += len(nodes)
-            following: list[_Node] = []
-            following_pluses: list[int] = []
-            for index, node in enumerate(nodes):
-                way = pluses[index]
-                child = node.get(level)
+        while nodes:
+            node, depth, way = nodes.pop(), depths.pop(), ways.pop()
+            self.visited += 1
+            if (wildcards or depth) and _HASH in node:  # `a/#` matches its parent `a` too
+                self._reach(node, _HASH, levels, depth, way, wakes, found)
+            if depth == count:
+                if _END in node:
+                    self._reach(node, _END, levels, depth, way, wakes, found)
+                continue
+            key = levels[depth]
+            below = way
+            while True:
+                child = node.get(key)
                 if isinstance(child, dict):
-                    following.append(child)
-                    following_pluses.append(way)
+                    nodes.append(child)
+                    depths.append(depth + 1)
+                    ways.append(below)
+                elif isinstance(child, _Chain):
+                    self.visited += len(child.levels) >> 3
+                    if _leads(child.levels, levels, depth + 1):
+                        nodes.append(child.node)
+                        depths.append(depth + 1 + len(child.levels))
+                        ways.append(below | child.pluses << (depth + 1))
                 elif child is not None:
-                    self._reach(node, level, levels, depth, way, wakes, found)
-                if not wildcards:
-                    continue
-                child = node.get(_PLUS)
-                if isinstance(child, dict):
-                    following.append(child)
-                    following_pluses.append(way | 1 << depth)
-                elif child is not None:
-                    self._reach(node, _PLUS, levels, depth, way, wakes, found)
-                if _HASH in node:
-                    self._reach(node, _HASH, levels, depth, way, wakes, found)
-            nodes, pluses = following, following_pluses
-            if not nodes:
-                return
-            wildcards = True
-        for index, node in enumerate(nodes):
-            way = pluses[index]
-            if _END in node:
-                self._reach(node, _END, levels, len(levels), way, wakes, found)
-            if _HASH in node:  # `a/#` matches its parent `a` too
-                self._reach(node, _HASH, levels, len(levels), way, wakes, found)
+                    self._reach(node, key, levels, depth, way, wakes, found)
+                if key == _PLUS or not (wildcards or depth):
+                    break
+                key = _PLUS
+                below = way | 1 << depth
 
     def _reach(
         self,
@@ -179,6 +202,7 @@ class TopicFilterIndex:
         """Add the only filter below `key` at `depth` to `found` if its other levels match."""
         leaf = node[key]
         passed = 0 if key in (_HASH, _END) else 1  # 1 = levels after the key must match
+        self.visited += (len(levels) - depth) >> 3
         if isinstance(leaf, FilterEntry):
             if passed and not _fits(leaf.topic_filter.split("/"), depth + 1, levels, depth + 1):
                 return
@@ -202,31 +226,60 @@ class TopicFilterIndex:
     def _find(self, topic_filter: str) -> FilterEntry | int | None:
         """Return a wildcard filter: its entry, the number of its stream if it rests, or None."""
         levels = topic_filter.split("/")
-        node = self._root
-        for depth, level in enumerate(levels):
-            child = node.get(level)
+        node, depth = self._root, 0
+        while depth < len(levels):
+            child = node.get(levels[depth])
+            depth += 1
             if child is None:
                 return None
-            if not isinstance(child, dict):
-                return _known(child) if _is_that(child, levels, depth + 1) else None
-            node = child
+            if isinstance(child, dict):
+                node = child
+            elif isinstance(child, _Chain):
+                if _common(child.levels, levels, depth) < len(child.levels):
+                    return None
+                node = child.node
+                depth += len(child.levels)
+            else:
+                return _known(child) if _tail_of(child, depth) == levels[depth:] else None
         child = node.get(_END)
         return None if child is None else _known(child)
 
     def _put(self, topic_filter: str, entry: FilterEntry | None, filter_id: int) -> None:
         """Set a wildcard filter: its entry, or if that is None the number of its stream."""
         levels = topic_filter.split("/")
-        node = self._root
-        for depth, level in enumerate(levels):
-            child = node.get(level)
-            if child is None or (
-                not isinstance(child, dict) and _is_that(child, levels, depth + 1)
-            ):
-                node[level] = entry or _resting(filter_id, levels[depth + 1 :])
+        node, depth = self._root, 0
+        while depth < len(levels):
+            key = levels[depth]
+            depth += 1
+            child = node.get(key)
+            if isinstance(child, dict):
+                node = child
+                continue
+            if isinstance(child, _Chain):
+                shared = _common(child.levels, levels, depth)
+                if shared == len(child.levels):
+                    node = child.node
+                else:
+                    fresh: _Node = {
+                        child.levels[shared]: _way(child.levels[shared + 1 :], child.node)
+                    }
+                    node[key] = _way(child.levels[:shared], fresh)
+                    node = fresh
+                depth += shared
+                continue
+            tail = levels[depth:] if child is None else _tail_of(child, depth)
+            if child is None or tail == levels[depth:]:
+                node[key] = entry or _resting(filter_id, tail)
                 return
-            if not isinstance(child, dict):
-                child = node[level] = _below(child, depth + 1)
-            node = child
+            shared = _common(tail, levels, depth)
+            fresh = {}
+            if shared < len(tail):
+                fresh[tail[shared]] = _leaf(child, tail[shared + 1 :])
+            else:
+                fresh[_END] = _leaf(child, [])
+            node[key] = _way(tail[:shared], fresh)
+            node = fresh
+            depth += shared
         node[_END] = entry or _resting(filter_id, [])
 
 
@@ -255,19 +308,51 @@ def _tail_of(leaf: object, depth: int) -> list[str]:
     return leaf.split("/")[1:]
 
 
-def _is_that(leaf: object, levels: list[str], depth: int) -> bool:
-    """Return whether `leaf`, which agrees up to `depth`, is the filter with these levels."""
-    return _tail_of(leaf, depth) == levels[depth:]
-
-
-def _below(leaf: object, depth: int) -> _Node:
-    """Return a node to replace `leaf`, with `leaf` one level below."""
-    tail = _tail_of(leaf, depth)
-    key = tail[0] if tail else _END
+def _leaf(leaf: object, tail: list[str]) -> object:
+    """Return a filter for a place where `tail` remains of its levels."""
     if isinstance(leaf, FilterEntry):
-        return {key: leaf}
+        return leaf
     assert isinstance(leaf, str)
-    return {key: _resting(int(leaf.partition("/")[0]), tail[1:])}
+    return _resting(int(leaf.partition("/")[0]), tail)
+
+
+def _way(levels: list[str], node: _Node) -> object:
+    """Return what leads to a node through these levels."""
+    return _Chain(levels, node) if levels else node
+
+
+def _joined(levels: list[str], key: str, child: object) -> object:
+    """Return what leads through these levels to the only child of a node, without the node."""
+    if key != _END:
+        levels = [*levels, key]
+    if isinstance(child, dict):
+        return _way(levels, child)
+    if isinstance(child, _Chain):
+        return _Chain(levels + child.levels, child.node)
+    if isinstance(child, FilterEntry):
+        return child
+    return _leaf(child, levels + _tail_of(child, 0))
+
+
+def _common(chain: list[str], levels: list[str], depth: int) -> int:
+    """Return how many levels of `chain` equal those from `depth` on."""
+    count = min(len(chain), len(levels) - depth)
+    for at in range(count):
+        if chain[at] != levels[depth + at]:
+            return at
+    return count
+
+
+def _leads(chain: list[str], levels: list[str], depth: int) -> bool:
+    """Return whether the levels of a chain match the topic's from `depth`."""
+    count = len(chain)
+    if depth + count > len(levels):
+        return False
+    for at in range(count):
+        level = chain[at]
+        if level != levels[depth + at] and level != _PLUS:
+            return False
+    return True
 
 
 def _fits(tail: list[str], at: int, levels: list[str], depth: int) -> bool:

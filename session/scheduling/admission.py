@@ -37,8 +37,8 @@ class Admission:
     def enter(self, connection: Connection, connections: int, now: int) -> bool:
         """Count a new connection, one of `connections`; False if it must be closed at once.
 
-        Sets `refusal` to the reason code for its CONNECT. `max_connections` is checked again at the
-        CONNECT: a takeover adds no connection.
+        Sets `refusal` to the reason code for its CONNECT. Both limits of connections are applied
+        when the client is authenticated: a takeover adds no connection.
         """
         settings = self._settings
         if settings.publish_rate or settings.receive_rate_bytes:

@@ -181,7 +181,6 @@ NO_MIRROR: Final[dict[str, str]] = {
     "broker.process.disk_watch": "tests/durability/test_failing_disk.py fills its disk",
     "broker.version": "a constant; tests/broker/cli/test_main.py prints it",
     "conformance.__main__": "three lines; tests/conformance/test_command.py runs what they call",
-    "conformance.deliveries": "parts of checks; tests/conformance/wrong tries them with these",
     "conformance.failure": "names",
     "conformance.over_websocket": "checks of both versions; tests/conformance/wrong tries them",
     "conformance.scenes": "parts of checks; tests/conformance/wrong tries them with these",

@@ -441,6 +441,23 @@ def test_a_connection_opened_first_takes_over_if_its_connect_comes_last(version:
     assert patient.receive_all() == [b"1"]
 
 
+def test_the_time_that_a_password_check_takes_is_not_the_silence_of_the_client() -> None:
+    """Without anything to commit CONNACK waits for nothing else; the keep alive begins with it."""
+    slow = SlowAuthenticator()
+    broker = Broker(authenticator=slow)
+    client = broker.open()
+    client.send(connect_packet("c", 5, keep_alive=2))
+    broker.advance(ms=2500)
+    broker.engine.handle_timeout(broker.now)  # as whoever brings a verdict does
+    slow.answer("c")
+    broker.settle()
+    client.answer(Connack)
+    broker.advance(ms=2900)
+    client.ping()
+    broker.advance(ms=3100)
+    client.expect_closed(reasons.KEEP_ALIVE_TIMEOUT)
+
+
 def test_a_late_verdict_does_not_take_the_session_from_a_later_connect() -> None:
     """[MQTT-3.1.4-3] The client whose CONNECT came first is the one that ends, without a word."""
     slow = SlowAuthenticator()

@@ -70,6 +70,71 @@ def test_filters_match_as_defined_awake_or_resting(seed: int) -> None:
     assert len(filters) == 0 and not filters._root and not filters._exact
 
 
+def deep_filters(source: random.Random, count: int) -> list[str]:
+    """Return filters of up to 12 levels that share long beginnings."""
+    stems = [[source.choice("ab+") for _ in range(12)] for _ in range(4)]
+    found = set()
+    while len(found) < count:
+        levels = list(source.choice(stems))[: source.randint(1, 12)]
+        if source.random() < 0.5:
+            levels[source.randrange(len(levels))] = source.choice("ab+")
+        found.add("/".join([*levels, *source.choice(([], ["#"], ["+"]))]))
+    return sorted(name for name in found if is_wild(name))
+
+
+def nodes_of(filters: TopicFilterIndex) -> int:
+    """Count the nodes below the root; each must have two children at least."""
+    count = 0
+    rest = [filters._root]
+    while rest:
+        for child in rest.pop().values():
+            node = getattr(child, "node", child)
+            if isinstance(node, dict):
+                assert len(node) >= 2
+                count += 1
+                rest.append(node)
+    return count
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_deep_filters_that_come_and_go_leave_no_more_nodes_than_filters(seed: int) -> None:
+    source = random.Random(seed)
+    filters = TopicFilterIndex()
+    ids: dict[str, int] = {}
+    names = deep_filters(source, 60)
+    for step in range(400):
+        name = source.choice(names)
+        if name in ids:
+            filters.remove(name)
+            del ids[name]
+        else:
+            ids[name] = step + 1
+            if source.random() < 0.5:
+                filters.lay(name, ids[name])
+            else:
+                filters.add(FilterEntry(name, ids[name], 2))
+        if ids:
+            topic = source.choice(names).replace("+", "c").replace("#", "a/b")
+            topic = source.choice((topic, topic.replace("c", source.choice("ab"))))
+            expected = {name: number for name, number in ids.items() if matches(name, topic)}
+            assert found_for(filters, topic, wakes=source.random() < 0.3) == expected
+        assert nodes_of(filters) < max(len(ids), 1)
+        for name in names:
+            assert filters.filter_id(name) == ids.get(name, 0)
+
+
+def test_filters_of_many_levels_cost_no_node_for_each_level() -> None:
+    """Neither in memory nor when a topic is matched: 4 filters for each beginning, 120 levels."""
+    filters = TopicFilterIndex()
+    names = ["/".join(start) for start in product("a+", repeat=7)]
+    chain = "/".join("a+"[at % 2] for at in range(110))
+    for number, (name, end) in enumerate(product(names, ("a", "+", "b", "#")), 1):
+        filters.lay(f"{name}/{chain}/{end}", number)
+    assert nodes_of(filters) < 3 * len(names)
+    assert len(filters.match("/".join("a" * 118), wakes=False)) == 3 * len(names)
+    assert filters.visited < 100 * len(names)  # each level apart it would be 440 and more
+
+
 def test_nothing_is_found_that_is_not_there() -> None:
     filters = TopicFilterIndex()
     for name in ("a/b/+", "a/b/#", "c/+/d"):

@@ -4,7 +4,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Connack, Disconnect, Publish
-from tests.session.harness import Broker, Client, connect_packet, will
+from tests.session.harness import Broker, Client, SlowAuthenticator, connect_packet, will
 
 
 def from_address(broker: Broker, remote: str, client_id: str) -> tuple[Client, int]:
@@ -34,6 +34,57 @@ def test_a_client_that_comes_back_takes_its_own_place() -> None:
     assert code == 0
     first.expect_closed(reasons.SESSION_TAKEN_OVER)
     second.ping()
+
+
+def test_a_takeover_must_free_the_place_that_it_takes() -> None:
+    """Else clients that were let in elsewhere come to an address one by one, past its limit."""
+    broker = Broker(connections_per_address=1)
+    from_address(broker, "10.0.0.1:1", "a")
+    elsewhere, _ = from_address(broker, "10.0.0.2:1", "b")
+    assert from_address(broker, "10.0.0.1:2", "b")[1] == reasons.QUOTA_EXCEEDED
+    elsewhere.ping()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"connections_per_address": 1}, reasons.QUOTA_EXCEEDED),
+        ({"max_connections": 1}, reasons.SERVER_BUSY),
+    ],
+)
+def test_a_limit_does_not_tell_strangers_who_is_connected(
+    settings: dict[str, int], code: int
+) -> None:
+    """Neither by its answer nor by whether a password is checked at all."""
+    authenticator = SlowAuthenticator()
+    broker = Broker(authenticator=authenticator, **settings)
+    owner = broker.open(remote="10.0.0.1:1", identity="owner")
+    owner.send(connect_packet("a", 5, expiry=60))
+    assert owner.answer(Connack).reason_code == 0  # type: ignore[union-attr]
+    for name in ("a", "b"):
+        stranger = broker.open(remote="10.0.0.1:2")
+        stranger.send(connect_packet(name, 5))
+        authenticator.answer(name, ok=False, reason_code=reasons.BAD_USER_NAME_OR_PASSWORD)
+        broker.settle()
+        assert stranger.take() == [Connack(False, reasons.BAD_USER_NAME_OR_PASSWORD)]
+    for name in ("a", "b"):
+        other = broker.open(remote="10.0.0.1:3", identity="other")
+        other.send(connect_packet(name, 5))
+        assert other.take() == [Connack(False, code)]
+    owner.ping()
+
+
+def test_logins_that_are_checked_at_the_same_time_do_not_pass_the_limit_together() -> None:
+    authenticator = SlowAuthenticator()
+    broker = Broker(authenticator=authenticator, max_connections=1)
+    clients = [broker.open() for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.send(connect_packet(str(number), 5))
+    for number in range(3):
+        authenticator.answer(str(number), ok=True)
+    broker.settle()
+    codes = [client.answer(Connack).reason_code for client in clients]  # type: ignore[union-attr]
+    assert codes == [0, reasons.SERVER_BUSY, reasons.SERVER_BUSY]
 
 
 def test_connections_without_an_address_are_not_counted() -> None:
