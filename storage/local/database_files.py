@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from storage import limits
+from storage.local.slot_file import sync_directory
 
 # rocksdict has no setter for some of these (track_and_verify_wals_in_manifest,
 # memtable_protection_bytes_per_key), but reads RocksDB's options file. So all options are written
@@ -148,6 +149,9 @@ class ManifestSync:
             found = (number, os.fstat(file).st_size)
             if found != self._synced:
                 os.fdatasync(file)
+            if number != self._synced[0]:
+                # Or else a power cut could bring back the CURRENT that names the one before.
+                sync_directory(self._database)
         finally:
             os.close(file)
         self._synced = found

@@ -165,6 +165,7 @@ class _Opening:
     def _check_current(self) -> None:
         """Refuse a database whose CURRENT does not name its MANIFEST, or make a new CURRENT."""
         current = self._path / "CURRENT"
+        durable = self._synced.manifest
         try:
             number = current_manifest(self._path)
             problem = "" if number else "damaged: it names no MANIFEST"
@@ -175,6 +176,8 @@ class _Opening:
                 f"{self._path / manifest_name(number)}: missing; it lists all files of the "
                 f"database; {NO_HELP}"
             )
+        if 0 < number < durable and (self._path / manifest_name(durable)).exists():
+            problem = f"it names {manifest_name(number)}, but {manifest_name(durable)} was durable"
         if not problem:
             return
         names = map(MANIFEST_NAME.fullmatch, os.listdir(self._path))
@@ -200,9 +203,11 @@ class _Opening:
         )
 
     def _check_manifest(self) -> None:
-        """Cut off the end of a MANIFEST that a power cut left unwritten."""
+        """Refuse a MANIFEST of another time; cut off an end that a power cut left unwritten."""
         number = current_manifest(self._path)
         file = self._path / manifest_name(number)
+        if number < self._synced.manifest:
+            self._check_manifest_from_before(file)
         length = self._synced.manifest_length if number == self._synced.manifest else 0
         data = file.read_bytes()
         found = torn_log.examine_manifest(data, length)
@@ -222,6 +227,20 @@ class _Opening:
             file=str(file),
             offset=found.offset,
         )
+
+    def _check_manifest_from_before(self, found: Path) -> None:
+        """Refuse a MANIFEST older than the durable one, unless the whole database is as old.
+
+        It does not list the tables since then. The newest log begins behind those, so the number of
+        the last batch would be right, and the batches between missing.
+        """
+        durable = self._path / manifest_name(self._synced.manifest)
+        problem = f"{durable}: missing; it was durable, and {found.name} is older"
+        logs = log_numbers(self._path)
+        if logs and logs[-1] >= self._synced.opening_log:
+            raise DataLoss(f"{problem}; it lists all files of the database; {NO_HELP}")
+        if not self._accept:
+            raise DataLoss(f"{problem}; restore a backup, or {ACCEPT}")
 
     # --- the logs ---
 

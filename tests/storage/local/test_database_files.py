@@ -71,6 +71,21 @@ def test_the_manifest_that_current_names_is_synced_as_it_grows(tmp_path: Path) -
     assert manifest.sync() == (5, 3)
 
 
+def test_a_new_manifest_is_told_only_when_its_name_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not bring back the name of the one before."""
+    synced: list[Path] = []
+    monkeypatch.setattr("storage.local.database_files.sync_directory", synced.append)
+    manifest = ManifestSync(tmp_path)
+    for name, times in (("MANIFEST-000005", 1), ("MANIFEST-000005", 1), ("MANIFEST-000009", 2)):
+        (tmp_path / "CURRENT").write_text(f"{name}\n")
+        with open(tmp_path / name, "ab") as file:
+            file.write(b"x")
+        manifest.sync()
+        assert synced == [tmp_path] * times
+
+
 def test_options_are_ours_whatever_was_there(tmp_path: Path) -> None:
     (tmp_path / "OPTIONS-999999").write_bytes(b"\xff")
     (tmp_path / BOOTSTRAP).write_bytes(b"\xff")

@@ -494,6 +494,65 @@ def test_the_end_of_a_manifest_that_was_never_written_is_cut_off(
         shutil.copytree(mixed, directory)
 
 
+@pytest.fixture
+def started_twice(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a data directory with 40 batches, and what it was after the first start with 10."""
+    running, before, now = tmp_path / "running", tmp_path / "before", tmp_path / "now"
+    with opened(running) as database:
+        for number in range(1, 11):
+            database.store.write(batch(number))
+        database.store.sync()
+        shutil.copytree(running, before)
+        for number in range(11, 21):
+            database.store.write(batch(number))
+    with opened(running) as database:
+        store = database.store
+        for number in range(21, 31):
+            store.write(batch(number))
+        store.flush()
+        for number in range(31, 41):
+            store.write(batch(number))
+        store.sync()
+        database.watermark.advance(store.synced())
+        shutil.copytree(running, now)
+    return now, before
+
+
+def test_a_list_of_files_older_than_the_durable_one_is_refused(
+    started_twice: tuple[Path, Path],
+) -> None:
+    """Its tables end before the newest log begins: the number of the last batch is right."""
+    now, before = started_twice
+    newest = _largest(now, MANIFEST)
+    for pattern in ("CURRENT", MANIFEST):
+        shutil.copy(_largest(before, pattern), now / "db")
+    newest.unlink()
+    for accept in (False, True):
+        with pytest.raises(DataLoss, match="does not help") as refusal:
+            start(now, accept_data_loss=accept)
+        assert str(newest) in str(refusal.value)
+
+
+def test_a_current_older_than_the_durable_manifest_is_refused_and_can_be_made_anew(
+    started_twice: tuple[Path, Path],
+) -> None:
+    now, before = started_twice
+    for pattern in ("CURRENT", MANIFEST):
+        shutil.copy(_largest(before, pattern), now / "db")
+    with pytest.raises(DataLoss, match=r"it names MANIFEST-\d+, but MANIFEST-\d+ was durable"):
+        start(now)
+    count, (note,) = start(now, accept_data_loss=True)
+    assert (count, note.event) == (40, "data_loss_accepted")
+
+
+def test_a_whole_database_from_before_can_be_accepted(started_twice: tuple[Path, Path]) -> None:
+    now, before = started_twice
+    shutil.copy(now / "watermark", before)
+    with pytest.raises(DataLoss, match="start with --accept-data-loss"):
+        start(before)
+    assert start(before, accept_data_loss=True)[0] == 10
+
+
 def test_a_refusal_leaves_everything_as_it_was(mixed: Path, tmp_path: Path) -> None:
     for pattern in ("CURRENT", MANIFEST, "*.log"):
         directory = Path(shutil.copytree(mixed, tmp_path / pattern[:3]))
