@@ -16,6 +16,8 @@ from session.settings import Settings
 
 # Connections beyond `max_connections` that may still send a CONNECT: it may be a takeover.
 STRANGERS_MAX: Final = 1024
+# Connections of one address that may, in limits of that address: all may be takeovers.
+TAKEOVERS: Final = 2
 
 
 class Admission:
@@ -48,7 +50,12 @@ class Admission:
             )
         connection.refusal = self._refusal(connection, now)
         most = settings.max_connections
-        return not most or connections <= most + STRANGERS_MAX
+        if most and connections > most + STRANGERS_MAX:
+            return False
+        if not connection.address:
+            return True
+        at_address = self._addresses[connection.address]
+        return at_address <= TAKEOVERS * settings.connections_per_address
 
     def _refusal(self, connection: Connection, now: int) -> int:
         settings = self._settings

@@ -36,6 +36,20 @@ def test_a_client_that_comes_back_takes_its_own_place() -> None:
     second.ping()
 
 
+def test_an_address_cannot_have_any_number_of_passwords_checked() -> None:
+    broker = Broker(connections_per_address=2)
+    waiting = [broker.open(remote=f"10.0.0.1:{number}") for number in range(4)]
+    surplus = broker.open(remote="10.0.0.1:5")
+    other = broker.open(remote="10.0.0.2:1")
+    broker.settle()
+    assert surplus.is_closed
+    surplus.drop()
+    waiting[0].drop()
+    again = broker.open(remote="10.0.0.1:6")
+    broker.settle()
+    assert not any(each.is_closed for each in (*waiting[1:], other, again))
+
+
 def test_a_takeover_must_free_the_place_that_it_takes() -> None:
     """Else clients that were let in elsewhere come to an address one by one, past its limit."""
     broker = Broker(connections_per_address=1)
