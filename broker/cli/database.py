@@ -30,7 +30,14 @@ def add(commands: Commands) -> None:
     )
     check.add_argument("data_dir", metavar="DATA_DIR")
     check.set_defaults(run=run_db_check)
-    check.add_argument("--json", action="store_true", help="one JSON object")
+    repair = actions.add_parser(
+        "repair", help="save what can be read of a damaged database in a new directory"
+    )
+    repair.add_argument("source", metavar="SRC", help="the data directory; it is only read")
+    repair.add_argument("new", metavar="NEW", help="a new directory, to start a broker on")
+    repair.set_defaults(run=run_db_repair)
+    for parser in (check, repair):
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run_db_checkpoint(options: argparse.Namespace) -> int:
@@ -74,3 +81,20 @@ def run_db_check(options: argparse.Namespace) -> int:
             ]
         )
     return EXIT_OK if found.is_whole else EXIT_FAILED
+
+
+def run_db_repair(options: argparse.Namespace) -> int:
+    """Save what can be read of a damaged database, and print what was lost."""
+    from broker.operations.damage import repair, report
+
+    os.umask(PRIVATE)
+    try:
+        repaired = repair.repair(options.source, options.new)
+    except repair.RepairError as problem:
+        raise CommandError(str(problem)) from None
+    if options.json:
+        told = repair.report_object(options.source, options.new, repaired)
+        print_lines([report.as_json(told)])
+    else:
+        print_lines(repair.report_lines(options.source, options.new, repaired))
+    return EXIT_OK

@@ -169,7 +169,7 @@ class Checker:
         present = self._store.families()
         for generation in loaded:
             messages = Messages(generation, is_newest=generation is loaded[-1])
-            if messages.family not in present:
+            if messages.family not in present and messages.index not in present:
                 continue  # being dropped
             known |= {messages.family, messages.index}
             self._messages.append(messages)

@@ -39,3 +39,20 @@ def test_a_database_is_checked(run: Run, tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert (result.returncode, found["whole"], found["sessions_affected"]) == (1, False, 1)
     assert complaint(run("db", "check", str(tmp_path / "none")), 2).endswith("no database in it")
+
+
+def test_what_can_be_read_is_saved(run: Run, tmp_path: Path) -> None:
+    data = saved(fleet(), tmp_path / "data")
+    with opened(data) as store:
+        store.write([("sessions", b"boat", b"torn")])
+    new = tmp_path / "new"
+    result = run("db", "repair", str(data), str(new))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{new}: saved from {data}; a broker can start on it\n")
+    assert run("db", "check", str(new)).returncode == 0
+    assert complaint(run("db", "repair", str(data), str(new)), 1).endswith(
+        "not empty; expected a new directory"
+    )
+    result = run("db", "repair", "--json", str(data), str(tmp_path / "again"))
+    assert [each["client_id"] for each in json.loads(result.stdout)["sessions_lost"]] == ["boat"]
+    assert [path for path in new.rglob("*") if path.stat().st_mode & 0o077] == []
