@@ -74,7 +74,10 @@ def check(data_dir: str) -> Findings:
         with tempfile.TemporaryDirectory(prefix="check-", dir=place) as copy:
             checkpoint.make(data_dir, copy)
             with tempfile.TemporaryDirectory(prefix="holdfast-check-") as work:
-                return _check_at(Path(copy), Path(work))
+                found = _check_at(Path(copy), Path(work))
+                # The files have the same names there, and the copy is gone soon.
+                found.problems = [each.replace(copy, data_dir) for each in found.problems]
+                return found
     except CheckpointError as problem:
         raise CheckError(
             f"data directory {data_dir}: in use, and no copy of it: {problem}"
@@ -163,7 +166,7 @@ class Checker:
         try:
             loaded = load_generations(self._store)
         except StorageError as error:
-            self.found.problem(" ".join(f"the list of generations: {error}".split()))
+            self.found.problem(f"the list of generations: {self._source.plain(str(error))}")
             loaded = []
         known = set()
         present = self._store.families()

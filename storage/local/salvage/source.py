@@ -80,7 +80,7 @@ class Source:
     def _note(self, gaps: list[Gap]) -> None:
         for gap in gaps:
             self._damaged_tables.update(TABLE_NAME.findall(gap.problem))
-            self.gaps.append(gap._replace(problem=self._own(gap.problem)))
+            self.gaps.append(gap._replace(problem=self.plain(gap.problem)))
 
     # --- opening ---
 
@@ -91,7 +91,7 @@ class Source:
             try:
                 store = RocksStore(links, read_only=True, keep_prefix=keep_prefix)
             except Unrecoverable as error:
-                problem = problem or self._own(str(error))
+                problem = problem or self.plain(str(error))
                 continue
             if problem and not self._is_torn():
                 self.problems.append(problem)
@@ -191,7 +191,7 @@ class Source:
             self.problems.append(f"{self._database}: {held} batches found, {durable} were durable")
         watermark.close()
 
-    def _own(self, problem: str) -> str:
+    def plain(self, problem: str) -> str:
         """Return the text of an error of RocksDB: our file, and what is wrong with it."""
         text = " ".join(problem.split())
         reason = text.split("Corruption: ")[-1]
