@@ -4,7 +4,9 @@ import argparse
 import os
 
 from broker.cli.command import (
+    EXIT_FAILED,
     EXIT_OK,
+    EXIT_USAGE,
     PRIVATE,
     CommandError,
     Commands,
@@ -23,6 +25,19 @@ def add(commands: Commands) -> None:
     checkpoint.add_argument("directory", metavar="DIR")
     add_config_flags(checkpoint)
     checkpoint.set_defaults(run=run_db_checkpoint)
+    check = actions.add_parser(
+        "check", help="read everything; 0 = whole, 1 = damaged, 2 = it could not be checked"
+    )
+    check.add_argument("data_dir", metavar="DATA_DIR")
+    check.set_defaults(run=run_db_check)
+    repair = actions.add_parser(
+        "repair", help="save what can be read of a damaged database in a new directory"
+    )
+    repair.add_argument("source", metavar="SRC", help="the data directory; it is only read")
+    repair.add_argument("new", metavar="NEW", help="a new directory, to start a broker on")
+    repair.set_defaults(run=run_db_repair)
+    for parser in (check, repair):
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run_db_checkpoint(options: argparse.Namespace) -> int:
@@ -39,4 +54,47 @@ def run_db_checkpoint(options: argparse.Namespace) -> int:
     print_lines(
         [f"{options.directory}: a copy of {data_dir}, made by {maker}; all {rows} rows can be read"]
     )
+    return EXIT_OK
+
+
+def run_db_check(options: argparse.Namespace) -> int:
+    """Read everything in a database and print what is damaged."""
+    from broker.operations.damage import check, report
+
+    os.umask(PRIVATE)
+    try:
+        found = check.check(options.data_dir)
+    except check.CheckError as problem:
+        raise CommandError(str(problem), EXIT_USAGE) from None
+    if options.json:
+        print_lines([report.as_json({"data_dir": options.data_dir, **found.as_object()})])
+    elif found.is_whole:
+        rows = sum(found.rows.values())
+        print_lines([f"{options.data_dir}: whole; all {rows} rows can be read"])
+    else:
+        print_lines(
+            [
+                f"{options.data_dir}: damaged",
+                *found.lines(),
+                "restore a backup; or stop the broker, and save the rest with "
+                f"`holdfast db repair {options.data_dir} NEW`",
+            ]
+        )
+    return EXIT_OK if found.is_whole else EXIT_FAILED
+
+
+def run_db_repair(options: argparse.Namespace) -> int:
+    """Save what can be read of a damaged database, and print what was lost."""
+    from broker.operations.damage import repair, report
+
+    os.umask(PRIVATE)
+    try:
+        repaired = repair.repair(options.source, options.new)
+    except repair.RepairError as problem:
+        raise CommandError(str(problem)) from None
+    if options.json:
+        told = repair.report_object(options.source, options.new, repaired)
+        print_lines([report.as_json(told)])
+    else:
+        print_lines(repair.report_lines(options.source, options.new, repaired))
     return EXIT_OK

@@ -33,8 +33,8 @@ from storage.local.watermark import Watermark
 
 ACCEPT: Final = "start with --accept-data-loss"
 NO_HELP: Final = (
-    "restore a backup; --accept-data-loss does not help, because what is left was never a state of "
-    "the broker"
+    "restore a backup, or save what can be read with `holdfast db repair`; --accept-data-loss does "
+    "not help, because what is left was never a state of the broker"
 )
 TABLE: Final = re.compile(r"/(\d+\.sst)\b")
 MANIFEST: Final = re.compile(r"/(MANIFEST-\d+)\b")

@@ -168,7 +168,8 @@ class RocksStore:
                     break
                 rows.append((key, value_of()))
                 count -= 1
-                step()
+                if count:  # else what is behind may be damaged, and nobody asked for it
+                    step()
             # At damage an iterator only becomes invalid; status() raises the reason.
             iterator.status()
         except Exception as error:
@@ -590,6 +591,23 @@ class RocksStore:
         if NO_SPACE in text:
             return Recoverable(message)
         return Unrecoverable(message)
+
+
+def rebuild_lists(path: Path) -> None:
+    """Make the MANIFEST of the database in `path` anew, from the table files that can be read.
+
+    RocksDB writes the logs out as tables and moves away what it cannot read, so `path` must be a
+    copy, its logs too; its tables may be symbolic links. Rows deleted lately may come back. Raises
+    `Unrecoverable` when it fails, `Recoverable` when there is no space.
+    """
+    write_options(path, keeps_prefix=True)
+    options, _ = Options.load_latest(str(path))
+    try:
+        Rdict.repair(str(path), options)
+    except Exception as error:
+        kind = Recoverable if NO_SPACE in str(error) else Unrecoverable
+        raise kind(f"listing the tables of {path} failed: {error}") from None
+    write_options(path, keeps_prefix=False)
 
 
 def _again(error: StorageError) -> StorageError:

@@ -1,0 +1,143 @@
+"""Reads every row of a family that can be read, and notes where rows are missing.
+
+A scan ends at a damaged block, and nothing tells where the next whole one begins. So the first key
+behind it is searched for: in steps that grow, then by halves. Must never end before the last row
+that can be read, and must always end. Read next: `storage.local.salvage.source`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from storage.api import Row, Store
+from storage.errors import Unrecoverable
+
+PAGE_MAX: Final = 512  # rows of a page
+PAGE_BYTES: Final = 1 << 20  # about what a page holds; one row may be larger
+# Bytes by which the key of a row may differ from the last one read, to be told from its neighbours.
+KEY_MORE: Final = 24
+DIGITS: Final = b"0123456789"
+
+
+class Gap(NamedTuple):
+    """A stretch of keys in which rows cannot be read."""
+
+    family: str
+    after: bytes  # the last key that was read before it, b"" = none
+    before: bytes | None  # the first key that was read behind it, None = none
+    problem: str
+
+
+class RowsAround:
+    """The rows of one family, read once from its beginning to its end."""
+
+    def __init__(
+        self, store: Store, family: str, second: Callable[[], Store | None] | None = None
+    ) -> None:
+        """Prepare to read.
+
+        `second` returns a store without the damaged tables, None if there is none: it knows keys
+        of rows in the stretch of a damaged block that are not in that block.
+        """
+        self._store: Final = store
+        self._family: Final = family
+        self._second: Final = second
+        self.gaps: Final[list[Gap]] = []
+
+    def rows(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[Row]:
+        """Yield every row with start <= key < stop that can be read, page by page."""
+        after, count = b"", 8
+        while True:
+            try:
+                rows = self._store.scan(self._family, start, stop, count=count)
+            except Unrecoverable as error:
+                if count > 1:
+                    count //= 2  # up to the damage
+                    continue
+                following = self._behind(start, stop)
+                gap = Gap(self._family, after, following, " ".join(str(error).split()))
+                self.gaps.append(gap)
+                yield from self._inside(start, stop if following is None else following)
+                if following is None:
+                    return
+                start, count = following, 8
+                continue
+            yield from rows
+            if len(rows) < count:
+                return
+            after = rows[-1][0]
+            start = after + b"\0"
+            mean = sum([len(key) + len(value) for key, value in rows]) // len(rows) + 1
+            count = max(1, min(PAGE_MAX, 4 * count, PAGE_BYTES // mean))
+
+    def _inside(self, start: bytes, stop: bytes | None) -> Iterator[Row]:
+        """Yield the rows of a gap that can be read singly: a newer table has them."""
+        second = None if self._second is None else self._second()
+        if second is None or self._family not in second.families():
+            return
+        for key, _ in RowsAround(second, self._family).rows(start, stop):
+            try:
+                value = self._store.get(self._family, key)
+            except Unrecoverable:
+                continue  # its newest version is in the damaged block
+            if value is not None:
+                yield key, value
+
+    def _behind(self, start: bytes, stop: bytes | None) -> bytes | None:
+        """Return the first key behind the damage at `start` whose row can be read, or None."""
+        width = len(start) + KEY_MORE
+        low = int.from_bytes(start.ljust(width, b"\0"))
+        limit = (1 << 8 * width) - 1
+        if stop is not None:
+            limit = min(limit, int.from_bytes(stop[:width].ljust(width, b"\0")))
+        bad, good = low, -1
+        for bit in range(8 * width + 1):
+            place = min(low + (1 << bit), limit)
+            if self._can_read(place, width, stop):
+                good = place
+                break
+            bad = place
+            if place == limit:
+                return None
+        if good < 0:
+            return None
+        first = self._first_between(bad, good, width, stop)
+        while (found := self._near(start, first, width, stop)) is not None:
+            first = self._first_between(low, int.from_bytes(found), width, stop)
+        rows = self._store.scan(self._family, first, stop, count=1)
+        return rows[0][0] if rows else None
+
+    def _first_between(self, bad: int, good: int, width: int, stop: bytes | None) -> bytes:
+        """Return the first place that can be read, of those between one that cannot and one."""
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            if self._can_read(middle, width, stop):
+                good = middle
+            else:
+                bad = middle
+        return good.to_bytes(width)
+
+    def _near(self, start: bytes, first: bytes, width: int, stop: bytes | None) -> bytes | None:
+        """Return a place between `start` and `first` that can be read, if one is found.
+
+        `first` may be the end of another damaged stretch. Names are not spread evenly over all
+        bytes, so names like the last one are tried, with other letters.
+        """
+        if not start.isascii():
+            return None
+        letters = [bytes((each,)) for each in sorted({*start, *DIGITS} - {0})]
+        for size in range(len(start) - 1, -1, -1):
+            for one in letters:
+                for two in (b"", *letters):
+                    place = (start[:size] + one + two).ljust(width, b"\0")
+                    if not start < place < first:
+                        continue
+                    if self._can_read(int.from_bytes(place), width, stop):
+                        return place
+        return None
+
+    def _can_read(self, place: int, width: int, stop: bytes | None) -> bool:
+        try:
+            self._store.scan(self._family, place.to_bytes(width), stop, count=1)
+        except Unrecoverable:
+            return False
+        return True

@@ -1,0 +1,187 @@
+"""Is everything kept that is not damaged, and does a broker find nothing wrong with the rest?"""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.operations.damage.check import check
+from broker.operations.damage.repair import Repaired, repair
+from mqtt.packets import Publish
+from storage.local.memory import MemoryStore
+from storage.tables.tables import (
+    CONNECTIONS,
+    DUE,
+    FILTERS,
+    GROUPS,
+    HOLDERS,
+    INCOMING,
+    MAILBOX,
+    META,
+    RETAINED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    load_totals,
+)
+from tests.broker.operations.damage.databases import (
+    Rows,
+    fleet,
+    flip,
+    opened,
+    rows_of,
+    saved,
+    tables,
+)
+from tests.session.harness import Broker
+
+
+def started(rows: Rows, layout: str = "blocks") -> Broker:
+    """Start an engine on rows."""
+    broker = Broker(layout=layout, max_inflight=100)
+    broker.store = MemoryStore()
+    for family in rows:
+        broker.store.create_family(family)
+    broker.store.write(
+        [(family, key, value) for family, each in rows.items() for key, value in each.items()]
+    )
+    broker.store.sync()
+    broker.clients = []
+    broker.now += 10_000
+    broker.start()
+    return broker
+
+
+def received(broker: Broker, client_id: str) -> list[bytes]:
+    """Resume a session, take all that waits for it, and return the payloads."""
+    client = broker.connect(client_id, expiry=3600)
+    assert client.connack is not None and client.connack.session_present
+    return [packet.payload for packet in client.take() if isinstance(packet, Publish)]
+
+
+def repaired_of(data: Path) -> tuple[Repaired, Rows]:
+    new = data.with_name("new")
+    shutil.rmtree(new, ignore_errors=True)
+    told = repair(str(data), str(new))
+    rows = rows_of(new)
+    assert check(str(new)).is_whole
+    return told, rows
+
+
+def without(data: Path, *keys: tuple[str, bytes]) -> None:
+    """Damage some rows."""
+    with opened(data) as store:
+        store.write([(family, key, b"torn") for family, key in keys])
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_a_whole_database_is_kept_row_by_row(tmp_path: Path, layout: str) -> None:
+    data = saved(fleet(layout), tmp_path / "data")
+    told, rows = repaired_of(data)
+    assert told.found.is_whole and told.ended == {} and told.notes == []
+    assert rows == rows_of(data)
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters"])
+def test_lost_messages_cost_nobody_another_one(tmp_path: Path, layout: str) -> None:
+    data = saved(fleet(layout), tmp_path / "data")
+    whole = rows_of(data)
+    gone = sorted(whole["msg.1"])[20:30]
+    without(data, *[("msg.1", key) for key in gone])
+    told, rows = repaired_of(data)
+    assert told.found.unreadable["boat"] == 10 and told.ended == {}
+    before = received(started(whole, layout), "boat")
+    after = received(started(rows, layout), "boat")
+    assert len(after) == len(before) - 10 and set(after) < set(before)
+    assert after == [payload for payload in before if payload in after], "in order"
+
+
+def test_a_lost_end_of_the_log_does_not_hide_later_messages(tmp_path: Path) -> None:
+    """Are offsets that sessions have read behind never used again?"""
+    data = saved(fleet(), tmp_path / "data")
+    last = sorted(rows_of(data)["msg.1"])[-10:]
+    with opened(data) as store:
+        store.write([("msg.1", key, None) for key in last])
+    told, rows = repaired_of(data)
+    assert told.found.lost_count() == 10
+    broker = started(rows)
+    broker.publish("nothing/new", b"after the repair")
+    assert received(broker, "idle") == [b"after the repair"]
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "lost"),
+    [
+        (SESSIONS, b"boat", "boat"),
+        (SUBSCRIPTIONS, b"boat\0fleet/#", "boat"),
+        (FILTERS, b"fleet/#", None),
+        (INCOMING, None, None),
+        (MAILBOX, None, None),
+        (HOLDERS, None, None),
+        (RETAINED, None, None),
+        (DUE, None, None),
+        (CONNECTIONS, None, None),
+        (META, b"totals", None),
+        (META, b"boot", None),
+        (META, b"heartbeat", None),
+        (META, b"generation/\0\0\0\1", None),
+        (META, b"format", None),
+    ],
+)
+def test_a_lost_row_costs_what_it_holds(
+    tmp_path: Path, family: str, key: bytes | None, lost: str | None
+) -> None:
+    data = saved(fleet(), tmp_path / "data")
+    whole = rows_of(data)
+    without(data, (family, next(iter(whole[family])) if key is None else key))
+    told, rows = repaired_of(data)
+    assert set(told.ended) == ({lost} if lost else set())
+    broker = started(rows)
+    reference = started(whole)
+    for client_id in ("boat", "crane", "idle", "diver", "tug", "pilot"):
+        if client_id == lost:
+            connack = broker.connect(client_id, expiry=3600).connack
+            assert connack is not None and not connack.session_present
+        elif client_id == "diver" and family == MAILBOX:
+            assert len(received(broker, client_id)) <= len(received(reference, client_id))
+        else:
+            assert received(broker, client_id) == received(reference, client_id)
+    if family in (FILTERS, HOLDERS, META):
+        assert rows[FILTERS] == whole[FILTERS] and rows[HOLDERS] == whole[HOLDERS]
+    broker.publish("fleet/1", b"next")
+
+
+def test_a_lost_shared_subscription_begins_at_the_end(tmp_path: Path) -> None:
+    data = saved(fleet(), tmp_path / "data")
+    shutil.copytree(data, tmp_path / "whole")
+    (key,) = rows_of(data)[GROUPS]
+    without(data, (GROUPS, key))
+    told, rows = repaired_of(data)
+    assert told.notes == ["$share/tugs/dock: the messages that waited for it are lost"]
+    assert len(received(started(rows_of(data.with_name("whole"))), "tug")) == 5
+    broker = started(rows)
+    assert received(broker, "tug") == []
+    tug = broker.clients[-1]
+    broker.publish("dock", b"new")
+    assert [packet.payload for packet in tug.take() if isinstance(packet, Publish)] == [b"new"]
+
+
+@pytest.mark.slow
+def test_every_row_that_can_be_read_alone_is_kept(tmp_path: Path) -> None:
+    """Flip bits all over the tables: is everything there that a broker would have found?"""
+    data = saved(fleet(), tmp_path / "data")
+    whole = rows_of(data)
+    random.seed(7)
+    for table in tables(data):
+        for at in (*random.sample(range(table.stat().st_size), 6), table.stat().st_size - 5):
+            flip(table, at)
+            told, rows = repaired_of(data)
+            family = next((name for name in whole if whole[name] != rows.get(name)), "")
+            lost = set(told.ended)
+            assert {each.decode() for each in whole[SESSIONS]} == lost | {
+                each.decode() for each in rows[SESSIONS]
+            }, (table.name, at, family)
+            broker = started(rows)
+            assert load_totals(broker.store).next_filter_id >= 7
+            flip(table, at)
+    assert check(str(data)).is_whole
