@@ -35,6 +35,7 @@ from storage import limits
 from storage.api import Batch, Row
 from storage.errors import (
     CorruptRecord,
+    DamagedRows,
     Recoverable,
     StorageError,
     StoreBusy,
@@ -74,6 +75,12 @@ NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
+DAMAGED: Final = "Corruption"  # of a table: its checksum, or what it names, is wrong
+
+# Bytes of a key that the search for the end of damage tells apart. Among longer keys that begin
+# alike it may pass over readable rows.
+SEARCHED_BYTES: Final = 40
+FAILED: Final[Row] = (b"", b"")  # the answer of a search that has met damage
 
 
 class RocksStore:
@@ -126,11 +133,11 @@ class RocksStore:
     # --- reading ---
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. Raises `Unrecoverable` when it cannot be read."""
+        """Return the value of `key`, or None. Raises `DamagedRows` when it cannot be read."""
         try:
             value: bytes | None = self._tables[family].get(key)
         except Exception as error:
-            raise self._failure("read", error) from None
+            raise self._read_failure(error, family, key) from None
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -141,7 +148,7 @@ class RocksStore:
             # One key costs 0.2 us alone and 0.56 us in a list, but a list releases the GIL.
             values = self._tables[family].get(list(keys))
         except Exception as error:
-            raise self._failure("read", error) from None
+            raise self._read_failure(error, family, min(keys)) from None
         return cast(list[bytes | None], values)
 
     def scan(
@@ -149,7 +156,8 @@ class RocksStore:
     ) -> list[Row]:
         """Return at most `count` rows with start <= key < stop in ascending key order.
 
-        A point-in-time view: it does not contain writes made during the scan.
+        A point-in-time view: it does not contain writes made during the scan. Raises `DamagedRows`,
+        with the rows that it has read, when one of these rows cannot be read.
         """
         rows: list[Row] = []
         iterator = None
@@ -168,11 +176,12 @@ class RocksStore:
                     break
                 rows.append((key, value_of()))
                 count -= 1
-                step()
+                if count:  # the next row may be damaged, and is not wanted
+                    step()
             # At damage an iterator only becomes invalid; status() raises the reason.
             iterator.status()
         except Exception as error:
-            raise self._failure("scan", error) from None
+            raise self._scan_failure(error, family, start, stop, rows) from None
         finally:
             # A traceback keeps these locals, and a live iterator keeps the database open.
             iterator = valid = key_of = value_of = step = None  # type: ignore[assignment]
@@ -202,10 +211,12 @@ class RocksStore:
                     row = (key, iterator.value())
             iterator.status()
         except Exception as error:
-            raise self._failure("scan", error) from None
+            problem = error.with_traceback(None)
+        else:
+            return row
         finally:
             iterator = None
-        return row
+        return self._last_beside_damage(problem, family, start, stop)
 
     # --- writing ---
 
@@ -558,6 +569,89 @@ class RocksStore:
         if self._links is not None:
             self._links.cleanup()
             self._links = None
+
+    def _read_failure(self, error: Exception, family: str, key: bytes) -> StorageError:
+        """Return the error for a failed read: `DamagedRows` if others may succeed."""
+        failure = self._failure("reading", error)
+        text = " ".join(str(error).split())
+        if isinstance(failure, Unrecoverable) and text.startswith(DAMAGED):
+            return DamagedRows(f"family {family}: {text}", family, key)
+        return failure
+
+    def _scan_failure(
+        self, error: Exception, family: str, start: bytes, stop: bytes | None, rows: list[Row]
+    ) -> StorageError:
+        """Return the error for a scan that failed after `rows`."""
+        begin = rows[-1][0] + b"\0" if rows else start
+        failure = self._read_failure(error, family, begin)
+        if not isinstance(failure, DamagedRows):
+            return failure
+        failure.rows = rows
+        # Doubles the distance until a search succeeds, then halves it: what it may pass over
+        # between two damaged places is near to them.
+        low = int.from_bytes(begin[:SEARCHED_BYTES].ljust(SEARCHED_BYTES, b"\0"), "big")
+        high, distance = low, 1
+        while True:
+            high += distance
+            distance *= 2
+            if high >> 8 * SEARCHED_BYTES:
+                return failure
+            if self._seek(family, high.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
+                break
+            low = high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._seek(family, middle.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
+                high = middle
+            else:
+                low = middle
+        resume = high.to_bytes(SEARCHED_BYTES, "big")
+        failure.resume = resume if stop is None else min(resume, stop)
+        return failure
+
+    def _last_beside_damage(
+        self, error: Exception, family: str, start: bytes, stop: bytes
+    ) -> Row | None:
+        """Find the last row where searching backwards fails; raise `DamagedRows` if it is damaged.
+
+        `resume` is then the first key after all rows of the range.
+        """
+        failure = self._read_failure(error, family, start)
+        if not isinstance(failure, DamagedRows):
+            raise failure
+        size = max(len(start), len(stop))
+        low = int.from_bytes(start.ljust(size, b"\0"), "big")
+        high = int.from_bytes(stop.ljust(size, b"\0"), "big")
+        found: Row | None = None
+        while high > low:  # nothing is at `high` or after it
+            middle = (low + high) // 2
+            row = self._seek(family, middle.to_bytes(size, "big"))
+            if row is None or (row is not FAILED and row[0] >= stop):
+                high = middle
+            else:
+                found, low = row, middle + 1
+        if found is FAILED:
+            failure.resume = high.to_bytes(size, "big")
+            raise failure
+        return found
+
+    def _seek(self, family: str, key: bytes) -> Row | None:
+        """Return the first row at or after `key`, None if there is none, FAILED if damaged."""
+        iterator = None
+        try:
+            iterator = self._tables[family].iter()
+            iterator.seek(key)
+            if iterator.valid():
+                return iterator.key(), iterator.value()
+            iterator.status()
+        except Exception as error:
+            failure = self._read_failure(error, family, key)
+            if isinstance(failure, DamagedRows):
+                return FAILED
+            raise failure from None
+        finally:
+            iterator = None
+        return None
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
         """Return the error for a failed write; remember it if no later write can succeed."""
