@@ -5,7 +5,6 @@ cannot. Nothing in storage logs an error and goes on.
 """
 
 
-
 class StorageError(Exception):
     """Any failure of the environment below the store."""
 
