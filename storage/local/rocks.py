@@ -11,6 +11,7 @@ One thread owns a store and makes all calls, except `sync` and `durable_sequence
 committer's and may run while the owner reads and writes. Other threads may call only `scan_aside`.
 """
 
+import contextlib
 import gc
 import os
 import re
@@ -64,6 +65,7 @@ DEFAULT: Final = "default"
 TOMBSTONE_WINDOW: Final = 4096
 TOMBSTONES: Final = 2048
 
+TABLE_SUFFIX: Final = ".sst"
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
 
 # Reopening writes the logs' contents out as tables and needs this much space besides.
@@ -80,6 +82,9 @@ DAMAGED: Final = "Corruption"  # of a table: its checksum, or what it names, is 
 # Bytes of a key that the search for the end of damage tells apart. Among longer keys that begin
 # alike it may pass over readable rows.
 SEARCHED_BYTES: Final = 40
+# Exists beside the tables once one of them was found damaged. A compaction that meets damage lets
+# all later writes fail, at every start; so a damaged database is not compacted any more.
+DAMAGE_FILE: Final = "damaged"
 FAILED: Final[Row] = (b"", b"")  # the answer of a search that has met damage
 
 
@@ -120,6 +125,7 @@ class RocksStore:
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self.is_numbered_by_older = False  # the newest batch was written by an earlier version
+        self._is_compacted = True  # False: a table is damaged, see `DAMAGE_FILE`
         self._sequence = 0
         self._synced = Synced(0)  # set by the thread that syncs, always as a whole
         self._newest_log: Final = NewestLog(self.path)
@@ -550,6 +556,9 @@ class RocksStore:
         write_options(directory, keeps_prefix=self._keeps_prefix)
         options, families = Options.load_latest(str(directory), cache=self._cache)
         family_options = families[DEFAULT]
+        if (self.path / DAMAGE_FILE).exists():
+            self._is_compacted = False
+            family_options.set_disable_auto_compactions(True)
         family_options.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES, 0.0)
         return options, family_options
 
@@ -577,6 +586,18 @@ class RocksStore:
         if isinstance(failure, Unrecoverable) and text.startswith(DAMAGED):
             return DamagedRows(f"family {family}: {text}", family, key)
         return failure
+
+    def _stop_compaction(self) -> None:
+        """Compact nothing from now on, at the next starts neither: a table is damaged."""
+        if not self._is_compacted or self.read_only or self._database is None:
+            return
+        self._is_compacted = False
+        self._family_options.set_disable_auto_compactions(True)  # of families to come
+        with contextlib.suppress(OSError):  # then the next start finds the damage again
+            (self.path / DAMAGE_FILE).touch(mode=0o600)
+        with contextlib.suppress(Exception):  # refused after a failed write: the file counts
+            for family in self._tables:
+                self._tables[family].set_options({"disable_auto_compactions": "true"})
 
     def _scan_failure(
         self, error: Exception, family: str, start: bytes, stop: bytes | None, rows: list[Row]
@@ -674,6 +695,8 @@ class RocksStore:
         if isinstance(error, (StorageError, KeyError, TypeError)):
             raise error  # ours, or the caller's mistake: an unknown family, a key not of bytes
         text = str(error)
+        if text.startswith(DAMAGED) and TABLE_SUFFIX in text:
+            self._stop_compaction()
         message = f"{doing} {self.path} failed: {text}"
         if "lock hold by current process" in text or (
             "While lock file" in text and "temporarily unavailable" in text
