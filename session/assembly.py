@@ -46,7 +46,7 @@ class Assembly:
         ports: Ports,
     ) -> None:
         tick, settings = core.tick, core.settings
-        store, log, due = database.store, database.log, database.due
+        log = database.log
         self.core: Final = core
         self.database: Final = database
         self.connections: Final[dict[Connection, None]] = {}
@@ -58,8 +58,8 @@ class Assembly:
         self.health: Final = StoreHealth()
         history = self.history = History(tick, log, settings, live)
         self.routes: Final = Router(tick)
-        self.retained: Final = Retained(tick, store, due, database.totals, settings, history)
-        self.quota: Final = Quota(store, log, settings)
+        self.retained: Final = Retained(core, database, history)
+        self.quota: Final = Quota(core, database)
         self.delivery: Final = Delivery(
             DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
         )

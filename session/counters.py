@@ -24,7 +24,9 @@ DROP_REASONS: Final = (
     "slow_consumer",
     "qos0_offline",
     "storage_refused",
+    "damaged",
 )
+DAMAGED_KINDS: Final = ("session", "message", "retained", "timer", "connection", "holder")
 CONNECT_RESULTS: Final = (
     "accepted",
     "malformed",
@@ -124,6 +126,8 @@ class Counters:
         self.messages_stored: int = 0
         # Deliveries and messages that were dropped, by reason.
         self.dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
+        # Damaged places found in the store, by what the rows hold; see `session.live.damage`.
+        self.damaged_rows: dict[str, int] = dict.fromkeys(DAMAGED_KINDS, 0)
         self.expired_messages: int = 0  # Message Expiry Interval passed before delivery
         self.redeliveries: int = 0  # PUBLISH with DUP or PUBREL sent again at resume
         self.unmatched_messages: int = 0  # accepted, and no subscription matched (0x10)

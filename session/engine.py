@@ -50,6 +50,7 @@ from session.live.connection_states import (
     move,
 )
 from session.live.core import Core
+from session.live.damage import TellDamage
 from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
@@ -93,14 +94,15 @@ class Engine:
         heartbeat: Callable[[int], bytes] | None = None,
         observe: Observe | None = None,
         denied: Denied | None = None,
+        damaged: TellDamage | None = None,
     ) -> None:
         """Take the surroundings of the broker; nothing is opened before `start`.
 
         `heartbeat` returns the row that says when the broker was last alive
         (`storage.time.broker_clock`), for a given broker time; without it broker time is used for
         all clocks. `observe` is called when a client connects, is refused or disconnects, `denied`
-        when the policy denies a client a PUBLISH, a subscription or its will; they must not call
-        the engine.
+        when the policy denies a client a PUBLISH, a subscription or its will, `damaged` when rows
+        were found that cannot be read; they must not call the engine.
         """
         self.settings: Final = settings
         self.counters: Final = counters
@@ -124,6 +126,8 @@ class Engine:
             resume_reading=self._resume_reading,
         )
         self._core: Final = Core(self._tick, self._gate, settings, counters)
+        if damaged is not None:
+            self._core.damage.tell = damaged
         self._next_number = 1
         self._lost: dict[Connection, None] = {}  # lost transports that are not handled yet
 
@@ -136,7 +140,7 @@ class Engine:
         the shell knows of a later sign of life. `told_of` is the newest boot of the exported
         history: a database restored from a backup does not use its numbers again. On return
         everything is written; it is durable with the next commit.
-        Raises `StorageError`, and `CorruptRecord` for rows that everything depends on.
+        Raises `StorageError`, and `DamagedRows` for rows that everything depends on.
         """
         self._tick.now = now
         database = open_database(self._store, self._core, told_of)

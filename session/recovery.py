@@ -11,6 +11,7 @@ from session.assembly import Assembly
 from session.live.core import Core, Database
 from session.publish.storage_quota import generation_size
 from storage.api import Store
+from storage.errors import DamagedRows
 from storage.log.message_log import MessageLog
 from storage.tables.tables import (
     BOOT_KEY,
@@ -66,8 +67,8 @@ def open_database(store: Store, core: Core, told_of: int) -> Database:
 def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     """Open every part on its rows and clean up after a crash.
 
-    `alive_ms` is a sign of life that may be later than the last heartbeat. Raises `CorruptRecord`
-    for rows that everything depends on. The last batch is not written yet on return.
+    `alive_ms` is a sign of life that may be later than the last heartbeat. Raises `DamagedRows` for
+    rows that everything depends on. The last batch is not written yet on return.
     """
     database = assembly.database
     store = database.store
@@ -97,9 +98,16 @@ def _drop_deserted_groups(assembly: Assembly) -> None:
 def _settle_connections(assembly: Assembly, alive_ms: int) -> int:
     """End the connections that a crash left in the store, in batches; return their number."""
     were_connected = 0
-    for key, value in scan_all(assembly.database.store, CONNECTIONS, b"", None):
-        assembly.disconnects.recover(key.decode(), value, alive_ms)
+    damage = assembly.core.damage
+    damages: list[DamagedRows] = []
+    for key, value in scan_all(assembly.database.store, CONNECTIONS, b"", None, damages):
+        client_id = key.decode()
+        try:
+            assembly.disconnects.recover(client_id, value, alive_ms)
+        except DamagedRows as problem:
+            damage.note("connection", problem, client_id)
         were_connected += 1
         if were_connected % RECOVER_SLICE == 0:
             assembly.writer.write()
+    damage.note_all("connection", damages)
     return were_connected

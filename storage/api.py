@@ -21,7 +21,10 @@ class Store(Protocol):
     """Column families of ordered keys with atomic, un-synced writes."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. Sees every completed `write`."""
+        """Return the value of `key`, or None. Sees every completed `write`.
+
+        Every method that reads raises `DamagedRows` if it needs a row that cannot be read.
+        """
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -1,6 +1,7 @@
-"""Storage errors, of two kinds: the caller retries, or the process ends.
+"""Storage errors, of three kinds: the caller retries, goes on without some rows, or ends.
 
-Every caller of a store must handle both. Nothing in storage logs an error and goes on.
+Every caller of a store must handle the first two where it can, and let the process end where it
+cannot. Nothing in storage logs an error and goes on.
 """
 
 
@@ -28,7 +29,30 @@ class StoreBusy(StorageError):
     """Another process holds the data directory."""
 
 
-class CorruptRecord(Unrecoverable):
+class DamagedRows(StorageError):
+    """Some rows cannot be read; the others can, and writing goes on.
+
+    A scan that meets them gives the rows before them in `rows`, and in `resume` the first key known
+    from which the store can be read again, None if there is none. What is in between is lost to
+    the reader, and stays in the store for an operator.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        family: str = "",
+        start: bytes = b"",
+        resume: bytes | None = None,
+        rows: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.family: str = family  # "" = not known
+        self.start: bytes = start  # no row before it is damaged
+        self.resume: bytes | None = resume
+        self.rows: list[tuple[bytes, bytes]] = rows or []
+
+
+class CorruptRecord(DamagedRows):
     """A stored value does not decode: wrong checksum, length or version."""
 
 

@@ -43,7 +43,7 @@ INVARIANTS: Final = ("S1", "S2", "S3", "S4", "S5", "W1", "G1")
 OUT_BATCH: Final = 4096  # rows returned to Spark at once
 
 # Drop reasons of messages that may be in flight; all others apply before a message is sent.
-_INFLIGHT_DROPS: Final = (1027, 1029, 1030)
+_INFLIGHT_DROPS: Final = (1027, 1029, 1030, 1031)
 _MESSAGES: Final = (
     "msg_delivered",
     "retained_sent",

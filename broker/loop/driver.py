@@ -69,7 +69,6 @@ class Driver:
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
-        self.bugs_logged: int = 0  # part of `Counters.internal_errors` that was logged here
         self._store = store
         self._clock = clock
         self._log = log
@@ -323,7 +322,6 @@ class Driver:
     def count_bug(self, place: str, error: BaseException, *, remote: str = "") -> None:
         """Log and count an exception that is a bug of the broker."""
         self._counters.internal_errors += 1
-        self.bugs_logged += 1
         self._log.error(
             "internal_error",
             f"{place}: {type(error).__name__}: {error}",

@@ -255,6 +255,12 @@ class BrokerCollector(Collector):
         )
         yield _histogram("commit_batch_records", "Rows of one batch", counters.batch_records)
         yield _counter("commits", "Batches that became durable", counters.commits)
+        yield _labelled(
+            "damaged_rows",
+            "Damaged places found in the database, by what their rows hold",
+            "what",
+            counters.damaged_rows,
+        )
         yield _counter("commit_failures", "Writes or syncs that failed", counters.commit_failures)
         yield _counter("generations_added", "Generations begun", counters.generations_added)
         yield _counter("generations_dropped", "Generations dropped", counters.generations_dropped)

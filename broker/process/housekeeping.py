@@ -1,4 +1,4 @@
-"""Does what is due every second: signs of life, disk space, the history, damaged records, $SYS."""
+"""Does what is due every second: signs of life, disk space, the history, $SYS."""
 
 import resource
 import time
@@ -35,7 +35,6 @@ class Housekeeping:
         )
         self._due = driver.loop.time()
         self._system_due = driver.loop.time()
-        self._damaged_logged = 0
 
     def start(self) -> None:
         """Do everything once, then every second; call it when all of the start is done."""
@@ -55,22 +54,10 @@ class Housekeeping:
         if self._exporter is not None:
             self._exporter.beat()
         self._opened.denials.beat()
-        self._log_damage()
         interval = self._opened.config.settings.sys_interval_s
         if interval and loop.time() >= self._system_due:
             self._system_due = loop.time() + interval
             self._driver.run(self._publish_system)
-
-    def _log_damage(self) -> None:
-        """Log when the engine has found another damaged record."""
-        damaged = self._opened.counters.internal_errors - self._driver.bugs_logged
-        if damaged > self._damaged_logged:
-            self._damaged_logged = damaged
-            self._opened.log.error(
-                "record_damaged",
-                "a stored record does not decode; the client that needs it is refused",
-                count=damaged,
-            )
 
     def _publish_system(self) -> None:
         stats = self._driver.gauges()

@@ -19,7 +19,7 @@ from broker.history import location
 from broker.history.location import Place
 from broker.loop.driver import Driver
 from broker.network.listeners import ListenError, Listeners, bind_problem
-from broker.observe.denials import Denials
+from broker.observe.denials import NAME_CHARACTERS_MAX, Denials
 from broker.observe.metrics import MetricsServer, Snapshot, Status
 from broker.observe.structured_log import Log, Value
 from broker.process.clock import RunningClock
@@ -31,7 +31,7 @@ from session.counters import Counters
 from session.engine import Engine
 from session.live.connection import Connection
 from session.recovery import Recovery
-from storage.errors import DataLoss, Recoverable, StorageError
+from storage.errors import DamagedRows, DataLoss, Recoverable, StorageError
 from storage.history import events
 from storage.history.segment_names import newest_boot
 from storage.local.data_directory import DataDirectory
@@ -175,6 +175,7 @@ class OpenBroker:
             heartbeat=self.clock.heartbeat,
             observe=self._observe,
             denied=self.denials.note,
+            damaged=self._tell_damage,
         )
 
     def _recover(self) -> Recovery:
@@ -188,6 +189,11 @@ class OpenBroker:
             )
         except DataLoss as problem:  # of rows whose families are gone: the MANIFEST lists those
             raise DataLoss(f"{self.store.path}: {problem}; {NO_HELP}") from None
+        except DamagedRows as problem:
+            raise StorageError(
+                f"{self.store.path}: {problem}; the broker cannot start without this; "
+                "run `holdfast db check`"
+            ) from None
         self.status.recovered_sessions = recovery.sessions
         return recovery
 
@@ -198,6 +204,16 @@ class OpenBroker:
 
     def _take_snapshot(self, timeout_s: float) -> Snapshot | None:
         return None if self.driver is None else self.driver.take_snapshot(timeout_s)
+
+    def _tell_damage(self, what: str, problem: str, client_id: str, detail: str) -> None:
+        """Log that rows were found which cannot be read; the engine tells of each place once."""
+        self.log.error(
+            "rows_damaged",
+            f"{problem}; the broker goes on without them; run `holdfast db check`",
+            what=what,
+            client_id=client_id[:NAME_CHARACTERS_MAX],
+            detail=detail[:NAME_CHARACTERS_MAX],
+        )
 
     def _observe(self, event: str, connection: Connection, detail: str) -> None:
         """Log what happens to a client; the log limits how many lines it writes of one event."""

@@ -53,6 +53,7 @@ class Backlog:
         self._routes: Final = context.routes
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
         self._trimmer: Final = Trimmer(context.log, context.settings)
@@ -130,6 +131,8 @@ class Backlog:
                     "max_age",
                     self._tick.now,
                 )
+        if cursor.lost:
+            self._pass_over(connection, session, cursor)
         if not messages and cursor.position == before:
             # The end of the log: the session is live again.
             connection.is_lagging = False
@@ -157,6 +160,19 @@ class Backlog:
         is_dear = tick.work - work > READ_WORK_MAX // 8
         cursor.page = max(1, cursor.page // 2) if is_dear else min(PAGE_MAX, 4 * cursor.page)
         return len(messages) or PAGE_MAX
+
+    def _pass_over(self, connection: Connection, session: Session, cursor: Cursor) -> None:
+        """Count and record the messages that the cursor could not read."""
+        lost = self._damage.passed_over(cursor, session.client_id)
+        self._counters.drop("damaged", len(lost))
+        if connection.trim is not None:
+            for offset in lost:
+                connection.trim.drops(offset)  # it has counted them
+        if self._deliveries.is_on:
+            number, now = connection.number, self._tick.now
+            self._deliveries.dropped_range(
+                session, number, lost[0], cursor.position, len(lost), "damaged", now
+            )
 
     def _cursor(self, connection: Connection, session: Session) -> Cursor:
         cursor = connection.cursor

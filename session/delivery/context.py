@@ -32,4 +32,5 @@ class DeliveryContext:
         self.policy: Final = policy
         self.is_open: Final = policy.is_open  # the policy permits everything and is not asked
         self.counters: Final = core.counters
+        self.damage: Final = core.damage
         self.history: Final = history

@@ -26,6 +26,7 @@ from session.state.in_flight import (
     SOURCE_MASK,
 )
 from session.state.session import Session
+from storage.errors import DamagedRows
 
 # Bytes sent again to one session in one tick; the last message may exceed it.
 RESEND_BYTES_MAX: Final = 1 << 20
@@ -38,6 +39,7 @@ class Redelivery:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._gate: Final = context.gate
         self._is_open: Final = context.is_open
@@ -79,7 +81,12 @@ class Redelivery:
 
     def _resend(self, connection: Connection, session: Session, packet_id: int, entry: int) -> int:
         """Send a message in flight again; return its size, 0 if it is dropped."""
-        loaded = self._load_in_flight(session, packet_id, entry)
+        try:
+            loaded = self._load_in_flight(session, packet_id, entry)
+        except DamagedRows as problem:
+            where = f"packet id {packet_id}"
+            self._damage.note("message", problem, session.client_id, where)
+            return self._give_up(connection, session, packet_id, entry, "damaged")
         if loaded is None:
             return self._give_up(connection, session, packet_id, entry, "max_age")
         message, retain, identifiers = loaded

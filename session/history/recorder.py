@@ -14,7 +14,7 @@ from session.history.stage_counts import FIELDS, MINUTE_MS, STAGE_COUNT, Book, d
 from session.settings import Settings
 from session.state.session import Session
 from storage.api import Batch, Store
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, DamagedRows
 from storage.history import events
 from storage.history.packed_rows import (
     HAS_COUNT,
@@ -59,6 +59,7 @@ DROPPED: Final = {
     "storage_refused": 1026,
     "max_age": 1027,
     "slow_consumer": 1028,
+    "damaged": 1031,
 }
 
 # Prefix of words of the broker among the names: no name of a client can begin with it.
@@ -113,6 +114,7 @@ class Recorder:
         self._books_due_ms: int = 0
         self._booked_ms: int = 0  # when a book was last asked for
         self._damaged_books: list[bytes] = []
+        self._unread_books: int = 0  # places with books that the store could not read
         self._is_ending: bool = False  # the level of detail does not change any more
 
     def begin(self, boot: int, now: int, store: Store) -> None:
@@ -124,11 +126,13 @@ class Recorder:
         self.boot_ms = now
         self._now = now
         self._set(self._level_wanted, self._sample_wanted)
-        for key, value in scan_all(store, BOOKS, b"", None):
+        damages: list[DamagedRows] = []
+        for key, value in scan_all(store, BOOKS, b"", None, damages):
             try:
                 self._open_books[key] = decode_book(key, value)
             except CorruptRecord:
                 self._damaged_books.append(key)
+        self._unread_books = len(damages)
 
     def _set(self, level: int, sample: int) -> None:
         self.level = level
@@ -354,11 +358,12 @@ class Recorder:
         """Move all records and changed books into the batch that is about to be written."""
         if self._open_books and now >= self._close_ms:
             self._close_books(batch, now, now, BOOKS_CLOSED_MAX)
-        if self._damaged_books:
+        if self._damaged_books or self._unread_books:
             for key in self._damaged_books:
                 batch.append((BOOKS, key, None))
-            self._put_gap(_DAMAGED, len(self._damaged_books), now, 0)
+            self._put_gap(_DAMAGED, len(self._damaged_books) + self._unread_books, now, 0)
             self._damaged_books.clear()
+            self._unread_books = 0
         self._turn()
         for key, value in self._rows:
             batch.append((HISTORY, key, value))

@@ -17,7 +17,7 @@ from session.live.tick import Tick
 from session.state.session import Session
 from session.state.subscription import Subscription
 from storage.api import Store
-from storage.errors import CorruptRecord
+from storage.errors import DamagedRows
 from storage.history import events
 from storage.history.packed_rows import (
     ACTOR_SHIFT,
@@ -446,12 +446,15 @@ def last_seq(store: Store, boot: int) -> int:
     A row that cannot be read does not count: a damaged history must not keep the broker from
     starting.
     """
-    row = store.last(HISTORY, history_key(boot, 0), history_key(boot + 1, 0))
+    try:
+        row = store.last(HISTORY, history_key(boot, 0), history_key(boot + 1, 0))
+    except DamagedRows:
+        return 0
     if row is None:
         return 0
     key, value = row
     first = split_history_key(key)[1]
     try:
         return first + unpack(unseal(value, "history row")).events - 1
-    except (ValueError, CorruptRecord):
+    except (ValueError, DamagedRows):
         return first - 1

@@ -13,8 +13,8 @@ from typing import Final
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import INCARNATION_SHIFT, Sessions
 from session.live.core import Database
-from storage.errors import CorruptRecord
-from storage.tables.tables import SESSIONS
+from storage.errors import DamagedRows
+from storage.tables.tables import SESSIONS, scan_readable
 
 CENSUS_SLICE: Final = 64
 CENSUS_PERIOD_MS: Final = 10  # the census takes a tenth of the loop, a fifth at the most
@@ -31,6 +31,7 @@ class Census:
         self._sessions: Final = sessions
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
+        self._damage: Final = context.damage
         self._after = b""
         self._found = 0  # sessions in the store at the start
         self._restored = 0
@@ -50,7 +51,9 @@ class Census:
         self.due_ms = now + CENSUS_PERIOD_MS
         if not self._settle():
             return
-        rows = self._store.scan(SESSIONS, self._after, count=CENSUS_SLICE)
+        damages: list[DamagedRows] = []
+        rows = scan_readable(self._store, SESSIONS, self._after, None, damages, count=CENSUS_SLICE)
+        self._damage.note_all("session", damages)
         for key, value in rows:
             self._after = key + b"\0"
             self._look_at(key.decode(), value)
@@ -66,8 +69,9 @@ class Census:
             if session.incarnation >> INCARNATION_SHIFT == self._boot:
                 return  # began after the start
             self._sessions.load_rest(session)
-        except CorruptRecord:
-            self._damaged += 1  # CONNECT refuses its client and counts an internal error
+        except DamagedRows as problem:
+            self._damage.note("session", problem, client_id)  # CONNECT refuses its client
+            self._damaged += 1
             return
         if not session.incarnation:
             # A record of version 1 has no incarnation; `write` gives it one. A CONNECT in this tick

@@ -20,9 +20,9 @@ from session.live.core import Database
 from session.live.subscribers import Group
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
-from storage.errors import CorruptRecord, Recoverable
+from storage.errors import DamagedRows, Recoverable
 from storage.log.message_log import Cursor, Generation, Stream, report_generations
-from storage.tables.tables import SESSIONS
+from storage.tables.tables import SESSIONS, scan_readable
 
 SWEEP_PERIOD_MS: Final = 2000
 SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
@@ -56,6 +56,7 @@ class Collection:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._store: Final = database.store
         self._log: Final = database.log
         self._backlog: Final = delivery.backlog
@@ -233,7 +234,11 @@ class Collection:
         while sweep.waiting and sweep.search is None and work < self._work_max():
             key = next(iter(sweep.waiting))
             del sweep.waiting[key]
-            value = self._store.get(SESSIONS, key)
+            try:
+                value = self._store.get(SESSIONS, key)
+            except DamagedRows as problem:
+                self._pin_all(problem, key)
+                return
             if value is not None:
                 work += self._look_at(key, value)
 
@@ -254,7 +259,12 @@ class Collection:
         """Look at a slice of the stored sessions."""
         sweep = self._sweep
         count = self._slice()
-        rows = self._store.scan(SESSIONS, sweep.after, count=count)
+        damages: list[DamagedRows] = []
+        rows = scan_readable(self._store, SESSIONS, sweep.after, None, damages, count=count)
+        if damages:
+            self._damage.note_all("session", damages)
+            self._pin_all(None, b"")
+            return
         work = 0
         for key, value in rows:
             sweep.after = key + b"\0"
@@ -269,6 +279,11 @@ class Collection:
         before = search.position
         messages = search.next(1, SCAN_MAX)
         after = search.position
+        if search.lost:
+            for offset in self._damage.passed_over(search):
+                for candidate in list(sweep.candidates):
+                    if candidate.first <= offset <= candidate.last:
+                        sweep.pin(candidate, sweep.searched)  # it may still be rescued
         if messages:
             # Only the first one in each candidate matters: go on behind it.
             for candidate in sweep.candidates:
@@ -331,13 +346,18 @@ class Collection:
             if session.position >= sweep.last():
                 return 1
             self._sessions.load_rest(session)
-        except CorruptRecord:
-            self._counters.internal_errors += 1
-            for candidate in list(sweep.candidates):
-                sweep.pin(candidate, key)  # unreadable: what it still has to get is unknown
+        except DamagedRows as problem:
+            self._pin_all(problem, key)
             return 1
         work = 1 + (len(session.subscriptions) >> FILTERS_SHIFT)
         return work + self._pin_by_streams(key, self._backlog.streams(session), session.position)
+
+    def _pin_all(self, problem: DamagedRows | None, key: bytes) -> None:
+        """Keep all candidates: what an unreadable session still has to get is not known."""
+        if problem is not None:
+            self._damage.note("session", problem, key.decode())
+        for candidate in list(self._sweep.candidates):
+            self._sweep.pin(candidate, key)
 
     def _pin_by_streams(self, key: bytes, streams: list[Stream], position: int) -> int:
         """Find what the reader of some streams needs, or begin a search; return the work done."""
@@ -358,5 +378,9 @@ class Collection:
         return work
 
     def _owes(self, streams: list[Stream], position: int, candidate: Candidate) -> bool:
-        owed = self._log.first_owed(streams, position, generation=candidate.number)
+        try:
+            owed = self._log.first_owed(streams, position, generation=candidate.number)
+        except DamagedRows as problem:
+            self._damage.note("message", problem)
+            return True  # for all that is known
         return owed is not None and owed <= candidate.last

@@ -38,7 +38,7 @@ from session.live.connection_states import (
 from session.publish.accept import Publishing
 from session.state.session import EXPIRY_NEVER, Session
 from session.state.will_record import ConnectionRecord, encode_connection
-from storage.errors import CorruptRecord
+from storage.errors import DamagedRows
 from storage.tables.tables import CONNECTIONS, seal
 from storage.tables.timers import SESSION
 
@@ -80,6 +80,7 @@ class ConnectHandler:
         self._disconnects: Final = disconnects
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._new_client_id: Final = context.ports.new_client_id
         self._settle_for: Final = context.settle_for
         self._watch: Final = watch
@@ -181,8 +182,8 @@ class ConnectHandler:
             refusal = self._owner_refusal(identity, session, old)
             if not refusal and session is not None and old is None:
                 self._sessions.load_rest(session)
-        except CorruptRecord:
-            self._counters.internal_errors += 1
+        except DamagedRows as problem:
+            self._damage.note("session", problem, client_id)
             refusal = reasons.SERVER_UNAVAILABLE
         if not refusal and self._is_refused_by_store(packet, session, old):
             refusal = reasons.QUOTA_EXCEEDED
@@ -273,7 +274,11 @@ class ConnectHandler:
         """
         if self._expiry_of(packet) or packet.will is not None:
             return False
-        return self._sessions.is_unknown(client_id)
+        try:
+            return self._sessions.is_unknown(client_id)
+        except DamagedRows as problem:
+            self._damage.note("session", problem, client_id)
+            return False
 
     def _expiry_of(self, packet: Connect) -> int:
         """Return the Session Expiry Interval in force, seconds."""

@@ -62,6 +62,7 @@ class ClientContext:
         self.ports: Final = ports
         self.policy: Final = ports.policy
         self.counters: Final = core.counters
+        self.damage: Final = core.damage
         self.history: Final = history
         self.settle: Final = settle
         self.settle_for: Final = settle_for

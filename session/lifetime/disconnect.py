@@ -26,7 +26,7 @@ from session.publish.accept import Publishing
 from session.settings import Settings
 from session.state.session import Session
 from session.state.will_record import decode_connection
-from storage.errors import CorruptRecord
+from storage.errors import DamagedRows
 from storage.tables.tables import CONNECTIONS, unseal
 from storage.tables.timers import SESSION
 from storage.time.broker_clock import crash_time
@@ -57,6 +57,7 @@ class DisconnectHandler:
         self._wills: Final = wills
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._settle: Final = context.settle
         self._observe: Final = context.observe
         self._session_events: Final = context.history.sessions
@@ -229,8 +230,8 @@ class DisconnectHandler:
             if session is None or session.expiry_due_ms != due_ms:
                 return
             self._sessions.load_rest(session)
-        except CorruptRecord:
-            self._counters.internal_errors += 1  # its rows stay for an operator
+        except DamagedRows as problem:
+            self._damage.note("session", problem, client_id)  # its rows stay for an operator
             return
         self._counters.sessions_expired += 1
         self.end_stored(session, EXPIRED)
@@ -238,6 +239,7 @@ class DisconnectHandler:
     def recover(self, client_id: str, value: bytes, alive_ms: int) -> None:
         """Do for a connection that a crash ended what its end would have done.
 
+        Raises `DamagedRows` if its row cannot be read; the row stays for an operator.
         `alive_ms` is when the broker was last known alive; it was alive too when the client
         connected.
         """
@@ -254,8 +256,8 @@ class DisconnectHandler:
         if record.is_stored:
             try:
                 session = self._sessions.load(client_id)
-            except CorruptRecord:
-                self._counters.internal_errors += 1  # CONNECT refuses its client
+            except DamagedRows as problem:
+                self._damage.note("session", problem, client_id)  # CONNECT refuses its client
         if session is not None:
             session.disconnected_at_ms = closed_at_ms
             session.expiry_due_ms = session.expires_at(closed_at_ms)

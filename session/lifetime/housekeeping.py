@@ -38,6 +38,7 @@ class Housekeeping:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._due: Final = context.due
         self._retained: Final = retained
         self._disconnects: Final = disconnects
@@ -84,6 +85,8 @@ class Housekeeping:
     def _handle_due(self, now: int) -> None:
         """Handle a slice of the wills and expiries that are due."""
         entries = self._due.come(now, self._settings.expiry_slice)
+        if self._due.damages:
+            self._damage.note_all("timer", self._due.damages)
         self._session_events.collected(len(entries))
         tick = self._tick
         batch = tick.batch

@@ -19,9 +19,9 @@ from session.live.backlog_trim import PLAN_PAGES, Plan, Trimmer
 from session.live.core import Database
 from session.publish.store_health import StoreHealth
 from session.state.session import Session
-from storage.errors import CorruptRecord
+from storage.errors import DamagedRows
 from storage.log.message_log import Cursor
-from storage.tables.tables import SESSIONS
+from storage.tables.tables import SESSIONS, scan_readable
 
 NEVER: Final = 1 << 62
 TRIM_SLICE: Final = 64  # sessions that one step loads; about 2 ms
@@ -66,6 +66,7 @@ class Trimming:
         settings = context.settings
         self._tick: Final = context.tick
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._settle: Final = context.settle
         self._deliveries: Final = context.history.deliveries
         self._store: Final = database.store
@@ -132,7 +133,9 @@ class Trimming:
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""
         count = min(TRIM_SLICE, self._settings.expiry_slice)
-        rows = self._store.scan(SESSIONS, self._after, count=count)
+        damages: list[DamagedRows] = []
+        rows = scan_readable(self._store, SESSIONS, self._after, None, damages, count=count)
+        self._damage.note_all("session", damages)
         work = 0  # in pages of a backlog
         for key, value in rows:
             self._after = key + b"\0"
@@ -160,17 +163,16 @@ class Trimming:
             if self._settings.max_offline_messages >= owed_max and not self._trimmer.limits_bytes:
                 return None
             self._sessions.load_rest(session)
-        except CorruptRecord:
-            return None  # CONNECT refuses its client and counts an internal error
+        except DamagedRows as problem:
+            self._damage.note("session", problem, client_id)  # CONNECT refuses its client
+            return None
         streams = self._backlog.streams(session)
         plan = self._trimmer.begin(streams, session.position) if streams else None
         return None if plan is None else _Job(key, value, session, plan)
 
     def _go_on(self, job: _Job) -> bool:
         """Count on, or drop the next messages; True if done, or if the session was here since."""
-        if job.session.client_id in self._sessions.live or (
-            self._store.get(SESSIONS, job.key) != job.value
-        ):
+        if job.session.client_id in self._sessions.live or not self._is_as_counted(job):
             self.given_up += 1
             return True
         cursor = job.cursor
@@ -188,6 +190,14 @@ class Trimming:
         self.trimmed += 1
         return False
 
+    def _is_as_counted(self, job: _Job) -> bool:
+        """Is the session's record the one with which the job began?"""
+        try:
+            return self._store.get(SESSIONS, job.key) == job.value
+        except DamagedRows as problem:
+            self._damage.note("session", problem, job.session.client_id)
+            return False
+
     def _drop_next(self, job: _Job, cursor: Cursor) -> bool:
         """Drop the next messages of a backlog, and move the session's position; True if done."""
         session = job.session
@@ -201,10 +211,19 @@ class Trimming:
                 self._deliveries.dropped_range(
                     session, 0, before + 1, cursor.position, gone, "max_age", self._tick.now
                 )
+        lost = 0
+        if cursor.lost:
+            offsets = self._damage.passed_over(cursor, session.client_id)
+            lost = len(offsets)
+            self._counters.drop("damaged", lost)
+            if self._deliveries.is_on:
+                self._deliveries.dropped_range(
+                    session, 0, offsets[0], cursor.position, lost, "damaged", self._tick.now
+                )
         for message in messages:
             if self._outgoing.options(session, message) is not None:
                 self._outgoing.drop_offline(session, message, "session_limit")
-        job.left -= len(messages) + gone
+        job.left -= len(messages) + gone + lost
         session.position = max(session.position, cursor.position)
         job.value = self._sessions.write(session)
         # A CONNECT in this tick must load the new record, so it has to settle first.

@@ -14,6 +14,7 @@ from session.lifetime.context import ClientContext
 from session.publish.accept import Publishing
 from session.state.session import Session
 from session.state.will_record import ConnectionRecord, decode_connection, encode_connection
+from storage.errors import DamagedRows
 from storage.tables.timers import WILL
 
 WILL_RETRY_MS: Final = 1000  # when to try again a will that cannot be stored now
@@ -32,6 +33,7 @@ class Wills:
         self._publishing: Final = publishing
         self._policy: Final = context.policy
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._denied: Final = context.denied
         self._session_events: Final = context.history.sessions
         self._publish_events: Final = context.history.publishes
@@ -111,7 +113,11 @@ class Wills:
         if not due_ms:
             return None
         name = session.client_id.encode()
-        value = self._due.get(due_ms, WILL, name)
+        try:
+            value = self._due.get(due_ms, WILL, name)
+        except DamagedRows as problem:
+            self._damage.note("timer", problem, session.client_id, "its will")
+            return None
         self._due.remove(self._tick.batch, due_ms, WILL, name)
         return None if value is None else decode_connection(value)
 

@@ -78,7 +78,8 @@ class Plan:
                     if message.offset > self._until:
                         return True
                     self._count(counted_size(message))
-                found = len(messages)
+                found = len(messages) + len(self._cursor.lost)
+                self._cursor.lost.clear()
             else:
                 found = self._skip()
             if not found or self._is_over:

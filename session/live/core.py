@@ -8,6 +8,7 @@ from typing import Final
 
 from session.counters import Counters
 from session.live.commit_gate import CommitGate
+from session.live.damage import Damage
 from session.live.tick import Tick
 from session.settings import Settings
 from storage.api import Store
@@ -17,9 +18,9 @@ from storage.tables.timers import Due
 
 
 class Core:
-    """The tick, the commit gate, the settings and the counters."""
+    """The tick, the commit gate, the settings, the counters, and what of the store is damaged."""
 
-    __slots__ = ("counters", "gate", "settings", "tick")
+    __slots__ = ("counters", "damage", "gate", "settings", "tick")
 
     def __init__(
         self, tick: Tick, gate: CommitGate, settings: Settings, counters: Counters
@@ -28,6 +29,7 @@ class Core:
         self.gate: Final = gate
         self.settings: Final = settings
         self.counters: Final = counters
+        self.damage: Final = Damage(counters)
 
 
 class Database:

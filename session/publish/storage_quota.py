@@ -13,15 +13,22 @@ from typing import Final
 
 from mqtt.message import Message
 from session.live.backlog_trim import COUNT_PAGE, counted_size
+from session.live.core import Core, Database
 from session.live.subscribers import FilterEntry
 from session.routing.router import Route
 from session.settings import Settings
 from session.state.records import decode_session
 from session.state.session import Session
-from storage.api import Store
-from storage.errors import CorruptRecord
-from storage.log.message_log import MessageLog, Stream
-from storage.tables.tables import HOLDERS, SESSIONS, holder_key, scan_prefix, unseal
+from storage.errors import DamagedRows
+from storage.log.message_log import Stream
+from storage.tables.tables import (
+    HOLDERS,
+    SESSIONS,
+    holder_key,
+    prefix_end,
+    scan_all,
+    unseal,
+)
 
 # How long a filter counts as full before its deepest reader is checked again, broker ms. Publishers
 # are rejected up to this long after the reader has made progress.
@@ -61,10 +68,11 @@ class _Budget:
 class Quota:
     """Says, before a message is stored, whether it may be."""
 
-    def __init__(self, store: Store, log: MessageLog, settings: Settings) -> None:
-        self._store: Final = store
-        self._log: Final = log
-        self._settings: Final = settings
+    def __init__(self, core: Core, database: Database) -> None:
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._settings: Final = core.settings
+        self._damage: Final = core.damage
         self._budgets: dict[int, _Budget] = {}
         self._closed_bytes: dict[int, int] = {}  # generation -> bytes of its messages
 
@@ -137,10 +145,13 @@ class Quota:
         """Find the deepest backlog of a filter, and count what fits below its limits."""
         settings = self._settings
         deepest, start = b"", 1 << 63
-        for key, _ in scan_prefix(self._store, HOLDERS, holder_key(entry.filter_id, b"c")):
+        prefix = holder_key(entry.filter_id, b"c")
+        damages: list[DamagedRows] = []
+        for key, _ in scan_all(self._store, HOLDERS, prefix, prefix_end(prefix), damages):
             owed_from = self._owed_from(entry, key[8:])
             if owed_from is not None and owed_from < start:
                 deepest, start = key[8:], owed_from
+        self._damage.note_all("holder", damages)
         count_max = settings.max_offline_messages or 1 << 62
         bytes_max = settings.max_offline_bytes or 1 << 62
         budget = _Budget(now, count_max, bytes_max, deepest, start)
@@ -150,7 +161,8 @@ class Quota:
         while not budget.is_spent():
             if settings.max_offline_bytes:
                 messages = cursor.next(COUNT_PAGE)
-                found = len(messages)
+                found = len(messages) + len(cursor.lost)
+                cursor.lost.clear()
                 budget.bytes_left -= sum(counted_size(message) for message in messages)
             else:
                 found = cursor.skip(COUNT_PAGE)
@@ -165,13 +177,13 @@ class Quota:
 
         None if it is connected (its queue is its limit then), has ended, or has unsubscribed.
         """
-        since = self._store.get(HOLDERS, holder_key(entry.filter_id, holder))
-        value = self._store.get(SESSIONS, holder[1:])
-        if since is None or value is None:
-            return None
         try:
+            since = self._store.get(HOLDERS, holder_key(entry.filter_id, holder))
+            value = self._store.get(SESSIONS, holder[1:])
+            if since is None or value is None:
+                return None
             session = decode_session(holder[1:].decode(), unseal(value, "session"))
-        except (CorruptRecord, ValueError):
+        except (DamagedRows, ValueError):
             return None  # it cannot be resumed
         if not session.disconnected_at_ms:
             return None

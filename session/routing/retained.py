@@ -10,13 +10,11 @@ from typing import Final
 from mqtt.message import Message
 from mqtt.topics import matches
 from session.history.history import History
-from session.live.tick import Tick
-from session.settings import Settings
-from storage.api import Store
+from session.live.core import Core, Database
+from storage.errors import DamagedRows
 from storage.tables.message_record import decode_message, encode_message
-from storage.tables.tables import RETAINED, Totals, retained_key
+from storage.tables.tables import RETAINED, retained_key, retained_topic, scan_readable
 from storage.tables.timers import RETAINED as DUE_RETAINED
-from storage.tables.timers import Due
 
 # Rows one slice of a search may read; about 200 microseconds.
 EXAMINE_MAX: Final = 512
@@ -31,29 +29,25 @@ SYSTEM_PREFIX: Final = "$SYS/"
 class Retained:
     """The retained messages of one broker."""
 
-    def __init__(
-        self,
-        tick: Tick,
-        store: Store,
-        due: Due,
-        totals: Totals,
-        settings: Settings,
-        history: History,
-    ) -> None:
-        self._tick: Final = tick
-        self._store: Final = store
-        self._due: Final = due
-        self._totals: Final = totals
-        self._settings: Final = settings
+    def __init__(self, core: Core, database: Database, history: History) -> None:
+        self._tick: Final = core.tick
+        self._store: Final = database.store
+        self._due: Final = database.due
+        self._totals: Final = database.totals
+        self._settings: Final = core.settings
+        self._damage: Final = core.damage
         self._session_events: Final = history.sessions
         self._system: dict[str, Message] = {}
         # Keys set (True) or cleared (False) in the unwritten batch.
         self._unwritten: dict[bytes, bool] = {}
 
     def exists(self, key: bytes) -> bool:
-        """Return whether there is a retained message under `key`, with the unwritten batch."""
+        """Return whether there is a retained message under `key`, with the unwritten batch.
+
+        A damaged one counts as absent.
+        """
         known = self._unwritten.get(key)
-        return self._store.get(RETAINED, key) is not None if known is None else known
+        return self._load(key) is not None if known is None else known
 
     def is_full_for(self, topic: str) -> bool:
         """Return whether a retained message on this topic would exceed the limit."""
@@ -73,6 +67,8 @@ class Retained:
         tick = self._tick
         if not message.payload:
             if not existed:
+                if self._is_damaged(key):
+                    tick.batch.append((RETAINED, key, None))
                 return False
             tick.batch.append((RETAINED, key, None))
             self._totals.retained -= 1
@@ -96,10 +92,10 @@ class Retained:
         """Remove the message under `key` if it is expired; return whether it was."""
         if self._unwritten.get(key) is not None:
             return False
-        value = self._store.get(RETAINED, key)
-        if value is None:
+        value = self._load(key)
+        message = None if value is None else self._decode(key, value)
+        if message is None:
             return False
-        message = decode_message(value, 0)
         if not message.expires_at_ms or message.expires_at_ms > now:
             return False
         self._tick.batch.append((RETAINED, key, None))
@@ -133,8 +129,10 @@ class Retained:
         An empty next start means that there are no more. Does not see the unwritten batch.
         """
         if "+" not in topic_filter and "#" not in topic_filter:
-            value = self._store.get(RETAINED, retained_key(topic_filter))
-            return ([decode_message(value, 0)] if value is not None else []), b"", 1
+            key = retained_key(topic_filter)
+            value = self._load(key)
+            message = None if value is None else self._decode(key, value)
+            return ([] if message is None else [message]), b"", 1
         pattern = [level.encode() for level in topic_filter.split("/")]
         start = start or _first_key(pattern)
         found: list[Message] = []
@@ -142,7 +140,10 @@ class Retained:
         size = 0
         page = PAGE_FIRST
         while examined < EXAMINE_MAX:
-            rows = self._store.scan(RETAINED, start, count=page)
+            damages: list[DamagedRows] = []
+            rows = scan_readable(self._store, RETAINED, start, None, damages, count=page)
+            if damages:
+                self._damage.note_all("retained", damages)
             if not rows:
                 return found, b"", examined
             examined += len(rows)
@@ -154,8 +155,10 @@ class Retained:
                 if following is None:
                     return found, b"", examined
                 if following == b"":  # a match
-                    found.append(decode_message(value, 0))
-                    size += len(value)
+                    message = self._decode(key, value)
+                    if message is not None:
+                        found.append(message)
+                        size += len(value)
                     if len(found) >= count or size > FOUND_BYTES_MAX:
                         return found, key + b"\0", examined
                     following = key + b"\0"
@@ -165,6 +168,29 @@ class Retained:
             assert following is not None
             start = following
         return found, start, examined
+
+    def _load(self, key: bytes) -> bytes | None:
+        """Return the row under `key` in the store, None if there is none that can be read."""
+        try:
+            return self._store.get(RETAINED, key)
+        except DamagedRows as problem:
+            self._damage.note("retained", problem, "", retained_topic(key))
+            return None
+
+    def _is_damaged(self, key: bytes) -> bool:
+        try:
+            self._store.get(RETAINED, key)
+        except DamagedRows:
+            return True
+        return False
+
+    def _decode(self, key: bytes, value: bytes) -> Message | None:
+        """Return the message of a row, None if it is damaged."""
+        try:
+            return decode_message(value, 0)
+        except DamagedRows as problem:
+            self._damage.note("retained", problem, "", retained_topic(key))
+            return None
 
 
 def _first_key(pattern: list[bytes]) -> bytes:

@@ -136,6 +136,7 @@ REASONS: Final[dict[int, str]] = {
     1028: "slow_consumer",
     1029: "unwanted",  # the session must not get it any more: unsubscribed, or No Local
     1030: "unsubscribed",
+    1031: "row_damaged",  # its row in the store could not be read
     # a will was cancelled, or not published
     1040: "will_disconnected",  # DISCONNECT with reason code 0x00
     1041: "will_resumed",  # the session was resumed within the delay

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from storage.api import Batch, Change, Row
-from storage.errors import Recoverable, StorageError, Unrecoverable
+from storage.errors import DamagedRows, Recoverable, StorageError, Unrecoverable
 
 # Synced entries kept in the log before they are folded into the durable image. Bounds the memory of
 # a long run; simulated worlds are far shorter and never fold.
@@ -47,6 +47,7 @@ class MemoryStore:
     __slots__ = (
         "_base",
         "_base_durable",
+        "_damaged",
         "_dead",
         "_durable",
         "_families",
@@ -69,6 +70,7 @@ class MemoryStore:
         self._log: list[Entry] = []
         self._durable = 0  # entries of the log that a completed sync covers
         self._base_durable = 0  # entries folded so far; tokens count these too
+        self._damaged: dict[str, set[bytes]] = {}  # keys that cannot be read; see `damage`
         self._dead: StorageError | None = None
         self._fault: StorageError | None = None
         self._fault_call = 0
@@ -88,6 +90,8 @@ class MemoryStore:
         self.io_calls += 1
         if self.io_calls == self._fault_call:
             self._raise_fault(write=False)
+        if self._damaged and key in self._damaged.get(family, ()):
+            raise _damaged(family, key)
         return self._families[family].values.get(key)
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -95,6 +99,11 @@ class MemoryStore:
         self.io_calls += 1
         if self.io_calls == self._fault_call:
             self._raise_fault(write=False)
+        if self._damaged:
+            damaged = self._damaged.get(family, set())
+            for key in keys:
+                if key in damaged:
+                    raise _damaged(family, key)
         value = self._families[family].values.get
         return [value(key) for key in keys]
 
@@ -110,6 +119,8 @@ class MemoryStore:
         first = bisect_left(keys, start)
         end = min(len(keys) if stop is None else bisect_left(keys, stop), first + count)
         values = rows.values
+        if self._damaged and family in self._damaged:
+            self._check_scanned(family, keys, first, end)
         return [(key, values[key]) for key in keys[first:end]]
 
     def last(self, family: str, start: bytes, stop: bytes) -> Row | None:
@@ -122,7 +133,27 @@ class MemoryStore:
         if end == 0:
             return None
         key = rows.keys[end - 1]
+        if self._damaged and key >= start and key in self._damaged.get(family, ()):
+            error = _damaged(family, key)
+            error.resume = (int.from_bytes(key, "big") + 1).to_bytes(len(key), "big")
+            raise error
         return (key, rows.values[key]) if key >= start else None
+
+    def _check_scanned(self, family: str, keys: list[bytes], first: int, end: int) -> None:
+        """Raise `DamagedRows` if one of these rows cannot be read."""
+        damaged = self._damaged[family]
+        at = first
+        while at < end and keys[at] not in damaged:
+            at += 1
+        if at == end:
+            return
+        values = self._families[family].values
+        error = _damaged(family, keys[at])
+        error.rows = [(key, values[key]) for key in keys[first:at]]
+        while at < len(keys) and keys[at] in damaged:
+            error.resume = keys[at] + b"\0"
+            at += 1
+        raise error
 
     # --- writing ---
 
@@ -142,6 +173,9 @@ class MemoryStore:
             self._refuse_write()
         changes = list(batch)  # the caller may clear and reuse its list
         _apply(self._families, changes)
+        if self._damaged:
+            for family, key, _ in changes:
+                self._damaged.get(family, set()).discard(key)
         self._log.append(changes)
         self.sequence_number += 1
 
@@ -185,6 +219,7 @@ class MemoryStore:
         assert family in self._families, f"no column family {family!r}"
         self._count_write()
         del self._families[family]
+        self._damaged.pop(family, None)
         self._log.append((DROP, family))
 
     def sequence(self) -> int:
@@ -226,7 +261,16 @@ class MemoryStore:
         store._families = families
         store._base = {name: rows.copy() for name, rows in families.items()}
         store.sequence_number = self.sequence_number - lost
+        store._damaged = {
+            family: {key for key in keys if key in families[family].values}
+            for family, keys in self._damaged.items()
+            if family in families
+        }
         return store
+
+    def damage(self, family: str, keys: Iterable[bytes]) -> None:
+        """Let rows be unreadable until they are written or deleted; a crash does not mend them."""
+        self._damaged.setdefault(family, set()).update(keys)
 
     def fail_at_call(self, call: int, error: StorageError) -> None:
         """Raise `error` from whichever call makes `io_calls` equal to `call`."""
@@ -273,6 +317,10 @@ class MemoryStore:
         del self._log[: self._durable]
         self._base_durable += self._durable
         self._durable = 0
+
+
+def _damaged(family: str, key: bytes) -> DamagedRows:
+    return DamagedRows(f"family {family}: row {key.hex()} is damaged", family, key)
 
 
 def _apply(families: dict[str, Rows], changes: list[Change]) -> None:

@@ -11,6 +11,7 @@ One thread owns a store and makes all calls, except `sync` and `durable_sequence
 committer's and may run while the owner reads and writes. Other threads may call only `scan_aside`.
 """
 
+import contextlib
 import gc
 import os
 import re
@@ -35,6 +36,7 @@ from storage import limits
 from storage.api import Batch, Row
 from storage.errors import (
     CorruptRecord,
+    DamagedRows,
     Recoverable,
     StorageError,
     StoreBusy,
@@ -63,6 +65,7 @@ DEFAULT: Final = "default"
 TOMBSTONE_WINDOW: Final = 4096
 TOMBSTONES: Final = 2048
 
+TABLE_SUFFIX: Final = ".sst"
 LOG_FILE: Final = re.compile(r"/\d+\.log\b")  # a write-ahead log named in an error text
 
 # Reopening writes the logs' contents out as tables and needs this much space besides.
@@ -74,6 +77,15 @@ NO_SPACE: Final = "No space left on device"
 WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
+DAMAGED: Final = "Corruption"  # of a table: its checksum, or what it names, is wrong
+
+# Bytes of a key that the search for the end of damage tells apart. Among longer keys that begin
+# alike it may pass over readable rows.
+SEARCHED_BYTES: Final = 40
+# Exists beside the tables once one of them was found damaged. A compaction that meets damage lets
+# all later writes fail, at every start; so a damaged database is not compacted any more.
+DAMAGE_FILE: Final = "damaged"
+FAILED: Final[Row] = (b"", b"")  # the answer of a search that has met damage
 
 
 class RocksStore:
@@ -113,6 +125,7 @@ class RocksStore:
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self.is_numbered_by_older = False  # the newest batch was written by an earlier version
+        self._is_compacted = True  # False: a table is damaged, see `DAMAGE_FILE`
         self._sequence = 0
         self._synced = Synced(0)  # set by the thread that syncs, always as a whole
         self._newest_log: Final = NewestLog(self.path)
@@ -126,11 +139,11 @@ class RocksStore:
     # --- reading ---
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. Raises `Unrecoverable` when it cannot be read."""
+        """Return the value of `key`, or None. Raises `DamagedRows` when it cannot be read."""
         try:
             value: bytes | None = self._tables[family].get(key)
         except Exception as error:
-            raise self._failure("read", error) from None
+            raise self._read_failure(error, family, key) from None
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -141,7 +154,7 @@ class RocksStore:
             # One key costs 0.2 us alone and 0.56 us in a list, but a list releases the GIL.
             values = self._tables[family].get(list(keys))
         except Exception as error:
-            raise self._failure("read", error) from None
+            raise self._read_failure(error, family, min(keys)) from None
         return cast(list[bytes | None], values)
 
     def scan(
@@ -149,7 +162,8 @@ class RocksStore:
     ) -> list[Row]:
         """Return at most `count` rows with start <= key < stop in ascending key order.
 
-        A point-in-time view: it does not contain writes made during the scan.
+        A point-in-time view: it does not contain writes made during the scan. Raises `DamagedRows`,
+        with the rows that it has read, when one of these rows cannot be read.
         """
         rows: list[Row] = []
         iterator = None
@@ -168,12 +182,12 @@ class RocksStore:
                     break
                 rows.append((key, value_of()))
                 count -= 1
-                if count:  # else what is behind may be damaged, and nobody asked for it
+                if count:  # the next row may be damaged, and is not wanted
                     step()
             # At damage an iterator only becomes invalid; status() raises the reason.
             iterator.status()
         except Exception as error:
-            raise self._failure("scan", error) from None
+            raise self._scan_failure(error, family, start, stop, rows) from None
         finally:
             # A traceback keeps these locals, and a live iterator keeps the database open.
             iterator = valid = key_of = value_of = step = None  # type: ignore[assignment]
@@ -203,10 +217,12 @@ class RocksStore:
                     row = (key, iterator.value())
             iterator.status()
         except Exception as error:
-            raise self._failure("scan", error) from None
+            problem = error.with_traceback(None)
+        else:
+            return row
         finally:
             iterator = None
-        return row
+        return self._last_beside_damage(problem, family, start, stop)
 
     # --- writing ---
 
@@ -540,6 +556,9 @@ class RocksStore:
         write_options(directory, keeps_prefix=self._keeps_prefix)
         options, families = Options.load_latest(str(directory), cache=self._cache)
         family_options = families[DEFAULT]
+        if (self.path / DAMAGE_FILE).exists():
+            self._is_compacted = False
+            family_options.set_disable_auto_compactions(True)
         family_options.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES, 0.0)
         return options, family_options
 
@@ -559,6 +578,101 @@ class RocksStore:
         if self._links is not None:
             self._links.cleanup()
             self._links = None
+
+    def _read_failure(self, error: Exception, family: str, key: bytes) -> StorageError:
+        """Return the error for a failed read: `DamagedRows` if others may succeed."""
+        failure = self._failure("reading", error)
+        text = " ".join(str(error).split())
+        if isinstance(failure, Unrecoverable) and text.startswith(DAMAGED):
+            return DamagedRows(f"family {family}: {text}", family, key)
+        return failure
+
+    def _stop_compaction(self) -> None:
+        """Compact nothing from now on, at the next starts neither: a table is damaged."""
+        if not self._is_compacted or self.read_only or self._database is None:
+            return
+        self._is_compacted = False
+        self._family_options.set_disable_auto_compactions(True)  # of families to come
+        with contextlib.suppress(OSError):  # then the next start finds the damage again
+            (self.path / DAMAGE_FILE).touch(mode=0o600)
+        with contextlib.suppress(Exception):  # refused after a failed write: the file counts
+            for family in self._tables:
+                self._tables[family].set_options({"disable_auto_compactions": "true"})
+
+    def _scan_failure(
+        self, error: Exception, family: str, start: bytes, stop: bytes | None, rows: list[Row]
+    ) -> StorageError:
+        """Return the error for a scan that failed after `rows`."""
+        begin = rows[-1][0] + b"\0" if rows else start
+        failure = self._read_failure(error, family, begin)
+        if not isinstance(failure, DamagedRows):
+            return failure
+        failure.rows = rows
+        # Doubles the distance until a search succeeds, then halves it: what it may pass over
+        # between two damaged places is near to them.
+        low = int.from_bytes(begin[:SEARCHED_BYTES].ljust(SEARCHED_BYTES, b"\0"), "big")
+        high, distance = low, 1
+        while True:
+            high += distance
+            distance *= 2
+            if high >> 8 * SEARCHED_BYTES:
+                return failure
+            if self._seek(family, high.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
+                break
+            low = high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._seek(family, middle.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
+                high = middle
+            else:
+                low = middle
+        resume = high.to_bytes(SEARCHED_BYTES, "big")
+        failure.resume = resume if stop is None else min(resume, stop)
+        return failure
+
+    def _last_beside_damage(
+        self, error: Exception, family: str, start: bytes, stop: bytes
+    ) -> Row | None:
+        """Find the last row where searching backwards fails; raise `DamagedRows` if it is damaged.
+
+        `resume` is then the first key after all rows of the range.
+        """
+        failure = self._read_failure(error, family, start)
+        if not isinstance(failure, DamagedRows):
+            raise failure
+        size = max(len(start), len(stop))
+        low = int.from_bytes(start.ljust(size, b"\0"), "big")
+        high = int.from_bytes(stop.ljust(size, b"\0"), "big")
+        found: Row | None = None
+        while high > low:  # nothing is at `high` or after it
+            middle = (low + high) // 2
+            row = self._seek(family, middle.to_bytes(size, "big"))
+            if row is None or (row is not FAILED and row[0] >= stop):
+                high = middle
+            else:
+                found, low = row, middle + 1
+        if found is FAILED:
+            failure.resume = high.to_bytes(size, "big")
+            raise failure
+        return found
+
+    def _seek(self, family: str, key: bytes) -> Row | None:
+        """Return the first row at or after `key`, None if there is none, FAILED if damaged."""
+        iterator = None
+        try:
+            iterator = self._tables[family].iter()
+            iterator.seek(key)
+            if iterator.valid():
+                return iterator.key(), iterator.value()
+            iterator.status()
+        except Exception as error:
+            failure = self._read_failure(error, family, key)
+            if isinstance(failure, DamagedRows):
+                return FAILED
+            raise failure from None
+        finally:
+            iterator = None
+        return None
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
         """Return the error for a failed write; remember it if no later write can succeed."""
@@ -581,6 +695,8 @@ class RocksStore:
         if isinstance(error, (StorageError, KeyError, TypeError)):
             raise error  # ours, or the caller's mistake: an unknown family, a key not of bytes
         text = str(error)
+        if text.startswith(DAMAGED) and TABLE_SUFFIX in text:
+            self._stop_compaction()
         message = f"{doing} {self.path} failed: {text}"
         if "lock hold by current process" in text or (
             "While lock file" in text and "temporarily unavailable" in text

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqtt.message import Message
+from storage.errors import DamagedRows
 from storage.log.generations import Generations
 from storage.log.layouts.api import Reader, Stream
 
@@ -17,7 +18,17 @@ from storage.log.layouts.api import Reader, Stream
 class Cursor:
     """The messages which some streams are owed after a position, in order, each once."""
 
-    __slots__ = ("_generations", "_number", "_reader", "_streams", "missing", "page", "position")
+    __slots__ = (
+        "_generations",
+        "_number",
+        "_reader",
+        "_streams",
+        "damage",
+        "lost",
+        "missing",
+        "page",
+        "position",
+    )
 
     def __init__(self, generations: Generations, streams: Sequence[Stream], position: int) -> None:
         self._generations: Final = generations
@@ -31,14 +42,19 @@ class Cursor:
         self.page: int = 0
         # Messages that an index names but whose generation was dropped by a policy.
         self.missing: int = 0
+        # Offsets of owed messages that were passed over because they cannot be read, at least one
+        # for each damaged place, and the newest error. The owner empties the list.
+        self.lost: list[int] = []
+        self.damage: DamagedRows | None = None
 
     def next(self, count: int, scan_max: int = 0) -> list[Message]:
         """Return at most `count` further messages; [] when there are no more for now.
 
         Large messages may make it return fewer than `count` before the end. With `scan_max`, where
         the layout has to scan, a call looks at no more than about that many rows without a match;
-        it may then return [] early, and the end is reached when `position` does not change. Raises
-        `CorruptRecord` and the store's errors; do not use the cursor after that.
+        it may then return [] early, and the end is reached when `position` does not change. What
+        cannot be read is passed over, added to `lost` and counts as returned. Raises the store's
+        other errors; do not use the cursor after that.
         """
         while True:
             upto = self._upto()
@@ -50,6 +66,10 @@ class Cursor:
             messages = reader.next(count, upto, scan_max)
             self.missing += reader.missing - missing
             self.position = reader.position
+            if reader.damage is not None:
+                count -= self._note_damage(reader)
+                if count <= 0:
+                    return messages
             if messages or (scan_max and reader.position < upto):
                 return messages
 
@@ -66,8 +86,18 @@ class Cursor:
             assert reader is not None
             skipped = reader.skip(count, upto, 0)
             self.position = reader.position
+            if reader.damage is not None:
+                self._note_damage(reader)
             if skipped:
                 return skipped
+
+    def _note_damage(self, reader: Reader) -> int:
+        """Take over what the reader has passed over; return the number of offsets."""
+        lost = reader.lost
+        self.damage, reader.damage = reader.damage, None
+        self.lost.extend(lost)
+        reader.lost = []
+        return len(lost)
 
     def _upto(self) -> int:
         """Place the reader after `position`; return the last offset it may read, 0 if none."""

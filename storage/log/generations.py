@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from storage.api import Batch, Store
-from storage.errors import CorruptRecord, DataLoss, Unrecoverable
+from storage.errors import CorruptRecord, DamagedRows, DataLoss, Unrecoverable
 from storage.log.layouts import blocks, filters, timeline
-from storage.log.layouts.api import Slab
+from storage.log.layouts.api import Slab, first_number
 from storage.log.layouts.block_reader import BlockCache
 from storage.log.layouts.message_rows import OFFSET_MAX, MessageRows, message_family
 from storage.tables.tables import META, prefix_end, seal, unseal
@@ -147,9 +147,19 @@ def load_generations(store: Store) -> list[Generation]:
     if found:
         newest = found[-1]
         if message_family(newest.number) in store.families():
-            written = MessageRows(store, newest.number).last_offset()
+            try:
+                written = MessageRows(store, newest.number).last_offset()
+            except DamagedRows as damage:
+                written = _end_of(damage)
             newest.last_offset = max(newest.last_offset, written)
     return found
+
+
+def _end_of(damage: DamagedRows) -> int:
+    """Return an offset that is not before any message, where the last ones are damaged."""
+    if damage.resume is None:
+        raise damage
+    return first_number(damage.resume) - 1
 
 
 class Generations:
@@ -213,10 +223,18 @@ class Generations:
         if self._open:
             newest = self._open[-1]
             # Offsets are never reused, so an empty generation still fixes where the log goes on.
-            self.end = max(self._find_end(), newest.first_offset - 1)
+            is_end_damaged = False
+            try:
+                self.end = newest.slab.last_offset() or self._find_end()
+            except DamagedRows as damage:
+                self.end = _end_of(damage)
+                is_end_damaged = True
+            self.end = max(self.end, newest.first_offset - 1)
             self._seen_end = self.end
             self._take_messages(newest)
             self.size_bytes = newest.slab.sampled_size() * (self.end - newest.first_offset + 1)
+            if is_end_damaged:
+                self.add(batch, now_ms)  # the end of the log is always looked up in the newest one
         if not self._open or self.newest.layout != self.layout:
             self.add(batch, now_ms)
         if batch:
@@ -387,7 +405,10 @@ class Generations:
     def _find_end(self) -> int:
         """Return the greatest written offset, 0 if there is no message."""
         for generation in reversed(self._open):
-            end = generation.slab.last_offset()
+            try:
+                end = generation.slab.last_offset()
+            except DamagedRows:
+                end = generation.last_offset  # it was closed by an earlier start, or by this one
             if end:
                 return end
         return 0

@@ -165,7 +165,10 @@ class MessageLog:
         generations.size_bytes += generations.newest.slab.seal(batch)
 
     def get(self, offset: int) -> Message | None:
-        """Return the message at `offset`, None if it does not exist or was dropped."""
+        """Return the message at `offset`, None if it does not exist or was dropped.
+
+        Raises `DamagedRows` if it cannot be read.
+        """
         return self.get_many((offset,))[0]
 
     def get_many(self, offsets: Sequence[int]) -> list[Message | None]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from storage.api import Batch, Row, Store
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, DamagedRows
 
 META: Final = "meta"
 SESSIONS: Final = "sessions"
@@ -78,14 +78,52 @@ def prefix_end(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
-def scan_all(store: Store, family: str, start: bytes, stop: bytes | None) -> Iterator[Row]:
-    """Yield every row with start <= key < stop, page by page."""
+def scan_all(
+    store: Store,
+    family: str,
+    start: bytes,
+    stop: bytes | None,
+    damages: list[DamagedRows] | None = None,
+) -> Iterator[Row]:
+    """Yield every row with start <= key < stop, page by page.
+
+    With `damages` it passes over what cannot be read, as `scan_readable` does.
+    """
     while True:
-        rows = store.scan(family, start, stop, count=SCAN_PAGE)
+        if damages is None:
+            rows = store.scan(family, start, stop, count=SCAN_PAGE)
+        else:
+            rows = scan_readable(store, family, start, stop, damages, count=SCAN_PAGE)
         yield from rows
         if len(rows) < SCAN_PAGE:
             return
         start = rows[-1][0] + b"\0"
+
+
+def scan_readable(
+    store: Store,
+    family: str,
+    start: bytes,
+    stop: bytes | None,
+    damages: list[DamagedRows],
+    *,
+    count: int,
+) -> list[Row]:
+    """Return at most `count` rows with start <= key < stop that can be read; fewer are the end.
+
+    Adds an error to `damages` for each place that it passes over.
+    """
+    rows: list[Row] = []
+    while True:
+        try:
+            found = store.scan(family, start, stop, count=count - len(rows))
+            return rows + found if rows else found
+        except DamagedRows as damage:
+            damages.append(damage)
+            rows += damage.rows
+            if damage.resume is None or (stop is not None and damage.resume >= stop):
+                return rows
+            start = damage.resume
 
 
 def scan_prefix(store: Store, family: str, prefix: bytes) -> Iterator[Row]:

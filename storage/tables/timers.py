@@ -9,8 +9,9 @@ until the batch is written. Does not know what an entry means. Read next:
 import struct
 from typing import Final
 
-from storage.api import Batch, Store
-from storage.tables.tables import DUE, seal, unseal
+from storage.api import Batch, Row, Store
+from storage.errors import DamagedRows
+from storage.tables.tables import DUE, scan_readable, seal, unseal
 
 # Kinds, in the order in which entries of the same millisecond are handled: a will that is due when
 # its session ends is published before the session is removed.
@@ -53,10 +54,12 @@ class Due:
         # When to call `come` next, in broker ms; None = there is no entry.
         self.next_ms: int | None = None
         self._floor_ms = 0  # no entry is earlier; scans start here
+        # Entries that cannot be read: they stay in the store. The owner empties the list.
+        self.damages: list[DamagedRows] = []
 
     def open(self) -> None:
         """Read the earliest entry. Call it once, before anything is added."""
-        rows = self._store.scan(DUE, b"", count=1)
+        rows = self._scan(b"", None, 1)
         self.next_ms = _TIME.unpack_from(rows[0][0])[0] if rows else None
 
     def add(self, batch: Batch, at_ms: int, kind: int, name: bytes, value: bytes = b"") -> None:
@@ -76,7 +79,10 @@ class Due:
         batch.append((DUE, key, None))
 
     def get(self, at_ms: int, kind: int, name: bytes) -> bytes | None:
-        """Return the value of a written entry, None if there is none or it was removed."""
+        """Return the value of a written entry, None if there is none or it was removed.
+
+        Raises `DamagedRows`.
+        """
         key = due_key(at_ms, kind, name)
         if key in self._removed:
             return None
@@ -102,16 +108,29 @@ class Due:
         handled, and call again after a full `count`.
         """
         past = (now + 1).to_bytes(8, "big")
-        rows = self._store.scan(DUE, self._floor_ms.to_bytes(8, "big"), past, count=count)
-        entries = []
-        for key, value in rows:
-            at_ms, kind = _TIME.unpack_from(key)
-            entries.append(Entry(key, at_ms, kind, key[_TIME.size :], unseal(value, "due entry")))
-        if len(rows) == count:
-            self.next_ms = now
-            return entries
+        start = self._floor_ms.to_bytes(8, "big")
+        entries: list[Entry] = []
+        while True:
+            rows = self._scan(start, past, count)
+            for key, value in rows:
+                at_ms, kind = _TIME.unpack_from(key)
+                try:
+                    body = unseal(value, "due entry")
+                except DamagedRows as damage:
+                    self.damages.append(damage)
+                    continue
+                entries.append(Entry(key, at_ms, kind, key[_TIME.size :], body))
+            if len(rows) < count:
+                break
+            if entries:
+                self.next_ms = now
+                return entries
+            start = rows[-1][0] + b"\0"  # all of them are damaged
         self._floor_ms = entries[0].at_ms if entries else now + 1
         horizon = now + LOOKAHEAD_MS
-        later = self._store.scan(DUE, past, horizon.to_bytes(8, "big"), count=1)
+        later = self._scan(past, horizon.to_bytes(8, "big"), 1)
         self.next_ms = _TIME.unpack_from(later[0][0])[0] if later else horizon
         return entries
+
+    def _scan(self, start: bytes, stop: bytes | None, count: int) -> list[Row]:
+        return scan_readable(self._store, DUE, start, stop, self.damages, count=count)

@@ -19,6 +19,7 @@ from session.live.subscribers import Group
 from session.live.tick import STEPS_SHIFT
 from session.state.in_flight import FROM_GROUP, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.session import Session
+from storage.errors import DamagedRows
 from storage.log.message_log import Stream
 
 # Messages one group may read from the store in one tick; it bounds how long the sockets wait.
@@ -40,6 +41,7 @@ class Distribution:
         self._is_open: Final = context.is_open
         self._gate: Final = context.gate
         self._counters: Final = context.counters
+        self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._groups: Final = groups.by_key
         self._live: Final = live
@@ -275,7 +277,12 @@ class Distribution:
         self._tick.dirty_groups[group] = None
         while group.owed:
             offset = group.owed.popleft()
-            message = self._log.get(offset)
+            try:
+                message = self._log.get(offset)
+            except DamagedRows as problem:
+                self._damage.note("message", problem, "", f"offset {offset}")
+                self._drop_known(group, offset, 0, "damaged")
+                continue
             if message is not None:
                 return message
             self._drop_known(group, offset, 0, "max_age")
@@ -287,6 +294,9 @@ class Distribution:
             group.cursor = self._log.cursor([stream], group.position)
         before = group.cursor.position
         found = group.cursor.next(1, SCAN_MAX)
+        if group.cursor.lost:
+            for offset in self._damage.passed_over(group.cursor):
+                self._drop_known(group, offset, 0, "damaged")
         if found:
             group.position = found[0].offset
             return found[0]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mqtt.message import Message
 from storage.api import Batch
+from storage.errors import DamagedRows
 
 
 class Stream:
@@ -34,6 +35,10 @@ class Reader(Protocol):
     position: int
     # Number of offsets in the index without a message.
     missing: int
+    # Offsets of owed messages that cannot be read, at least one for each damaged place, and the
+    # newest error. The caller empties the list.
+    lost: list[int]
+    damage: DamagedRows | None
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
         """Return at most `count` further messages with an offset <= `upto`.
@@ -51,6 +56,12 @@ class Reader(Protocol):
     def buffered(self) -> int:
         """Return how many messages are read ahead (a lower bound of what is left)."""
         ...
+
+
+def first_number(key: bytes) -> int:
+    """Return the least number whose 8 bytes are at or after `key`."""
+    number = int.from_bytes(key[:8].ljust(8, b"\0"), "big")
+    return number + 1 if any(key[8:]) else number
 
 
 class Slab(Protocol):

@@ -13,11 +13,13 @@ from typing import Final
 from mqtt.message import Message
 from mqtt.topics import matches
 from storage.api import Row, Store
-from storage.log.layouts.api import Stream
+from storage.errors import DamagedRows
+from storage.log.layouts.api import Stream, first_number
 from storage.log.layouts.block_format import (
     BACK_BITS,
     BACK_MASK,
     BLOCK_BYTES,
+    KEY_SIZE,
     MESSAGE_SIZE,
     Block,
     decode_index,
@@ -198,14 +200,23 @@ class BlockRows:
 
 
 class BlockIndex:
-    """The index rows of one generation, as entries to merge."""
+    """The index rows of one generation, as entries to merge.
 
-    __slots__ = ("_density", "_family", "_store")
+    Where rows are damaged it looks at the messages themselves instead.
+    """
 
-    def __init__(self, store: Store, family: str) -> None:
+    __slots__ = ("_density", "_family", "_rows", "_store", "_topic_filters", "damage", "lost")
+
+    def __init__(
+        self, store: Store, family: str, rows: BlockRows, topic_filters: dict[int, str]
+    ) -> None:
         self._store: Final = store
         self._family: Final = family
+        self._rows: Final = rows
+        self._topic_filters: Final = topic_filters
         self._density = 1  # offsets per row in the last page
+        self.lost: Final[list[int]] = []  # as those of a reader
+        self.damage: DamagedRows | None = None
 
     def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
         """Return the next entries of a filter with after < entry <= upto; see `Index`."""
@@ -215,13 +226,34 @@ class BlockIndex:
         while len(entries) < count:
             before = len(entries)
             wanted = (count - before) // self._density + 1
-            rows = self._store.scan(self._family, index_start(filter_id, start), stop, count=wanted)
+            damage: DamagedRows | None = None
+            try:
+                rows = self._store.scan(
+                    self._family, index_start(filter_id, start), stop, count=wanted
+                )
+            except DamagedRows as problem:
+                damage = problem
+                rows = problem.rows
             used = 0
             for key, value in rows:
-                decode_index(key, value, start - 1, count, entries)
+                known = len(entries)
+                try:
+                    decode_index(key, value, start - 1, count, entries)
+                except DamagedRows as problem:
+                    del entries[known:]
+                    self.damage = problem
+                    after = (entries[-1] >> BACK_BITS) if entries else start - 1
+                    last = int.from_bytes(key[KEY_SIZE : 2 * KEY_SIZE], "big")
+                    self._search(filter_id, after, min(last, upto >> BACK_BITS), count, entries)
                 used += 1
                 if len(entries) >= count:
                     break
+            if damage is not None and len(entries) < count:
+                after = (entries[-1] >> BACK_BITS) if entries else start - 1
+                start = self._pass_over(damage, filter_id, after, upto, count, entries)
+                if start > upto >> BACK_BITS:
+                    break
+                continue
             if used:
                 self._density = max(1, (len(entries) - before) // used)
             if entries and entries[-1] > upto:
@@ -233,11 +265,63 @@ class BlockIndex:
             start = (entries[-1] >> BACK_BITS) + 1
         return entries
 
+    def _pass_over(
+        self,
+        damage: DamagedRows,
+        filter_id: int,
+        after: int,
+        upto: int,
+        count: int,
+        entries: list[int],
+    ) -> int:
+        """Add the entries of damaged rows, which follow `after`; return where to read on."""
+        self.damage = damage
+        last = upto >> BACK_BITS
+        stop = index_start(filter_id + 1, 0)
+        resume = damage.resume
+        while resume is not None and resume < stop:
+            try:
+                rows = self._store.scan(self._family, resume, stop, count=1)
+                following: list[int] = []
+                if rows:
+                    decode_index(rows[0][0], rows[0][1], after, 1, following)
+                    if following:
+                        last = min(last, (following[0] >> BACK_BITS) - 1)
+                break
+            except DamagedRows as problem:
+                resume = problem.resume
+        self._search(filter_id, after, last, count, entries)
+        return (entries[-1] >> BACK_BITS) + 1 if len(entries) >= count else last + 1
+
+    def _search(
+        self, filter_id: int, after: int, last: int, count: int, entries: list[int]
+    ) -> None:
+        """Add entries for the messages after `after` up to `last`, until those are `count`."""
+        scan = BlockScan(self._rows, self._topic_filters[filter_id], after)
+        while len(entries) < count and scan.position < last:
+            for message in scan.next(count - len(entries), last, 0):
+                block = self._rows.covering(message.offset)
+                assert block is not None
+                entries.append(message.offset << BACK_BITS | (block.last - message.offset))
+        if scan.lost:
+            self.lost.extend(scan.lost)
+            self.damage = scan.damage
+
 
 class BlockReader:
     """A reader that merges the index rows of its streams by offset."""
 
-    __slots__ = ("_at", "_merge", "_ready", "_rows", "missing", "position")
+    __slots__ = (
+        "_at",
+        "_index",
+        "_merge",
+        "_ready",
+        "_rows",
+        "damage",
+        "lost",
+        "missing",
+        "position",
+    )
 
     def __init__(
         self, store: Store, index: str, rows: BlockRows, streams: Sequence[Stream], after: int
@@ -246,8 +330,12 @@ class BlockReader:
         for stream in streams:
             since = max(after, stream.since) << BACK_BITS | BACK_MASK
             starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
-        self._merge: Final = Merge(BlockIndex(store, index), list(starts.items()), after)
+        topic_filters = {stream.filter_id: stream.topic_filter for stream in streams}
+        self._index: Final = BlockIndex(store, index, rows, topic_filters)
+        self._merge: Final = Merge(self._index, list(starts.items()), after)
         self._rows: Final = rows
+        self.lost: list[int] = []
+        self.damage: DamagedRows | None = None
         self._ready: list[int] = []  # merged entries
         self._at = 0  # index of the next one to return
         self.position = after
@@ -263,6 +351,7 @@ class BlockReader:
         rows = self._rows
         block: Block | None = None
         last = 0  # offset at which `block` ends
+        damaged = 0  # offset at which a block ends that cannot be read
         ready = self._ready
         at = self._at
         while len(messages) < count and size < PAGE_BYTES_MAX:
@@ -275,14 +364,28 @@ class BlockReader:
             at += 1
             offset = entry >> BACK_BITS
             wanted = offset + (entry & BACK_MASK)
-            if wanted == last:
-                message = None if block is None else block.get(offset)
-            elif at < len(ready) and ready[at] == entry + _NEXT_IN_BLOCK:
-                block = rows.get(wanted)
-                last = wanted
-                message = None if block is None else block.get(offset)
-            else:
-                message = rows.message(offset, wanted)
+            if wanted == damaged:
+                count -= 1
+                self.lost.append(offset)
+                self.position = offset
+                continue
+            try:
+                if wanted == last:
+                    message = None if block is None else block.get(offset)
+                elif at < len(ready) and ready[at] == entry + _NEXT_IN_BLOCK:
+                    block = rows.get(wanted)
+                    last = wanted
+                    message = None if block is None else block.get(offset)
+                else:
+                    message = rows.message(offset, wanted)
+            except DamagedRows as problem:
+                if wanted != last:
+                    damaged = wanted  # else some of its messages were readable
+                count -= 1
+                self.lost.append(offset)
+                self.damage = problem
+                self.position = offset
+                continue
             if message is None:
                 self.missing += 1
             else:
@@ -313,6 +416,11 @@ class BlockReader:
         ready = self._merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
         self._ready = ready
         self._at = 0
+        index = self._index
+        if index.damage is not None:
+            self.damage, index.damage = index.damage, None
+            self.lost.extend(index.lost)
+            index.lost.clear()
         if not ready:
             self.position = max(self.position, upto)
         return ready
@@ -321,7 +429,16 @@ class BlockReader:
 class BlockScan:
     """A reader that looks at every message in order and keeps those whose topic matches."""
 
-    __slots__ = ("_block", "_page", "_rows", "_topic_filter", "missing", "position")
+    __slots__ = (
+        "_block",
+        "_page",
+        "_rows",
+        "_topic_filter",
+        "damage",
+        "lost",
+        "missing",
+        "position",
+    )
 
     def __init__(self, rows: BlockRows, topic_filter: str, after: int) -> None:
         self._rows: Final = rows
@@ -330,6 +447,8 @@ class BlockScan:
         self._page: list[Row] = []  # further blocks, the next one last
         self.position = after
         self.missing = 0
+        self.lost: list[int] = []
+        self.damage: DamagedRows | None = None
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
         """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
@@ -345,7 +464,12 @@ class BlockScan:
                 break
             offset = max(self.position + 1, block.first)
             end = min(block.run_end(offset), upto)
-            message = block.get(offset)
+            try:
+                message = block.get(offset)
+            except DamagedRows as problem:
+                self._lose(problem, offset)
+                self.position = end
+                continue
             assert message is not None
             if not matches(self._topic_filter, message.topic):
                 self.position = end
@@ -374,11 +498,37 @@ class BlockScan:
         while block is None or block.last <= self.position:
             if not self._page:
                 size = 1 if block is None or block.size > 2 * BLOCK_BYTES else SCAN_PAGE
-                self._page = self._rows.page(self.position + 1, size)
+                self._page = self._read_page(size)
                 if not self._page:
                     return None
                 self._page.reverse()
             key, value = self._page.pop()
-            block = Block(value, int.from_bytes(key, "big"))
+            last = int.from_bytes(key, "big")
+            try:
+                block = Block(value, last)
+            except DamagedRows as problem:
+                self._lose(problem, self.position + 1)
+                self.position = max(self.position, last)
+                continue
             self._block = block
         return block
+
+    def _read_page(self, size: int) -> list[Row]:
+        """Return the next rows behind `position` that can be read."""
+        first = self.position + 1
+        while True:
+            try:
+                return self._rows.page(first, size)
+            except DamagedRows as problem:
+                if problem.rows:
+                    return problem.rows
+                self._lose(problem, self.position + 1)
+                if problem.resume is None:
+                    return []
+                first = first_number(problem.resume)
+
+    def _lose(self, problem: DamagedRows, offset: int) -> None:
+        """Note damage that begins at `offset`; whether the messages in it match is not known."""
+        self.damage = problem
+        if not self.lost or self.lost[-1] != offset:
+            self.lost.append(offset)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqtt.message import Message
-from storage.api import Batch, Store
+from storage.api import Batch, Row, Store
+from storage.errors import DamagedRows
 from storage.log.layouts.api import Stream
 from storage.log.layouts.block_format import BACK_BITS, KEY_SIZE, Block, decode_index, index_start
 from storage.log.layouts.block_reader import BlockCache, BlockReader, BlockRows, BlockScan
@@ -172,13 +173,26 @@ class BlockSlab:
 
     def sampled_size(self) -> int:
         """Return the average size in bytes of a message in the newest and oldest blocks."""
-        rows = self._rows.page(0, _SAMPLE)
-        if not rows:
-            return 0
-        last = self.last_offset()
-        rows += self._rows.page(max(0, last - _SAMPLE + 1), _SAMPLE)
-        count = sum([Block(value, int.from_bytes(key, "big")).count for key, value in rows])
-        return sum([KEY_SIZE + len(value) for _, value in rows]) // count
+        rows = self._sample(0)
+        try:
+            rows += self._sample(max(0, self.last_offset() - _SAMPLE + 1))
+        except DamagedRows:
+            pass  # the oldest ones are a sample, too
+        count = size = 0
+        for key, value in rows:
+            try:
+                count += Block(value, int.from_bytes(key, "big")).count
+            except DamagedRows:
+                continue
+            size += KEY_SIZE + len(value)
+        return size // count if count else 0
+
+    def _sample(self, first: int) -> list[Row]:
+        """Return a few rows from `first` on, as far as they can be read."""
+        try:
+            return self._rows.page(first, _SAMPLE)
+        except DamagedRows as damage:
+            return damage.rows
 
     def measured(self) -> tuple[int, int]:
         """Return (number of messages, size of their rows in bytes); reads all of them."""

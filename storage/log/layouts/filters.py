@@ -11,6 +11,7 @@ from typing import Final
 
 from mqtt.message import Message
 from storage.api import Batch, Store
+from storage.errors import DamagedRows
 from storage.log.layouts.api import Stream
 from storage.log.layouts.merge import INDEX_PAGE_MAX, Merge
 from storage.log.layouts.message_rows import (
@@ -20,6 +21,7 @@ from storage.log.layouts.message_rows import (
     PAGE_MAX,
     MessageRows,
     RowSlab,
+    TopicScan,
     message_family,
     message_key,
 )
@@ -88,29 +90,61 @@ class FilterSlab(RowSlab):
 
 
 class FilterIndex:
-    """The index rows of one generation, as offsets to merge."""
+    """The index rows of one generation, as offsets to merge.
 
-    __slots__ = ("_family", "_store")
+    Where rows are damaged it looks at the messages themselves instead.
+    """
 
-    def __init__(self, store: Store, family: str) -> None:
+    __slots__ = ("_family", "_rows", "_store", "_topic_filters", "damage", "lost")
+
+    def __init__(
+        self, store: Store, family: str, rows: MessageRows, topic_filters: dict[int, str]
+    ) -> None:
         self._store: Final = store
         self._family: Final = family
+        self._rows: Final = rows
+        self._topic_filters: Final = topic_filters
+        self.lost: Final[list[int]] = []  # as those of a reader
+        self.damage: DamagedRows | None = None
 
     def page(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
         """Return the next offsets of a filter in (after, upto], at most `count`; see `Index`."""
-        rows = self._store.scan(
-            self._family,
-            _index_key(filter_id, after + 1),
-            _index_key(filter_id, upto + 1),
-            count=count,
-        )
+        try:
+            rows = self._store.scan(
+                self._family,
+                _index_key(filter_id, after + 1),
+                _index_key(filter_id, upto + 1),
+                count=count,
+            )
+        except DamagedRows as problem:
+            self.damage = problem
+            return self._search(filter_id, after, upto, count)
         return [_offset_of(key, KEY_SIZE)[0] for key, _ in rows]
+
+    def _search(self, filter_id: int, after: int, upto: int, count: int) -> list[int]:
+        """Return the next offsets by looking at the messages."""
+        stream = Stream(filter_id, self._topic_filters[filter_id], 0)
+        scan = TopicScan(self._rows, [stream], after)
+        offsets: list[int] = []
+        while len(offsets) < count and scan.position < upto:
+            offsets += [each.offset for each in scan.next(count - len(offsets), upto, 0)]
+        self.lost.extend(scan.lost)
+        return offsets
 
 
 class IndexReader:
     """A reader that merges the index rows of its streams by offset."""
 
-    __slots__ = ("_merge", "_messages_size", "_rows", "missing", "position")
+    __slots__ = (
+        "_index",
+        "_merge",
+        "_messages_size",
+        "_rows",
+        "damage",
+        "lost",
+        "missing",
+        "position",
+    )
 
     def __init__(
         self, store: Store, index: str, rows: MessageRows, streams: Sequence[Stream], after: int
@@ -119,8 +153,12 @@ class IndexReader:
         for stream in streams:
             since = max(after, stream.since)
             starts[stream.filter_id] = min(since, starts.get(stream.filter_id, since))
-        self._merge: Final = Merge(FilterIndex(store, index), list(starts.items()), after)
+        topic_filters = {stream.filter_id: stream.topic_filter for stream in streams}
+        self._index: Final = FilterIndex(store, index, rows, topic_filters)
+        self._merge: Final = Merge(self._index, list(starts.items()), after)
         self._rows: Final = rows
+        self.lost: list[int] = []
+        self.damage: DamagedRows | None = None
         self._messages_size = PAGE_FIRST  # messages read at once: few until their size is known
         self.position = after
         self.missing = 0
@@ -132,18 +170,28 @@ class IndexReader:
         """
         messages: list[Message] = []
         size = 0
-        while len(messages) < count and size < PAGE_BYTES_MAX:
+        lost = len(self.lost)
+        while len(messages) + len(self.lost) - lost < count and size < PAGE_BYTES_MAX:
             offsets = self._merge.take(min(count - len(messages), self._messages_size), upto)
             if not offsets:
                 self.position = max(self.position, upto)
                 break
+            self._note_damage()
             page_bytes = 0
-            for offset, record in zip(offsets, self._rows.records(offsets), strict=True):
+            try:
+                records = self._rows.records(offsets)
+            except DamagedRows:
+                records = self._readable(offsets)
+            for offset, record in zip(offsets, records, strict=True):
                 if record is None:
                     self.missing += 1
-                else:
+                elif record:
                     page_bytes += len(record)
-                    messages.append(decode_message(record, offset))
+                    try:
+                        messages.append(decode_message(record, offset))
+                    except DamagedRows as problem:
+                        self.damage = problem
+                        self.lost.append(offset)
             self.position = offsets[-1]
             size += page_bytes
             fitting = PAGE_BYTES_MAX * len(offsets) // (page_bytes + 1)
@@ -160,7 +208,27 @@ class IndexReader:
                 break
             skipped += len(offsets)
             self.position = offsets[-1]
+        self._note_damage()
         return skipped
+
+    def _note_damage(self) -> None:
+        index = self._index
+        if index.damage is not None:
+            self.damage, index.damage = index.damage, None
+            self.lost.extend(index.lost)
+            index.lost.clear()
+
+    def _readable(self, offsets: list[int]) -> list[bytes | None]:
+        """Return the records at `offsets` one by one, b"" for one that cannot be read."""
+        records: list[bytes | None] = []
+        for offset in offsets:
+            try:
+                records.append(self._rows.records([offset])[0])
+            except DamagedRows as problem:
+                self.damage = problem
+                self.lost.append(offset)
+                records.append(b"")
+        return records
 
     def buffered(self) -> int:
         """Return how many distinct offsets are read ahead."""

@@ -12,7 +12,8 @@ from typing import Final
 from mqtt.message import Message
 from mqtt.topics import matches
 from storage.api import Batch, Row, Store
-from storage.log.layouts.api import Stream
+from storage.errors import DamagedRows
+from storage.log.layouts.api import Stream, first_number
 from storage.tables.message_record import decode_message, topic_bytes
 
 OFFSET_MAX: Final = 2**63 - 1
@@ -84,12 +85,21 @@ class MessageRows:
 
     def sampled_size(self) -> int:
         """Return the average size in bytes of the newest 64 and the oldest 64 rows, 0 if none."""
-        last = self.last_offset()
-        rows = self._store.scan(self.family, _pack(0), count=_SAMPLE)
-        rows += self._store.scan(self.family, _pack(max(0, last - _SAMPLE + 1)), count=_SAMPLE)
+        rows = self._sample(0)
+        try:
+            rows += self._sample(max(0, self.last_offset() - _SAMPLE + 1))
+        except DamagedRows:
+            pass  # the oldest ones are a sample, too
         if not rows:
             return 0
         return KEY_SIZE + sum(len(record) for _, record in rows) // len(rows)
+
+    def _sample(self, first: int) -> list[Row]:
+        """Return a few rows from `first` on, as far as they can be read."""
+        try:
+            return self._store.scan(self.family, _pack(first), count=_SAMPLE)
+        except DamagedRows as damage:
+            return damage.rows
 
     def measured(self) -> tuple[int, int]:
         """Return (number of rows, their size in bytes); reads all of them, page by page."""
@@ -112,6 +122,8 @@ class TopicScan:
         "_rows",
         "_streams",
         "_wanted_after",
+        "damage",
+        "lost",
         "missing",
         "position",
     )
@@ -125,12 +137,19 @@ class TopicScan:
         self._page_size = PAGE_FIRST
         self.position = after
         self.missing = 0
+        self.lost: list[int] = []
+        self.damage: DamagedRows | None = None
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
         """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
-        return [
-            decode_message(record, offset) for offset, record in self._take(count, upto, scan_max)
-        ]
+        messages: list[Message] = []
+        for offset, record in self._take(count, upto, scan_max):
+            try:
+                messages.append(decode_message(record, offset))
+            except DamagedRows as problem:
+                self.damage = problem
+                self.lost.append(offset)
+        return messages
 
     def skip(self, count: int, upto: int, scan_max: int) -> int:
         """Skip at most `count` messages; return how many."""
@@ -156,7 +175,13 @@ class TopicScan:
             key, record = self._page[self._at]
             self._at += 1
             offset = int(_unpack(key)[0])
-            topic = topic_bytes(record, offset)
+            try:
+                topic = topic_bytes(record, offset)
+            except DamagedRows as problem:
+                self.damage = problem
+                self.lost.append(offset)
+                self.position = offset
+                continue
             since = wanted_after.get(topic)
             if since is None:
                 since = self._match(topic)
@@ -169,7 +194,7 @@ class TopicScan:
     def _fill(self, upto: int) -> bool:
         page: list[Row] = []
         if self._streams:
-            page = self._rows.page(self.position + 1, upto, self._page_size)
+            page = self._read_page(upto)
         self._page = page
         self._at = 0
         if not page:
@@ -177,6 +202,23 @@ class TopicScan:
         mean = sum(len(record) for _, record in page) // len(page) + 1
         self._page_size = max(1, min(PAGE_MAX, PAGE_BYTES_MAX // mean, 2 * self._page_size))
         return True
+
+    def _read_page(self, upto: int) -> list[Row]:
+        """Return the next rows behind `position` that can be read."""
+        first = self.position + 1
+        while True:
+            try:
+                return self._rows.page(first, upto, self._page_size)
+            except DamagedRows as problem:
+                if problem.rows:
+                    return problem.rows
+                self.damage = problem
+                self.lost.append(first)  # whether the messages in it match is not known
+                if problem.resume is None:
+                    return []
+                first = max(first + 1, first_number(problem.resume))
+                if first > upto:
+                    return []
 
     def _match(self, topic: bytes) -> int:
         name = topic.decode()

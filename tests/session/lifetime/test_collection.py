@@ -604,4 +604,4 @@ def test_a_damaged_session_does_not_stop_the_broker_when_it_expires() -> None:
     damage(broker, "bad")
     broker.advance(s=11)
     assert [key for key, _ in broker.rows("sessions")] == [b"bad"]
-    assert broker.counters.internal_errors == 1
+    assert broker.counters.damaged_rows["session"] == 1

@@ -592,7 +592,7 @@ def test_a_damaged_session_is_refused_and_left_alone() -> None:
     broker.engine.end_tick(broker.now)
     client.expect(Connack(False, reasons.SERVER_UNAVAILABLE))
     assert broker.rows("sessions") == [(key, value[:-1] + b"?")]
-    assert broker.counters.internal_errors == 1
+    assert broker.counters.damaged_rows["session"] == 1
 
 
 def test_a_clean_start_is_not_confirmed_before_the_end_of_the_old_session_is_durable() -> None:

@@ -7,7 +7,9 @@ import pytest
 from mqtt.message import NEVER, Message
 from mqtt.packets import Puback, Publish, Subscribe, Subscription, Will
 from mqtt.topics import matches
+from session.counters import Counters
 from session.history.history import History
+from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.routing.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
 from session.settings import Settings
@@ -15,7 +17,7 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Broker
+from tests.session.harness import Broker, idle_gate
 from tests.session.messages import retain, topics_of
 
 # Keeping them
@@ -265,10 +267,12 @@ PATTERNS = (*LEVELS, "+", "+", "+")
 def full_store(topics: list[str]) -> Retained:
     """Return retained messages on all these topics."""
     store = MemoryStore(FAMILIES)
-    tick = Tick(200)
+    tick, settings, counters = Tick(200), Settings(), Counters()
     log = MessageLog(store)
     retained = Retained(
-        tick, store, Due(store), Totals(), Settings(), History(tick, log, Settings(), {})
+        Core(tick, idle_gate(settings, counters), settings, counters),
+        Database(store, log, Due(store), Totals(), 1),
+        History(tick, log, settings, {}),
     )
     for topic in topics:
         retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))

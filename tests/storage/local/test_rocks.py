@@ -18,6 +18,7 @@ import pytest
 
 from storage import limits
 from storage.errors import (
+    DamagedRows,
     DataLoss,
     Recoverable,
     StorageError,
@@ -197,19 +198,25 @@ def test_a_damaged_table_is_an_error_and_not_an_end_of_rows(tmp_path: Path) -> N
     table.write_bytes(content)
 
     store = RocksStore(database)
-    with pytest.raises(Unrecoverable, match="Corruption"):
+    with pytest.raises(DamagedRows, match="Corruption") as raised:
         store.scan("a", b"", count=10_000)
+    before, resume = raised.value.rows, raised.value.resume
+    assert resume is not None
+    after = store.scan("a", resume, count=10_000)
+    assert (before, after) == (rows[: len(before)], rows[-len(after) :])
+    assert 0 < len(rows) - len(before) - len(after) < 100, "what is not damaged can still be read"
     failed = []
     for key, value in rows[::50]:
         try:
             assert store.get("a", key) == value
-        except Unrecoverable:
+        except DamagedRows:
             failed.append(key)
-    assert 0 < len(failed) < 100, "what is not damaged can still be read"
-    with pytest.raises(Unrecoverable):
+    assert failed and before[-1][0] < failed[0] and failed[-1] < after[0][0]
+    with pytest.raises(DamagedRows):
         store.get_many("a", failed)
-    with pytest.raises(Unrecoverable):
-        store.last("a", b"", failed[-1])
+    with pytest.raises(DamagedRows):
+        store.last("a", b"", after[0][0])
+    assert store.last("a", b"", b"\xff") == rows[-1]
     store.close()
     RocksStore(database).close()  # and the failures left no handle behind
 

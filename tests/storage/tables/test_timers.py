@@ -3,7 +3,7 @@
 import pytest
 
 from storage.api import Batch
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, DamagedRows
 from storage.local.memory import MemoryStore
 from storage.tables.tables import DUE, seal
 from storage.tables.timers import LOOKAHEAD_MS, RETAINED, SESSION, WILL, Due, due_key
@@ -153,8 +153,17 @@ def test_a_restart_finds_the_earliest_entry() -> None:
     assert [entry.name for entry in due.come(1000, 10)] == [b"d", b"c"]
 
 
-def test_a_damaged_entry_is_noticed() -> None:
+@pytest.mark.parametrize("count", [1, 10])
+def test_damaged_entries_are_noticed_and_passed_over(count: int) -> None:
     queue = Queue()
     queue.store.write([(DUE, due_key(5, WILL, b"c"), b"\0\0\0\0body")])
-    with pytest.raises(CorruptRecord, match="due entry"):
-        queue.due.come(10, 10)
+    queue.store.write([(DUE, due_key(6, WILL, b"unreadable"), b"")])
+    queue.due.add(queue.batch, 7, WILL, b"whole")
+    queue.write()
+    queue.store.damage(DUE, [due_key(6, WILL, b"unreadable")])
+    assert [entry.name for entry in queue.due.come(10, count)] == [b"whole"]
+    assert {type(problem) for problem in queue.due.damages} == {CorruptRecord, DamagedRows}
+    queue.due.remove(queue.batch, 7, WILL, b"whole")
+    queue.write()
+    assert queue.due.come(20, count) == []
+    assert queue.due.next_ms is not None and queue.due.next_ms > 20
