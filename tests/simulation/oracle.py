@@ -78,9 +78,11 @@ class Sent:
 
     def properties(self) -> bytes:
         """Return the v5 properties a receiver must get unaltered."""
-        if self.is_will or self.clears or not self.from_version5:
-            return b""
-        return CONTENTS[self.index % len(CONTENTS)]
+        return self.contents() if self.from_version5 else b""
+
+    def contents(self) -> bytes:
+        """Return the properties it has if a v5 client sends it."""
+        return b"" if self.is_will or self.clears else CONTENTS[self.index % len(CONTENTS)]
 
     def size(self) -> int:
         """Return at least as many bytes as it counts for limits."""
@@ -425,6 +427,11 @@ class Oracle:
                 view.owe_retained(last)
 
     # The end
+
+    def resized(self, sent: Sent) -> None:
+        """A message is sent again by a client of the other protocol version."""
+        for view in self.views.values():
+            view.resized(sent)
 
     def judge_losses(self) -> None:
         """Judge what is still owed after everybody drained."""

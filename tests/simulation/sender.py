@@ -127,6 +127,7 @@ class Sender:
         world = client.world
         if sent.transmissions and sent.from_version5 is not (client.version == 5):
             sent.from_both_versions = True
+            client.oracle.resized(sent)
         sent.from_version5 = client.version == 5
         packet = Publish(
             sent.topic,

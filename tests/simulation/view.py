@@ -233,6 +233,13 @@ class SessionView:
         if filters and not self._may_exceed(sent):
             self.owed[sent.index] = filters
 
+    def resized(self, sent: "Sent") -> None:
+        """A message is sent again with properties that it had not, or without: it may not fit."""
+        if sent.index in self.owed and self._may_exceed(sent):
+            del self.owed[sent.index]
+        if self.owed_retained.get(sent.topic) == sent.index and self._may_exceed(sent):
+            del self.owed_retained[sent.topic]
+
     def owe_retained(self, sent: "Sent") -> None:
         """A retained message is owed to a new subscription."""
         if not self._may_exceed(sent):
@@ -244,7 +251,8 @@ class SessionView:
 
     def packet_size(self, sent: "Sent") -> int:
         """Return how large a PUBLISH of a message may be at QoS 1 and 2 without a topic alias."""
-        properties = len(sent.properties()) + (5 if sent.expiry_s >= 0 else 0)
+        contents = sent.contents() if sent.from_both_versions else sent.properties()
+        properties = len(contents) + (5 if sent.expiry_s >= 0 else 0)
         properties += sum([item.identified for item in self.matching(sent.topic)])
         body = 2 + len(sent.topic) + 2 + 1 + properties + len(sent.payload())
         assert body < 128, "one byte of length"
