@@ -163,8 +163,19 @@ class RocksStore:
         """Return at most `count` rows with start <= key < stop in ascending key order.
 
         A point-in-time view: it does not contain writes made during the scan. Raises `DamagedRows`,
-        with the rows that it has read, when one of these rows cannot be read.
+        with the rows that it has read and the end of the damage, when one of these rows cannot be
+        read.
         """
+        try:
+            return self.scan_blindly(family, start, stop, count=count)
+        except DamagedRows as damage:
+            damage.resume = self._behind_damage(damage, stop)
+            raise
+
+    def scan_blindly(
+        self, family: str, start: bytes, stop: bytes | None = None, *, count: int
+    ) -> list[Row]:
+        """Scan as `scan`, but do not look for the end of the damage: `resume` is None."""
         rows: list[Row] = []
         iterator = None
         try:
@@ -187,7 +198,11 @@ class RocksStore:
             # At damage an iterator only becomes invalid; status() raises the reason.
             iterator.status()
         except Exception as error:
-            raise self._scan_failure(error, family, start, stop, rows) from None
+            begin = rows[-1][0] + b"\0" if rows else start
+            failure = self._read_failure(error, family, begin)
+            if isinstance(failure, DamagedRows):
+                failure.rows = rows
+            raise failure from None
         finally:
             # A traceback keeps these locals, and a live iterator keeps the database open.
             iterator = valid = key_of = value_of = step = None  # type: ignore[assignment]
@@ -599,24 +614,20 @@ class RocksStore:
             for family in self._tables:
                 self._tables[family].set_options({"disable_auto_compactions": "true"})
 
-    def _scan_failure(
-        self, error: Exception, family: str, start: bytes, stop: bytes | None, rows: list[Row]
-    ) -> StorageError:
-        """Return the error for a scan that failed after `rows`."""
-        begin = rows[-1][0] + b"\0" if rows else start
-        failure = self._read_failure(error, family, begin)
-        if not isinstance(failure, DamagedRows):
-            return failure
-        failure.rows = rows
-        # Doubles the distance until a search succeeds, then halves it: what it may pass over
-        # between two damaged places is near to them.
-        low = int.from_bytes(begin[:SEARCHED_BYTES].ljust(SEARCHED_BYTES, b"\0"), "big")
+    def _behind_damage(self, damage: DamagedRows, stop: bytes | None) -> bytes | None:
+        """Return the first key known from which a scan goes on behind damage, None if none is.
+
+        Doubles the distance until a search succeeds, then halves it: what it may pass over between
+        two damaged places is near to them.
+        """
+        family, start = damage.family, damage.start
+        low = int.from_bytes(start[:SEARCHED_BYTES].ljust(SEARCHED_BYTES, b"\0"), "big")
         high, distance = low, 1
         while True:
             high += distance
             distance *= 2
             if high >> 8 * SEARCHED_BYTES:
-                return failure
+                return None
             if self._seek(family, high.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
                 break
             low = high
@@ -627,8 +638,7 @@ class RocksStore:
             else:
                 low = middle
         resume = high.to_bytes(SEARCHED_BYTES, "big")
-        failure.resume = resume if stop is None else min(resume, stop)
-        return failure
+        return resume if stop is None else min(resume, stop)
 
     def _last_beside_damage(
         self, error: Exception, family: str, start: bytes, stop: bytes

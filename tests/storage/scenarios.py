@@ -198,7 +198,7 @@ def sync_counts(directory: Path) -> dict[str, Any]:
     store.write(row(101))
     began = time.monotonic()
     store.sync()
-    counts["sync_took_the_delay"] = str(0.2 <= time.monotonic() - began < 0.4)
+    counts["sync_took_the_delay"] = str(time.monotonic() - began >= 0.2)
     store.close()
     return counts
 

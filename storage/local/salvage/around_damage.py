@@ -6,16 +6,34 @@ that can be read, and must always end. Read next: `storage.local.salvage.source`
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from storage.api import Row, Store
-from storage.errors import Unrecoverable
+from storage.api import Row
+from storage.errors import DamagedRows
 
 PAGE_MAX: Final = 512  # rows of a page
 PAGE_BYTES: Final = 1 << 20  # about what a page holds; one row may be larger
 # Bytes by which the key of a row may differ from the last one read, to be told from its neighbours.
 KEY_MORE: Final = 24
 DIGITS: Final = b"0123456789"
+
+
+class Damaged(Protocol):
+    """A store in which some rows cannot be read: `storage.local.rocks.RocksStore`."""
+
+    def families(self) -> list[str]:
+        """Return the names of all column families."""
+        ...
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None. Raises `DamagedRows`."""
+        ...
+
+    def scan_blindly(
+        self, family: str, start: bytes, stop: bytes | None = None, *, count: int
+    ) -> list[Row]:
+        """Return at most `count` rows, in order. Raises `DamagedRows` if one cannot be read."""
+        ...
 
 
 class Gap(NamedTuple):
@@ -31,7 +49,7 @@ class RowsAround:
     """The rows of one family, read once from its beginning to its end."""
 
     def __init__(
-        self, store: Store, family: str, second: Callable[[], Store | None] | None = None
+        self, store: Damaged, family: str, second: Callable[[], Damaged | None] | None = None
     ) -> None:
         """Prepare to read.
 
@@ -48,8 +66,8 @@ class RowsAround:
         after, count = b"", 8
         while True:
             try:
-                rows = self._store.scan(self._family, start, stop, count=count)
-            except Unrecoverable as error:
+                rows = self._store.scan_blindly(self._family, start, stop, count=count)
+            except DamagedRows as error:
                 if count > 1:
                     count //= 2  # up to the damage
                     continue
@@ -77,7 +95,7 @@ class RowsAround:
         for key, _ in RowsAround(second, self._family).rows(start, stop):
             try:
                 value = self._store.get(self._family, key)
-            except Unrecoverable:
+            except DamagedRows:
                 continue  # its newest version is in the damaged block
             if value is not None:
                 yield key, value
@@ -103,7 +121,7 @@ class RowsAround:
         first = self._first_between(bad, good, width, stop)
         while (found := self._near(start, first, width, stop)) is not None:
             first = self._first_between(low, int.from_bytes(found), width, stop)
-        rows = self._store.scan(self._family, first, stop, count=1)
+        rows = self._store.scan_blindly(self._family, first, stop, count=1)
         return rows[0][0] if rows else None
 
     def _first_between(self, bad: int, good: int, width: int, stop: bytes | None) -> bytes:
@@ -137,7 +155,7 @@ class RowsAround:
 
     def _can_read(self, place: int, width: int, stop: bytes | None) -> bool:
         try:
-            self._store.scan(self._family, place.to_bytes(width), stop, count=1)
-        except Unrecoverable:
+            self._store.scan_blindly(self._family, place.to_bytes(width), stop, count=1)
+        except DamagedRows:
             return False
         return True

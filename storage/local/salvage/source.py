@@ -70,7 +70,7 @@ class Source:
         self._note(reading.gaps[seen:])
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. Raises `Unrecoverable` when it cannot be read."""
+        """Return the value of `key`, or None. Raises `DamagedRows` when it cannot be read."""
         return self.store.get(family, key) if family in self.store.families() else None
 
     def rows_between(self, family: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -18,7 +18,7 @@ import pytest
 from rocksdict import DbClosedError, Options, Rdict, ReadOptions
 
 import storage.local.rocks
-from storage.errors import StorageError, Unrecoverable, WriteStalled
+from storage.errors import DamagedRows, StorageError, WriteStalled
 from storage.local.rocks import RocksStore
 from tests.storage.scenarios import run
 
@@ -137,7 +137,7 @@ def test_4_a_scan_that_meets_damage_raises(tmp_path: Path) -> None:
     _damage(max((tmp_path / "db").glob("*.sst"), key=lambda table: table.stat().st_size))
     store = RocksStore(tmp_path / "db")
     assert store.scan("a", b"", count=10) == rows[:10], "before the damage all is well"
-    with pytest.raises(Unrecoverable, match="Corruption"):
+    with pytest.raises(DamagedRows, match="Corruption"):
         store.scan("a", b"", count=20_000)
     store.close()
 
