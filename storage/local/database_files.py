@@ -149,6 +149,8 @@ class ManifestSync:
             found = (number, os.fstat(file).st_size)
             if found != self._synced:
                 os.fdatasync(file)
+                if os.fstat(file).st_size != found[1]:
+                    return  # written meanwhile: the length may be within a record
             if number != self._synced[0]:
                 # Or else a power cut could bring back the CURRENT that names the one before.
                 sync_directory(self._database)

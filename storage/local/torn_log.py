@@ -112,7 +112,7 @@ def examine_manifest(data: bytes, synced_length: int) -> ManifestFinding | None:
         return ManifestFinding(records.begin, is_torn=False)
     if records.problem in (CLEAN, DAMAGED):
         return None
-    if records.missing < synced_length:
+    if records.begin < synced_length:  # it was synced as far as a record ends
         return ManifestFinding(records.begin, is_torn=False)
     rest_is_empty = records.problem == SHORT or not data[records.missing :].strip(b"\0")
     if records.begin == 0 or (synced_length == 0 and not rest_is_empty):

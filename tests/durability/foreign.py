@@ -88,21 +88,15 @@ class PahoPublisher:
         self.violations: list[str] = []
         self._port = port
         self._topic = UNORDERED + name  # a publish during a disconnect may arrive late
-        self._sent: list[int] = []  # the packet id of number n is at n - 1
-        self._answered: set[int] = set()  # packet ids
+        self._sent = 0
+        self._open: dict[int, int] = {}  # packet id -> number; ids come again after 65,535 messages
+        self._early: set[int] = set()  # packet ids answered before `publish` returned
+        self._lock = threading.Lock()
+        self.acknowledged: list[tuple[str, int]] = []
         self._finish = threading.Event()
         self._client = durable_client(name, protocol)
         self._client.on_publish = self._on_publish
         self._thread = threading.Thread(target=self._publish, name=name, daemon=True)
-
-    @property
-    def acknowledged(self) -> list[tuple[str, int]]:
-        """Return the messages whose PUBACK has come."""
-        return [
-            (self._topic, number)
-            for number, packet_id in enumerate(list(self._sent), 1)
-            if packet_id in self._answered
-        ]
 
     def start(self) -> None:
         """Connect and begin to publish."""
@@ -126,13 +120,27 @@ class PahoPublisher:
     def _on_publish(self, client: paho.Client, _: Any, mid: int, reason: Any, __: Any) -> None:
         if reason.is_failure:
             self.violations.append(f"{self.name}: refused: {reason}")
-        self._answered.add(mid)
+        with self._lock:
+            number = self._open.pop(mid, 0)
+            if number:
+                self.acknowledged.append((self._topic, number))
+            else:
+                self._early.add(mid)
 
     def _publish(self) -> None:
-        while not self._finish.is_set() or len(self.acknowledged) < len(self._sent):
+        while not self._finish.is_set() or len(self.acknowledged) < self._sent:
             # Only while connected and with few open: paho queues without limit otherwise.
             if self._client.is_connected() and not self._finish.is_set():
-                if len(self._sent) - len(self.acknowledged) < OPEN_MAX:
-                    payload = b"%d" % (len(self._sent) + 1)
-                    self._sent.append(self._client.publish(self._topic, payload, 1).mid)
+                if self._sent - len(self.acknowledged) < OPEN_MAX:
+                    self._sent += 1
+                    self._publish_one(self._sent)
             time.sleep(PUBLISH_PAUSE_SECONDS)
+
+    def _publish_one(self, number: int) -> None:
+        mid = self._client.publish(self._topic, b"%d" % number, 1).mid
+        with self._lock:
+            if mid in self._early:
+                self._early.remove(mid)
+                self.acknowledged.append((self._topic, number))
+            else:
+                self._open[mid] = number

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from mqtt.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 RETRY_SECONDS: Final = 0.02  # between two attempts to reach a broker that is down
@@ -26,9 +26,8 @@ class PublisherBooks(Protocol):
 
     name: str
     violations: list[str]
+    acknowledged: list[tuple[str, int]]
 
-    @property
-    def acknowledged(self) -> list[tuple[str, int]]: ...
     def finish(self) -> None: ...
     def join(self, timeout: float) -> None: ...
     def is_alive(self) -> bool: ...
@@ -127,6 +126,8 @@ class Publisher(threading.Thread):
         self._client.send(publish)
 
     def _on_packet(self, packet: Any) -> None:
+        if isinstance(packet, Disconnect):
+            raise Closed(f"sent away: {packet!r}", packet)
         publish, is_released = self._open.get(packet.packet_id, (None, False))
         assert publish is not None, f"answer to nothing: {packet!r}"
         assert packet.reason_code < 0x80 or isinstance(packet, Pubcomp), f"refused: {packet!r}"
@@ -190,11 +191,11 @@ class Subscriber(threading.Thread):
         self._client.drop()
 
     def _converse(self) -> None:
-        connack = self._client.durable(expiry=SESSION_SECONDS)
+        session_present = self._connect()
         if not self.ready.is_set():
             self._client.subscribe(self.topic_filter, qos=self.qos)
             self.ready.set()
-        elif not connack.session_present:
+        elif not session_present:
             self.violations.append(f"{self.name}: session lost")
         seen: set[int] = set()  # QoS 2 ids of PUBLISHes on this connection
         hang_up_after = self._random.randrange(200, 4000)
@@ -215,8 +216,14 @@ class Subscriber(threading.Thread):
             answers = [answer for p in packets if (answer := self._on_packet(p, seen)) is not None]
             self._client.send(*answers)
 
+    def _connect(self) -> bool:
+        """Connect and return whether there was a session."""
+        return self._client.durable(expiry=SESSION_SECONDS).session_present
+
     def _on_packet(self, packet: Any, seen: set[int]) -> Any:
         """Return the answer to a packet."""
+        if isinstance(packet, Disconnect):
+            raise Closed(f"sent away: {packet!r}", packet)
         if isinstance(packet, Pubrel):
             self._open.discard(packet.packet_id)
             seen.discard(packet.packet_id)

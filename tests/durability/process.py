@@ -5,6 +5,7 @@ both. Must never import the broker's code: these tests are about the program.
 Read next: `rawclient` (the client) and `matrix` (the scenarios).
 """
 
+import faulthandler
 import itertools
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+WATCHDOG_SECONDS: Final = 900.0  # `faulthandler_timeout` of pytest, after which a test hangs
 READY_SECONDS: Final = 30.0  # a busy two-core machine; a start takes well under a second
 POLL_SECONDS: Final = 0.01
 # Below Linux's ephemeral range (32768 and up). Otherwise a client that polls a port on which nobody
@@ -75,6 +77,11 @@ def free_port() -> int:
                 continue
         return port
     raise BrokerFailed("no free port below the ephemeral range")
+
+
+def let_run_for(seconds: float) -> None:
+    """Let the present test run for this long before it counts as hanging, and the usual time."""
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS + seconds, exit=True, file=sys.__stderr__)
 
 
 def http_get(port: int, path: str, *, timeout: float = 5.0) -> tuple[int, str]:

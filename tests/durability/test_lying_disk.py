@@ -6,7 +6,7 @@ elsewhere, a file whose name or contents are those of another time. None of them
 a broker. It must refuse to start, or fail where the damage is read; it must never serve other rows
 than those that were acknowledged.
 
-`HOLDFAST_DISK_FAULTS` is the number of faults (150 here, 5,000 before a release).
+`HOLDFAST_DISK_FAULTS` is the number of faults (66 here, 1,000 before a release).
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from storage.local.data_directory import DataDirectory
 from storage.local.opening import open_database
 from storage.local.rocks import RocksStore
 
-FAULTS: Final = int(os.environ.get("HOLDFAST_DISK_FAULTS", "150"))
+FAULTS: Final = int(os.environ.get("HOLDFAST_DISK_FAULTS", "66"))
 SEED: Final = int(os.environ.get("HOLDFAST_DISK_SEED", "1"))
 PAGE: Final = 4096
 SECTOR: Final = 512

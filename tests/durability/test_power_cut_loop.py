@@ -10,7 +10,6 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +19,13 @@ from broker.operations import checkpoint
 from broker.operations.checkpoint import CheckpointError
 from storage.history import segments
 from storage.history.segment_names import segment_names
-from tests.durability.iofault import Faults, build
+from tests.durability.iofault import build
 from tests.durability.load import Publisher, Subscriber, finish, verdict
-from tests.durability.powercut import HOW, NAMES, PAGES, SHORT, ZEROS, apply_power_cut, baseline
+from tests.durability.machine import Machine
+from tests.durability.powercut import HOW, NAMES, PAGES, ZEROS
 from tests.durability.process import (
     POLL_SECONDS,
     READY_SECONDS,
-    BrokerFailed,
     BrokerProcess,
     holdfast,
 )
@@ -34,52 +33,6 @@ from tests.durability.rawclient import RawClient
 
 CUTS: Final = 5
 DRAIN_SECONDS: Final = 40.0
-
-
-class Machine:
-    """A broker and the machine it runs on, whose power can be cut."""
-
-    def __init__(
-        self, shim: Path, directory: Path, durability: str, more: Mapping[str, str] | None = None
-    ) -> None:
-        self._side = directory / "side"
-        self.faults = Faults(shim, directory / "rules", side=self._side)
-        environment = self.faults.environment() | {"HOLDFAST__STORAGE__DURABILITY": durability}
-        environment |= more or {}
-        self.broker: BrokerProcess = holdfast(directory / "broker", env=environment)
-        self.broker.data_dir.mkdir(parents=True)
-        baseline(self.broker.data_dir, self._side)
-        self.broker.start()
-
-    def cut_power(self, how: str = SHORT, source: random.Random | None = None) -> int:
-        """Kill, take back what was not synced, start with what is left; return how much was taken.
-
-        A database below its own watermark would refuse to start: none may ever be.
-        """
-        if self.broker.is_running():
-            self.broker.kill()
-        lost = apply_power_cut(self.broker.data_dir, self._side, how=how, source=source)
-        self.broker.start()
-        return lost
-
-    def die_at(self, nth: int, path: str) -> None:
-        """Let the broker die at the nth call from now on that changes a file with this in its name.
-
-        The power fails with it: the files are left as the cut leaves them.
-        """
-        self.faults.set(f"mode=kill ops=all path={path} nth={nth}")
-
-    def die_while_starting(self, nth: int, how: str, source: random.Random) -> None:
-        """Cut the power, and again at the nth change of a file during the start."""
-        self.broker.kill()
-        apply_power_cut(self.broker.data_dir, self._side, how=how, source=source)
-        self.die_at(nth, "/data/")
-        self.broker.launch()
-        try:
-            self.broker.wait_until_ready()
-        except BrokerFailed:
-            assert self.broker.exit_code() == -signal.SIGKILL, self.broker.tail()
-        self.faults.clear()
 
 
 @pytest.fixture(scope="module")

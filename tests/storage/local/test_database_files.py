@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.local import database_files
 from storage.local.database_files import (
     BOOTSTRAP,
     OPTIONS,
@@ -15,6 +16,7 @@ from storage.local.database_files import (
     log_numbers,
     write_options,
 )
+from tests.stand_in import replace_in
 
 
 def test_logs_are_found_by_their_numbers_and_other_files_are_not(tmp_path: Path) -> None:
@@ -69,6 +71,25 @@ def test_the_manifest_that_current_names_is_synced_as_it_grows(tmp_path: Path) -
     assert manifest.sync() == (5, 2)
     (tmp_path / "MANIFEST-000005").write_bytes(b"123")
     assert manifest.sync() == (5, 3)
+
+
+def test_a_manifest_that_grows_during_the_sync_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length before may be that of half a record."""
+    (tmp_path / "CURRENT").write_text("MANIFEST-000005\n")
+    (tmp_path / "MANIFEST-000005").write_bytes(b"12")
+    manifest = ManifestSync(tmp_path)
+    assert manifest.sync() == (5, 2)
+    (tmp_path / "MANIFEST-000005").write_bytes(b"half")
+
+    def grow(file: int) -> None:
+        (tmp_path / "MANIFEST-000005").write_bytes(b"half and half")
+
+    replace_in(monkeypatch, database_files, "os", fdatasync=grow)
+    assert manifest.sync() == (5, 2)
+    monkeypatch.undo()
+    assert manifest.sync() == (5, 13)
 
 
 def test_a_new_manifest_is_told_only_when_its_name_is_durable(

@@ -213,6 +213,15 @@ def test_a_manifest_is_cut_only_behind_what_was_synced() -> None:
     assert not short.is_torn
 
 
+def test_a_record_whose_length_is_damaged_is_no_torn_tail_of_a_manifest() -> None:
+    """It seems to go on behind the end of the file, but began before what was synced."""
+    manifest = _manifest(10)
+    manifest[9 * 107 + 5] ^= 0x40
+    found = examine_manifest(bytes(manifest), len(manifest))
+    assert found is not None
+    assert (found.offset, found.is_torn) == (9 * 107, False)
+
+
 def test_damage_in_a_manifest_is_left_to_rocksdb() -> None:
     manifest = _manifest(10)
     manifest[300] ^= 1
