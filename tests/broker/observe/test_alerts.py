@@ -199,6 +199,7 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
         7,
     ),
     "HoldfastWriteStall": ({"holdfast_storage_write_stall": "1x60"}, 1),
+    "HoldfastDamagedRows": ({'holdfast_damaged_rows_total{what="message"}': "0x5 1x60"}, 7),
     "HoldfastDrops": ({f'{DROPPED}{{reason="session_limit"}}': "0x5 1x60"}, 7),
     "HoldfastBacklogGrows": ({"holdfast_stored_bytes": f"0+10000000x{MINUTES}"}, 360),
     "HoldfastHistoryLags": (
