@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from broker.history.segment_process_link import Sealed, SegmenterFailed
 from storage.api import Row
-from storage.errors import StorageError
+from storage.errors import DamagedRows, StorageError
 from storage.history.packed_rows import history_key, split_history_key
 from storage.local import failpoint
 from storage.local.rocks import RocksStore
@@ -87,6 +87,15 @@ class Exported:
         self.sealed: Sealed = sealed
 
 
+class Damaged:
+    """Rows that cannot be read were passed over."""
+
+    __slots__ = ("problem",)
+
+    def __init__(self, problem: str) -> None:
+        self.problem: str = problem
+
+
 class Ended:
     """An order is done, or was given up (`problem`)."""
 
@@ -96,14 +105,24 @@ class Ended:
         self.problem: str = problem
 
 
-Report: TypeAlias = Counted | Exported | Ended
+Report: TypeAlias = Counted | Damaged | Exported | Ended
+
+
+class Scan(Protocol):
+    """`RocksStore.scan` or `scan_aside`."""
+
+    def __call__(self, family: str, start: bytes, stop: bytes, *, count: int) -> list[Row]:
+        """Return rows. Raises `StorageError`."""
+        ...
 
 
 class Frontier:
     """The boundary between rows that were taken and rows that were not."""
 
-    def __init__(self, store: RocksStore) -> None:
+    def __init__(self, store: RocksStore, told: Callable[[Report], None]) -> None:
         self._store: Final = store
+        self._told: Final = told  # about each damaged place, once; from either thread
+        self._damaged: Final[set[bytes | None]] = set()  # where each ends
         self._lock: Final = threading.Lock()
         self._next: Key = FIRST
         # Discarded ranges: their deletion may not be written yet when rows are taken again.
@@ -115,7 +134,7 @@ class Frontier:
             while True:
                 stop = history_key(*limit) + b"\0"
                 start = history_key(*self._next)
-                rows = self._store.scan_aside(HISTORY, start, stop, count=READ_ROWS)
+                rows = self._read(self._store.scan_aside, start, stop, READ_ROWS)
                 if not rows:
                     return []
                 found = self._advance(rows)
@@ -123,13 +142,36 @@ class Frontier:
                 if kept:
                     return kept
 
+    def count(self, boot: int) -> int:
+        """Return the bytes of all rows of the boots before `boot`. For the thread."""
+        total, start, stop = 0, history_key(*FIRST), history_key(boot, 0)
+        while rows := self._read(self._store.scan_aside, start, stop, READ_ROWS):
+            total += sum(len(value) for _, value in rows)
+            start = rows[-1][0] + b"\0"
+        return total
+
+    def _read(self, scan: Scan, start: bytes, stop: bytes, count: int) -> list[Row]:
+        """Return some rows that can be read, [] = there are no more; the others stay."""
+        while True:
+            try:
+                return scan(HISTORY, start, stop, count=count)
+            except DamagedRows as damage:
+                if damage.resume not in self._damaged:
+                    self._damaged.add(damage.resume)
+                    self._told(Damaged(str(damage)))
+                if damage.rows:
+                    return damage.rows
+                if damage.resume is None or damage.resume >= stop:
+                    return []
+                start = damage.resume
+
     def take_away(self, count: int) -> list[tuple[Key, bytes]] | None:
         """Take the `count` oldest rows for good. For the store's owner; None = not now."""
         if not self._lock.acquire(blocking=False):
             return None  # the thread holds the lock and may be waiting for the disk
         try:
             start = self._next
-            found = self._store.scan(HISTORY, history_key(*start), LAST_KEY, count=count)
+            found = self._read(self._store.scan, history_key(*start), LAST_KEY, count)
             rows = self._advance(found)
             rows = [row for row in rows if not self._is_discarded(row[0])]
             if rows:
@@ -181,7 +223,7 @@ class ExportThread:
         seal_events: int,
     ) -> None:
         """`report` is called on the thread. The first report counts the rows of earlier boots."""
-        self.frontier: Final = Frontier(store)
+        self.frontier: Final = Frontier(store, report)
         self._store: Final = store
         self._open_link: Final = open_link
         self._report: Final = report
@@ -211,7 +253,7 @@ class ExportThread:
 
     def _run(self, boot: int) -> None:
         try:
-            self._report(Counted(self._count(boot)))
+            self._report(Counted(self.frontier.count(boot)))
         except (StorageError, ValueError) as problem:
             self._report(Ended(str(problem)))
         while not self._is_closing:
@@ -223,13 +265,6 @@ class ExportThread:
             if limit is not None:
                 self._report(Ended(self._serve(limit)))
         self._drop_link()
-
-    def _count(self, boot: int) -> int:
-        total, start, stop = 0, history_key(*FIRST), history_key(boot, 0)
-        while rows := self._store.scan_aside(HISTORY, start, stop, count=READ_ROWS):
-            total += sum(len(value) for _, value in rows)
-            start = rows[-1][0] + b"\0"
-        return total
 
     def _serve(self, limit: Key) -> str:
         """Do one order; return why it was given up, "" if it was not."""

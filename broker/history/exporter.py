@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from broker.history.export_thread import (
     LAST_KEY,
     Counted,
+    Damaged,
     Ended,
     Exported,
     ExportThread,
@@ -35,7 +36,7 @@ from broker.history.segment_process_link import HOW_TO_INSTALL
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from session.history.outbox import Outbox
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, DamagedRows
 from storage.history import events
 from storage.history.packed_rows import count_missing, split_history_key
 from storage.local import failpoint
@@ -194,7 +195,10 @@ class Exporter:
         if self._pending is not None and commits.durable >= self._pending[0]:
             self._limit = self._pending[1]
             self._pending = None
-        last = self._store.last(HISTORY, b"", LAST_KEY)
+        try:
+            last = self._store.last(HISTORY, b"", LAST_KEY)
+        except DamagedRows:  # the rows of this start, which come behind it, can be read
+            return
         if last is None:
             return
         key = split_history_key(last[0])
@@ -249,6 +253,8 @@ class Exporter:
                     self._take_exported(report)
                 elif isinstance(report, Counted):
                     self._inherited_bytes = report.size
+                elif isinstance(report, Damaged):
+                    self._log.error("history_damaged", f"{report.problem}; it is not exported")
                 else:
                     self._take_ended(report)
 

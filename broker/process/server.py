@@ -32,7 +32,7 @@ from broker.process.open import OpenBroker, StartError
 from broker.process.reload import ReadConfig, Reload
 from broker.process.systemd import notify
 from broker.version import VERSION
-from storage.errors import StorageError
+from storage.errors import DamagedRows, StorageError
 from storage.local.committer import Committer
 from storage.tables.tables import HISTORY
 
@@ -152,11 +152,18 @@ class Server:
         await ended.wait()
         return await self._drain()
 
+    def _has_history(self) -> bool:
+        """Return whether rows of the history are in the store, damaged ones included."""
+        try:
+            return self._opened.store.last(HISTORY, b"", LAST_KEY) is not None
+        except DamagedRows:
+            return True
+
     def _start_exporter(self) -> None:
         """Start to export the history: rows of earlier starts too, even if recording is now off."""
         shell = self._config.shell
         place = self._opened.history
-        if place is None and self._opened.store.last(HISTORY, b"", LAST_KEY) is None:
+        if place is None and not self._has_history():
             return
         try:
             settled = place or location.settle(shell)

@@ -1,6 +1,7 @@
 """The frontier gives each row to one taker, and the thread brings rows to whoever writes them."""
 
 import itertools
+import os
 import queue
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from broker.history.export_thread import (
     Counted,
+    Damaged,
     Ended,
     Exported,
     ExportThread,
@@ -73,7 +75,7 @@ def keys(rows: list[tuple[Key, bytes]] | None) -> list[Key]:
 def test_every_row_is_taken_once_up_to_the_limit(store: RocksStore) -> None:
     put(store, 1, *range(1, 81))
     put(store, 2, 1, 5)
-    frontier = Frontier(store)
+    frontier = Frontier(store, [].append)
     taken = []
     while rows := frontier.take((2, 1)):
         taken += keys(rows)
@@ -84,7 +86,7 @@ def test_every_row_is_taken_once_up_to_the_limit(store: RocksStore) -> None:
 
 def test_what_is_thrown_away_is_never_taken_not_even_after_a_failure(store: RocksStore) -> None:
     put(store, 1, *range(1, 41))
-    frontier = Frontier(store)
+    frontier = Frontier(store, [].append)
     assert keys(frontier.take((1, 10))) == [(1, seq) for seq in range(1, 11)]
     assert keys(frontier.take_away(5)) == [(1, seq) for seq in range(11, 16)]
     frontier.put_back((1, 1))
@@ -168,7 +170,7 @@ def test_a_closed_store_is_a_failure_and_no_end_of_the_thread(store: RocksStore)
 
 def test_what_is_thrown_away_for_long_is_remembered_in_little_space(store: RocksStore) -> None:
     put(store, 1, *range(1, 41))
-    frontier = Frontier(store)
+    frontier = Frontier(store, [].append)
     for first_seq in (1, 11):
         assert keys(frontier.take_away(10)) == [
             (1, seq) for seq in range(first_seq, first_seq + 10)
@@ -199,3 +201,27 @@ def test_a_mistake_of_ours_is_reported_like_a_failure(store: RocksStore) -> None
     running.thread.order((2, 1))
     assert isinstance(running.next(), Exported)
     running.thread.close()
+
+
+def test_rows_that_cannot_be_read_are_passed_over_and_told_once(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db", families=[HISTORY])
+    store.write([(HISTORY, history_key(1, seq), os.urandom(500)) for seq in range(1, 101)])
+    store.flush()
+    store.close()
+    table = max((tmp_path / "db").glob("*.sst"), key=lambda each: each.stat().st_size)
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+
+    store = RocksStore(tmp_path / "db")
+    told: list[Report] = []
+    frontier = Frontier(store, told.append)
+    taken = []
+    while rows := frontier.take((1, 100)):
+        taken += [seq for (_, seq), _ in rows]
+    lost = sorted(set(range(1, 101)) - set(taken))
+    assert 1 < lost[0] and lost[-1] < 100 and len(lost) == lost[-1] - lost[0] + 1 < 20
+    assert frontier.count(2) == 500 * len(taken)
+    (damaged,) = told
+    assert isinstance(damaged, Damaged) and "Corruption" in damaged.problem
+    store.close()
