@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from session.state.records import decode_session
 from session.state.session import Session
 from session.state.subscription import Subscription, decode_subscription
-from storage.errors import CorruptRecord, StorageError
+from storage.errors import DamagedRows, StorageError
 from storage.local.data_directory import is_in_use
 from storage.local.rocks import RocksStore
 from storage.log.generations import LAYOUTS, Generation, load_generations
@@ -122,7 +122,7 @@ class Database:
         """Return the row decoded by `decode`, None if it is damaged and `damaged` is SKIP."""
         try:
             return decode(*values)
-        except (CorruptRecord, ValueError) as error:
+        except (DamagedRows, ValueError) as error:
             if self._damaged == FAIL:
                 raise SourceError(f"{self.path}: damaged: {what}: {error}") from error
             self.on_damage(f"{what}: {error}")
@@ -212,6 +212,8 @@ class Database:
             reader = self._slabs[generation.number].reader(streams, after)
             while count < most and reader.position < generation.last_offset:
                 count += reader.skip(most - count, generation.last_offset, 0)
+            if reader.damage is not None:
+                raise reader.damage
             if len(self._counts) >= COUNTS_KEPT:
                 self._counts.clear()
             self._counts[key] = count

@@ -5,7 +5,7 @@ and without delay, retained messages, shared groups that members join and leave;
 its generations, exports its history, makes copies, reads its files anew and drains. The power fails
 at any moment, also while the broker starts after the last cut.
 
-`HOLDFAST_CUTS` is the number of cuts (8 here, 500 before a release), `HOLDFAST_CUT_SECONDS` ends
+`HOLDFAST_CUTS` is the number of cuts (4 here, 500 before a release), `HOLDFAST_CUT_SECONDS` ends
 them earlier, `HOLDFAST_CUT_SEED` sets their timing.
 """
 
@@ -41,7 +41,7 @@ from tests.durability.promises import (
     WillMaker,
 )
 
-CUTS: Final = int(os.environ.get("HOLDFAST_CUTS", "8"))
+CUTS: Final = int(os.environ.get("HOLDFAST_CUTS", "4"))
 SECONDS: Final = float(os.environ.get("HOLDFAST_CUT_SECONDS", "inf"))
 SEED: Final = int(os.environ.get("HOLDFAST_CUT_SEED", "1"))
 RATE: Final = 15

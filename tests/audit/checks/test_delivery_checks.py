@@ -1,12 +1,9 @@
 """Histories written by hand, and what the audit says of their messages: all of it through Spark.
 
-Single cases of one session are in test_judge_session.py, where they cost nothing. Of the audit's
-checks by Spark `scripts/test` runs these: every fault of a message beside its innocent twin.
+Single cases of one session are in test_judge_session.py, where they cost nothing.
 """
 
 from pathlib import Path
-
-import pytest
 
 from audit.checks import delivery_checks, open_rows
 from audit.checks import publish_checks as messages
@@ -18,9 +15,6 @@ from audit.input.frame_cache import Shelf
 from audit.input.kept_rows import Kept
 from tests.audit.conftest import History, Views
 from tests.audit.story import PUBLISHER, Story
-
-pytestmark = pytest.mark.full
-
 
 def judged(view: View) -> dict[str, Outcome]:
     return {

@@ -257,5 +257,5 @@ def test_labels_are_bounded_words(broker: Broker) -> None:
         assert {label for label, _ in labels} <= {
             "direction", "packet", "qos", "reason", "result", "outcome", "state", "kind", "part",
             "listener", "mode", "le", "version", "python", "rocksdict", "build",
-            "generation",
+            "generation", "what",
         }  # fmt: skip
