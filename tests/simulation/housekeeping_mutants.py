@@ -13,7 +13,7 @@ from session.state.session import Session
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=400)
+@mutant("absent", seeds=400, start=330)
 def sweep_forgets_what_is_in_flight(patcher: Patcher) -> None:
     """A session that comes and goes during a sweep counts as needing only what it did not read."""
 
@@ -47,7 +47,7 @@ def sweep_takes_only_the_oldest_in_flight(patcher: Patcher) -> None:
     patcher.wrap(Sweep, "pin_in_flight", around)
 
 
-@mutant("absent", seeds=200)
+@mutant("absent", seeds=200, start=180)
 def trimming_drops_one_too_many(patcher: Patcher) -> None:
     """A backlog is cut to one message less than its limit."""
 

@@ -54,6 +54,7 @@ class Mutant:
         patch: Callable[[Patcher], None],
         profile: str | None,
         seeds: int,
+        start: int,
         slow: bool,
         in_history: bool,
     ) -> None:
@@ -61,6 +62,7 @@ class Mutant:
         self.danger = (patch.__doc__ or "").strip()
         self.profile = profile
         self.seeds = seeds  # worlds within which it must be noticed
+        self.start = start  # the first of them: a rare bug was last noticed soon behind it
         self.slow = slow
         # Is it one of the history? All others have to be found without it.
         self.in_history = in_history
@@ -80,7 +82,7 @@ class Mutant:
         """Return a world of the kind that finds the bug."""
         return World(seed, self.profile, has_history=self.in_history)
 
-    def hunt(self, start: int = 0) -> tuple[int, str] | None:
+    def hunt(self) -> tuple[int, str] | None:
         """Run worlds until one notices; returns (seed, what it said), None if none did.
 
         Only a broken property counts: a patch that no longer fits the engine raises, too, and a
@@ -88,7 +90,7 @@ class Mutant:
         """
         others: Exception | None = None
         with self.planted():
-            for seed in range(start, start + self.seeds):
+            for seed in range(self.start, self.start + self.seeds):
                 try:
                     self.world(seed).run()
                 except Violation as violation:
@@ -106,12 +108,17 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def mutant(
-    profile: str | None = None, *, seeds: int = 60, slow: bool = False, in_history: bool = False
+    profile: str | None = None,
+    *,
+    seeds: int = 60,
+    start: int = 0,
+    slow: bool = False,
+    in_history: bool = False,
 ) -> Callable[[Callable[[Patcher], None]], Callable[[Patcher], None]]:
     """Register a planted bug."""
 
     def register(patch: Callable[[Patcher], None]) -> Callable[[Patcher], None]:
-        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, slow, in_history)
+        MUTANTS[patch.__name__] = Mutant(patch, profile, seeds, start, slow, in_history)
         return patch
 
     return register

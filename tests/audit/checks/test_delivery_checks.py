@@ -16,6 +16,7 @@ from audit.input.kept_rows import Kept
 from tests.audit.conftest import History, Views
 from tests.audit.story import PUBLISHER, Story
 
+
 def judged(view: View) -> dict[str, Outcome]:
     return {
         found.invariant: found for found in [*messages.check(view), *delivery_checks.check(view)]
