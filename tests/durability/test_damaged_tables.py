@@ -3,12 +3,16 @@
 import random
 from collections.abc import Callable
 
+import pytest
+
 from mqtt import reasons
 from mqtt.packets import Connack, Connect
 from tests.broker.process.starts import events
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 from tests.durability.scene import Scene
+
+pytestmark = pytest.mark.ci  # a dozen starts, and hundreds of clients
 
 Start = Callable[..., Scene]
 

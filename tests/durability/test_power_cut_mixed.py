@@ -204,6 +204,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("shim"))
 
 
+@pytest.mark.ci
 def test_power_cuts_break_no_promise(shim: Path, tmp_path: Path) -> None:
     let_run_for(CUTS * CUT_SECONDS)
     machine = Machine(shim, tmp_path, "fsync", SMALL)
