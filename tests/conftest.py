@@ -70,6 +70,7 @@ LOOKS_INSIDE = (
     "tests/storage/local/test_committer.py::test_interval_reports_at_once_and_syncs_soon",
     "tests/storage/local/test_committer.py::test_what_is_requested_during_a_sync_waits_for_the_next",
     "tests/storage/local/test_committer.py::test_what_was_requested_while_the_disk_was_full",
+    "tests/storage/local/salvage/test_around_damage.py::",
     "tests/session/lifetime/test_sweep.py::test_a_search_that_too_many_leave_during_ends",
     "tests/session/scheduling/test_fairness.py::test_topics_that_were_replaced_are_remembered",
 )
@@ -114,8 +115,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests whose fixtures start processes; on the compiled core skip `LOOKS_INSIDE`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if "spark" in fixtures and item.get_closest_marker("full") is None:
-            item.add_marker("ci")  # tests marked `full` are the default tier's sample
+        if "spark" in fixtures:
+            item.add_marker("ci")
         if fixtures & PROCESSES:
             item.add_marker("full")
         if COMPILED and item.nodeid.startswith(LOOKS_INSIDE):
