@@ -105,10 +105,11 @@ def pytest_collection_finish() -> None:
     """Take what collecting has made out of the garbage collector's sight.
 
     A database that is closed collects garbage. Among the objects of 9,000 tests that takes up to a
-    second, and the suite closes thousands of databases.
+    second, and the suite closes thousands of databases. Trees of all sources are built, too.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,9 +14,12 @@ from audit.report import page
 from audit.run import Verdict, run
 from tests.audit.real_broker import MosquittoStream, Paho, recording, rows, whole_history
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("mosquitto_sub") is None, reason="Debian's mosquitto-clients is not installed"
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        shutil.which("mosquitto_sub") is None, reason="Debian's mosquitto-clients is not installed"
+    ),
+]
 
 KILLS = 3
 MESSAGES = 20

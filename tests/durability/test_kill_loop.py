@@ -53,7 +53,14 @@ def test_nothing_acknowledged_is_lost_over_many_kills(broker: BrokerProcess) -> 
     _kill_in_a_loop(broker, CYCLES)
 
 
-@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "blocks",
+        pytest.param("filters", marks=pytest.mark.ci),
+        pytest.param("timeline", marks=pytest.mark.ci),
+    ],
+)
 def test_nothing_acknowledged_is_lost_at_the_edges(tmp_path: Path, layout: str) -> None:
     """The same where everything is small: generations come and go, and sessions always lag."""
     small = {

@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("editable", marks=pytest.mark.ci)])
 def test_it_works_beside_packages_that_have_the_names_of_ours(
     kind: str, wheel: Path, tmp_path: Path
 ) -> None:

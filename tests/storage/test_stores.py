@@ -213,7 +213,7 @@ def _compare(steps: list[tuple[object, ...]]) -> None:
 
 
 @pytest.mark.full
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.lists(STEPS, max_size=30))
 def test_the_fake_disk_answers_as_rocksdb_does(steps: list[tuple[object, ...]]) -> None:
     _compare(steps)
