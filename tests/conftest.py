@@ -112,6 +112,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter clean up at its end: duckdb reports what is left as leaks."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests whose fixtures start processes; on the compiled core skip `LOOKS_INSIDE`."""
     for item in items:
