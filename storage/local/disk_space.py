@@ -76,6 +76,9 @@ class Space:
         """Allocate the ballast; return False, with nothing allocated, if there is no room."""
         if self.has_ballast():
             return True
+        if self.free_bytes() < self.ballast_bytes:
+            # ext4 would take the whole disk before it fails: other programs would find it full.
+            return False
         try:
             file = os.open(
                 self.ballast, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600

@@ -460,6 +460,7 @@ def run(row: str, name: str, directory: Path, pace: Pace) -> Verdict:
         broker.start()
         return ROWS[row](broker, pace)
     except AssertionError as error:
+        print(broker.tail())
         return Verdict(False, f"error: {str(error).splitlines()[0]}")
     finally:
         broker.close()

@@ -293,6 +293,8 @@ def holdfast(
     process.env.setdefault("HOLDFAST__METRICS__PORT", str(process.metrics_port))
     # Otherwise a stop would start an export process; tests of the history turn it on.
     process.env.setdefault("HOLDFAST__HISTORY__DRAIN_TIMEOUT", "0")
+    # The tests also run on a disk of which 5 % are not free.
+    process.env.setdefault("HOLDFAST__STORAGE__LOW_WATER", "128MiB")
     process.env.setdefault("PYTHONPATH", str(ROOT))
     process.env.setdefault("PYTHONFAULTHANDLER", "1")
     return process

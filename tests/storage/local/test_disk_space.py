@@ -1,6 +1,6 @@
 """The low-water mark and the ballast."""
 
-import shutil
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,9 +88,25 @@ def test_the_ballast_comes_back_when_there_is_room_for_it_and_the_mark(
         assert space.has_ballast() is has_ballast
 
 
-def test_a_ballast_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
-    free = shutil.disk_usage(tmp_path).free
-    space = Space(tmp_path / "ballast", ballast_bytes=free * 4, low_water_bytes=0)
+def test_a_ballast_that_does_not_fit_is_not_begun(tmp_path: Path, disk: Disk) -> None:
+    """ext4 gives it all that is left before it fails: other programs would find the disk full."""
+    space = Space(tmp_path / "ballast", ballast_bytes=2 * MIB, low_water_bytes=0)
+    disk(1)
+    assert not space.create_ballast()
+    assert not (tmp_path / "ballast").exists()
+    disk(2)
+    assert space.create_ballast()
+    assert (tmp_path / "ballast").stat().st_size == 2 * MIB
+
+
+def test_a_ballast_that_did_not_get_its_space_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    replace_in(monkeypatch, disk_space, "os", posix_fallocate=refuse)
+    space = Space(tmp_path / "ballast", ballast_bytes=2 * MIB, low_water_bytes=0)
     assert not space.create_ballast()
     assert not (tmp_path / "ballast").exists()
 
