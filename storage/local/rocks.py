@@ -18,6 +18,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -51,6 +52,7 @@ from storage.local.database_files import (
     NewestLog,
     write_options,
 )
+from storage.local.key_search import first_behind, last_before
 from storage.local.log_format import SEQUENCE_KEY, decode_number, encode_number
 from storage.local.watermark import Synced
 
@@ -79,13 +81,9 @@ PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 DAMAGED: Final = "Corruption"  # of a table: its checksum, or what it names, is wrong
 
-# Bytes of a key that the search for the end of damage tells apart. Among longer keys that begin
-# alike it may pass over readable rows.
-SEARCHED_BYTES: Final = 40
 # Exists beside the tables once one of them was found damaged. A compaction that meets damage lets
 # all later writes fail, at every start; so a damaged database is not compacted any more.
 DAMAGE_FILE: Final = "damaged"
-FAILED: Final[Row] = (b"", b"")  # the answer of a search that has met damage
 
 
 class RocksStore:
@@ -169,7 +167,7 @@ class RocksStore:
         try:
             return self.scan_blindly(family, start, stop, count=count)
         except DamagedRows as damage:
-            damage.resume = self._behind_damage(damage, stop)
+            damage.resume = first_behind(partial(self._seek, family), damage.start, stop)
             raise
 
     def scan_blindly(
@@ -218,7 +216,11 @@ class RocksStore:
             return self.scan(family, start, stop, count=count)
 
     def last(self, family: str, start: bytes, stop: bytes) -> Row | None:
-        """Return the row with the greatest key in start <= key < stop, or None."""
+        """Return the row with the greatest key in start <= key < stop, or None.
+
+        Raises `DamagedRows` when it cannot be read; `resume` is then the first key after all rows
+        of the range.
+        """
         iterator = None
         try:
             iterator = self._tables[family].iter()
@@ -232,12 +234,14 @@ class RocksStore:
                     row = (key, iterator.value())
             iterator.status()
         except Exception as error:
-            problem = error.with_traceback(None)
+            failure = self._read_failure(error, family, start)
         else:
             return row
         finally:
             iterator = None
-        return self._last_beside_damage(problem, family, start, stop)
+        if not isinstance(failure, DamagedRows):
+            raise failure
+        return last_before(partial(self._seek, family), start, stop)
 
     # --- writing ---
 
@@ -614,75 +618,10 @@ class RocksStore:
             for family in self._tables:
                 self._tables[family].set_options({"disable_auto_compactions": "true"})
 
-    def _behind_damage(self, damage: DamagedRows, stop: bytes | None) -> bytes | None:
-        """Return the first key known from which a scan goes on behind damage, None if none is.
-
-        Doubles the distance until a search succeeds, then halves it: what it may pass over between
-        two damaged places is near to them.
-        """
-        family, start = damage.family, damage.start
-        low = int.from_bytes(start[:SEARCHED_BYTES].ljust(SEARCHED_BYTES, b"\0"), "big")
-        high, distance = low, 1
-        while True:
-            high += distance
-            distance *= 2
-            if high >> 8 * SEARCHED_BYTES:
-                return None
-            if self._seek(family, high.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
-                break
-            low = high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._seek(family, middle.to_bytes(SEARCHED_BYTES, "big")) is not FAILED:
-                high = middle
-            else:
-                low = middle
-        resume = high.to_bytes(SEARCHED_BYTES, "big")
-        return resume if stop is None else min(resume, stop)
-
-    def _last_beside_damage(
-        self, error: Exception, family: str, start: bytes, stop: bytes
-    ) -> Row | None:
-        """Find the last row where searching backwards fails; raise `DamagedRows` if it is damaged.
-
-        `resume` is then the first key after all rows of the range.
-        """
-        failure = self._read_failure(error, family, start)
-        if not isinstance(failure, DamagedRows):
-            raise failure
-        size = max(len(start), len(stop))
-        low = int.from_bytes(start.ljust(size, b"\0"), "big")
-        high = int.from_bytes(stop.ljust(size, b"\0"), "big")
-        found: Row | None = None
-        while high > low:  # nothing is at `high` or after it
-            middle = (low + high) // 2
-            row = self._seek(family, middle.to_bytes(size, "big"))
-            if row is None or (row is not FAILED and row[0] >= stop):
-                high = middle
-            else:
-                found, low = row, middle + 1
-        if found is FAILED:
-            failure.resume = high.to_bytes(size, "big")
-            raise failure
-        return found
-
     def _seek(self, family: str, key: bytes) -> Row | None:
-        """Return the first row at or after `key`, None if there is none, FAILED if damaged."""
-        iterator = None
-        try:
-            iterator = self._tables[family].iter()
-            iterator.seek(key)
-            if iterator.valid():
-                return iterator.key(), iterator.value()
-            iterator.status()
-        except Exception as error:
-            failure = self._read_failure(error, family, key)
-            if isinstance(failure, DamagedRows):
-                return FAILED
-            raise failure from None
-        finally:
-            iterator = None
-        return None
+        """Return the first row at or after `key`, None if there is none."""
+        rows = self.scan_blindly(family, key, count=1)
+        return rows[0] if rows else None
 
     def _write_failure(self, doing: str, error: Exception) -> StorageError:
         """Return the error for a failed write; remember it if no later write can succeed."""

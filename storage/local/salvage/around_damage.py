@@ -1,20 +1,24 @@
 """Reads every row of a family that can be read, and notes where rows are missing.
 
-A scan ends at a damaged block, and nothing tells where the next whole one begins. So the first key
-behind it is searched for: in steps that grow, then by halves. Must never end before the last row
-that can be read, and must always end. Read next: `storage.local.salvage.source`.
+A scan ends at a damaged block, so the first key behind it is searched for, more thoroughly than a
+broker does. Must never end before the last row that can be read, and must always end. Read next:
+`storage.local.salvage.source`, `storage.local.key_search`.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from storage.api import Row
 from storage.errors import DamagedRows
+from storage.local.key_search import Seek, can_seek, first_behind, first_between
 
 PAGE_MAX: Final = 512  # rows of a page
 PAGE_BYTES: Final = 1 << 20  # about what a page holds; one row may be larger
 # Bytes by which the key of a row may differ from the last one read, to be told from its neighbours.
 KEY_MORE: Final = 24
+# Bytes of a key that a search tells apart, and so a limit of its steps: a key may have 64 KiB.
+SEARCHED_BYTES: Final = 256
 DIGITS: Final = b"0123456789"
 
 
@@ -102,39 +106,18 @@ class RowsAround:
 
     def _behind(self, start: bytes, stop: bytes | None) -> bytes | None:
         """Return the first key behind the damage at `start` whose row can be read, or None."""
-        width = len(start) + KEY_MORE
-        low = int.from_bytes(start.ljust(width, b"\0"))
-        limit = (1 << 8 * width) - 1
-        if stop is not None:
-            limit = min(limit, int.from_bytes(stop[:width].ljust(width, b"\0")))
-        bad, good = low, -1
-        for bit in range(8 * width + 1):
-            place = min(low + (1 << bit), limit)
-            if self._can_read(place, width, stop):
-                good = place
-                break
-            bad = place
-            if place == limit:
-                return None
-        if good < 0:
+        size = min(len(start) + KEY_MORE, SEARCHED_BYTES)
+        seek = partial(self._seek, stop)
+        first = first_behind(seek, start, stop, size)
+        if first is None:
             return None
-        first = self._first_between(bad, good, width, stop)
-        while (found := self._near(start, first, width, stop)) is not None:
-            first = self._first_between(low, int.from_bytes(found), width, stop)
-        rows = self._store.scan_blindly(self._family, first, stop, count=1)
-        return rows[0][0] if rows else None
+        low = int.from_bytes(start[:size].ljust(size, b"\0"))
+        while (found := self._near(seek, start, first)) is not None:
+            first = first_between(seek, low, int.from_bytes(found), size)
+        row = seek(first)
+        return None if row is None else row[0]
 
-    def _first_between(self, bad: int, good: int, width: int, stop: bytes | None) -> bytes:
-        """Return the first place that can be read, of those between one that cannot and one."""
-        while good - bad > 1:
-            middle = (bad + good) // 2
-            if self._can_read(middle, width, stop):
-                good = middle
-            else:
-                bad = middle
-        return good.to_bytes(width)
-
-    def _near(self, start: bytes, first: bytes, width: int, stop: bytes | None) -> bytes | None:
+    def _near(self, seek: Seek, start: bytes, first: bytes) -> bytes | None:
         """Return a place between `start` and `first` that can be read, if one is found.
 
         `first` may be the end of another damaged stretch. Names are not spread evenly over all
@@ -142,20 +125,16 @@ class RowsAround:
         """
         if not start.isascii():
             return None
+        size = len(first)
         letters = [bytes((each,)) for each in sorted({*start, *DIGITS} - {0})]
-        for size in range(len(start) - 1, -1, -1):
+        for kept in range(min(len(start), size) - 1, -1, -1):
             for one in letters:
                 for two in (b"", *letters):
-                    place = (start[:size] + one + two).ljust(width, b"\0")
-                    if not start < place < first:
-                        continue
-                    if self._can_read(int.from_bytes(place), width, stop):
+                    place = (start[:kept] + one + two)[:size].ljust(size, b"\0")
+                    if start < place < first and can_seek(seek, place):
                         return place
         return None
 
-    def _can_read(self, place: int, width: int, stop: bytes | None) -> bool:
-        try:
-            self._store.scan_blindly(self._family, place.to_bytes(width), stop, count=1)
-        except DamagedRows:
-            return False
-        return True
+    def _seek(self, stop: bytes | None, key: bytes) -> Row | None:
+        rows = self._store.scan_blindly(self._family, key, stop, count=1)
+        return rows[0] if rows else None
