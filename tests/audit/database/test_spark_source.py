@@ -28,12 +28,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, data: Path) -> SparkSession:
-    """Spark with views of the tables that examples ask."""
+def source(spark: SparkSession) -> SparkSession:
+    """Spark that knows the format `holdfast`."""
     spark.dataSource.register(HoldfastSource)
-    for name in ("queues", "in_flight"):
-        load(spark, data, name).createOrReplaceTempView(name)
     return spark
+
+
+@pytest.fixture(scope="module")
+def tables(source: SparkSession, data: Path) -> SparkSession:
+    """Spark with views of the tables that examples ask."""
+    for name in ("queues", "in_flight"):
+        load(source, data, name).createOrReplaceTempView(name)
+    return source
 
 
 def load(spark: SparkSession, data: Path, name: str, **options: str) -> DataFrame:
@@ -98,12 +104,12 @@ def test_a_damaged_row_fails_the_job_in_one_line_or_is_left_out(
 
 
 def test_what_is_no_database_is_said_before_spark_does_anything(
-    spark: SparkSession, tmp_path: Path
+    source: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError, match="no such directory"):
-        history_frame(spark, str(tmp_path / "nowhere"))
+        history_frame(source, str(tmp_path / "nowhere"))
     with pytest.raises(AnalysisException, match="SourceError: table 'nix': expected one of"):
-        load(spark, tmp_path, "nix")
+        load(source, tmp_path, "nix")
 
 
 def test_a_run_looks_ahead_into_the_database_and_counts_each_row_once(
