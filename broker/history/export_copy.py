@@ -53,10 +53,12 @@ def export(config: Config, directory: str) -> str:
         raise HistoryError(f"{problem.filename}: not a directory") from None
     except OSError as problem:
         raise HistoryError(f"{problem.filename or target}: {problem.strerror}") from None
-    damaged = answer["damaged"]
+    undecoded = answer["damaged"]
+    assert isinstance(undecoded, list)
+    damaged = history.damaged + undecoded
     if damaged:
-        assert isinstance(damaged, list)
-        raise HistoryError(f"{damaged[0]}; {len(damaged)} rows are missing in {target}")
+        others = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise HistoryError(f"{target}: all but what is damaged: {damaged[0]}{others}")
     return (
         f"{target}: {copied} segments as they were, {answer['segments']} new ones with "
         f"{answer['events']} events"

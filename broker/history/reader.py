@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from broker.history.location import Place
-from storage.errors import CorruptRecord
+from storage.errors import DamagedRows
 from storage.history.packed_rows import Row, expand, split_history_key, unpack
 from storage.history.segment_names import SegmentName, hours, last_exported, names_in
 from storage.local.rocks import RocksStore
@@ -37,7 +37,8 @@ class History:
     def __init__(self, database: Path, place: Place) -> None:
         """Open the database. Raises `StorageError`."""
         self.left_out: int = 0  # segments that could not be read for want of pyarrow
-        self.damaged: list[str] = []  # what is wrong with segments that are left out
+        self.damaged: list[str] = []  # what is wrong with segments and rows that are left out
+        self._named: Final[set[str]] = set()  # what of the rows is in `damaged`
         self._place: Final = place
         self._store: Final = RocksStore(database, read_only=True)
         self._exported: dict[int, int] = {}
@@ -52,19 +53,21 @@ class History:
         self._store.close()
 
     def rows(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (boot, first seq, value) of every row of the database, as it is."""
-        if HISTORY in self._store.families():
-            for key, value in scan_all(self._store, HISTORY, b"", None):
-                yield *split_history_key(key), value
+        """Yield (boot, first seq, value) of every row of the database, as it is.
+
+        Rows in a block that cannot be read are left out and named in `damaged`.
+        """
+        for key, value in self._rows_before(None):
+            found = self._split(key)
+            if found is not None:
+                yield *found, value
 
     def unexported(self) -> Iterator[tuple[int, Row]]:
         """Yield (boot, row) of what no segment has yet, in its order.
 
-        Raises `StorageError` at a row that is damaged.
+        Damaged rows are left out and named in `damaged`.
         """
-        if HISTORY not in self._store.families():
-            return
-        for key, value in scan_all(self._store, HISTORY, b"", None):
+        for key, value in self._rows_before(None):
             row = self._row(key, value)
             if row is not None:
                 yield row
@@ -73,7 +76,14 @@ class History:
         """Yield the same, the newest first."""
         stop = LAST_KEY
         while HISTORY in self._store.families():
-            found = self._store.last(HISTORY, b"", stop)
+            try:
+                found = self._store.last(HISTORY, b"", stop)
+            except DamagedRows:  # a search backwards does not come past it
+                for key, value in reversed(list(self._rows_before(stop))):
+                    row = self._row(key, value)
+                    if row is not None:
+                        yield row
+                return
             if found is None:
                 return
             stop = found[0]
@@ -119,14 +129,41 @@ class History:
         """Yield the events of a row."""
         return expand(row, self._place.node, boot)
 
-    def _row(self, key: bytes, value: bytes) -> tuple[int, Row] | None:
-        """Return a row unless a segment has it: then only its deletion is missing."""
+    def _rows_before(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of the database that can be read, up to `stop`."""
+        if HISTORY not in self._store.families():
+            return
+        damages: list[DamagedRows] = []
+        yield from scan_all(self._store, HISTORY, b"", stop, damages)
+        for damage in damages:
+            self._note(str(damage))
+
+    def _note(self, problem: str) -> None:
+        """Name damage once, however often it is met."""
+        if problem not in self._named:
+            self._named.add(problem)
+            self.damaged.append(problem)
+
+    def _split(self, key: bytes) -> tuple[int, int] | None:
+        """Return (boot, first seq) of a key, None if it is damaged."""
         try:
-            boot, first_seq = split_history_key(key)
-            if boot not in self._exported:
-                self._exported[boot] = last_exported(self._place.directory, self._place.node, boot)
-            if first_seq <= self._exported[boot]:
-                return None
-            return boot, unpack(unseal(value, "history row"))
+            return split_history_key(key)
         except ValueError as problem:
-            raise CorruptRecord(f"row {key.hex()} of the history: {problem}") from None
+            self._note(str(problem))
+            return None
+
+    def _row(self, key: bytes, value: bytes) -> tuple[int, Row] | None:
+        """Return (boot, row); None if a segment has it, for it is to be deleted, or if damaged."""
+        found = self._split(key)
+        if found is None:
+            return None
+        boot, first_seq = found
+        if boot not in self._exported:
+            self._exported[boot] = last_exported(self._place.directory, self._place.node, boot)
+        if first_seq <= self._exported[boot]:
+            return None
+        try:
+            return boot, unpack(unseal(value, "history row"))
+        except (DamagedRows, ValueError) as problem:
+            self._note(f"boot {boot}, from event {first_seq} on: {problem}")
+            return None

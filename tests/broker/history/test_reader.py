@@ -10,7 +10,6 @@ from broker.history import reader
 from broker.history.location import Place
 from broker.history.reader import History
 from broker.history.segment_files import SegmentWriter
-from storage.errors import CorruptRecord
 from storage.history.packed_rows import history_key, unpack
 from storage.history.segment_names import segment_names
 from storage.local.rocks import RocksStore
@@ -80,16 +79,43 @@ def test_without_pyarrow_segments_are_counted_as_left_out(
         assert firsts(history.unexported()) == [(1, 6)]
 
 
+def test_a_row_that_does_not_decode_is_named_once_and_left_out(tmp_path: Path) -> None:
+    put(tmp_path, (1, 6, 3), (1, 12, 1))
+    store = RocksStore(tmp_path / "db")
+    store.write([(HISTORY, history_key(1, 9), b"nonsense"), (HISTORY, b"no key", b"")])
+    store.close()
+    with History(tmp_path / "db", place(tmp_path)) as history:
+        assert firsts(history.unexported()) == [(1, 6), (1, 12)]
+        assert firsts(history.unexported_reversed()) == [(1, 12), (1, 6)]
+        assert [seq for _, seq, _ in history.rows()] == [6, 9, 12]
+        row, key = history.damaged
+        assert row.startswith("boot 1, from event 9 on: ") and "key" in key
+
+
+def test_a_block_that_cannot_be_read_is_named_once_and_left_out(tmp_path: Path) -> None:
+    count = 400
+    put(tmp_path, *((1, seq, 1) for seq in range(1, count + 1)))
+    store = RocksStore(tmp_path / "db")
+    store.flush()
+    store.close()
+    (table,) = [each for each in (tmp_path / "db").glob("*.sst") if b"history" in each.read_bytes()]
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(content)
+    with History(tmp_path / "db", place(tmp_path)) as history:
+        found = [seq for _, seq in firsts(history.unexported())]
+        assert found == sorted(set(found)) and {1, count} < set(found) < set(range(1, count + 1))
+        assert firsts(history.unexported_reversed()) == [(1, seq) for seq in reversed(found)]
+        assert [seq for _, seq, _ in history.rows()] == found
+        (problem,) = history.damaged
+        assert table.name in problem and "\n" not in problem
+
+
 def test_damage_is_named_and_a_segment_that_is_gone_is_empty(tmp_path: Path) -> None:
     put(tmp_path)
-    store = RocksStore(tmp_path / "db")
-    store.write([(HISTORY, history_key(1, 9), b"nonsense")])
-    store.close()
     export(tmp_path, 1, 1, 5)
     (segment,) = segment_names(tmp_path / "history")
     with History(tmp_path / "db", place(tmp_path)) as history:
-        with pytest.raises(CorruptRecord, match="history"):
-            list(history.unexported())
         segment.path.write_bytes(b"PAR1")
         assert history.events_of(segment) == []
         pq.write_table(pa.table({"seq": [1, 2]}), segment.path)
