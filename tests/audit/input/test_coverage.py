@@ -59,6 +59,11 @@ def test_what_is_missing_between_two_boots_is_a_span() -> None:
     ]
 
 
+def test_one_row_that_is_missing_between_two_boots_is_a_span() -> None:
+    off = Gap("n", gseq(1, 101), gseq(1, 101), "rows are missing", gaps.HOLE)
+    assert ("n", "nothing", 1100, 2000) in told(coverage.spans([boot(1), boot(2)], [off]))
+
+
 def test_the_time_before_the_first_row_is_no_span() -> None:
     began = Gap("n", 0, gseq(1, 0), "before the history begins", gaps.HOLE)
     assert told(coverage.spans([boot()], [began])) == [("n", "full", 1000, 1100)]

@@ -1,6 +1,7 @@
 """Charts: scales, ticks, shapes, and what is said of them."""
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -32,6 +33,17 @@ def test_ticks_of_two_days_name_the_day_once() -> None:
     assert labels[0] == "01 Nov 12:00"
     assert "00:00" in labels[1] and "02 Nov" in labels[1]
     assert labels[2] == "12:00"
+
+
+@pytest.mark.parametrize("length", [6, 360])
+def test_ticks_of_many_days_are_whole_days_apart(length: int) -> None:
+    begin = 1_793_520_000_000_000
+    span = length * 1440 * MINUTE
+    ticks = charts.time_ticks(begin, begin + span)
+    days = [(begin + share * span) / (1440 * MINUTE) for share, _ in ticks]
+    assert all(day == pytest.approx(round(day), abs=1e-6) for day in days)
+    assert len({round(after - before) for before, after in pairwise(days)}) == 1
+    assert all(":" not in label for _, label in ticks)
 
 
 @pytest.mark.parametrize("span", [1, MINUTE, 1440 * MINUTE, 400 * 1440 * MINUTE])

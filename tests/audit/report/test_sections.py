@@ -107,6 +107,12 @@ def test_bars_are_ordered_and_the_longest_is_whole() -> None:
     assert 'class="dropped" style="width:1.0%"' in html
 
 
+def test_bars_of_nothing_are_drawn() -> None:
+    picture = pictures.tiny()
+    picture.drops = [Drop("too_large", 0)]
+    assert 'class="dropped" style="width:0.4%"' in text(picture)
+
+
 def test_quiet_histories_say_that_nothing_happened() -> None:
     html = text(pictures.tiny())
     for sentence in (
