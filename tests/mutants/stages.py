@@ -9,13 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-# The same worlds each time: the command of the simulation adds a random one.
-SIMULATION: Final = """
-import sys
-from tests.simulation.command import run_many
-if __name__ == "__main__":
-    sys.exit(run_many(0, 60, 1, None) != 0)
-"""
 SIMULATED: Final = frozenset({"mqtt", "session", "storage"})
 # A module's own tests may start processes; those of the rest of its package would take too long.
 QUICK: Final = "not full and not ci and not slow"
@@ -55,8 +48,8 @@ def _all_stages(root: Path, path: str, *, spark: bool) -> list[Stage]:
         result.append(Stage(2, f"tests of {'/'.join(room.parts[1:])}", _pytest(QUICK, str(room))))
     if (root / "tests" / package).is_dir():
         result.append(Stage(3, f"tests of {package}", _pytest(QUICK, f"tests/{package}")))
-    if package in SIMULATED and (root / "tests/simulation/command.py").exists():
-        result.append(Stage(4, "simulation", (sys.executable, "-c", SIMULATION)))
+    if package in SIMULATED and (root / "tests/mutants/worlds.py").exists():
+        result.append(Stage(4, "simulation", (sys.executable, "-m", "tests.mutants.worlds")))
     return result
 
 
