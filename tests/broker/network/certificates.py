@@ -15,7 +15,8 @@ from cryptography.x509.oid import NameOID
 # Fixed, so that no test depends on when it runs; far enough away for any clock.
 _FROM = datetime.datetime(2020, 1, 1)
 _UNTIL = datetime.datetime(2120, 1, 1)
-_EXPIRED = datetime.datetime(2021, 1, 1)
+_EXPIRED = (_FROM, datetime.datetime(2021, 1, 1))
+_NOT_YET = (datetime.datetime(2110, 1, 1), _UNTIL)
 _SIGNS = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
@@ -52,8 +53,7 @@ class Authority:
         self,
         subject: x509.Name,
         key: ec.EllipticCurvePrivateKey,
-        *,
-        until: datetime.datetime = _UNTIL,
+        valid: tuple[datetime.datetime, datetime.datetime] = (_FROM, _UNTIL),
     ) -> Any:
         return (
             x509.CertificateBuilder()
@@ -61,8 +61,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_FROM)
-            .not_valid_after(until)
+            .not_valid_before(valid[0])
+            .not_valid_after(valid[1])
             # Newer versions of Python are strict with what a certificate has to say.
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
@@ -80,14 +80,14 @@ class Authority:
         extension: x509.ExtensionType | None = None,
         password: bytes | None = None,
         is_expired: bool = False,
+        is_not_yet_valid: bool = False,
     ) -> tuple[Path, Path]:
         """Return the files of a new certificate and of its key."""
         self._count += 1
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
-        builder = self._builder(
-            x509.Name(attributes), key, until=_EXPIRED if is_expired else _UNTIL
-        )
+        valid = _EXPIRED if is_expired else _NOT_YET if is_not_yet_valid else (_FROM, _UNTIL)
+        builder = self._builder(x509.Name(attributes), key, valid)
         if san:
             builder = builder.add_extension(x509.SubjectAlternativeName(san), critical=False)
         if extension is not None:

@@ -6,6 +6,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from broker.configuration.listener_options import Endpoint
 from broker.network import acceptor
@@ -62,6 +64,10 @@ def test_a_client_is_told_what_is_wrong_with_its_certificate(
 ) -> None:
     stranger = Authority(tmp_path, "stranger").issue("anna")
     expired = authority.issue("anna", is_expired=True)
+    early = authority.issue("anna", is_not_yet_valid=True)
+    of_server = authority.issue(
+        "anna", extension=x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    )
     required = {
         ssl.TLSVersion.TLSv1_2: "SSLV3_ALERT_HANDSHAKE_FAILURE",
         ssl.TLSVersion.TLSv1_3: "TLSV13_ALERT_CERTIFICATE_REQUIRED",
@@ -76,7 +82,9 @@ def test_a_client_is_told_what_is_wrong_with_its_certificate(
         assert await with_certificate(expired) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
         assert await with_certificate(stranger) == "TLSV1_ALERT_UNKNOWN_CA"
         assert await with_certificate(None) == required[version]
-        assert broker.counters.connects["handshake"] == 3
+        assert await with_certificate(early) == "SSLV3_ALERT_BAD_CERTIFICATE"
+        assert await with_certificate(of_server) == "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE"
+        assert broker.counters.connects["handshake"] == 5
         await broker.until(lambda: not pending(listener))
         assert not broker.driver.streams and not broker.counters.internal_errors
 
