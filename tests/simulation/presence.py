@@ -185,7 +185,8 @@ class Presence:
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} never fired: {why}",
                 )
-            if verdict == NO and will.fired:
+            # A will that had to leave its unreadable session is not cancelled by it any more.
+            if verdict == NO and will.fired and not self.may_end_late:
                 raise Violation(
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} fired at {will.first_fired_ms}: {why}",

@@ -142,6 +142,8 @@ class Retold:
                 raise Violation("history_has_no_holes", f"{boot}/{first} is its first row")
             self._next = (boot, first + row.events)
             for flat in expand(row, NODE, boot):
+                if flat["ev"] == "retained_expired":
+                    sometimes("retained_expired")
                 self.damaged += flat["reason"] == ROW_DAMAGED
                 self.fold.feed(flat)
         return rows
