@@ -53,6 +53,7 @@ class Census:
             return
         damages: list[DamagedRows] = []
         rows = scan_readable(self._store, SESSIONS, self._after, None, damages, count=CENSUS_SLICE)
+        self._damaged += len(damages)
         self._damage.note_all("session", damages)
         for key, value in rows:
             self._after = key + b"\0"

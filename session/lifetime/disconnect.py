@@ -251,13 +251,15 @@ class DisconnectHandler:
         # After a reboot with the wall clock set back, broker time may repeat the time after the
         # last heartbeat: the connection cannot have ended in the future.
         closed_at_ms = min(crashed_at_ms, tick.now)
-        tick.batch.append((CONNECTIONS, client_id.encode(), None))
         session = None
         if record.is_stored:
             try:
                 session = self._sessions.load(client_id)
             except DamagedRows as problem:
                 self._damage.note("session", problem, client_id)  # CONNECT refuses its client
+                self._wills.part(client_id, record, closed_at_ms)
+                return
+        tick.batch.append((CONNECTIONS, client_id.encode(), None))
         if session is not None:
             session.disconnected_at_ms = closed_at_ms
             session.expiry_due_ms = session.expires_at(closed_at_ms)

@@ -15,6 +15,7 @@ from session.publish.accept import Publishing
 from session.state.session import Session
 from session.state.will_record import ConnectionRecord, decode_connection, encode_connection
 from storage.errors import DamagedRows
+from storage.tables.tables import CONNECTIONS, seal
 from storage.tables.timers import WILL
 
 WILL_RETRY_MS: Final = 1000  # when to try again a will that cannot be stored now
@@ -74,22 +75,36 @@ class Wills:
             session.client_id, session.identity, session.incarnation, will, at_ms
         )
 
-    def arm_without_session(
-        self, client_id: str, record: ConnectionRecord, closed_at_ms: int
-    ) -> None:
-        """Make the will of a session that a crash ended due at once."""
+    def arm_without_session(self, client_id: str, record: ConnectionRecord, due_ms: int) -> None:
+        """Make the will of a connection that a crash ended due at `due_ms`, whoever connects."""
         assert record.will is not None
-        name = client_id.encode() + b"\0" + closed_at_ms.to_bytes(8, "big")
-        self._due.add(self._tick.batch, closed_at_ms, WILL, name, encode_connection(record))
+        name = client_id.encode() + b"\0" + due_ms.to_bytes(8, "big")
+        self._due.add(self._tick.batch, due_ms, WILL, name, encode_connection(record))
         self._session_events.will_delayed(
-            client_id, record.identity, record.incarnation, record.will, closed_at_ms
+            client_id, record.identity, record.incarnation, record.will, due_ms
         )
+
+    def part(self, client_id: str, record: ConnectionRecord, closed_at_ms: int) -> None:
+        """Delay the will of a connection that a crash ended while its session cannot be read.
+
+        The connection's row stays without its will: a start that can read the session ends it.
+        """
+        will = record.will
+        if will is None:
+            return
+        delay_s = min(will.delay_interval, record.expiry_interval_s)
+        self.arm_without_session(client_id, record, closed_at_ms + delay_s * 1000)
+        record.will = None
+        row = seal(encode_connection(record))
+        self._tick.batch.append((CONNECTIONS, client_id.encode(), row))
 
     def resumed(self, session: Session) -> None:
         """Cancel the waiting will of a session that is connected again; publish one that is due."""
         will_due_ms = session.will_due_ms
         waiting = self.take(session)
         if waiting is None:
+            if will_due_ms > self._tick.now:  # cancelled, whether or not it can be read
+                self._due.remove(self._tick.batch, will_due_ms, WILL, session.client_id.encode())
             return
         if will_due_ms <= self._tick.now:
             # It was due before the client connected, perhaps while the broker was down, and has

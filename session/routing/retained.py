@@ -44,10 +44,16 @@ class Retained:
     def exists(self, key: bytes) -> bool:
         """Return whether there is a retained message under `key`, with the unwritten batch.
 
-        A damaged one counts as absent.
+        A damaged one counts: its row is there to be replaced or deleted.
         """
         known = self._unwritten.get(key)
-        return self._load(key) is not None if known is None else known
+        if known is not None:
+            return known
+        try:
+            return self._store.get(RETAINED, key) is not None
+        except DamagedRows as problem:
+            self._damage.note("retained", problem, "", retained_topic(key))
+            return True
 
     def is_full_for(self, topic: str) -> bool:
         """Return whether a retained message on this topic would exceed the limit."""
@@ -67,8 +73,6 @@ class Retained:
         tick = self._tick
         if not message.payload:
             if not existed:
-                if self._is_damaged(key):
-                    tick.batch.append((RETAINED, key, None))
                 return False
             tick.batch.append((RETAINED, key, None))
             self._totals.retained -= 1
@@ -176,13 +180,6 @@ class Retained:
         except DamagedRows as problem:
             self._damage.note("retained", problem, "", retained_topic(key))
             return None
-
-    def _is_damaged(self, key: bytes) -> bool:
-        try:
-            self._store.get(RETAINED, key)
-        except DamagedRows:
-            return True
-        return False
 
     def _decode(self, key: bytes, value: bytes) -> Message | None:
         """Return the message of a row, None if it is damaged."""

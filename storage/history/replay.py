@@ -279,6 +279,9 @@ class Fold:
                     session.in_flight[packet_id] = entry
 
     def _recovered(self, flat: Flat) -> None:
+        detail = str(flat["detail"])
+        if detail.endswith(" damaged") and not detail.endswith(" 0 damaged"):
+            return  # which sessions cannot be read is not told: they are there, but not seen
         for client_id, session in list(self.sessions.items()):
             if session.is_stored and session.seen_in_boot != self.boot:
                 self._say(flat, f"session {session.incarnation} of {client_id!r} is gone")

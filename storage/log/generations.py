@@ -407,8 +407,10 @@ class Generations:
         for generation in reversed(self._open):
             try:
                 end = generation.slab.last_offset()
-            except DamagedRows:
-                end = generation.last_offset  # it was closed by an earlier start, or by this one
+            except DamagedRows as damage:
+                end = generation.last_offset
+                if generation is self._open[-1]:  # it does not say where it ends
+                    end = min(self.end, _end_of(damage))
             if end:
                 return end
         return 0

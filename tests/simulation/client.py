@@ -348,7 +348,7 @@ class Client:
         if packet.reason_code:
             if packet.session_present:
                 raise Violation("session_present_tells_the_truth", f"{packet!r}")
-            if not (world.refusing_seen or world.unavailable_seen):
+            if not (world.refusing_seen or world.unavailable_seen or self._is_damaged(packet)):
                 raise Violation("protocol", f"{self.name} was refused: {packet!r}")
             self.presence.refused(attempt)
             self.attempt = None
@@ -375,6 +375,13 @@ class Client:
             self._ping(self.link)
         self.sender.connected(packet)
         self._subscribe_missing(self.link)
+
+    def _is_damaged(self, packet: Connack) -> bool:
+        """May the CONNECT be refused because rows of the session cannot be read?"""
+        if self.name not in self.world.damages.clients:
+            return False
+        sometimes("refused_for_damage")
+        return packet.reason_code == (3 if self.version == 4 else 0x88)
 
     def _forgive_too_large(self, size_max: int) -> None:
         """What is in flight and too large for a CONNECT since then need not come again."""

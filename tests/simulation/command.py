@@ -95,7 +95,7 @@ def replay(seed: int, profile: str | None, tail: int) -> int:
     return 1 if problem else 0
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run; 0 = every property held, every rare state was reached."""
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__)
     parser.add_argument("seed", nargs="?", type=int, help="replay this world and print its trace")
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--profile", default=None, help="only this kind of world")
     parser.add_argument("--tail", type=int, default=0, help="print only the last events, 0 = all")
     parser.add_argument("--hash", action="store_true", help="print only the trace hashes")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.hash:
         for seed in range(options.start, options.start + options.seeds):
             sys.stdout.write(f"{seed} {World(seed, options.profile).run()}\n")

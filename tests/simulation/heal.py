@@ -41,6 +41,7 @@ def heal_and_judge(world: "World") -> None:
     world.faults = False
     world.trap = None
     world.full_until = 0
+    world.damages.rescue()
     if world.up() is None:
         world.start_broker()
     world.space_returns()
@@ -172,7 +173,9 @@ def _end_all_sessions(world: "World") -> None:
     process = world.up()
     assert process is not None
     judge_invariants(world)
+    world.damages.process_ends()
     world.judge_history()
+    world.damages.judge()
     for family in SESSION_FAMILIES:
         rows = process.store.scan(family, b"", count=3)
         if rows:

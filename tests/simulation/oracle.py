@@ -127,6 +127,10 @@ class Oracle:
         # With limits a QoS 0 message may be stored or not, and what is not overtakes what is.
         self.has_limits = False
         self.view_count = 0
+        # What was in rows that were damaged: it may be missing, and must be right if it comes.
+        self.lost: set[int] = set()  # messages
+        self.lost_wills: set[int] = set()
+        self.lost_retained: dict[str, int] = {}  # topic -> step
 
     # Publishers
 
@@ -167,6 +171,8 @@ class Oracle:
         if not sent.acked_step:
             sent.acked_step = step
             sent.acked_ms = now
+            if sent.retain and sent.first_step > self.lost_retained.get(sent.topic, step):
+                del self.lost_retained[sent.topic]  # its row is another one
 
     def rejected(self, sent: Sent) -> None:
         """PUBACK or PUBREC with an error code: the broker did not take the message.
@@ -179,6 +185,30 @@ class Oracle:
             view.owed.pop(sent.index, None)
         for group in self.groups.values():
             group.owed.pop(sent.index, None)
+
+    # Damaged rows
+
+    def lose(self, index: int) -> None:
+        """The row of a message is damaged: nobody is certain to get it any more."""
+        self.lost.add(index)
+        self.lost_wills.add(index)
+        for group in self.groups.values():
+            group.owed.pop(index, None)
+
+    def lose_retained(self, topic: str, step: int) -> None:
+        """The row of a retained message is damaged: it is absent until it is replaced."""
+        self.lost_retained[topic] = step
+        for view in self.views.values():
+            view.owed_retained.pop(topic, None)
+
+    def count_damaged(self) -> int:
+        """Return how many deliveries are owed still whose messages were in damaged rows."""
+        return sum(
+            1
+            for view in self.views.values()
+            for sent in view.losses(self.sent)
+            if sent.index in self.lost
+        )
 
     # Sessions
 
@@ -419,6 +449,7 @@ class Oracle:
                 and not any(self.sent[index].doubtful for index in indices)
                 and not last.rejected
                 and not last.clears
+                and topic not in self.lost_retained
                 and last.qos > 0
                 and last.expiry_s < 0
                 and option.qos > 0
@@ -439,6 +470,8 @@ class Oracle:
             if any(self.sent[i].expiry_s >= 0 and self.sent[i].acked_step for i in view.owed):
                 sometimes("message_expired_offline")
             for sent in view.losses(self.sent):
+                if sent.index in self.lost:
+                    continue
                 raise Violation(
                     "no_acknowledged_message_is_lost",
                     f"{view.client} never got {sent} on {sent.topic!r}",
@@ -465,6 +498,8 @@ class Oracle:
         """
         for view in self.views.values():
             for sent in view.losses(self.sent):
+                if sent.index in self.lost:
+                    continue
                 count, size = 0, sent.size()
                 for other in self.sent:
                     if other is not sent and other.may_follow(sent) and view.matching(other.topic):
@@ -488,7 +523,7 @@ class Oracle:
     def judge_wills(self, *, times: bool, lossy: bool) -> None:
         """Judge every will of every client."""
         for presence in self.presences.values():
-            presence.judge_wills(times=times, lossy=lossy)
+            presence.judge_wills(self.lost_wills, times=times, lossy=lossy)
 
     def judge_retained(self, found: dict[str, int]) -> None:
         """Judge what a new subscriber got: topic -> index."""
@@ -497,6 +532,8 @@ class Oracle:
             candidates = self.retained_candidates(topic)
             if topic.startswith("will/"):
                 candidates = self._retained_wills(topic)
+            if topic in self.lost_retained:
+                candidates.add(-1)
             index = found.get(topic, -1)
             if index not in candidates:
                 raise Violation(

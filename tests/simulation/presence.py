@@ -93,11 +93,12 @@ class Will:
 class Presence:
     """All CONNECTs of one client id in order."""
 
-    __slots__ = ("attempts", "client", "relevant")
+    __slots__ = ("attempts", "client", "may_end_late", "relevant")
 
     def __init__(self, client: str) -> None:
         self.client = client
         self.attempts: list[Attempt] = []
+        self.may_end_late = False  # a row that says when is damaged, or was
         # Those that may decide about the session now: the last acknowledged one and all since.
         self.relevant: list[Attempt] = []
 
@@ -112,7 +113,9 @@ class Presence:
         ends = [other.end() for other in others]
         certain = any(other.acked_ms for other in others)
         must = certain and not attempt.clean_start and now < min(lo for lo, _ in ends)
-        must_not = attempt.clean_start or not ends or attempt.sent_ms > max(hi for _, hi in ends)
+        must_not = attempt.clean_start or not ends
+        if not self.may_end_late:
+            must_not = must_not or attempt.sent_ms > max(hi for _, hi in ends)
         if any(other.clean_start and not other.acked_ms for other in others):
             must = False
         if session_present and must_not:
@@ -158,11 +161,11 @@ class Presence:
 
     # Wills
 
-    def judge_wills(self, *, times: bool, lossy: bool) -> None:
+    def judge_wills(self, lost: set[int], *, times: bool, lossy: bool) -> None:
         """Judge every will, at the end of the world: all of them had the time to fire.
 
         `times`: has broker time never gone back, so that moments can be compared? `lossy`: may
-        limits have dropped a will?
+        limits have dropped a will? `lost` are those that were in a damaged row.
         """
         for position, attempt in enumerate(self.attempts):
             will = attempt.will
@@ -176,12 +179,14 @@ class Presence:
             verdict, why = self.fate(position)
             if verdict == NO and "resumed" in why:
                 sometimes("will_cancelled_by_resume")
-            if verdict == YES and not will.fired and not lossy:
+            may_miss = lossy or will.index in lost
+            if verdict == YES and not will.fired and not may_miss:
                 raise Violation(
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} never fired: {why}",
                 )
-            if verdict == NO and will.fired:
+            # A will that had to leave its unreadable session is not cancelled by it any more.
+            if verdict == NO and will.fired and not self.may_end_late:
                 raise Violation(
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} fired at {will.first_fired_ms}: {why}",

@@ -134,6 +134,7 @@ class Profile:
     limited: float = 0.0  # share of worlds with limits for what may be stored
     trimmed: float = 0.0  # share of worlds whose offline backlogs lose their oldest messages
     absent: float = 0.12  # share of lost connections whose client stays away for seconds
+    damages: tuple[int, int] = (0, 0)  # how often rows of the store become unreadable
     stalls: float = 0.1  # share of worlds with phases in which writes stall
     exports: tuple[int, int] = (0, 0)  # how often the history is exported
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
@@ -374,6 +375,26 @@ PROFILES: Final[dict[str, Profile]] = {
             downtime_ms=(5, 300),
             fault_ms=6_000,
         ),
+        # Rows cannot be read any more: of messages, indexes, sessions, timers, the history.
+        Profile(
+            "damage",
+            damages=(3, 7),
+            crashes=(1, 2),
+            retained=0.25,
+            will=0.6,
+            retained_wills=0.4,
+            message_expiry=0.0,
+            limited=0.35,
+            shared_members=(0, 2),
+            absent=0.4,
+            exports=(0, 4),
+            burst=0.2,
+            publish=10.0,
+            late_acks=0.6,
+            step_ms=(10, 400),
+            downtime_ms=(5, 300),
+            fault_ms=7_000,
+        ),
         # Messages are about as large as their subscribers take.
         Profile(
             "sizes",
@@ -452,4 +473,5 @@ WEIGHTS: Final = {
     "sizes": 2,
     "exports": 1,
     "due": 2,
+    "damage": 3,
 }

@@ -65,6 +65,7 @@ class Receiver:
         "client",
         "connections",
         "ids",
+        "lost",
         "must",
         "receive_maximum",
         "resending",
@@ -72,6 +73,7 @@ class Receiver:
 
     def __init__(self, client: str) -> None:
         self.client = client
+        self.lost: set[int] = set()  # messages that may not come again: their rows are damaged
         self.arrivals: dict[int, Arrival] = {}  # in the order of first arrival
         self.ids: dict[int, int] = {}  # QoS 2 packet id -> message index, until PUBREL
         self.connections = 0  # of this session
@@ -99,6 +101,8 @@ class Receiver:
             return
         self.connections += 1
         for packet_id, arrival in self.arrivals.items():
+            if arrival.index in self.lost and not arrival.released:
+                arrival.loose = True
             if arrival.loose or (arrival.shared and arrival.qos == 1):
                 continue
             if not arrival.is_done():
@@ -109,6 +113,14 @@ class Receiver:
         for arrival in self.arrivals.values():
             if arrival.qos == 1 and arrival.received_ms >= durable_ms:
                 arrival.loose = True
+
+    def lose(self, index: int) -> None:
+        """A row with this message is damaged; what is released needs it no more."""
+        self.lost.add(index)
+        for packet_id, arrival in self.arrivals.items():
+            if arrival.index == index and not arrival.released:
+                arrival.loose = True
+                self.must.pop(packet_id, None)
 
     def forgive(self, packet_id: int) -> None:
         """This exchange may never be completed: its message is too large now."""

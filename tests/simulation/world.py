@@ -21,6 +21,7 @@ from storage.local.memory import MemoryStore
 from storage.tables.tables import FAMILIES
 from storage.time.broker_clock import Heartbeat
 from tests.simulation.client import Client
+from tests.simulation.damage import Damages, mend
 from tests.simulation.heal import heal_and_judge
 from tests.simulation.observer import note_crash, note_start
 from tests.simulation.oracle import Oracle
@@ -125,13 +126,12 @@ class World:
             and bool(self.settings.max_offline_messages or self.settings.max_offline_bytes)
         )
         limits = self.settings
-        self.has_limits = bool(
+        self.has_limits = self.oracle.has_limits = bool(
             limits.max_offline_messages
             or limits.max_offline_bytes
             or limits.total_bytes_max
             or limits.max_age_s
         )
-        self.oracle.has_limits = self.has_limits
         self.dropped = 0  # counted by the processes before
         self.witness_ready = not self.profile.will
         self.settled = False  # everything is done: nothing may be delivered any more
@@ -139,6 +139,7 @@ class World:
         self.wrap = self.random.random() < self.profile.wrap
         self.process: BrokerProcess | None = None
         self.store = MemoryStore(FAMILIES)
+        self.damages = Damages(self)
         self.retold = Retold(seed)
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
@@ -331,6 +332,7 @@ class World:
         self.broker_high = self.latest()
         note_crash(self, process, unsynced, keep)
         self.dropped += sum(process.counters.dropped.values())
+        self.damages.process_ends()
         self.store = process.crash(keep)
         self.judge_history()
         self.oracle.broker_crashed()
@@ -351,8 +353,9 @@ class World:
         self.note("shut down")
         self.broker_high = self.latest()
         sometimes("clean_shutdown")
-        self.dropped += sum(process.counters.dropped.values())
         self.store = process.drain()
+        self.dropped += sum(process.counters.dropped.values())
+        self.damages.process_ends()
         self.judge_history()
         if self.faults:
             self._plan_restart()
@@ -369,8 +372,12 @@ class World:
 
     def judge_history(self) -> None:
         """Compare what the history says with the disk as it is now."""
-        if self.has_history:
-            self.retold.judge(self.store)
+        if not self.has_history:
+            return
+        damaged = mend(self.store)  # what cannot be read must not have changed
+        self.retold.judge(self.store)
+        for family, keys in damaged.items():
+            self.store.damage(family, [k for k in keys if self.store.get(family, k) is not None])
 
     def _plan_restart(self) -> None:
         """Decide how long the broker is down and what the clocks do meanwhile."""
@@ -437,6 +444,9 @@ class World:
         if self.has_history and profile.exports[1]:
             for _ in range(self.history_random.randint(*profile.exports)):
                 self.after(int(self.history_random.random() * profile.fault_ms), self._export)
+        if profile.damages[1]:
+            for _ in range(random.randint(*profile.damages)):
+                self.after(sometime(), self._damage)
         if self.chance(profile.full_disk):
             for _ in range(random.randint(1, 3)):
                 self.after(sometime(), self._full_disk)
@@ -504,6 +514,7 @@ class World:
         if not self.faults or process is None:
             return
         sometimes("history_gap")
+        self.retold.has_gap = True
         self.note("less history")
         process.engine.outbox.lower(BOOKS_LEVEL, 1)
         process.schedule_tick()
@@ -521,7 +532,9 @@ class World:
         if not self.faults or process is None or process.failed or process.frozen():
             return
         self.note("export")
-        self.retold.export(process.store.crash(), process.engine.outbox)
+        durable = process.store.crash()
+        mend(durable)
+        self.retold.export(durable, process.engine.outbox)
         process.schedule_tick()
 
     def _slow_disk(self) -> None:
@@ -537,6 +550,14 @@ class World:
             self.next_sync_fails = False
             return True
         return False
+
+    def _damage(self) -> None:
+        """Rows cannot be read any more, which is noticed now or after a restart."""
+        if not self.faults or self.up() is None:
+            return
+        self.damages.strike()
+        if self.chance(0.6):
+            self.crash()
 
     def _full_disk(self) -> None:
         process = self.up()

@@ -61,7 +61,7 @@ class Reader(Protocol):
 def first_number(key: bytes) -> int:
     """Return the least number whose 8 bytes are at or after `key`."""
     number = int.from_bytes(key[:8].ljust(8, b"\0"), "big")
-    return number + 1 if any(key[8:]) else number
+    return number + 1 if len(key) > 8 else number  # a longer key is behind its first 8 bytes
 
 
 class Slab(Protocol):

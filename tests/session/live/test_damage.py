@@ -8,7 +8,7 @@ from mqtt import reasons
 from session.counters import Counters
 from session.live.damage import Damage
 from storage.errors import DamagedRows
-from tests.session.harness import Broker
+from tests.session.harness import Broker, will
 
 
 def damaged(broker: Broker, family: str, *, at: int | None = None) -> None:
@@ -87,6 +87,32 @@ def test_the_newest_messages_may_be_damaged_at_a_start() -> None:
     assert broker.counters.dropped["damaged"] == 1
 
 
+@pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
+def test_the_newest_messages_may_be_damaged_while_the_broker_runs(layout: str) -> None:
+    """A session that looks for the end of the log must not be taken behind what comes later."""
+    broker = Broker(layout=layout)
+    broker.durable("c", "t").drop()
+    blocks(broker, 3)
+    damaged(broker, "msg.1", at=2)
+    client = broker.durable("c")
+    assert client.receive_all() == [b"0", b"1"]
+    client.drop()
+    broker.publish("t", b"later")
+    assert broker.durable("c").receive_all() == [b"later"]
+    assert broker.counters.dropped["damaged"] == 1
+
+
+def test_an_index_and_messages_may_be_damaged_together() -> None:
+    broker = Broker()
+    broker.durable("c", "t").drop()
+    blocks(broker, 1)
+    damaged(broker, "msg.1")
+    damaged(broker, "idx.1")
+    broker.publish("t", b"later")
+    assert broker.durable("c").receive_all() == [b"later"]
+    assert broker.counters.dropped["damaged"] == 1
+
+
 def test_a_message_in_flight_that_cannot_be_read_frees_its_packet_id() -> None:
     broker = Broker()
     client = broker.durable("c", "t")
@@ -123,12 +149,43 @@ def test_a_damaged_retained_message_is_absent_until_it_is_replaced() -> None:
     assert broker.clean("again", "#", qos=1).receive_all() == [b"a", b"new", b"c"]
 
 
-def test_a_damaged_retained_message_can_be_cleared() -> None:
+def test_a_damaged_retained_message_can_be_replaced_and_cleared() -> None:
     broker = Broker()
     broker.publish("b", b"old", retain=True)
-    damaged(broker, "retained")
-    broker.publish("b", b"", retain=True)
-    assert broker.rows("retained") == []
+    for payload, count in ((b"new", 1), (b"", 0)):
+        damaged(broker, "retained")
+        broker.publish("b", payload, retain=True)
+        assert len(broker.rows("retained")) == count
+        assert broker.engine.stats()["retained_messages"] == count
+
+
+def test_the_will_of_a_damaged_session_waits_and_the_session_can_still_be_rescued() -> None:
+    broker = Broker()
+    broker.durable("watcher", "w")
+    broker.durable("a", "t", expiry=60, will=will("w", b"gone", delay=10))
+    damaged(broker, "sessions", at=0)
+    broker.restart()
+    broker.advance(s=5)
+    assert broker.durable("watcher").receive_all() == []
+    broker.advance(s=10)
+    assert broker.durable("watcher").receive_all() == [b"gone"]
+    broker.store._damaged.clear()
+    broker.restart()
+    broker.advance(s=10)
+    assert broker.rows("sessions")[0][0] == b"a"
+    broker.advance(s=60)
+    assert broker.rows("sessions")[0][0] == b"watcher", "it is known when its client was lost"
+
+
+def test_a_will_that_cannot_be_read_is_cancelled_by_a_resume_all_the_same() -> None:
+    broker = Broker()
+    broker.durable("watcher", "w")
+    broker.durable("a", "t", will=will("w", b"gone", delay=10)).drop()
+    damaged(broker, "due")
+    broker.durable("a")
+    broker.store._damaged.clear()
+    broker.advance(s=60)
+    assert broker.durable("watcher").receive_all() == []
 
 
 def test_a_sweep_keeps_everything_while_a_session_cannot_be_read() -> None:
