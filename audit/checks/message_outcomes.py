@@ -362,11 +362,16 @@ def _busy(rows: Rows, pairs: Pairs, last_in: Longs) -> Flags:
     )
     waiting = (sent >= 0) & (pairs.pick(rows.qos, sent, 0) > 0) & (pairs.last(final) < sent)
     waiting &= pairs.at[sent] > last_in[pairs.sid]
-    index = np.arange(rows.size, dtype=np.int64)
-    answer = np.isin(rows.kind, (ACKED, COMPLETED)) & (rows.msg < 0)
-    copies = np.where((rows.kind == RETAINED) & (rows.qos > 0), index, -1)
-    answered = np.maximum.reduceat(np.where(answer, index, -1), rows.first)
-    busy: Flags = np.maximum.reduceat(copies, rows.first) > np.maximum(last_in, answered)
+    # Retained copies have no message id, only a packet id. So has the PUBCOMP for a message that
+    # was given up, which answers no copy.
+    copies = (rows.kind == RETAINED) & (rows.qos > 0)
+    at = np.flatnonzero(copies | (np.isin(rows.kind, (ACKED, COMPLETED)) & (rows.msg < 0)))
+    at = at[np.lexsort((rows.pid[at], rows.sid[at]))]
+    is_last = np.append(changes(rows.sid[at], rows.pid[at])[1:], True)[: len(at)]
+    unanswered = at[is_last & copies[at]]
+    unanswered = unanswered[unanswered > last_in[rows.sid[unanswered]]]
+    busy: Flags = np.zeros(len(rows.first), np.bool_)
+    busy[rows.sid[unanswered]] = True
     busy[pairs.sid[waiting]] = True
     return busy
 

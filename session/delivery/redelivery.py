@@ -2,8 +2,7 @@
 
 In the same order and with the same packet ids. A message that cannot be sent again is dropped: its
 client may not receive it any more, it is too large for this connection, or it is gone from the log.
-Read next:
-`session.delivery.mailbox`.
+At QoS 2 PUBREL is sent in its place. Read next: `session.delivery.mailbox`.
 """
 
 from typing import Final
@@ -57,8 +56,7 @@ class Redelivery:
         for packet_id, entry in list(session.in_flight.items()):
             if entry & RELEASED:
                 self._counters.redeliveries += 1
-                self._counters.packets_sent[PUBREL] += 1
-                self._gate.send_after_commit(connection, pubrel(packet_id))
+                self._send_pubrel(connection, packet_id)
             elif connection.resend or session.send_quota == 0 or self._gate.is_full(connection):
                 connection.send_later(packet_id)
             else:
@@ -144,14 +142,22 @@ class Redelivery:
     def _give_up(
         self, connection: Connection, session: Session, packet_id: int, entry: int, reason: str
     ) -> int:
-        """Drop a message in flight and free its packet id; return 0, the bytes sent."""
+        """Drop a message in flight; return 0, the bytes of messages sent.
+
+        Behave as if it had been sent [MQTT-3.1.2-25]: a QoS 2 exchange goes on with PUBREL, because
+        the client may hold the packet id. One that never had the message answers with PUBCOMP too.
+        """
         self._counters.drop(reason)
         if self._deliveries.is_on:
             self._deliveries.dropped_in_flight(
                 session, connection.number, packet_id, entry, reason, self._tick.now
             )
-        session.drop_in_flight(packet_id)
-        session.leases.pop(packet_id, None)
         self._mailbox.remove(session, entry)
         self._tick.mark(session)
+        if session.give_up(packet_id):
+            self._send_pubrel(connection, packet_id)
         return 0
+
+    def _send_pubrel(self, connection: Connection, packet_id: int) -> None:
+        self._counters.packets_sent[PUBREL] += 1
+        self._gate.send_after_commit(connection, pubrel(packet_id))

@@ -7,6 +7,7 @@
 `quota` and `sent` belong to one connection and are never stored: `quota` means that this id counts
 against the Receive Maximum of the current connection [MQTT-4.9.0-2], `sent` that it was sent on it.
 `released` and QoS together are the phase of the exchange (`session.state.qos2_phases`).
+In a stored session reference 0 is a message that was given up: its packet id waits for PUBCOMP.
 `unstored` means that the number is not an offset but the number of a message that is not stored,
 for the history. The packet ids of a session are kept in the order of first sending, which is the
 order of re-sending [MQTT-4.6.0-1]. Read next: `session.state.session`.
@@ -30,3 +31,5 @@ FREE: Final = 0  # no exchange: the packet id is not in flight
 AWAITING_PUBACK: Final = 1
 AWAITING_PUBREC: Final = 2
 AWAITING_PUBCOMP: Final = 2 | RELEASED
+# The entry of a QoS 2 message that was given up: from the log, and no offset.
+GIVEN_UP: Final = AWAITING_PUBCOMP

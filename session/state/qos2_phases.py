@@ -3,8 +3,11 @@
 We send (section 4.3.3, sender; the phase is in the entry of `Session.in_flight`):
 
     FREE --PUBLISH--> AWAITING_PUBREC --PUBREC/PUBREL--> AWAITING_PUBCOMP --PUBCOMP--> FREE
+                             |                                ^
+                             |                                |
+                             +--message given up/PUBREL-------+
                              |
-                             +--PUBREC of 0x80 and above, message given up--> FREE
+                             +--PUBREC of 0x80 and above--> FREE
 
 We receive (section 4.3.3, receiver; the packet id is in `Session.incoming` or it is not):
 
@@ -51,7 +54,7 @@ PUBREC_ERROR: Final = "PUBREC >= 0x80"
 PUBREL: Final = "PUBREL"
 PUBCOMP: Final = "PUBCOMP"
 RESUMED: Final = "session resumed"
-GIVEN_UP: Final = "message given up"  # at a resume: expired, not authorized, or too large now
+GIVEN_UP: Final = "message given up"  # at a resume: too old, damaged, denied, or too large
 
 # Answers
 NOTHING: Final = "nothing"
@@ -72,7 +75,7 @@ SENDER: Final[dict[tuple[int, str], tuple[int, str]]] = {
     (AWAITING_PUBREC, PUBREC): (AWAITING_PUBCOMP, PUBREL),  # [MQTT-4.3.3-4]
     (AWAITING_PUBREC, PUBREC_ERROR): (FREE, NOTHING),  # [MQTT-4.3.3-4]: no PUBREL follows it
     (AWAITING_PUBREC, RESUMED): (AWAITING_PUBREC, PUBLISH_AGAIN),  # [MQTT-4.3.3-3]
-    (AWAITING_PUBREC, GIVEN_UP): (FREE, NOTHING),
+    (AWAITING_PUBREC, GIVEN_UP): (AWAITING_PUBCOMP, PUBREL),  # the client may hold the id
     (AWAITING_PUBCOMP, PUBREC): (AWAITING_PUBCOMP, PUBREL),  # it did not receive our PUBREL
     (AWAITING_PUBCOMP, PUBREC_ERROR): (AWAITING_PUBCOMP, NOTHING),  # it acknowledged before
     (AWAITING_PUBCOMP, PUBCOMP): (FREE, NOTHING),  # [MQTT-4.3.3-5]: the id is free again

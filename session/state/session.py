@@ -12,11 +12,13 @@ from session.state.in_flight import (
     FROM_GROUP,
     FROM_LOG,
     FROM_MAILBOX,
+    GIVEN_UP,
     PHASE_MASK,
     QOS_MASK,
     REFERENCE_SHIFT,
     RELEASED,
     SOURCE_MASK,
+    STORED_MASK,
     TOOK_QUOTA,
 )
 from session.state.subscription import Subscription
@@ -240,12 +242,22 @@ class Session:
             self.send_quota += more
         return entry
 
-    def drop_in_flight(self, packet_id: int) -> int:
-        """Remove an exchange that cannot or must not be continued, and return its entry."""
-        entry = self.in_flight.pop(packet_id)
-        if entry & TOOK_QUOTA and self.send_quota < self.send_quota_max:
-            self.send_quota += 1
-        return entry
+    def give_up(self, packet_id: int) -> bool:
+        """Drop the message of a PUBLISH of an earlier connection; return whether PUBREL is owed.
+
+        The client may have received it. Then it keeps a QoS 2 packet id until PUBREL, and would
+        take the next message with this id for the same one [MQTT-4.3.3-10]. So the id is not free
+        before PUBCOMP.
+        """
+        entry = self.in_flight[packet_id]
+        assert not entry & (TOOK_QUOTA | RELEASED)
+        self.leases.pop(packet_id, None)
+        if entry & QOS_MASK == 1:
+            del self.in_flight[packet_id]
+            return False
+        self.in_flight[packet_id] = GIVEN_UP
+        self.owed_releases += 1
+        return True
 
     # Expiry
 
@@ -272,7 +284,9 @@ class Session:
                 yield f"{self.client_id}: packet id {packet_id} released at QoS {qos}"
             source = entry & SOURCE_MASK
             reference = entry >> REFERENCE_SHIFT
-            if self.is_stored and source == FROM_LOG and not 0 < reference <= self.position:
+            is_named = reference or entry & STORED_MASK != GIVEN_UP
+            from_log = is_named and self.is_stored and source == FROM_LOG
+            if from_log and not 0 < reference <= self.position:
                 yield (
                     f"{self.client_id}: packet id {packet_id} names offset {reference},"
                     f" but the position is {self.position}"

@@ -536,7 +536,13 @@ class Fold:
         if session is None or session.incarnation != _number(flat, "session"):
             return  # the message of a publisher, or of a session that has just ended
         if flat["pid"]:
-            session.in_flight.pop(_number(flat, "pid"), None)
+            entry = session.in_flight.get(_number(flat, "pid"))
+            if entry is not None and entry.qos == 2:
+                # Its packet id waits for PUBCOMP; in a history of an earlier broker it is free.
+                entry.msg, entry.share = 0, ""
+                entry.is_released = entry.is_doubtful = True
+            elif entry is not None:
+                del session.in_flight[_number(flat, "pid")]
             return
         first = _number(flat, "msg")
         last = _number(flat, "msg_last") or first

@@ -96,6 +96,7 @@ RARE: Final[dict[str, str]] = {
     "packet_of_the_maximum_size_with_alias": "the same, with a topic alias",
     "packet_below_the_maximum_size": "a PUBLISH one byte smaller than the client takes",
     "packet_above_the_maximum_size": "a message one byte larger than its subscriber takes",
+    "message_given_up": "PUBREL in place of a PUBLISH that is too large now",
     "resume_with_smaller_packet_size": "what is in flight is too large for the new connection",
     "writes_stalled": "the store stalled writes",
     "stall_ended": "a batch that a write stall had refused was taken once it was over",

@@ -123,13 +123,12 @@ class Receiver:
                 self.must.pop(packet_id, None)
 
     def forgive(self, packet_id: int) -> None:
-        """This exchange may never be completed: its message is too large now."""
+        """This message need not come again, as it is too large now: at QoS 2 PUBREL may come."""
         self.must.pop(packet_id).loose = True
 
     def expects_pubrel(self) -> bool:
         """Is there a QoS 2 exchange that has to be completed?"""
-        arrivals = self.arrivals
-        return any(not (found := arrivals.get(i)) or not found.loose for i in self.ids)
+        return bool(self.ids)
 
     def publish(self, packet: Publish, index: int, now: int, shared: bool) -> bool:
         """Judge a QoS 1 or 2 PUBLISH; True if it has to be applied (not a known QoS 2 id)."""
@@ -254,10 +253,13 @@ class Receiver:
             return
         if arrival.qos != 2:
             raise Violation("protocol", f"{self.client} got PUBREL for QoS 1 packet id {packet_id}")
-        if not arrival.released and not arrival.acked:
+        if arrival.loose:
+            sometimes("message_given_up")
+        elif not arrival.released and not arrival.acked:
             raise Violation(
                 "protocol", f"{self.client} got PUBREL for {packet_id} before it sent PUBREC"
             )
+        arrival.loose = False
         arrival.released = True
         arrival.acked = False
 

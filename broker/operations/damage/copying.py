@@ -14,7 +14,7 @@ from broker.operations.damage import decoding
 from broker.operations.damage.decoding import DECODERS, UNDECODABLE, try_decode
 from broker.operations.damage.messages import Messages
 from session.lifetime.repository import INCARNATION_SHIFT
-from session.state.in_flight import FROM_GROUP, FROM_MAILBOX, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.records import encode_session
 from session.state.session import Session
 from session.state.shared_group_record import GroupRecord, decode_group, encode_group
@@ -283,7 +283,7 @@ class Copying:
         self._flush()
 
     def _drop_lost_in_flight(self, session: Session) -> int:
-        """Free the packet ids of messages that cannot be read; return how many."""
+        """Give up the messages in flight that cannot be read; return how many."""
         lost = []
         for packet_id, entry in session.in_flight.items():
             reference = entry >> REFERENCE_SHIFT
@@ -298,9 +298,7 @@ class Copying:
             elif self._is_lost(reference):
                 lost.append(packet_id)
         for packet_id in lost:
-            entry = session.drop_in_flight(packet_id)
-            if entry & SOURCE_MASK == FROM_GROUP:
-                del session.leases[packet_id]
+            session.give_up(packet_id)
         return len(lost)
 
     def _has_copy(self, session: Session, reference: int) -> bool:

@@ -411,6 +411,17 @@ def test_a_copy_of_a_retained_message_is_acknowledged_without_a_message() -> Non
     assert judge(s)[1] == [("D3", "in_use_twice", -1)]
 
 
+def test_the_pubcomp_of_a_message_given_up_answers_no_copy() -> None:
+    s = Session()
+    s.connect(rmax=1)
+    s.owe(1)
+    s.row(packed.RETAINED, a=s.conn, qos=1, pid=3, attempt=1)
+    s.row(packed.COMPLETED, a=s.conn, qos=2, pid=2)
+    assert judge(s, wait_us=2 * HOUR)[1] == []  # the copy fills the window
+    s.ack(-1, 3)
+    assert judge(s, wait_us=2 * HOUR)[1] == [("L2", "stuck", 1)]
+
+
 def test_first_deliveries_out_of_order_are_suspected() -> None:
     s = Session()
     s.connect()

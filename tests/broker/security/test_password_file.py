@@ -38,6 +38,15 @@ def test_comments_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     assert {name: stored.text for name, stored in users.items()} == {"anna": ARGON2ID}
 
 
+def test_a_file_with_the_line_ends_of_windows_or_blanks_at_them_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_bytes(f"\r\na:{MOSQUITTO_6}\r\nb:{ARGON2ID}  \r\n".encode())
+    assert {name: stored.text for name, stored in password_file.load(str(path)).items()} == {
+        "a": MOSQUITTO_6,
+        "b": ARGON2ID,
+    }
+
+
 def test_one_file_may_hold_every_kind_of_hash(tmp_path: Path) -> None:
     path = tmp_path / "users"
     lines = {"d": SCRAM, "a b": ARGON2ID, "c": MOSQUITTO_6, "bén": MOSQUITTO_7}
@@ -67,6 +76,10 @@ def test_one_file_may_hold_every_kind_of_hash(tmp_path: Path) -> None:
         (f"IX:{SCRAM}\n\u2168:{SCRAM}\n".encode(), "line 2: '\u2168' is the same name as 'IX'"),
         (f"\U0001f600:{SCRAM}\n".encode(), "line 1: user name '\U0001f600': U+1F600 is not in"),
         (b"\xff\xfe", "expected UTF-8"),
+        (f"\ufeffa:{MOSQUITTO_6}\n".encode(), "line 1: expected USERNAME:HASH"),  # a BOM
+        (b"a:\n", "line 1: expected a hash"),
+        (f"a:b:{MOSQUITTO_6}\n".encode(), "line 1: expected a hash"),
+        (f"a:{MOSQUITTO_6}\nb:{ARGON2ID[:-1]}".encode(), "line 2: expected"),  # half written
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(

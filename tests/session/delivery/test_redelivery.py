@@ -1,12 +1,15 @@
 """What was in flight is sent again on the next connection, in order and with its packet ids."""
 
+from collections.abc import Callable
+
 import pytest
 
 from mqtt.encoder import encode
-from mqtt.packets import Puback, Publish, Pubrec, Pubrel
+from mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from session.live.commit_gate import REPLY_COST
+from storage.tables.tables import MAILBOX
 from tests.session.harness import NEVER, Broker
-from tests.session.messages import in_flight, numbers, publish
+from tests.session.messages import in_flight, numbers, publish, retain
 
 
 def test_what_is_sent_again_is_cut_by_bytes_not_only_by_the_window() -> None:
@@ -127,13 +130,15 @@ def test_what_is_sent_again_keeps_the_clients_maximum_packet_size_to_the_byte(qo
     """[MQTT-3.1.2-24]: one of exactly that size is sent, one of a byte more is dropped."""
     broker = Broker()
     size = len(encode(Publish("t", b"x" * 90, qos, dup=True, packet_id=1), 5))
+    given_up = [Pubrel] if qos == 2 else []
     for limit, wanted in ((size, 1), (size - 1, 0)):
         broker.durable("c", "t", qos=qos).drop()
         publish(broker, [b"x" * 90], qos=qos)
         broker.durable("c").messages()
         client = broker.connect("c", expiry=NEVER, clean_start=False, maximum_packet_size=limit)
-        assert len(client.messages()) == wanted
-        assert in_flight(client) == wanted
+        packets = client.take()
+        assert [type(packet) for packet in packets] == ([Publish] if wanted else given_up)
+        assert in_flight(client) == (wanted or len(given_up))
         broker.connect("c").disconnect()
     assert broker.counters.dropped["too_large"] == 1
 
@@ -150,3 +155,56 @@ def test_more_than_a_tick_sends_again_goes_on_without_the_client() -> None:
     with broker.one_tick():
         client.send(*(Puback(message.packet_id) for message in first))
     assert client.payloads() == payloads[20:]
+
+
+def deny(broker: Broker) -> None:
+    broker.rules.forbid("receive", "t")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize(
+    ("lose", "version", "maximum"),
+    [(None, 5, 150), (deny, 4, 0), (deny, 5, 0)],
+    ids=["too large", "denied, 3.1.1", "denied"],
+)
+def test_a_client_that_holds_a_message_given_up_gets_the_next_one_with_its_id(
+    lose: Callable[[Broker], None] | None, version: int, maximum: int, crash: bool
+) -> None:
+    """Its PUBREC was lost. It knows the id until PUBREL [MQTT-4.3.3-10], so PUBREL must come."""
+    broker = Broker()
+    client = broker.durable("c", "#", qos=2, version=version)
+    publish(broker, [b"x" * 200], qos=2)
+    packet_id = client.message().packet_id
+    for drops in (1, 0):  # PUBREL comes again until PUBCOMP
+        if crash:
+            broker.restart()
+        else:
+            client.drop()
+        if lose is not None:
+            lose(broker)
+        before = sum(broker.counters.dropped.values())
+        fields = {"maximum_packet_size": maximum} if maximum else {}
+        client = broker.durable("c", version=version, **fields)
+        client.expect(Pubrel(packet_id))
+        assert in_flight(client) == 1
+        assert sum(broker.counters.dropped.values()) - before == drops
+    publish(broker, [b"y"], qos=2, topic="other")
+    assert client.message().packet_id != packet_id
+    client.send(Pubcomp(packet_id, 0x92 if version == 5 else 0))
+    client.expect_nothing()
+    assert in_flight(client) == 1  # the other one
+
+
+def test_the_mailbox_copy_of_a_message_given_up_is_deleted_at_once() -> None:
+    broker = Broker()
+    retain(broker, "t", qos=2)
+    client = broker.durable("c", "t", qos=2)
+    packet_id = client.message().packet_id
+    assert broker.rows(MAILBOX)
+    client.drop()
+    broker.rules.forbid("receive", "t")
+    client = broker.durable("c")
+    client.expect(Pubrel(packet_id))
+    assert not broker.rows(MAILBOX)
+    client.send(Pubcomp(packet_id))
+    assert in_flight(client) == 0

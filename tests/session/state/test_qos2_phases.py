@@ -260,7 +260,8 @@ def test_the_bits_of_a_session_follow_the_table(pair: tuple[int, str]) -> None:
     elif event == RESUMED:
         session.begin_connection(10)
     elif event == GIVEN_UP and phase == AWAITING_PUBREC:
-        session.drop_in_flight(ID)
+        session.begin_connection(10)
+        session.give_up(ID)
     elif event == PUBLISH:
         session.bind(6, 2)
     expected = SENDER[pair][0] if pair in SENDER else phase

@@ -125,11 +125,28 @@ def test_taking_quota_twice_for_one_message_is_a_mistake() -> None:
         session.take_quota_again(packet_id)
 
 
-def test_dropping_an_exchange_frees_its_id_and_its_quota() -> None:
+def test_a_qos_1_message_that_is_given_up_frees_its_id() -> None:
     session = connected(1)
-    packet_id = session.bind(5, 2)
-    session.drop_in_flight(packet_id)
+    packet_id = session.bind(5, 1)
+    session.begin_connection(1)
+    assert not session.give_up(packet_id)
     assert session.send_quota == 1 and session.in_flight == {}
+
+
+def test_a_qos_2_message_that_is_given_up_holds_its_id_and_names_no_message() -> None:
+    session = connected(1)
+    session.is_stored = True
+    session.position = 5
+    packet_id = session.bind(5, 2 | FROM_GROUP)
+    session.leases[packet_id] = ("share", "t")
+    session.begin_connection(1)
+    assert session.give_up(packet_id)
+    assert session.in_flight == {packet_id: AWAITING_PUBCOMP} and not session.leases
+    assert session.send_quota == 1 and session.owed_releases == 1
+    assert not list(session.invariants())
+    assert session.bind(5, 1) != packet_id
+    assert session.complete(packet_id, AWAITING_PUBCOMP) == AWAITING_PUBCOMP
+    assert session.owed_releases == 0
 
 
 def test_releases_owed_to_earlier_connections_count_towards_our_own_limit() -> None:

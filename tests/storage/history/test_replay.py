@@ -464,3 +464,22 @@ def test_a_gap_makes_packet_ids_unknown_and_sessions_stay_known(session: Teller)
     session.sized("session_resumed")
     assert folded.knows_messages  # nothing is in flight, and from here on all is told
     assert not session.fold.problems()
+
+
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_a_qos_2_message_dropped_in_flight_may_hold_its_packet_id(is_completed: bool) -> None:
+    """Its client may know the id until PUBREL; a broker of earlier days freed it at once."""
+    teller = Teller()
+    teller.begin()
+    teller.create()
+    teller.deliver(9, pid=1, qos=2)
+    teller.sized("session_disconnected", subs=0, subs_check=0, inflight=1)
+    teller.sized("session_resumed", subs=0, subs_check=0, inflight=1)
+    teller.tell("msg_dropped", "c", msg=9, pid=1, reason=1027, count=1)
+    assert teller.fold.sessions["c"].in_flight_range() == (0, 1)
+    for ev in ("session_disconnected", "session_resumed"):
+        teller.sized(ev, subs=0, subs_check=0, inflight=int(is_completed))
+    if is_completed:
+        teller.tell("msg_completed", "c", pid=1, qos=2)
+    assert teller.fold.sessions["c"].in_flight_range() == (0, 0)
+    assert not list(teller.fold.problems())

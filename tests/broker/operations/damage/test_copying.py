@@ -8,7 +8,7 @@ import pytest
 
 from broker.operations.damage.check import check
 from broker.operations.damage.repair import Repaired, repair
-from mqtt.packets import Publish
+from mqtt.packets import Pubcomp, Publish, Pubrel
 from storage.local.memory import MemoryStore
 from storage.tables.tables import (
     CONNECTIONS,
@@ -34,6 +34,7 @@ from tests.broker.operations.damage.databases import (
     tables,
 )
 from tests.session.harness import Broker
+from tests.session.messages import in_flight
 
 
 def started(rows: Rows, layout: str = "blocks") -> Broker:
@@ -185,3 +186,24 @@ def test_every_row_that_can_be_read_alone_is_kept(tmp_path: Path) -> None:
             assert load_totals(broker.store).next_filter_id >= 7
             flip(table, at)
     assert check(str(data)).is_whole
+
+
+def test_the_packet_id_of_a_lost_qos_2_message_waits_for_pubcomp(tmp_path: Path) -> None:
+    """The client may have it already, and would take a later message with this id for it."""
+    broker = Broker()
+    client = broker.durable("c", "t", qos=2)
+    retainer = broker.connect("retainer")
+    retainer.publish("t", b"kept", 2, retain=True)
+    broker.durable("late", "t", qos=2)
+    late = broker.clients[-1]
+    packet_id = late.message().packet_id
+    client.messages()
+    data = saved(broker, tmp_path / "data")
+    (row,) = rows_of(data)[MAILBOX]
+    without(data, (MAILBOX, row))
+    _, rows = repaired_of(data)
+    broker = started(rows)
+    client = broker.connect("late", expiry=3600)
+    client.expect(Pubrel(packet_id))
+    client.send(Pubcomp(packet_id, 0x92))
+    assert in_flight(client) == 0
