@@ -150,3 +150,18 @@ def test_more_than_a_tick_sends_again_goes_on_without_the_client() -> None:
     with broker.one_tick():
         client.send(*(Puback(message.packet_id) for message in first))
     assert client.payloads() == payloads[20:]
+
+
+def test_what_waits_to_be_sent_again_waits_for_a_client_that_takes_nothing() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    publish(broker, [b"1", b"2", b"3", b"4"])
+    client.drop()
+    client = broker.durable("c", receive_maximum=2)
+    first = client.messages()
+    assert len(first) == 2
+    client.stop_taking()
+    client.acknowledge(*first)
+    client.expect_nothing()
+    client.go_on_taking()
+    assert client.payloads() == [b"3", b"4"]
