@@ -554,6 +554,21 @@ def test_a_fault_among_packets_that_waited_for_the_verdict_is_a_fault(version: i
     assert client.take()[1:] == [Disconnect(reasons.PROTOCOL_ERROR)]
 
 
+@pytest.mark.parametrize(
+    ("limit", "answers"), [(5, [Connack(False, reasons.MALFORMED_PACKET)]), (4, [])]
+)
+def test_a_malformed_connect_is_answered_in_its_version_if_its_client_takes_so_much(
+    limit: int, answers: list[Connack]
+) -> None:
+    """[MQTT-3.1.2-24]: its Maximum Packet Size was read before it went wrong."""
+    broker = Broker()
+    client = broker.open()
+    whole = encode(connect_packet("c", 5, maximum_packet_size=limit), 5)
+    client.send_bytes(whole[:1] + bytes([whole[1] + 1]) + whole[2:] + b"?")
+    client.expect(*answers)
+    assert client.is_closed
+
+
 def test_what_follows_a_refused_connect_counts_as_no_disconnect() -> None:
     broker = Broker(maximum_packet_size=1 << 20)
     client = broker.open(version=4)

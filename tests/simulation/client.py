@@ -368,7 +368,7 @@ class Client:
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )
         if world.lossy:
-            self.receiver.must.clear()
+            self.receiver.forgive_all()
         self._forgive_too_large(size_max)
         self._note_resume(packet)
         if self.plan.keep_alive_s:
@@ -725,5 +725,5 @@ class Client:
             and not self.held
             and self.sender.is_idle()
             and not self.receiver.must
-            and (self.world.lossy or not self.receiver.expects_pubrel())
+            and not self.receiver.expects_pubrel()
         )

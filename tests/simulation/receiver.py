@@ -123,8 +123,13 @@ class Receiver:
                 self.must.pop(packet_id, None)
 
     def forgive(self, packet_id: int) -> None:
-        """This message need not come again, as it is too large now: at QoS 2 PUBREL may come."""
+        """This message need not come again; at QoS 2 PUBREL may come in its place."""
         self.must.pop(packet_id).loose = True
+
+    def forgive_all(self) -> None:
+        """No message need come again: limits may have dropped it."""
+        for packet_id in list(self.must):
+            self.forgive(packet_id)
 
     def expects_pubrel(self) -> bool:
         """Is there a QoS 2 exchange that has to be completed?"""
@@ -253,12 +258,12 @@ class Receiver:
             return
         if arrival.qos != 2:
             raise Violation("protocol", f"{self.client} got PUBREL for QoS 1 packet id {packet_id}")
-        if arrival.loose:
+        if not arrival.released and not arrival.acked:
+            if not arrival.loose:
+                raise Violation(
+                    "protocol", f"{self.client} got PUBREL for {packet_id} before it sent PUBREC"
+                )
             sometimes("message_given_up")
-        elif not arrival.released and not arrival.acked:
-            raise Violation(
-                "protocol", f"{self.client} got PUBREL for {packet_id} before it sent PUBREC"
-            )
         arrival.loose = False
         arrival.released = True
         arrival.acked = False

@@ -101,3 +101,17 @@ def test_a_broker_that_does_not_start_is_said_with_its_last_words(
     replace_in(monkeypatch, own_process, "sys", executable=str(script))
     with pytest.raises(demo.DemoError, match="the broker did not start: some words"):
         demo.play()
+
+
+def test_a_broker_that_says_in_pieces_that_it_is_ready_is_understood(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "python"
+    said = "starting\nready port=4711 recovered 2 sessions in 0.1 s\n"
+    script.write_text(f"#!/bin/sh\nprintf '{said}' >&2\n")
+    script.chmod(0o755)
+    replace_in(monkeypatch, own_process, "sys", executable=str(script))
+    replace_in(monkeypatch, demo, "os", read=lambda descriptor, _: os.read(descriptor, 20))
+    broker = demo.BrokerProcess(str(tmp_path), 0)
+    broker.kill()
+    assert broker.port == 4711

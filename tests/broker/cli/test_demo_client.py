@@ -1,10 +1,13 @@
 """The built-in client keeps its side of a session over lost connections."""
 
+import socket
 from collections.abc import Callable
 
 import pytest
 
 from broker.cli.demo_client import Client, ClientError
+from mqtt.encoder import encode
+from mqtt.packets import Publish, Pubrel
 from tests.durability.process import BrokerProcess, free_port
 
 Start = Callable[..., BrokerProcess]
@@ -75,3 +78,15 @@ def test_a_filter_that_is_refused_is_said(start: Start) -> None:
     with pytest.raises(ClientError, match="SUBSCRIBE was answered by"):
         client.subscribe("a/#/b", 1)
     client.close()
+
+
+def test_a_packet_id_that_is_free_again_may_carry_another_message() -> None:
+    client = Client("c")
+    client._socket, broker = socket.socketpair()
+    first, second = (Publish("t", payload, 2, packet_id=7) for payload in (b"1", b"2"))
+    for packet in (first, Publish("t", b"1", 2, dup=True, packet_id=7), Pubrel(7), second):
+        broker.sendall(encode(packet, 5))
+        client.step()
+    broker.close()
+    client.close()
+    assert [publish.payload for publish in client.received] == [b"1", b"2"]

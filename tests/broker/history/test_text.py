@@ -21,6 +21,7 @@ def event(ev: str, **fields: Any) -> dict[str, object]:
             "connected, session resumed: MQTT 5.0, 2 subscriptions, 1 in flight, position 7, "
             "expires after 3600 s",
         ),
+        (event("session_created", proto=3), "connected, new session: MQTT 3.1"),
         (event("session_disconnected", reason=0), "disconnected: 0x00 success"),
         (event("session_disconnected", reason=0xC0), "disconnected: 0xC0"),
         (event("session_disconnected", reason=1001), "disconnected: connection lost"),

@@ -473,3 +473,11 @@ def test_new_rules_are_seen_by_the_next_question() -> None:
     rules.rules = parse("topic b", "x")
     assert not rules.may_publish("", "c", "a")
     assert rules.may_publish("", "c", "b")
+
+
+@pytest.mark.parametrize("pattern", ["pattern read %u/b", "pattern read %c/b"])
+def test_a_plus_may_stand_for_the_name_of_the_client(pattern: str) -> None:
+    rules = policy(pattern)
+    assert rules.may_receive("anna", "c9", "anna/b") or rules.may_receive("anna", "c9", "c9/b")
+    assert rules.may_subscribe("anna", "c9", "+/b")
+    assert not rules.may_subscribe("anna", "c9", "+/c")

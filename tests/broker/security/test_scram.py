@@ -324,3 +324,9 @@ def test_a_long_name_takes_no_long_time_to_look_up() -> None:
     exchange = ScramExchange(find, OUR_NONCE)
     assert say(exchange, f"n,,n={long},r=abc".encode()).outcome == STEP_CONTINUE
     assert len(asked[0]) == 330 * 18
+
+
+def test_a_final_message_without_its_nonce_is_refused() -> None:
+    exchange = server(account("user", "pencil"))
+    say(exchange, CLIENT_FIRST)
+    assert is_refused(say(exchange, f"c=biws,p={PROOF}".encode()))

@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Publish
-from tests.session.harness import Broker
+from tests.session.harness import Broker, with_reader
 from tests.session.messages import numbers, publish
 
 # QoS
@@ -211,3 +211,14 @@ def test_a_durable_session_gets_nothing_that_a_limit_kept_out_of_the_store() -> 
     kept = durable.receive_all()
     assert kept == numbers(len(kept)) and len(kept) < 5
     assert broker.counters.dropped["total_limit"] >= 5 - len(kept)
+
+
+def test_a_message_does_not_wait_behind_the_answers_to_its_receiver() -> None:
+    broker, publisher = with_reader()
+    broker.commit()
+    client = broker.clean("c", "u", qos=1)
+    broker.hold_commits()
+    client.send(Publish("t", b"stored", 1, packet_id=1))  # the PUBACK waits for the commit
+    publisher.send(Publish("u", b"live", 1, packet_id=1))
+    assert client.payloads() == [b"live"]
+    assert broker.engine.durable < broker.engine.written

@@ -208,3 +208,18 @@ def test_the_mailbox_copy_of_a_message_given_up_is_deleted_at_once() -> None:
     assert not broker.rows(MAILBOX)
     client.send(Pubcomp(packet_id))
     assert in_flight(client) == 0
+
+
+def test_what_waits_to_be_sent_again_waits_for_a_client_that_takes_nothing() -> None:
+    broker = Broker()
+    client = broker.durable("c", "t")
+    publish(broker, [b"1", b"2", b"3", b"4"])
+    client.drop()
+    client = broker.durable("c", receive_maximum=2)
+    first = client.messages()
+    assert len(first) == 2
+    client.stop_taking()
+    client.acknowledge(*first)
+    client.expect_nothing()
+    client.go_on_taking()
+    assert client.payloads() == [b"3", b"4"]

@@ -80,3 +80,13 @@ def test_a_message_that_waits_for_its_commit_sets_no_alias() -> None:
     publisher.send(Publish("t", b"0", 0))
     broker.commit()
     assert [(m.topic, m.topic_alias) for m in client.messages()] == [("t", 0), ("t", 1)]
+
+
+def test_messages_that_waited_are_counted_when_they_leave() -> None:
+    broker = Broker(max_inflight=1)
+    client = broker.durable("c", "t", qos=2)
+    publish(broker, [b"1", b"2", b"3"], qos=1)
+    publish(broker, [b"4", b"5"], qos=2)
+    assert broker.counters.messages_sent == [0, 1, 0]
+    client.receive_all()
+    assert broker.counters.messages_sent == [0, 3, 2]

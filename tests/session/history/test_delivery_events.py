@@ -1,5 +1,6 @@
 """Does the history say of every delivery when it went out, how it ended, and why not?"""
 
+from mqtt.encoder import encode
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from tests.session.harness import NEVER, Broker, Rules
 from tests.session.told import columns, told
@@ -211,3 +212,15 @@ def test_what_the_broker_says_of_itself_is_no_message() -> None:
     broker.advance(s=1)
     assert len(session.messages()) == 2
     assert told(broker, "msg_delivered", "retained_sent", "msg_accepted") == []
+
+
+def test_of_acknowledgements_in_one_piece_only_those_of_the_sample_are_told() -> None:
+    broker = Broker(history_detail="sampled:1/4")
+    session = broker.durable("c", "a", qos=1)
+    for _ in range(8):
+        broker.publish("a", b"", 1)
+    acks = [encode(Puback(message.packet_id), 5) for message in session.messages()]
+    session.send_bytes(b"".join(acks))
+    broker.advance(s=1)
+    assert columns(told(broker, "msg_delivered"), "msg") == [(4,), (8,)]
+    assert columns(told(broker, "msg_acked"), "msg", "pid") == [(4, 4), (8, 8)]

@@ -607,3 +607,33 @@ def test_a_damaged_session_does_not_stop_the_broker_when_it_expires() -> None:
     broker.advance(s=11)
     assert [key for key, _ in broker.rows("sessions")] == [b"bad"]
     assert broker.counters.damaged_rows["session"] == 1
+
+
+def test_the_maximum_age_counts_the_messages_of_each_generation() -> None:
+    broker = Broker(max_age_s=60)
+    broker.durable("off", "t").drop()
+    for count in (3, 2):
+        for _ in range(count):
+            broker.publish("t")
+        rotate(broker)
+    broker.advance(s=61 + 5 * SWEEP_PERIOD_MS // 1000)
+    assert numbers_of(broker) == [3]
+    assert broker.counters.dropped["max_age"] == 5
+
+
+def test_the_families_of_a_generation_go_after_the_commit_of_its_end() -> None:
+    """A crash between the two would find a generation without its families, and not start."""
+    broker = Broker(max_age_s=60)
+    broker.durable("off", "t").drop()
+    broker.publish("t")
+    rotate(broker)
+    broker.advance(s=59)
+    broker.hold_commits()
+    broker.connect("p").send(Publish("t", b"", 1, packet_id=1))
+    while numbers_of(broker) == [1, 2]:
+        broker.advance(ms=1)
+    end = broker.engine.written
+    broker.engine.committed(end - 1, broker.now)
+    assert "msg.1" in broker.store.families()
+    broker.engine.committed(end, broker.now)
+    assert "msg.1" not in broker.store.families()

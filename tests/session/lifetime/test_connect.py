@@ -649,3 +649,17 @@ def test_a_client_whose_session_ended_in_the_same_tick_gets_a_new_one() -> None:
     assert not broker._connack(again).session_present
     broker.publish("t")
     again.expect_nothing()
+
+
+def test_a_stranger_is_not_authorized_whatever_is_damaged_in_the_session() -> None:
+    broker = Broker()
+    owner = broker.open(identity="ann")
+    owner.send(connect_packet("c", 5, expiry=60), Subscribe(1, [Subscription("t", 1)]))
+    owner.drop()
+    broker.is_audited = False  # it reads every row
+    broker.store.damage("subscriptions", [key for key, _ in broker.rows("subscriptions")])
+    broker.restart()
+    stranger = broker.open(identity="bob")
+    stranger.send(connect_packet("c", 5, expiry=60))
+    stranger.expect(Connack(False, reasons.NOT_AUTHORIZED))
+    assert broker.counters.damaged_rows["session"] == 0

@@ -74,3 +74,9 @@ def test_what_waits_for_one_connection_waits_for_no_other() -> None:
     first.queue(Pending(message, 1, False, ()))
     first.clear_queue()
     assert first.pending is second.pending and first.pending_bytes == 0
+
+
+def test_a_client_that_sent_no_connect_has_told_nothing() -> None:
+    connection = Connection(1, Stream(), Decoder("server", 0), 1000, "tcp", "", None)
+    told = (connection.client_id, connection.username, connection.keep_alive_s)
+    assert told == ("", "", 0) and connection.version == 0

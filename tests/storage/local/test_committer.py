@@ -217,7 +217,12 @@ def test_interval_stops_reporting_when_its_sync_has_failed(log: Log) -> None:
 
 @pytest.mark.parametrize(
     ("text", "parsed"),
-    [("fsync", ("fsync", 0)), ("os", ("os", 0)), ("interval:250", ("interval", 250))],
+    [
+        ("fsync", ("fsync", 0)),
+        ("os", ("os", 0)),
+        ("interval:1", ("interval", 1)),
+        ("interval:60000", ("interval", 60_000)),
+    ],
 )
 def test_durability_settings(text: str, parsed: tuple[str, int]) -> None:
     assert parse_durability(text) == parsed

@@ -13,6 +13,8 @@ from storage.local.log_format import (
     CUT,
     CUT_MARK,
     DAMAGED,
+    EMPTY_BATCH_BYTES,
+    FULL,
     HEADER_BYTES,
     SECTOR_BYTES,
     SHORT,
@@ -187,3 +189,20 @@ def test_a_batch_behind_the_hole_tells_what_was_durable(log: bytes, ends: list[i
         assert newest_proof(log[: ends[number]], 0) == number // 10 * 10
     assert newest_proof(log[: ends[8]], 0) == 0
     assert newest_proof(bytes(len(log)), 0) == 0
+
+
+def _record(payload: bytes) -> bytes:
+    """Return a record in one fragment."""
+    body = bytes([FULL]) + payload
+    crc = crc32c(body)
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    return masked.to_bytes(4, "little") + len(payload).to_bytes(2, "little") + body
+
+
+def test_a_batch_of_nothing_needs_no_number(log: bytes, ends: list[int]) -> None:
+    """RocksDB writes one now and then; one with anything in it must say which it is."""
+    assert walk(_record(bytes(EMPTY_BATCH_BYTES)) + log[: ends[0]]) == Walk(
+        1, 1, ends[0] + len(_record(bytes(EMPTY_BATCH_BYTES))), CLEAN
+    )
+    for size in (EMPTY_BATCH_BYTES - 1, EMPTY_BATCH_BYTES + 1):
+        assert walk(_record(bytes(size))) == Walk(0, 0, 0, DAMAGED)

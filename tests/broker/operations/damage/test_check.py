@@ -60,6 +60,14 @@ def test_a_row_of_any_family_that_does_not_decode_is_told(tmp_path: Path, family
     assert any(each.startswith(f"family {family}, row ") for each in found.problems)
 
 
+def test_a_row_of_an_index_that_does_not_decode_is_told(tmp_path: Path) -> None:
+    data = saved(fleet(), tmp_path / "data")
+    (key, *_) = rows_of(data)["idx.1"]
+    with opened(data) as store:
+        store.write([("idx.1", key, b"torn")])
+    assert any(each.startswith("family idx.1, row ") for each in check(str(data)).problems)
+
+
 def test_messages_that_cannot_be_read_are_counted_for_each_session(tmp_path: Path) -> None:
     """Does the index tell exactly how many messages are lost, and whose?"""
     for layout in ("blocks", "filters"):
