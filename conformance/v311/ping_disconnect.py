@@ -99,6 +99,6 @@ def mqtt_3_14_4_3(bench: Bench) -> None:
     bench.settle()
     scenes.nothing_comes(bench, watcher)
     scenes.nothing_is_retained(bench, bench.topic("will"))
-    # Where no will ever comes all this would say nothing: one that was not deleted does come.
+    # A broker that never publishes a will would pass all this: one that was not deleted must come.
     bench.client("b", will=Will(bench.topic("will"), b"yes", qos=1)).drop()
     watcher.expect_publish(bench.topic("will"), b"yes")

@@ -262,7 +262,7 @@ def mqtt_3_3_5_2(bench: Bench) -> None:
     connection, and has no other effect.
     """
     denied = "denied/topic"
-    # Who has a user name may do everything: only such a client can see that nothing came through.
+    # A client with a user name may read everything: it would see a message that came through.
     bench.start(users=WATCHER, allow_anonymous=True, deny_publish=[denied])
     name, password = next(iter(WATCHER.items()))
     watcher = bench.client("watcher", username=name, password=password)

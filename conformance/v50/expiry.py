@@ -98,7 +98,7 @@ class Stopwatch:
         self._after = self._before
 
     def accepted(self) -> None:
-        """The broker has it for certain."""
+        """Note when the broker has acknowledged the message."""
         self._after = time.monotonic()
 
     def expect(self, bench: Bench, packet: Publish, asked: float) -> None:

@@ -119,7 +119,7 @@ def expect_free_ids(bench: Bench, sender: Client, subscriber: Client, qos_of: li
 
 
 def settled_into(bench: Bench, client: Client) -> bool:
-    """Tell whether more deliveries come after a while; they stay for the next look."""
+    """Return whether more deliveries come after a while; they stay in the inbox."""
     found = settled(bench, client)
     client.inbox.extend(found)
     return bool(found)

@@ -227,7 +227,7 @@ def mqtt_4_6_0_1(bench: Bench) -> None:
 
 
 def expect_quality(bench: Bench, message: str, packet: Packet) -> None:
-    """A client would have to keep this order, a broker had better: only strict fails."""
+    """The text demands this order of clients, not of brokers: only the strict profile fails."""
     if bench.strict:
         bench.fail(message, packet, expected="the order a client has to keep")
     bench.note(message)

@@ -194,7 +194,7 @@ def mqtt_4_2_0_1(bench: Bench) -> None:
 
 
 def expect_conversation(bench: Bench, client: Client) -> None:
-    """What answers `script`: every packet once; of the deliveries QoS 1 and 2 for certain."""
+    """Expect the answers to `script`: every packet and every delivery once."""
     client.expect_connack()
     counts: dict[str, int] = {}
     delivered: list[bytes] = []

@@ -25,7 +25,7 @@ def ids_of(delivery: Publish) -> list[int]:
 def expect_codes(bench: Bench, suback: Suback, codes: Sequence[int]) -> None:
     """The codes of SUBACK have to be these; where 0x87 is wanted others may stand for it.
 
-    A broker that would rather not say why it refuses may use 0x80 or 0x83; the strict profile
+    A broker that does not say why it refuses may use 0x80 or 0x83; the strict profile
     wants 0x87.
     """
     refusals = (DENIED,) if bench.strict else (0x80, 0x83, DENIED)

@@ -1,4 +1,4 @@
-"""MQTT 5.0, sections 3.1.2.5 to 3.1.2.7 and 3.1.3.2 to 3.1.3.4: when and how the will goes out."""
+"""MQTT 5.0, sections 3.1.2.5 to 3.1.2.7 and 3.1.3.2 to 3.1.3.4: when and how a will is sent."""
 
 import time
 from collections.abc import Callable
