@@ -153,7 +153,7 @@ class History:
             return None
 
     def _row(self, key: bytes, value: bytes) -> tuple[int, Row] | None:
-        """Return (boot, row); None if a segment has it, for it is to be deleted, or if damaged."""
+        """Return (boot, row), None if a segment has it too or it is damaged."""
         found = self._split(key)
         if found is None:
             return None

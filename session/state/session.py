@@ -218,7 +218,7 @@ class Session:
         if entry is None or entry & QOS_MASK != 2:
             return False
         if not entry & (TOOK_QUOTA | RELEASED):
-            self.owed_releases += 1  # for a PUBLISH of an earlier connection
+            self._owe_release()
         self.in_flight[packet_id] = entry | RELEASED
         return True
 
@@ -256,8 +256,19 @@ class Session:
             del self.in_flight[packet_id]
             return False
         self.in_flight[packet_id] = GIVEN_UP
-        self.owed_releases += 1
+        self._owe_release()
         return True
+
+    def _owe_release(self) -> None:
+        """Count a PUBLISH of an earlier connection that is released now, without our quota.
+
+        Its packet id stays in use, so there may be one message less in flight beside it.
+        """
+        self.owed_releases += 1
+        less = min(self.send_quota_max - self._quota_max(), self.send_quota)
+        if less > 0:
+            self.send_quota_max -= less
+            self.send_quota -= less
 
     # Expiry
 
@@ -296,6 +307,12 @@ class Session:
             if (source == FROM_GROUP) is not (packet_id in self.leases):
                 yield f"{self.client_id}: packet id {packet_id} and its lease disagree"
             taken += bool(entry & TOOK_QUOTA)
+        used = taken + self.owed_releases
+        if self.send_quota and self.send_quota + used > self.in_flight_max:
+            yield (
+                f"{self.client_id}: send quota {self.send_quota} beside {used} in flight,"
+                f" of {self.in_flight_max}"
+            )
         if self.send_quota != self.send_quota_max - taken:
             yield (
                 f"{self.client_id}: send quota {self.send_quota} with {taken}"

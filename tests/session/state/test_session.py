@@ -1,5 +1,7 @@
 """Packet ids, windows and QoS 2 phases of one session, sender side."""
 
+from collections.abc import Callable
+
 import pytest
 
 from session.state.in_flight import (
@@ -147,6 +149,24 @@ def test_a_qos_2_message_that_is_given_up_holds_its_id_and_names_no_message() ->
     assert session.bind(5, 1) != packet_id
     assert session.complete(packet_id, AWAITING_PUBCOMP) == AWAITING_PUBCOMP
     assert session.owed_releases == 0
+
+
+@pytest.mark.parametrize("end", [Session.release, Session.give_up])
+def test_exchanges_without_quota_leave_packet_ids_for_what_has_some(
+    end: Callable[[Session, int], bool],
+) -> None:
+    """Their ids stay in use until PUBCOMP: with all ids in use a search for one never ends."""
+    session = connected(PACKET_ID_MAX)
+    session.position = PACKET_ID_MAX
+    session.bind_run(1, 1, 2, PACKET_ID_MAX)
+    session.begin_connection(PACKET_ID_MAX)
+    for packet_id in range(1, PACKET_ID_MAX + 1):
+        assert end(session, packet_id)
+    assert session.send_quota == 0
+    assert list(session.invariants()) == []
+    session.complete(7, AWAITING_PUBCOMP)
+    assert session.send_quota == 1 and session.bind(1, 1) == 7
+    assert list(session.invariants()) == []
 
 
 def test_releases_owed_to_earlier_connections_count_towards_our_own_limit() -> None:
