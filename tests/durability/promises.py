@@ -12,6 +12,7 @@ messages; `Fickle` subscribes and unsubscribes, `Mortal` lets its session expire
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Final
 
 from mqtt.packets import Connack, Connect, Disconnect, Puback, Publish, Will
@@ -98,7 +99,7 @@ class Joiner(Subscriber):
         self._finish.wait(self._random.uniform(0.0, 1.0))
 
 
-class Party(threading.Thread):
+class Party(threading.Thread, ABC):
     """A client in a thread of its own, until finished."""
 
     def __init__(self, port: int, name: str, *, seed: int) -> None:
@@ -135,8 +136,9 @@ class Party(threading.Thread):
     def end(self) -> None:
         """Do what is to do before the thread ends."""
 
+    @abstractmethod
     def _turn(self) -> None:
-        raise NotImplementedError
+        """Do one turn; raises `Closed`, `OSError` or, for a promise not kept, `AssertionError`."""
 
 
 class Life:

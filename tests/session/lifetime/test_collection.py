@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqtt.packets import Publish
+from mqtt.packets import Pubcomp, Publish, Pubrel
 from session.delivery.backlog import SCAN_MAX
 from session.lifetime import collection
 from session.lifetime.collection import SWEEP_PERIOD_MS, SWEEP_SLICE
@@ -619,6 +619,23 @@ def test_the_maximum_age_counts_the_messages_of_each_generation() -> None:
     broker.advance(s=61 + 5 * SWEEP_PERIOD_MS // 1000)
     assert numbers_of(broker) == [3]
     assert broker.counters.dropped["max_age"] == 5
+
+
+def test_a_qos_2_message_in_flight_that_is_too_old_ends_with_pubrel() -> None:
+    """The client may hold the packet id, though the message is gone."""
+    broker = Broker(max_age_s=60)
+    client = broker.durable("c", "t", qos=2)
+    broker.publish("t", b"old", qos=2)
+    packet_id = client.message().packet_id
+    client.drop()
+    rotate(broker)
+    broker.advance(s=61 + 5 * SWEEP_PERIOD_MS // 1000)
+    assert numbers_of(broker) == [2]
+    client = broker.durable("c")
+    client.expect(Pubrel(packet_id))
+    client.send(Pubcomp(packet_id))
+    client.ping()
+    assert not client.connection.session.in_flight
 
 
 def test_the_families_of_a_generation_go_after_the_commit_of_its_end() -> None:

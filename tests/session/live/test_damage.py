@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from mqtt import reasons
+from mqtt.packets import Pubcomp, Pubrel
 from session.counters import Counters
 from session.live.damage import Damage
 from storage.errors import DamagedRows
 from tests.session.harness import Broker, will
+from tests.session.messages import in_flight, publish
 
 
 def damaged(broker: Broker, family: str, *, at: int | None = None) -> None:
@@ -124,6 +126,24 @@ def test_a_message_in_flight_that_cannot_be_read_frees_its_packet_id() -> None:
     assert client.receive_all() == [b"1"]
     assert broker.counters.dropped["damaged"] == 1
     client.ping()
+
+
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+def test_a_qos_2_message_in_flight_that_cannot_be_read_ends_with_pubrel(topic_filter: str) -> None:
+    """The client may hold the packet id."""
+    broker = Broker()
+    client = broker.durable("c", topic_filter, qos=2)
+    publish(broker, [b"x"], qos=2)
+    packet_id = client.message().packet_id
+    client.drop()
+    damaged(broker, "msg.1", at=0)
+    broker.restart()
+    client = broker.durable("c")
+    client.expect(Pubrel(packet_id))
+    assert broker.counters.dropped["damaged"] == 1
+    client.send(Pubcomp(packet_id))
+    client.ping()
+    assert in_flight(client) == 0
 
 
 def test_a_damaged_message_of_a_group_is_passed_over() -> None:
