@@ -21,9 +21,6 @@ def mqtt_3_1_2_8(bench: Bench) -> None:
     """
     topic = bench.topic("will")
     watcher = scenes.watch(bench)
-    silent = bench.client(
-        "silent", keep_alive=1, will=Will(bench.topic("timeout"), b"silent", qos=1)
-    )
     for number, what in enumerate(("reset", "closed", "violation")):
         with bench.case(f"connection {what}"):
             payload = f"will {number}".encode()
@@ -50,8 +47,9 @@ def mqtt_3_1_2_8(bench: Bench) -> None:
             client.expect_close()
             watcher.expect_publish(topic, payload, qos=1, retain=False)
     with bench.case("keep alive exceeded"):
-        silent.expect_close(timeout=1.5 + scenes.KEEP_ALIVE_LATENESS_S)
-        watcher.expect_publish(bench.topic("timeout"), b"silent", qos=1)
+        client = bench.client("silent", keep_alive=1, will=Will(topic, b"silent", qos=1))
+        client.expect_close(timeout=1.5 + scenes.KEEP_ALIVE_LATENESS_S)
+        watcher.expect_publish(topic, b"silent", qos=1, retain=False)
     scenes.nothing_comes(bench, watcher)
 
 
