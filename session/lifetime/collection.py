@@ -29,6 +29,7 @@ SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
 LOOKUPS: Final = 2  # the same step, in sessions and look-ups in the index of one generation
 FILTERS_SHIFT: Final = 4  # loading 16 subscriptions counts as one look-up
 STREAMS_SHIFT: Final = 2  # and so do 4 streams that are looked up together
+STREAMS_MAX: Final = 64  # looked up in one step; a session with more is searched for in slices
 # Generations that one sweep searches for. With more of them it takes several.
 CANDIDATES_MAX: Final = 64
 # The open generation may be closed early from this share of its size and of its age on, so that
@@ -276,7 +277,6 @@ class Collection:
     def _search_on(self, search: Cursor) -> None:
         """Go on searching for messages that the session still has to get."""
         sweep = self._sweep
-        before = search.position
         messages = search.next(1, SCAN_MAX)
         after = search.position
         if search.lost:
@@ -294,7 +294,13 @@ class Collection:
                     else:
                         after = candidate.first - 1
                     break
-        if after >= sweep.last() or after == before:
+        if search.is_at_end:
+            # The messages behind the end, if any, have no rows yet: they count as owed.
+            for candidate in list(sweep.candidates):
+                if candidate.last > after:
+                    sweep.pin(candidate, sweep.searched)
+            sweep.search = None
+        elif after >= sweep.last():
             sweep.search = None
         elif after != search.position:
             sweep.search = self._log.cursor(sweep.streams, after)
@@ -319,11 +325,12 @@ class Collection:
                 if connection.pending:
                     sweep.pin(candidate, b"")
                 elif connection.is_lagging:
-                    # It reads on as soon as it has room. A layout without an index cannot answer
-                    # cheaply, so there the session counts as needing the generation.
+                    # It reads on as soon as it has room. Where there is no cheap answer, the
+                    # session counts as needing the generation.
                     if streams is None:
                         streams = self._backlog.streams(session)
-                    if not candidate.is_indexed or self._owes(streams, session.position, candidate):
+                    is_cheap = candidate.is_indexed and len(streams) <= STREAMS_MAX
+                    if not is_cheap or self._owes(streams, session.position, candidate):
                         sweep.pin(candidate, b"")
         for group in self._groups.all():
             if group.is_stored:
@@ -364,7 +371,8 @@ class Collection:
         sweep = self._sweep
         if not streams:
             return 0
-        if not all(candidate.is_indexed for candidate in sweep.candidates):
+        is_indexed = all(candidate.is_indexed for candidate in sweep.candidates)
+        if not is_indexed or len(streams) > STREAMS_MAX:
             sweep.search = self._log.cursor(streams, position)
             sweep.streams = streams
             sweep.searched = key

@@ -43,8 +43,8 @@ class Sweep:
         self.is_through = False  # were all sessions looked at?
         self.groups: list[Group] | None = None  # still to be looked at; None = not begun
         self.waiting: dict[bytes, None] = {}  # keys of sessions to be looked at next
-        # In a layout without an index: a search for the messages that the session with the key
-        # `searched` still has to get (b"" = a group).
+        # Without an index, or with many streams: a search for the messages that the session with
+        # the key `searched` still has to get (b"" = a group).
         self.search: Cursor | None = None
         self.streams: Sequence[Stream] = ()
         self.searched = b""

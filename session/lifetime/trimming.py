@@ -125,10 +125,7 @@ class Trimming:
             self._due_ms = now + self._pass_ms
 
     def _is_on(self) -> bool:
-        settings = self._settings
-        return settings.on_limit == "drop_oldest" and bool(
-            settings.max_offline_messages or settings.max_offline_bytes
-        )
+        return self._settings.on_limit == "drop_oldest" and self._trimmer.is_limited
 
     def _look_at_sessions(self) -> bool:
         """Count the backlogs of the next sessions; True if there are no more."""
@@ -167,8 +164,9 @@ class Trimming:
             self._damage.note("session", problem, client_id)  # CONNECT refuses its client
             return None
         streams = self._backlog.streams(session)
-        plan = self._trimmer.begin(streams, session.position) if streams else None
-        return None if plan is None else _Job(key, value, session, plan)
+        if not streams:
+            return None
+        return _Job(key, value, session, self._trimmer.begin(streams, session.position))
 
     def _go_on(self, job: _Job) -> bool:
         """Count on, or drop the next messages; True if done, or if the session was here since."""
@@ -224,8 +222,9 @@ class Trimming:
             if self._outgoing.options(session, message) is not None:
                 self._outgoing.drop_offline(session, message, "session_limit")
         job.left -= len(messages) + gone + lost
-        session.position = max(session.position, cursor.position)
-        job.value = self._sessions.write(session)
-        # A CONNECT in this tick must load the new record, so it has to settle first.
-        self._tick.parted.add(session.client_id)
-        return job.left <= 0 or cursor.position == before
+        if cursor.position > session.position:
+            session.position = cursor.position
+            job.value = self._sessions.write(session)
+            # A CONNECT in this tick must load the new record, so it has to settle first.
+            self._tick.parted.add(session.client_id)
+        return job.left <= 0 or cursor.is_at_end

@@ -17,6 +17,8 @@ from storage.log.message_log import MessageLog, Stream
 
 COUNT_PAGE: Final = 256
 PLAN_PAGES: Final = 8  # pages of a backlog counted in one tick: 1 ms, or 8 MiB of messages
+PLAN_SCAN: Final = 2048  # rows looked at for one of them, see `Cursor.next`
+PLAN_SEARCHES: Final = 128  # in an index in one tick, and what the last page takes
 
 
 class Trim:
@@ -52,10 +54,8 @@ class Plan:
     def __init__(
         self, log: MessageLog, streams: Sequence[Stream], position: int, settings: Settings
     ) -> None:
-        self._log: Final = log
-        self._streams: Final = streams
-        self._cursor: Final = log.cursor(streams, position)
         self._until: Final = log.end  # later messages are not dropped
+        self._cursor: Final = log.cursor(streams, position, self._until)
         self._count_max: Final = settings.max_offline_messages
         self._bytes_max: Final = settings.max_offline_bytes
         self._keeps_oldest: Final = settings.on_limit == "drop_new"
@@ -66,24 +66,28 @@ class Plan:
         self.pages: int = 0  # read so far
         self._is_over = False
 
+    @property
+    def searches(self) -> int:
+        """Return how often an index was searched so far."""
+        return self._cursor.searches
+
     def advance(self) -> bool:
         """Count the next slice; True if the plan is complete."""
+        cursor = self._cursor
+        searches_max = cursor.searches + PLAN_SEARCHES
         for _ in range(PLAN_PAGES):
-            if self._cursor.position >= self._until:
-                return True
             self.pages += 1
             if self._bytes_max:
-                messages = self._cursor.next(COUNT_PAGE)
-                for message in messages:
-                    if message.offset > self._until:
-                        return True
+                for message in cursor.next(COUNT_PAGE, PLAN_SCAN):
                     self._count(counted_size(message))
-                found = len(messages) + len(self._cursor.lost)
-                self._cursor.lost.clear()
             else:
-                found = self._skip()
-            if not found or self._is_over:
+                for _ in range(cursor.skip(COUNT_PAGE, PLAN_SCAN)):
+                    self._count(0)
+            cursor.lost.clear()
+            if cursor.is_at_end or cursor.position >= self._until or self._is_over:
                 return True
+            if cursor.searches >= searches_max:
+                break
         return False
 
     def trim(self) -> "Trim | None":
@@ -91,18 +95,6 @@ class Plan:
         if self._keeps_oldest:
             return Trim(0, self.kept, self._until) if self._is_over else None
         return Trim(self.dropped, -1, self._until) if self.dropped else None
-
-    def _skip(self) -> int:
-        """Count a page by its number of messages, without reading them."""
-        before = self._cursor.position
-        skipped = self._cursor.skip(COUNT_PAGE)
-        counted = skipped
-        if self._cursor.position > self._until:
-            page = self._log.cursor(self._streams, before).next(COUNT_PAGE)
-            counted = sum(message.offset <= self._until for message in page)
-        for _ in range(counted):
-            self._count(0)
-        return skipped
 
     def _count(self, size: int) -> None:
         if self._keeps_oldest:
@@ -137,18 +129,21 @@ class Trimmer:
         self._settings: Final = settings
 
     @property
+    def is_limited(self) -> bool:
+        """Return whether sessions have limits that are applied to what is stored for them."""
+        settings = self._settings
+        if settings.on_limit == "reject":
+            return False  # applied at the publisher; what was accepted is delivered
+        return bool(settings.max_offline_messages or settings.max_offline_bytes)
+
+    @property
     def limits_bytes(self) -> bool:
         """Return whether the limits count bytes, and not only messages."""
         return self._settings.max_offline_bytes > 0
 
-    def begin(self, streams: Sequence[Stream], position: int) -> Plan | None:
-        """Return a plan of the backlog above `position`, None if it is not limited."""
-        settings = self._settings
-        if not settings.max_offline_messages and not settings.max_offline_bytes:
-            return None
-        if settings.on_limit == "reject":
-            return None  # the limit was applied at the publisher; what was accepted is delivered
-        return Plan(self._log, streams, position, settings)
+    def begin(self, streams: Sequence[Stream], position: int) -> Plan:
+        """Return a plan of the backlog above `position`; call it only if that `is_limited`."""
+        return Plan(self._log, streams, position, self._settings)
 
 
 def counted_size(message: Message) -> int:

@@ -23,15 +23,21 @@ class Cursor:
         "_number",
         "_reader",
         "_streams",
+        "_until",
         "damage",
+        "is_at_end",
         "lost",
         "missing",
         "page",
         "position",
+        "searches",
     )
 
-    def __init__(self, generations: Generations, streams: Sequence[Stream], position: int) -> None:
+    def __init__(
+        self, generations: Generations, streams: Sequence[Stream], position: int, until: int
+    ) -> None:
         self._generations: Final = generations
+        self._until: Final = until  # the last offset to read, 0 = all there are
         self._streams: Final = list(streams)
         self._number = 0  # of the generation that `_reader` reads, 0 = none yet
         self._reader: Reader | None = None
@@ -40,6 +46,9 @@ class Cursor:
         self.position: int = position
         # How many messages its owner asks for next: for the owner alone, 0 = not decided yet.
         self.page: int = 0
+        # The last call found nothing more. There may be more when messages have been added.
+        self.is_at_end: bool = False
+        self.searches: int = 0  # in an index so far
         # Messages that an index names but whose generation was dropped by a policy.
         self.missing: int = 0
         # Offsets of owed messages that were passed over because they cannot be read, at least one
@@ -48,23 +57,24 @@ class Cursor:
         self.damage: DamagedRows | None = None
 
     def next(self, count: int, scan_max: int = 0) -> list[Message]:
-        """Return at most `count` further messages; [] when there are no more for now.
+        """Return at most `count` further messages; [] and `is_at_end` if there are no more for now.
 
-        Large messages may make it return fewer than `count` before the end. With `scan_max`, where
-        the layout has to scan, a call looks at no more than about that many rows without a match;
-        it may then return [] early, and the end is reached when `position` does not change. What
-        cannot be read is passed over, added to `lost` and counts as returned. Raises the store's
-        other errors; do not use the cursor after that.
+        Large messages may make it return fewer than `count` before the end. With `scan_max` a call
+        looks at no more than about that many rows without a match, a search in an index counted as
+        SEARCH_ROWS; it may then return [] early. What cannot be read is passed over, added to
+        `lost` and counts as returned. Raises the store's other errors; do not use the cursor after
+        that.
         """
         while True:
             upto = self._upto()
-            if upto == 0:
+            if self.is_at_end:
                 return []
             reader = self._reader
             assert reader is not None
-            missing = reader.missing
+            missing, searches = reader.missing, reader.searches
             messages = reader.next(count, upto, scan_max)
             self.missing += reader.missing - missing
+            self.searches += reader.searches - searches
             self.position = reader.position
             if reader.damage is not None:
                 count -= self._note_damage(reader)
@@ -73,22 +83,24 @@ class Cursor:
             if messages or (scan_max and reader.position < upto):
                 return messages
 
-    def skip(self, count: int) -> int:
-        """Skip at most `count` messages without reading them, if possible; return 0 at the end.
+    def skip(self, count: int, scan_max: int = 0) -> int:
+        """Skip at most `count` messages without reading them, if possible; see `next`.
 
-        For counting a backlog and for dropping its oldest messages.
+        For counting a backlog.
         """
         while True:
             upto = self._upto()
-            if upto == 0:
+            if self.is_at_end:
                 return 0
             reader = self._reader
             assert reader is not None
-            skipped = reader.skip(count, upto, 0)
+            searches = reader.searches
+            skipped = reader.skip(count, upto, scan_max)
+            self.searches += reader.searches - searches
             self.position = reader.position
             if reader.damage is not None:
                 self._note_damage(reader)
-            if skipped:
+            if skipped or (scan_max and reader.position < upto):
                 return skipped
 
     def _note_damage(self, reader: Reader) -> int:
@@ -100,10 +112,13 @@ class Cursor:
         return len(lost)
 
     def _upto(self) -> int:
-        """Place the reader after `position`; return the last offset it may read, 0 if none."""
+        """Place the reader after `position`, or note the end; return the last offset to read."""
         generations = self._generations
         written = generations.written_end(self.position)
-        if self.position >= written:
+        if self._until:
+            written = min(written, self._until)
+        self.is_at_end = self.position >= written
+        if self.is_at_end:
             return 0
         generation = generations.covering(self.position + 1)
         if generation.number != self._number:

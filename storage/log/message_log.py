@@ -186,9 +186,12 @@ class MessageLog:
             start = stop
         return found
 
-    def cursor(self, streams: Sequence[Stream], position: int) -> Cursor:
-        """Return a cursor over the messages of `streams` after `position`; reads nothing yet."""
-        return Cursor(self._generations, streams, position)
+    def cursor(self, streams: Sequence[Stream], position: int, until: int = 0) -> Cursor:
+        """Return a cursor over the messages of `streams` after `position`; reads nothing yet.
+
+        It ends behind the offset `until`, if that is not 0.
+        """
+        return Cursor(self._generations, streams, position, until)
 
     def first_owed(
         self, streams: Sequence[Stream], position: int, *, generation: int

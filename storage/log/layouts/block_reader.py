@@ -14,7 +14,7 @@ from mqtt.message import Message
 from mqtt.topics import matches
 from storage.api import Row, Store
 from storage.errors import DamagedRows
-from storage.log.layouts.api import Stream, first_number
+from storage.log.layouts.api import SEARCH_ROWS, Stream, first_number
 from storage.log.layouts.block_format import (
     BACK_BITS,
     BACK_MASK,
@@ -321,6 +321,7 @@ class BlockReader:
         "lost",
         "missing",
         "position",
+        "searches",
     )
 
     def __init__(
@@ -340,15 +341,14 @@ class BlockReader:
         self._at = 0  # index of the next one to return
         self.position = after
         self.missing = 0
+        self.searches = 0
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
-        """Return at most `count` further messages with an offset <= `upto`; see `Reader`.
-
-        `scan_max` has no meaning here: the index names only what is owed.
-        """
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
         messages: list[Message] = []
         size = 0
         rows = self._rows
+        self._merge.allow(scan_max // SEARCH_ROWS)
         block: Block | None = None
         last = 0  # offset at which `block` ends
         damaged = 0  # offset at which a block ends that cannot be read
@@ -398,6 +398,7 @@ class BlockReader:
     def skip(self, count: int, upto: int, scan_max: int) -> int:
         """Skip at most `count` messages, reading only index rows; return how many."""
         skipped = 0
+        self._merge.allow(scan_max // SEARCH_ROWS)
         while skipped < count:
             if self._at == len(self._ready) and not self._take(count - skipped, upto):
                 break
@@ -413,7 +414,9 @@ class BlockReader:
 
     def _take(self, count: int, upto: int) -> list[int]:
         """Merge the next entries. Call it only when all earlier ones were returned."""
-        ready = self._merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
+        merge = self._merge
+        ready = merge.take(min(count, INDEX_PAGE_MAX), upto << BACK_BITS | BACK_MASK)
+        self.searches = merge.searches
         self._ready = ready
         self._at = 0
         index = self._index
@@ -422,7 +425,8 @@ class BlockReader:
             self.lost.extend(index.lost)
             index.lost.clear()
         if not ready:
-            self.position = max(self.position, upto)
+            end = (merge.floor >> BACK_BITS) - 1 if merge.is_paused else upto
+            self.position = max(self.position, end)
         return ready
 
 
@@ -438,6 +442,7 @@ class BlockScan:
         "lost",
         "missing",
         "position",
+        "searches",
     )
 
     def __init__(self, rows: BlockRows, topic_filter: str, after: int) -> None:
@@ -447,6 +452,7 @@ class BlockScan:
         self._page: list[Row] = []  # further blocks, the next one last
         self.position = after
         self.missing = 0
+        self.searches = 0
         self.lost: list[int] = []
         self.damage: DamagedRows | None = None
 

@@ -12,7 +12,7 @@ from typing import Final
 from mqtt.message import Message
 from storage.api import Batch, Store
 from storage.errors import DamagedRows
-from storage.log.layouts.api import Stream
+from storage.log.layouts.api import SEARCH_ROWS, Stream
 from storage.log.layouts.merge import INDEX_PAGE_MAX, Merge
 from storage.log.layouts.message_rows import (
     KEY_SIZE,
@@ -144,6 +144,7 @@ class IndexReader:
         "lost",
         "missing",
         "position",
+        "searches",
     )
 
     def __init__(
@@ -162,19 +163,17 @@ class IndexReader:
         self._messages_size = PAGE_FIRST  # messages read at once: few until their size is known
         self.position = after
         self.missing = 0
+        self.searches = 0
 
     def next(self, count: int, upto: int, scan_max: int) -> list[Message]:
-        """Return at most `count` further messages with an offset <= `upto`; see `Reader`.
-
-        `scan_max` has no meaning here: the index names only what is owed.
-        """
+        """Return at most `count` further messages with an offset <= `upto`; see `Reader`."""
         messages: list[Message] = []
         size = 0
         lost = len(self.lost)
+        self._merge.allow(scan_max // SEARCH_ROWS)
         while len(messages) + len(self.lost) - lost < count and size < PAGE_BYTES_MAX:
-            offsets = self._merge.take(min(count - len(messages), self._messages_size), upto)
+            offsets = self._take(min(count - len(messages), self._messages_size), upto)
             if not offsets:
-                self.position = max(self.position, upto)
                 break
             self._note_damage()
             page_bytes = 0
@@ -201,15 +200,24 @@ class IndexReader:
     def skip(self, count: int, upto: int, scan_max: int) -> int:
         """Skip at most `count` messages, reading only index rows; return how many."""
         skipped = 0
+        self._merge.allow(scan_max // SEARCH_ROWS)
         while skipped < count:
-            offsets = self._merge.take(min(count - skipped, INDEX_PAGE_MAX), upto)
+            offsets = self._take(min(count - skipped, INDEX_PAGE_MAX), upto)
             if not offsets:
-                self.position = max(self.position, upto)
                 break
             skipped += len(offsets)
             self.position = offsets[-1]
         self._note_damage()
         return skipped
+
+    def _take(self, count: int, upto: int) -> list[int]:
+        """Merge the next offsets; if there are none, move the position."""
+        merge = self._merge
+        offsets = merge.take(count, upto)
+        self.searches = merge.searches
+        if not offsets:
+            self.position = max(self.position, merge.floor if merge.is_paused else upto)
+        return offsets
 
     def _note_damage(self) -> None:
         index = self._index

@@ -1,7 +1,8 @@
 """Merge the index entries of several streams by offset, with bounded read-ahead.
 
 An entry is a number that sorts like its offset; each stream's entries are ascending. Shared by the
-layouts with an index. Must never hold more than BUFFERED_MAX entries, or one per stream.
+layouts with an index. Must never hold more than BUFFERED_MAX entries, or INDEX_PAGE_FIRST per
+stream.
 Read next: `storage.log.layouts.filters`, `storage.log.layouts.block_reader`.
 """
 
@@ -9,8 +10,8 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import Final, Protocol
 
-# Entries that one reader holds at most (or one per stream if it has more streams). 4,096 of them
-# are 160 kB.
+# Entries that one reader holds at most, unless a first page of each of its streams is more. 4,096
+# of them are 160 kB.
 BUFFERED_MAX: Final = 4096
 INDEX_PAGE_FIRST: Final = 8  # entries in the first page of a stream: most streams have few
 INDEX_PAGE_MAX: Final = 512  # entries in a later page
@@ -50,7 +51,7 @@ class Merge:
     the end of the log has moved, not once per page of the deep one.
     """
 
-    __slots__ = ("_heap", "_index", "_last", "_page_max", "lanes")
+    __slots__ = ("_heap", "_index", "_last", "_page_max", "_stop", "is_paused", "lanes", "searches")
 
     def __init__(self, index: Index, starts: Sequence[tuple[int, int]], after: int) -> None:
         """`starts` has each filter once, with the entry after which reading begins."""
@@ -58,13 +59,28 @@ class Merge:
         self.lanes: Final = [Lane(filter_id, start) for filter_id, start in starts]
         self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self.lanes)]
         heapify(self._heap)
-        self._page_max: Final = max(1, min(INDEX_PAGE_MAX, BUFFERED_MAX // max(1, len(self.lanes))))
+        ahead = BUFFERED_MAX // max(1, len(self.lanes))
+        self._page_max: Final = max(INDEX_PAGE_FIRST, min(INDEX_PAGE_MAX, ahead))
         self._last = after  # greatest entry returned
+        self.searches: int = 0  # pages read from the index so far
+        self._stop = -1  # number of searches at which `take` ends, -1 = no limit
+        self.is_paused: bool = False  # it ended there
+
+    @property
+    def floor(self) -> int:
+        """Return an entry up to which all were returned."""
+        return self._heap[0][0] - 1
+
+    def allow(self, searches: int) -> None:
+        """Let the next calls of `take` together search the index so often, 0 = without limit."""
+        self._stop = self.searches + searches if searches else -1
+        self.is_paused = False
 
     def take(self, count: int, upto: int) -> list[int]:
         """Return at most `count` next entries <= `upto` of all lanes, in order, each once.
 
-        An empty list means that there are no more up to `upto`, which must never shrink.
+        An empty list means that there are no more up to `upto`, which must never shrink, unless
+        `is_paused`: then the searches that were allowed are used up.
         """
         lanes = self.lanes
         if len(lanes) == 1:
@@ -82,6 +98,9 @@ class Merge:
                     merged.append(entry)
                     last = entry
                 lane.at += 1
+            elif self.searches == self._stop:
+                self.is_paused = True
+                break
             else:
                 self._fill(lane, upto)
             bound = lane.entries[lane.at] if lane.at < len(lane.entries) else lane.known + 1
@@ -105,6 +124,7 @@ class Merge:
 
     def _fill(self, lane: Lane, upto: int) -> None:
         """Read the next page of `lane`, which is used up."""
+        self.searches += 1
         size = min(lane.page_size, self._page_max)
         lane.entries = self._index.page(lane.filter_id, lane.known, upto, size)
         lane.at = 0

@@ -126,6 +126,7 @@ class TopicScan:
         "lost",
         "missing",
         "position",
+        "searches",
     )
 
     def __init__(self, rows: MessageRows, streams: Sequence[Stream], after: int) -> None:
@@ -137,6 +138,7 @@ class TopicScan:
         self._page_size = PAGE_FIRST
         self.position = after
         self.missing = 0
+        self.searches = 0
         self.lost: list[int] = []
         self.damage: DamagedRows | None = None
 

@@ -478,6 +478,30 @@ def test_a_sweep_finds_what_is_owed_without_stopping_the_loop(
         assert sweep(broker) == [2]
 
 
+@pytest.mark.parametrize("layout", ["blocks", "filters"])
+@pytest.mark.parametrize("owed", [True, False])
+def test_a_sweep_looks_at_a_session_of_many_filters_in_slices(layout: str, owed: bool) -> None:
+    broker = Broker(layout=layout)
+    broker.durable("off", *(f"rare/{number}" for number in range(1000))).drop()
+    broker.durable("busy", "busy", expiry=1).drop()
+    broker.publish("busy")
+    if owed:
+        broker.publish("rare/999", b"found")
+    rotate(broker)
+    broker.is_audited = False
+    most = 0
+    for _ in range(30):
+        calls = broker.store.io_calls
+        broker.engine.handle_timeout(broker.now)
+        most = max(most, broker.store.io_calls - calls)
+        broker.settle()
+        broker.now += 500
+    assert numbers_of(broker) == ([1, 2] if owed else [2])
+    assert most < 300
+    if owed:
+        assert broker.durable("off").receive_all() == [b"found"]
+
+
 def test_a_full_disk_does_not_stop_the_broker_when_a_generation_should_begin() -> None:
     broker = Broker(generation_age_s=10)
     broker.durable("off", "t").drop()

@@ -22,6 +22,7 @@ from mqtt.packets import (
     Will,
 )
 from session.delivery import retained_replay
+from session.delivery.backlog import READ_WORK_MAX, SEARCH_WORK
 from session.engine import ACKS_SHIFT
 from session.live.tick import FILTER_WORK, UNIT_SHIFT
 from session.packets.publish import RUN_WORK
@@ -37,6 +38,7 @@ ROWS = len(FILTERS)
 BUDGET = 1000
 # By what a tick may exceed its budget: one message, or a run of cheap ones.
 MORE = max(ROWS + 1, RUN_WORK)
+SEARCHES_TICK = READ_WORK_MAX // SEARCH_WORK  # in the index, of all readers
 SLICE = SLICE_BYTES >> UNIT_SHIFT  # work of the bytes that are decoded at once
 
 
@@ -394,3 +396,38 @@ def test_user_properties_count_in_every_packet(kind: type) -> None:
     receive(client, packet)
     assert work(broker) >= 1000 >> 2
     broker.settle()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {},
+        {"on_limit": "drop_oldest", "max_offline_messages": 15},
+        {"on_limit": "drop_new", "max_offline_bytes": 15 * (len(WIDE) + 4)},
+    ],
+    ids=["no limit", "messages", "bytes"],
+)
+def test_a_backlog_in_many_streams_is_searched_in_slices(limits: dict[str, object]) -> None:
+    """8,192 filters that all match stopped the loop for 13 s."""
+    topics = [f"{WIDE}/{number}" for number in range(10, 30)]
+    filters = [f"{one}/+" for one in FILTERS] + [f"idle/{n}" for n in range(900)]
+    broker = Broker(**limits)
+    broker.durable("r", *filters).drop()
+    publisher = broker.connect("p")
+    for number, topic in enumerate(topics):
+        publisher.send(Publish(topic, b"%d" % (number % 10), 1, packet_id=number + 1))
+    broker.is_audited = False
+    most = ticks = 0
+    with broker.one_tick():
+        reader = broker.request("r", expiry=100)
+        is_over = False
+        while not is_over:
+            calls = broker.store.io_calls
+            is_over = not broker.engine.end_tick(broker.now)
+            most = max(most, broker.store.io_calls - calls)
+            broker.store.sync()
+            broker.engine.committed(broker.engine.written, broker.now)
+            ticks += 1
+    assert most < 500 and ticks >= len(filters) // SEARCHES_TICK
+    kept = range(5, 20) if limits.get("on_limit") == "drop_oldest" else range(15 if limits else 20)
+    assert reader.receive_all() == [b"%d" % (number % 10) for number in kept]

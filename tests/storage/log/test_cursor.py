@@ -1,8 +1,12 @@
 """Does a cursor give out what its streams are owed through everything that happens to the log?"""
 
+import pytest
+
 from storage.api import Batch, Store
-from storage.log.layouts.api import Stream
+from storage.local.memory import MemoryStore
+from storage.log.layouts.api import SEARCH_ROWS, Stream
 from storage.log.layouts.message_rows import PAGE_MAX, message_key
+from storage.tables.tables import META
 from tests.storage.log_cases import A, B, accept, drop, message, read, rotate, sound, start, write
 
 
@@ -154,3 +158,46 @@ def test_a_missing_record_is_counted_by_the_cursor(store: Store) -> None:
     cursor = log.cursor([A], 0)
     assert [m.offset for m in cursor.next(10)] == [1, 3]
     assert cursor.missing == 1
+
+
+@pytest.mark.parametrize("how", ["next", "skip"])
+def test_a_cursor_of_many_streams_searches_the_index_in_slices(layout: str, how: str) -> None:
+    store = MemoryStore([META])
+    log = start(store, layout)
+    streams = [Stream(number, "a", 0) for number in range(1, 101)]
+    for _ in range(3):
+        batch: Batch = []
+        for number in range(30):
+            holders = [stream.filter_id for stream in streams[number::30]]
+            log.append(batch, message("a" if number % 3 else "c"), holders if number % 3 else [])
+        write(store, log, batch)
+        rotate(store, log)
+    found = 0
+    calls = []
+    cursor = log.cursor(streams, 0)
+    while not cursor.is_at_end:
+        before, searches, position = store.io_calls, cursor.searches, cursor.position
+        if how == "skip":
+            found += cursor.skip(7, 10 * SEARCH_ROWS)
+        else:
+            found += len(cursor.next(7, 10 * SEARCH_ROWS))
+        assert cursor.position >= position
+        assert cursor.searches - searches <= 10 + 1  # a new generation has a reader of its own
+        calls.append(store.io_calls - before)
+    assert found == 60 and cursor.position == 90
+    assert max(calls) <= 10 + 7 + 3
+    assert bool(cursor.searches) == (layout != "timeline")
+
+
+def test_a_cursor_ends_where_it_is_told(layout: str) -> None:
+    store = MemoryStore([META])
+    log = start(store, layout)
+    for _ in range(2):
+        accept(store, log, "abcab")
+        rotate(store, log)
+    for until, offsets in ((1, [1]), (4, [1, 4]), (5, [1, 4]), (6, [1, 4, 6]), (8, [1, 4, 6])):
+        cursor = log.cursor([A], 0, until)
+        assert [m.offset for _ in range(3) for m in cursor.next(10)] == offsets
+        assert cursor.is_at_end
+        cursor = log.cursor([A], 0, until)
+        assert sum(cursor.skip(10) for _ in range(3)) == len(offsets)

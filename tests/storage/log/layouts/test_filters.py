@@ -5,7 +5,7 @@ from storage.local.memory import MemoryStore
 from storage.log.layouts import filters
 from storage.log.layouts.api import Stream
 from storage.log.layouts.filters import IndexReader, index_key
-from storage.log.layouts.merge import BUFFERED_MAX, INDEX_PAGE_MAX
+from storage.log.layouts.merge import BUFFERED_MAX, INDEX_PAGE_FIRST, INDEX_PAGE_MAX
 from storage.log.layouts.message_rows import message_key
 from storage.tables.message_record import encode_message
 from tests.storage.log_cases import A, drain, fill, golden, message, new_slab, stored
@@ -66,8 +66,8 @@ def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams() -> None:
     assert isinstance(reader, IndexReader)
     assert [m.offset for m in reader.next(2, 50, 0)] == [1, 2]
     ahead = sum(len(lane.entries) - lane.at for lane in reader._merge.lanes)
-    assert 0 < ahead <= BUFFERED_MAX
-    assert reader.buffered() == BUFFERED_MAX // len(streams) - 1
+    assert BUFFERED_MAX < ahead <= INDEX_PAGE_FIRST * len(streams)
+    assert reader.buffered() == INDEX_PAGE_FIRST - 1
     assert drain(reader, 50) == list(range(3, 51))
 
 

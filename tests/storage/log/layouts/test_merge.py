@@ -56,3 +56,35 @@ def test_what_is_read_ahead_is_bounded() -> None:
         assert len(page) <= 100
     assert BUFFERED_MAX // 2 < most <= BUFFERED_MAX
     assert max(size for _, size in table.pages) <= INDEX_PAGE_MAX
+
+
+def test_a_limit_of_searches_pauses_and_loses_nothing() -> None:
+    entries = {n: list(range(n, 400, 7 * n)) for n in range(1, 30)}
+    wanted = sorted({entry for lane in entries.values() for entry in lane})
+    table = Table(entries)
+    merge = Merge(table, [(n, 0) for n in range(1, 30)], 0)
+    found: list[int] = []
+    floors = [0]
+    while True:
+        searched = merge.searches
+        merge.allow(3)
+        found += merge.take(4, 400)
+        assert merge.searches - searched <= 3
+        floors.append(merge.floor)
+        assert found == wanted[: len(found)]
+        assert len(found) >= sum(entry <= merge.floor for entry in wanted)
+        if not merge.is_paused and len(found) == len(wanted):
+            break
+    assert floors == sorted(floors)
+    merge.allow(3)
+    assert merge.take(4, 400) == [] and not merge.is_paused
+    assert merge.searches == len(table.pages)
+
+
+def test_a_pause_in_the_first_round_says_that_nothing_is_known_yet() -> None:
+    merge = Merge(Table({3: [50]}), [(n, 40) for n in (1, 2, 3)], 40)
+    for _ in range(2):
+        merge.allow(1)
+        assert merge.take(9, 60) == [] and merge.is_paused and merge.floor == 40
+    merge.allow(1)
+    assert merge.take(9, 60) == [50] and not merge.is_paused
