@@ -51,10 +51,11 @@ class Files:
         acl_path: str | None,
         key: bytes,
         known: Mapping[str, StoredHash] = MappingProxyType({}),
+        known_rules: Rules | None = None,
     ) -> None:
         """Read and check all of them; raise `AccessError`.
 
-        `key` is for `Accounts`; the lines of `known` users are not checked again.
+        `key` is for `Accounts`; the lines of `known` users and rules are not checked again.
         """
         self.accounts: Accounts | None = None
         self.rules: Rules | None = None
@@ -66,7 +67,7 @@ class Files:
                 raise AccessError(str(problem)) from None
             self._look_at_mode("password file", password_path, _READ | _WRITE)
         if acl_path is not None:
-            self.rules = _read_acl(acl_path)
+            self.rules = _read_acl(acl_path, known_rules)
             self._look_at_mode("acl file", acl_path, _WRITE)
         if self.rules is not None and self.rules.users and password_path is None:
             self.warnings.append(
@@ -167,8 +168,9 @@ class Access:
     def _read(self) -> Files:
         accounts = None if self._password_file is None else self._password_file.accounts
         known = {} if accounts is None else accounts.users
+        rules = None if self._acl_policy is None else self._acl_policy.rules
         try:
-            return Files(self._password_path, self._acl_path, self._key, known)
+            return Files(self._password_path, self._acl_path, self._key, known, rules)
         except MemoryError:
             raise AccessError("not enough memory to read the files of users and rules") from None
 
@@ -246,7 +248,7 @@ def secret_key(data_dir: str | os.PathLike[str]) -> tuple[bytes, str | None]:
     return key, None
 
 
-def _read_acl(path: str) -> Rules:
+def _read_acl(path: str, known: Rules | None) -> Rules:
     try:
         with open(path, "rb") as stream:
             content = stream.read(ACL_BYTES_MAX + 1)
@@ -258,7 +260,7 @@ def _read_acl(path: str) -> Rules:
     if len(content) > ACL_BYTES_MAX:
         raise AccessError(f"acl file {path}: larger than {ACL_BYTES_MAX} bytes")
     try:
-        return acl.parse(text, f"acl file {path}")
+        return acl.parse(text, f"acl file {path}", known)
     except AclError as problem:
         raise AccessError(str(problem)) from None
 

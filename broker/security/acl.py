@@ -23,6 +23,8 @@ ACCESS: Final = {"read": READ, "write": WRITE, "readwrite": READ | WRITE, "deny"
 
 LEVELS_MAX: Final = 201  # of a rule: 200 slashes, mosquitto's limit too
 _BLANKS: Final = " \t\n\v\f\r"  # what isspace() of C takes off the end of a line
+_USER_LINE: Final = "user "
+_NEXT_USER: Final = "\nuser "
 _CONTROL: Final = frozenset(map(chr, [*range(0x20), 0x7F]))
 
 # What a rule needs to apply: nothing, the client identifier, the user name, or both. `Node.reach`
@@ -96,12 +98,25 @@ class Section:
         tree.add(topic_filter, access, is_pattern=is_pattern)
 
 
-class Rules:
-    """The rules of one file."""
+class Block:
+    """A `user` line and the `topic` lines after it, as they were read."""
 
-    __slots__ = ("count", "nameless", "patterns", "users")
+    __slots__ = ("count", "section", "user")
+
+    def __init__(self, user: str, section: Section, count: int) -> None:
+        self.user: str = user
+        self.section: Section = section
+        self.count: int = count  # of topic lines
+
+
+class Rules:
+    """The rules of one file. Never changed once they are read: two files may share sections."""
+
+    __slots__ = ("blocks", "count", "nameless", "patterns", "users")
 
     def __init__(self) -> None:
+        # By their text: those that say all there is of their user, and nothing of others.
+        self.blocks: dict[str, Block] = {}
         self.nameless: Section = Section()  # `topic` lines before the first `user`
         self.users: dict[str, Section] = {}
         self.patterns: Section = Section()
@@ -171,24 +186,72 @@ class AclPolicy:
         return _grants(patterns.grants, levels, client_id, identity) & access != 0
 
 
-def parse(text: str, name: str) -> Rules:
+def parse(text: str, name: str, known: Rules | None = None) -> Rules:
     """Return the rules of the file whose content is `text`; `AclError` names `name` and the line.
 
     What mosquitto refuses is refused, and what it reads is read as it does, but for names and
     topics with control characters and for `%c` or `%u` beside other text in a level: those are
     errors here.
+
+    Users whose lines are the same as in `known`, an earlier result, are taken over: that takes a
+    tenth of the time.
     """
     rules = Rules()
-    section = rules.nameless
-    for number, line in enumerate(text.split("\n"), 1):
+    repeated: set[str] = set()  # users whose lines stand in several places
+    users, blocks = rules.users, rules.blocks
+    taken = {} if known is None else known.blocks
+    # With an empty line 0 in front every line of a user begins alike.
+    at = number = counted = 0
+    whole = "\n" + text
+    for lines in whole.split(_NEXT_USER):
+        block = taken.get(lines)
+        if block is None:
+            number += whole.count("\n", counted, at)
+            counted = at
+            read = _USER_LINE + lines if at else lines
+            block = _read_block(rules, read, name, number, repeated, is_shared=known is not None)
+            if block is not None:
+                blocks[lines] = block
+        elif block.user in users:
+            repeated.add(block.user)
+        else:
+            users[block.user] = block.section
+            blocks[lines] = block
+            rules.count += block.count
+        if repeated and known is not None:
+            return parse(text, name)
+        at += len(lines) + len(_NEXT_USER)
+    if repeated:
+        rules.blocks = {
+            lines: block for lines, block in rules.blocks.items() if block.user not in repeated
+        }
+    return rules
+
+
+def _read_block(
+    rules: Rules, lines: str, name: str, first: int, repeated: set[str], *, is_shared: bool
+) -> Block | None:
+    """Enter the lines that begin with line number `first`; return them if they are one user's.
+
+    A user who was entered before is added to `repeated`. With `is_shared` that ends it: sections
+    of earlier rules, which are in force, must not get more.
+    """
+    section, user, count = rules.nameless, "", rules.count
+    is_block = lines.startswith(_USER_LINE)
+    for number, line in enumerate(lines.split("\n"), first):
         line = line.rstrip(_BLANKS)
         if not line or line.startswith("#"):
             continue
         keyword, _, rest = line.lstrip(" ").partition(" ")
         problem: str | None
         if keyword == "user":
+            is_block = is_block and not user
             user = rest.strip(_BLANKS)
             problem = _user_problem(user)
+            if user in rules.users:
+                repeated.add(user)
+                if is_shared:
+                    return None
             section = rules.users.setdefault(user, Section())
         elif keyword == "topic":
             problem = _enter(section, rest, is_pattern=False)
@@ -196,11 +259,12 @@ def parse(text: str, name: str) -> Rules:
         elif keyword == "pattern":
             problem = _enter(rules.patterns, rest, is_pattern=True)
             rules.count += 1
+            is_block = False
         else:
             problem = f"{_shown(keyword)}: expected 'topic', 'user' or 'pattern'"
         if problem is not None:
             raise AclError(f"{name} line {number}: {problem}")
-    return rules
+    return Block(user, section, rules.count - count) if is_block and user else None
 
 
 def is_ambiguous(name: str) -> bool:

@@ -17,6 +17,7 @@ from broker.configuration.config import Config
 from broker.observe.structured_log import Log
 from broker.security import access_files
 from broker.security.access_files import KEY_FILE, Access, AccessError, secret_key
+from broker.security.acl import Rules
 from session.ports import Verdict
 from tests.broker.event_loop import Loop
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
@@ -271,7 +272,7 @@ def test_a_reload_tells_whose_password_is_not_theirs_any_more(site: Site) -> Non
 def test_files_too_large_for_the_memory_leave_everything_as_it_was(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(path: str) -> None:
+    def no_memory(path: str, known: Rules) -> None:
         raise MemoryError
 
     site.write(rules="topic a\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from broker.security.acl import AclError, AclPolicy, parse
+from broker.security.acl import AclError, AclPolicy, Node, Rules, Section, parse
 from mqtt.topics import matches
 
 LEVELS: Final = ("a", "b", "c9", "anna", "")
@@ -481,3 +481,64 @@ def test_a_plus_may_stand_for_the_name_of_the_client(pattern: str) -> None:
     assert rules.may_receive("anna", "c9", "anna/b") or rules.may_receive("anna", "c9", "c9/b")
     assert rules.may_subscribe("anna", "c9", "+/b")
     assert not rules.may_subscribe("anna", "c9", "+/c")
+
+
+GOOD_LINES = [
+    *(f"{blank}user {name}{end}" for blank in ("", " ") for name in "ab" for end in ("", " \r")),
+    *(f"topic {access}{topic}" for access in ("", "deny ", "read ") for topic in ("t", "t/#")),
+    *("pattern %u/t", "pattern deny %c", "# user a", ""),
+]
+LINES = st.sampled_from([*GOOD_LINES * 4, "user ", "topic"])
+
+
+def dump(node: object) -> object:
+    """Return all that rules, a section or a tree hold, as plain values."""
+    if isinstance(node, Rules):
+        users = {name: dump(section) for name, section in node.users.items()}
+        return dump(node.nameless), users, dump(node.patterns), node.count
+    if isinstance(node, Section):
+        return dump(node.denies), dump(node.grants)
+    if isinstance(node, Node):
+        children = {level: dump(child) for level, child in node.children.items()}
+        others = [dump(other) for other in (node.plus, node.client, node.user)]
+        return node.here, node.below, node.reach, children, others
+    return node
+
+
+def read(text: str, known: Rules | None = None) -> Rules | str:
+    """Return the rules, or what is said about a mistake."""
+    try:
+        return parse(text, "file", known)
+    except AclError as problem:
+        return str(problem)
+
+
+@given(st.lists(st.lists(LINES, max_size=8), min_size=2, max_size=4), st.booleans())
+@settings(max_examples=600)
+def test_what_is_taken_over_from_the_rules_before_changes_nothing(
+    versions: list[list[str]], grows: bool
+) -> None:
+    """A reload shares the sections of users whose lines have stayed, and changes none of them."""
+    known: Rules | None = None
+    for number in range(len(versions)):
+        lines = versions[number]
+        if grows:
+            lines = [line for version in versions[: number + 1] for line in version]
+        text = "\n".join(lines)
+        wanted = read(text)
+        before = dump(known)
+        found = read(text, known)
+        assert dump(found) == dump(wanted)
+        assert dump(known) == before
+        if isinstance(found, Rules):
+            known = found
+
+
+def test_the_section_of_a_user_whose_lines_have_stayed_is_taken_over() -> None:
+    text = "topic t\nuser a\ntopic t\n# b follows\nuser b\ntopic t\nuser c\ntopic t"
+    known = parse(text, "file")
+    changed = parse(text.replace("b\ntopic t", "b\ntopic t/x"), "file", known)
+    is_same = {name: changed.users[name] is known.users[name] for name in "abc"}
+    assert is_same == {"a": True, "b": False, "c": True}
+    with pytest.raises(AclError, match=r"^file line 6: "):
+        parse(text.replace("user b\ntopic", "user b\ntropic"), "file", known)
