@@ -416,8 +416,17 @@ class Sessions:
         if session.is_stored:
             if session.position < self._log.end:
                 self.left_behind += 1
-            self._quota.session_offline(session)
+                if self._quota.has_budgets:
+                    self._note_backlog(session)
             self._sweep.session_offline(session)
+
+    def _note_backlog(self, session: Session) -> None:
+        """Tell the quota what a session that goes offline still has to get."""
+        for subscription in session.subscriptions.values():
+            if subscription.share_name is None and subscription.holds:
+                filter_id = self._routes.filter_id(subscription.stream_filter)
+                start = max(session.position, subscription.since)
+                self._quota.reader_offline(filter_id, session.client_id, start)
 
     def end(
         self,

@@ -1,5 +1,7 @@
 """Limits of what offline sessions may pin, per session and in total, and what gives at them."""
 
+from itertools import product
+
 import pytest
 
 from mqtt.packets import Puback, Publish, Pubrec
@@ -88,6 +90,102 @@ def test_reject_counts_a_deep_backlog_only_when_it_could_have_become_full() -> N
     for payload in numbers(100):
         publisher.publish("t", payload, 1)
     assert broker.store.io_calls - calls < 1000
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_reject_looks_at_many_filters_in_slices(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that matches 8,192 filters stopped the loop for a second each time."""
+    monkeypatch.setattr(storage_quota, "LOOKS_MAX", 32)
+    monkeypatch.setattr(storage_quota, "LOOKS_PAGE", 4)
+    filters = ["/".join(levels) for levels in product(*(("+", level) for level in "abcdefg"))]
+    broker = Broker(max_offline_messages=12, on_limit="reject", layout=layout)
+    broker.durable("s", *filters).drop()
+    broker.is_audited = False
+    publisher = broker.connect("p")
+    calls = []
+    answers = []
+    for number in range(20):
+        before = broker.store.io_calls
+        answer = publisher.publish("a/b/c/d/e/f/g", b"%d" % number, 1)
+        calls.append(broker.store.io_calls - before)
+        assert isinstance(answer, Puback)
+        answers.append(answer.reason_code)
+    assert max(calls) < 100
+    assert answers == [0] * 12 + [0x97] * 8
+    broker.advance(s=1)
+    before = broker.store.io_calls
+    publisher.publish("a/b/c/d/e/f/g", b"", 1)
+    assert broker.store.io_calls - before < 100
+    assert broker.durable("s").receive_all() == numbers(12)
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_reject_looks_at_many_sessions_in_slices(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_quota, "LOOKS_MAX", 32)
+    monkeypatch.setattr(storage_quota, "LOOKS_PAGE", 4)
+    broker = Broker(max_offline_messages=4, on_limit="reject", layout=layout)
+    broker.durable("deep", "t").drop()
+    publish(broker, *numbers(3))
+    for number in range(80):
+        broker.durable(f"a{number}", "t").drop()
+    broker.restart()
+    broker.is_audited = False
+    publisher = broker.connect("p")
+    calls = []
+    answers = []
+    for number in range(10):
+        before = broker.store.io_calls
+        answer = publisher.publish("t", b"%d" % number, 1)
+        calls.append(broker.store.io_calls - before)
+        assert isinstance(answer, Puback)
+        answers.append(answer.reason_code)
+    assert max(calls) < 100
+    accepted = answers.index(0x97)
+    assert 1 <= accepted <= 4 and answers == [0] * accepted + [0x97] * (10 - accepted)
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_reject_counts_deep_backlogs_in_slices(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_quota, "LOOKS_MAX", 32)
+    monkeypatch.setattr(storage_quota, "COUNT_PAGE", 10)
+    broker = Broker(max_offline_bytes=2 * 101, on_limit="reject", layout=layout)
+    broker.durable("s", "t").drop()
+    publish(broker, *[b"x"] * 100)
+    broker.restart()
+    answers = publish(broker, *numbers(12))
+    assert 1 < len(answers) < 12
+    assert publish(broker, b"y") == []
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline"])
+def test_reject_counts_what_came_in_the_tick_in_which_a_session_leaves(layout: str) -> None:
+    broker = Broker(max_offline_messages=5, on_limit="reject", max_inflight=1, layout=layout)
+    behind = broker.durable("behind", "t")
+    behind.stop_taking()
+    publisher = broker.connect("p")
+    with broker.one_tick():
+        publisher.send(*(Publish("t", b"%d" % n, 1, packet_id=1 + n) for n in range(6)))
+        behind.drop()
+        publisher.send(Publish("t", b"6", 1, packet_id=7))
+    assert publish(broker, b"one more") == []
+    assert broker.durable("behind").receive_all() == numbers(7)
+
+
+def test_reject_stays_when_a_session_with_less_to_get_leaves() -> None:
+    broker = Broker(max_offline_messages=4, on_limit="reject", max_inflight=1)
+    broker.durable("deep", "t").drop()
+    assert publish(broker, *numbers(3)) == numbers(3)
+    behind = broker.durable("behind", "t")
+    behind.stop_taking()
+    assert publish(broker, *numbers(3)) == [b"0"]
+    behind.drop()
+    assert publish(broker, b"one more") == []
 
 
 def test_reject_takes_messages_again_once_the_session_has_drained() -> None:
