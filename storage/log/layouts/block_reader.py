@@ -256,13 +256,11 @@ class BlockIndex:
                 continue
             if used:
                 self._density = max(1, (len(entries) - before) // used)
-            if entries and entries[-1] > upto:
-                while entries and entries[-1] > upto:
-                    entries.pop()
-                break
-            if len(rows) < wanted:
+            if len(rows) < wanted or (entries and entries[-1] > upto):
                 break
             start = (entries[-1] >> BACK_BITS) + 1
+        while entries and entries[-1] > upto:
+            entries.pop()
         return entries
 
     def _pass_over(

@@ -295,3 +295,17 @@ def test_a_reader_holds_offsets_and_no_blocks() -> None:
         isinstance(getattr(reader, name, None), Block | list) and name not in ("_ready", "lost")
         for name in BlockReader.__slots__
     )
+
+
+def test_damage_behind_the_end_of_a_read_gives_out_nothing_twice() -> None:
+    store = MemoryStore([META])
+    log = start(store)
+    accept(store, log, "aaa")
+    accept(store, log, "aa")
+    index = [key for key, _ in store.scan("idx.1", b"", count=9)]
+    store.damage("idx.1", index[1:])
+    reader = BlockReader(store, "idx.1", BlockRows(store, 1, BlockCache()), [A], 0)
+    assert [m.offset for m in reader.next(10, 2, 0)] == [1, 2]
+    assert [m.offset for m in reader.next(10, 3, 0)] == [3]
+    assert [m.offset for m in reader.next(10, 5, 0)] == [4, 5]
+    assert reader.lost == []
