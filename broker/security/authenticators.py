@@ -32,11 +32,12 @@ from session.ports import (
 # long as clients wait for a CONNACK; later ones are refused.
 WAITING_CHECKS_MAX: Final = 1024
 
-# Steps of niceness by which a thread that hashes steps back behind the event loop: what a storm of
-# logins can take of a short processor (two threads hashing without end, other load beside them: the
-# loop's wake-ups are late by 30 ms at the 99th percentile instead of 55, by 3 ms instead of 8 at
-# the median, 2026-11-21).
-HASHING_NICENESS: Final = 10
+# Steps of niceness by which a thread that hashes steps back behind the event loop. Three halve its
+# weight: on two cores, against two such threads, a loop at full work keeps a core for itself. Ten
+# left a tenth of the weight: beside 8 busy programs on two cores a login took 2.2 to 4.3 s, with
+# three 0.4 to 0.9 s, with none 0.2 to 0.4 s. How late the loop answered in a storm of logins
+# was the same for all of these: 4 to 28 ms at the 99th percentile (2026-11-23).
+HASHING_NICENESS: Final = 3
 
 ANONYMOUS: Final = ""  # the identity that owns the sessions of clients without a user name
 
@@ -113,6 +114,7 @@ class PasswordFile:
         self._threads = ThreadPoolExecutor(
             threads_max, thread_name_prefix="password", initializer=_step_back
         )
+        self._threads.submit(int)  # so that there is a thread, whatever comes
 
     def authenticate(
         self,
@@ -133,7 +135,8 @@ class PasswordFile:
             return
         stored = self.accounts.to_verify(username)
         self._waiting += 1
-        self._threads.submit(self._check, stored, username, password or b"", done)
+        with contextlib.suppress(RuntimeError):  # no other thread can be started: one will do
+            self._threads.submit(self._check, stored, username, password or b"", done)
 
     def exchange(self, method: str, client_id: str) -> Exchange | None:
         """Begin SCRAM-SHA-256, if any user has keys for it; know no other method."""
@@ -152,11 +155,21 @@ class PasswordFile:
         done: Callable[[Verdict], None],
     ) -> None:
         """Verify in a worker thread and hand the result to the engine's."""
-        is_right = self._verify(stored, password)
         try:
-            self._call_soon_threadsafe(self._answer, is_right, stored, username, done)
-        except RuntimeError:
-            return  # the loop has ended in the meantime, and with it whoever asked
+            is_right = self._verify(stored, password)
+        except Exception as problem:  # shell boundary: the client must get an answer
+            self._hand_over(self._fail, problem, done)
+        else:
+            self._hand_over(self._answer, is_right, stored, username, done)
+
+    def _hand_over(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever asked
+            self._call_soon_threadsafe(call, *arguments)
+
+    def _fail(self, problem: Exception, done: Callable[[Verdict], None]) -> None:
+        self._waiting -= 1
+        done(refused(reasons.SERVER_BUSY))
+        raise problem  # for the loop's exception handler, which logs and counts it
 
     def _answer(
         self, is_right: bool, stored: StoredHash, username: str, done: Callable[[Verdict], None]

@@ -83,6 +83,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
+        "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",
         "storage/local/committer.py::Committer._run": "shell boundary: the committer's thread",
         "storage/local/rocks.py": "rocksdict raises bare exceptions; the adapter tells them apart",
         "conformance/runner.py::_Session._attempt": "whatever a check raises is its result",

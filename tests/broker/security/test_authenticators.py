@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -237,6 +238,51 @@ def test_a_password_revoked_while_it_was_checked_is_refused(
         file.accounts = Accounts(users, KEY)
         loop.run_one()
         assert [verdict.ok for verdict in verdicts] == [ok]
+
+
+def test_a_check_that_fails_is_refused_and_reported_and_takes_no_place_from_others(
+    open_file: Callable[..., PasswordFile], loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the system has no memory or no file descriptor for what a hash needs."""
+    monkeypatch.setattr(authenticators, "WAITING_CHECKS_MAX", 1)
+    file = open_file()
+    verify = file._verify
+
+    def failing(stored: StoredHash, password: bytes) -> bool:
+        raise MemoryError("no memory for a hash")
+
+    for _ in range(2):
+        file._verify = failing
+        verdicts: list[Verdict] = []
+        file.authenticate("c", "anna", b"right", verdicts.append)
+        with pytest.raises(MemoryError, match="no memory for a hash"):
+            loop.run_one()  # where the broker logs and counts it
+        assert [(one.ok, one.reason_code) for one in verdicts] == [(False, reasons.SERVER_BUSY)]
+        file._verify = verify
+        assert ask(file, loop, "anna", b"right")[0].ok
+
+
+class OneThread(ThreadPoolExecutor):
+    """A pool on a system that starts no second thread."""
+
+    def _adjust_thread_count(self) -> None:
+        if self._threads:
+            raise RuntimeError("can't start new thread")
+        super()._adjust_thread_count()  # type: ignore[misc]  # the pool's own
+
+
+def test_where_no_thread_can_be_started_those_that_run_check_all_passwords(
+    open_file: Callable[..., PasswordFile], loop: Loop
+) -> None:
+    file = open_file()
+    file._threads = OneThread(2)
+    file._threads.submit(int).result()
+    verdicts: list[Verdict] = []
+    for _ in range(3):
+        file.authenticate("c", "anna", b"right", verdicts.append)
+    for _ in range(3):
+        loop.run_one()
+    assert [verdict.ok for verdict in verdicts] == [True] * 3
 
 
 def test_an_answer_after_the_loop_has_ended_is_dropped() -> None:
