@@ -363,7 +363,7 @@ class Client:
             self.view = self.oracle.new_view(self.name)
         self.view.durable = self.expiry_ms > 0
         size_max = self.view.packet_size_max()
-        self.view.connected(self.version, self.packet_size_max, world.step)
+        self.view.connected(self.version, self.packet_size_max, world.step, attempt.sent_ms)
         self.receiver.begin(
             session_present=packet.session_present, receive_maximum=self.receiver.receive_maximum
         )

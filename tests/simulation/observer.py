@@ -6,14 +6,17 @@ It may read private state, as it only counts: it never judges or changes a world
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from session.engine import Engine
 from session.state.will_record import decode_connection
 from storage.api import Change
+from storage.log.layouts.block_format import BLOCK_BYTES, Block
 from storage.tables.tables import DUE, HISTORY, INCOMING, SESSIONS, retained_topic, unseal
 from storage.tables.timers import RETAINED, SESSION, WILL
 from tests.simulation.rare import sometimes
+
+FEW_BYTES: Final = 100  # what a block has beside its messages, and the sizes of two
 
 if TYPE_CHECKING:
     from tests.simulation.process import BrokerProcess
@@ -77,11 +80,33 @@ def _note_clients(world: "World") -> None:
 
 def note_write(process: "BrokerProcess") -> None:
     """Count what the batch that was just written is an example of."""
+    if process.world.profile.large and process.engine.settings.layout == "blocks":
+        last = process.store._log[-1]
+        assert isinstance(last, list)
+        _note_blocks(last)
     if 0 <= process.stalled_at < process.engine.written:
         process.stalled_at = -1
         sometimes("stall_ended")
         if any(client.sender.flights for client in process.world.clients):
             sometimes("stall_ended_with_publish_in_flight")
+
+
+def _note_blocks(batch: list[Change]) -> None:
+    """Count blocks of the log that are full to a few bytes, or nearly were."""
+    blocks = [
+        Block(value, int.from_bytes(key))
+        for family, key, value in batch
+        if family.startswith("msg.") and value is not None
+    ]
+    before = 0  # size of the block before, if it has one message
+    for block in blocks:
+        if block.size > BLOCK_BYTES + FEW_BYTES:
+            sometimes("message_larger_than_a_block")
+        elif block.count > 1 and block.size > BLOCK_BYTES - FEW_BYTES:
+            sometimes("block_just_full")
+        elif before and block.count == 1 and before + block.size < BLOCK_BYTES + FEW_BYTES:
+            sometimes("block_just_too_full")
+        before = block.size if block.count == 1 else 0
 
 
 def note_due(process: "BrokerProcess", now: int) -> None:
@@ -139,10 +164,24 @@ def note_tick(process: "BrokerProcess") -> None:
             sometimes("generation_dropped_between")
         process.numbers = numbers
     _note_housekeeping(process)
+    if process.world.profile.large:
+        _note_windows(engine)
     if process.world.profile.shared_members[1]:
         for group in engine._groups.all():
             if group.owed:
                 sometimes("group_took_message_back")
+
+
+def _note_windows(engine: Engine) -> None:
+    """Count readers that a limit of bytes has stopped."""
+    for connection in engine._tick.readers:
+        session = connection.session
+        if session is None or not session.send_quota:
+            continue
+        if connection.resend and not engine._gate.is_full(connection):
+            sometimes("resend_divided")
+        elif session.replays and connection.writable:
+            sometimes("replay_divided")
 
 
 def _note_work(engine: Engine) -> None:

@@ -40,6 +40,7 @@ class Sent:
         "index",
         "is_will",
         "last_ms",
+        "padding",
         "publisher",
         "qos",
         "rejected",
@@ -57,6 +58,7 @@ class Sent:
         self.qos = qos
         self.retain = retain
         self.expiry_s = expiry_s  # -1 = none
+        self.padding = index * 7 % 40  # bytes of the payload behind the index
         self.clears = False  # an empty retained payload
         self.is_will = False
         self.from_version5 = False
@@ -74,7 +76,7 @@ class Sent:
 
     def payload(self) -> bytes:
         """Return what is in it: its index, and padding to vary the size."""
-        return b"" if self.clears else b"%d." % self.index + b"x" * (self.index * 7 % 40)
+        return b"" if self.clears else b"%d." % self.index + b"x" * self.padding
 
     def properties(self) -> bytes:
         """Return the v5 properties a receiver must get unaltered."""
@@ -355,6 +357,8 @@ class Oracle:
             )
         if packet.dup or sent.transmissions > 1:
             return
+        if sent.attempts == 1:
+            self._check_interval(view, sent, packet, now)
         if now > accepted_hi + sent.expiry_s * 1000 + 10_000:
             raise Violation(
                 "message_expiry_is_honoured",
@@ -367,6 +371,23 @@ class Oracle:
                 f"{view.client} got {sent} with {packet.message_expiry_interval} s left,"
                 f" having waited at least {waited_least} ms of {sent.expiry_s} s",
             )
+
+    def _check_interval(self, view: SessionView, sent: Sent, packet: Publish, now: int) -> None:
+        """The interval is less by the time the message has been waiting [MQTT-3.3.2-6]."""
+        interval = packet.message_expiry_interval
+        waited = max(0, view.connected_ms - sent.acked_ms) if sent.acked_ms else 0
+        most = max(0, sent.expiry_s - waited // 1000)
+        # Broker time may go back a second at a restart.
+        least = max(0, sent.expiry_s - (now - sent.first_ms + 1_999) // 1000)
+        if not least <= interval <= most:
+            raise Violation(
+                "message_expiry_is_honoured",
+                f"{view.client} got {sent} with {interval} s left, expected {least} to {most}",
+            )
+        if interval < sent.expiry_s:
+            sometimes("sent_with_less_expiry")
+            if packet.retain:
+                sometimes("retained_sent_with_less_expiry")
 
     def _check_retained(self, view: SessionView, sent: Sent) -> None:
         if sent.doubtful or view.keeps_retain(sent.topic):
@@ -417,6 +438,8 @@ class Oracle:
         """Return what may be retained now: -1 stands for nothing."""
         last = self.last_acknowledged(topic)
         candidates = {-1 if last < 0 or self.sent[last].clears else last}
+        if last >= 0 and self.sent[last].expiry_s >= 0:
+            candidates.add(-1)
         for index in self.retained.get(topic, []):
             sent = self.sent[index]
             if (index > last or sent.doubtful) and not sent.rejected:

@@ -94,6 +94,7 @@ class Profile:
     crash_when_full: float = 0.8  # share of full disks during which the process is killed
     shutdown_when_full: float = 0.0  # or told to exit
     qos: tuple[int, int, int] = (1, 3, 4)  # weights of QoS 0, 1, 2
+    large: float = 0.0  # share of messages with a payload of 2 KB to 500 KB
     burst: float = 0.0  # share of bursts with one topic and QoS, which arrive together
     wide: bool = False  # do many filters of each subscriber match every message?
     retained: float = 0.12  # share of publishes that go to the publisher's retained topic
@@ -163,6 +164,10 @@ class Profile:
         if settings.expiry_slice == 1:
             settings.tick_work_max = 1 if settings.max_inflight == 2 else 3
             settings.pending_bytes_max = settings.clean_queue_bytes_max = 30
+        if self.large:
+            # So that much may be in flight, and is sent again when its first part was committed.
+            settings.max_inflight = choice((16, 256))
+            settings.held_bytes_max = choice((200, 200, 4 << 20))
         if self.wide:
             # From less than one message to several: whatever comes together is divided.
             settings.tick_work_max = choice((1, 10, 30, 100))
@@ -265,6 +270,7 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile(
             "retained",
             retained=0.6,
+            message_expiry=0.2,
             resubscribe=3.0,
             unsubscribe=1.5,
             publish=4.0,
@@ -409,6 +415,27 @@ PROFILES: Final[dict[str, Profile]] = {
             downtime_ms=(5, 300),
             fault_ms=6_000,
         ),
+        # Messages that fill blocks of the log, and windows of bytes.
+        Profile(
+            "large",
+            large=0.6,
+            messages_max=40,
+            publish=10.0,
+            burst=0.3,
+            qos=(0, 4, 4),
+            publishers=(3, 4),
+            retained=0.2,
+            resubscribe=2.0,
+            will=0.0,
+            version4=0.6,
+            small_receive_maximum=0.0,
+            late_acks=1.0,
+            cut=2.0,
+            timeline=0.0,
+            crashes=(3, 5),
+            downtime_ms=(5, 300),
+            fault_ms=5_000,
+        ),
         # Wills, sessions and retained messages of one topic come due while the broker is down.
         Profile(
             "due",
@@ -471,6 +498,7 @@ WEIGHTS: Final = {
     "absent": 2,
     "wraps": 1,
     "sizes": 2,
+    "large": 1,
     "exports": 1,
     "due": 2,
     "damage": 3,

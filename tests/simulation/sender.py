@@ -85,6 +85,8 @@ class Sender:
                     client.name, plan.retained_topic, plan.retained_qos, retain=True
                 )
                 sent.clears = world.chance(0.25)
+                if not sent.clears and self._may_expire():
+                    sent.expiry_s = random.choice((1, 2, 3))
             elif plan.will and client.version == 5 and world.chance(profile.expiring):
                 sent = client.oracle.new_message(
                     client.name,
@@ -98,8 +100,18 @@ class Sender:
                 expiry = random.choice((1, 3, 10)) if self._may_expire() else -1
                 topic = random.choice(topics)
                 sent = client.oracle.new_message(client.name, topic, qos, expiry_s=expiry)
+            if world.chance(profile.large):
+                sent.padding = self._large(sent)
             self.queue.append(sent)
         self.pump()
+
+    def _large(self, sent: "Sent") -> int:
+        """Draw a size: two fill a block of the log, one is a bit more, or three fill a window."""
+        random = self.client.world.random
+        least, most = random.choice(((1_960, 2_020), (1_960, 2_020), (4_000, 4_200)))
+        if sent.retain or random.random() < 0.6:
+            least, most = 300_000, 500_000
+        return random.randint(least, most)
 
     def _may_expire(self) -> bool:
         client = self.client

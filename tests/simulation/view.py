@@ -94,6 +94,7 @@ class SessionView:
         "_packet_sizes",
         "applied",
         "client",
+        "connected_ms",
         "durable",
         "filters",
         "first",
@@ -117,6 +118,7 @@ class SessionView:
         self.filters: dict[str, Filter] = {}
         self._by_topic: dict[str, list[Filter]] = {}
         self.owed: dict[int, list[Filter]] = {}  # message index -> filters that own it to us
+        self.connected_ms = 0
         self.owed_retained: dict[str, int] = {}  # topic -> least index a replay owes
         self.applied: dict[int, int] = {}  # index -> QoS 2 applications of live copies
         self.retained_copies: dict[int, int] = {}  # index -> QoS 2 applications with RETAIN set
@@ -135,9 +137,13 @@ class SessionView:
                 if self._may_exceed(messages[index]):
                     del self.owed_retained[topic]
 
-    def connected(self, version: int, packet_size_max: int, step: int) -> None:
-        """CONNACK came: the session is held with this protocol version and packet size."""
+    def connected(self, version: int, packet_size_max: int, step: int, sent_ms: int) -> None:
+        """CONNACK came: the session is held with this protocol version and packet size.
+
+        `sent_ms` is when the CONNECT was sent: nothing of this connection was sent before.
+        """
         self.version = version
+        self.connected_ms = sent_ms
         self._packet_sizes = [packet_size_max] if packet_size_max else []
         self.version4_until = OPEN if version == 4 else min(self.version4_until, step)
 
