@@ -368,7 +368,7 @@ class Engine:
     def _handle_early(self, connection: Connection) -> None:
         """Handle what was sent after a CONNECT, once that is answered [MQTT-3.1.4-5]."""
         if connection.state == ACTIVE:
-            connection.transport.resume_reading()
+            self._pauses.resume(connection)
             self._handle(connection, connection.decoder.go_on_runs(), 0, self._tick.now)
 
     def _fail(self, connection: Connection, error: MqttError) -> None:
@@ -463,7 +463,7 @@ class Engine:
         if self._lost and self._part():
             more = True
         if self._turns.waiting and not (health.retry_ms is not None and writer.is_overfull()):
-            self._turns.go_on(self._handle_later, self._pauses.resume_after_turn)
+            self._turns.go_on(self._handle_later, self._pauses.resume)
             more = True
         if self._maintenance.end_departures():
             more = True

@@ -192,14 +192,20 @@ class Driver:
             return
         if not self.is_due:
             self.wake()
+        if not self._is_behind():
+            # Sets the engine's clock. A bug there must not take the call away: somebody waits.
+            self._guard("timeout", self.engine.handle_timeout, self.now)
+        if not self._is_stopped:
+            self._guard("callback", call, *arguments)
+
+    def _guard(self, place: str, call: Callable[..., None], *arguments: object) -> None:
+        """Call; count an exception as a bug in `place`, end the process if it is the store's."""
         try:
-            if not self._is_behind():
-                self.engine.handle_timeout(self.now)  # sets its clock
             call(*arguments)
         except StorageError as error:
             self.fail(error)
         except Exception as bug:  # shell boundary
-            self.count_bug("callback", bug)
+            self.count_bug(place, bug)
 
     def _committed(self, serial: int) -> None:
         """Release what waited for `serial`; it leaves at the end of this iteration's tick."""

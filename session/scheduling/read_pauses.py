@@ -8,7 +8,7 @@ resumes only when none of them holds. Read next: `session.scheduling.work_budget
 
 from typing import Final
 
-from session.live.connection import ACTIVE, AUTHENTICATING, Connection
+from session.live.connection import AUTHENTICATING, CLOSING, Connection
 from session.scheduling.work_budget import WorkBudget
 
 
@@ -39,16 +39,20 @@ class ReadPauses:
         for connection in stalled:
             self.resume(connection)
 
+    def may_read(self, connection: Connection) -> bool:
+        """Return whether there is no reason to keep from reading.
+
+        That goes for a client that is not accepted yet, too: its CONNECT may be half here. While a
+        password is checked nothing is read.
+        """
+        if connection.state == AUTHENTICATING and connection.handshake is None:
+            return False
+        return connection.state < CLOSING and not self.is_paused(connection)
+
     def resume(self, connection: Connection) -> None:
         """Read from a connection again, unless there is another reason not to."""
-        if connection.state == ACTIVE and not self.is_paused(connection):
+        if self.may_read(connection):
             connection.transport.resume_reading()
-
-    def resume_after_turn(self, connection: Connection) -> None:
-        """Read again from a connection whose postponed packets were handled."""
-        if connection.state == AUTHENTICATING and connection.handshake is not None:
-            connection.transport.resume_reading()
-        self.resume(connection)
 
     def forget(self, connection: Connection) -> None:
         """Forget a lost connection."""

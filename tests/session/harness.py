@@ -419,6 +419,9 @@ class Broker:
     def _check(self) -> None:
         problems = list(self.engine.invariants())
         assert not problems, problems
+        may_read = self.engine._pauses.may_read
+        for client in self.clients:
+            assert client.stream.is_read or not may_read(client.connection), "never read again"
 
     def _check_store(self) -> None:
         if self.is_audited and self.engine.refused_by is None and not self.store.full:

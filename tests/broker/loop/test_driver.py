@@ -357,6 +357,26 @@ def test_a_bug_in_timed_work_is_counted_and_does_not_spin(monkeypatch: pytest.Mo
     run(scenario, settings=settings)
 
 
+def test_a_bug_in_timed_work_keeps_no_call_of_another_thread_from_being_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the verdict on a password: without it the CONNECT would never be answered."""
+
+    async def scenario(broker: InsideBroker) -> None:
+        def broken(now: int) -> None:
+            raise ValueError("a bug")
+
+        made = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.engine, "handle_timeout", broken)
+            await asyncio.to_thread(broker.driver.run_from_thread, made.set)
+            await asyncio.wait_for(made.wait(), 30)
+        assert broker.counters.internal_errors == 1
+        assert not broker.failures
+
+    run(scenario)
+
+
 def test_a_snapshot_is_read_on_the_loops_thread_for_another_one() -> None:
     async def scenario(broker: InsideBroker) -> None:
         await broker.connect("c")

@@ -73,6 +73,17 @@ def accepted(
     return client
 
 
+def test_an_exchange_goes_on_after_the_pause_of_a_client_that_sends_too_fast() -> None:
+    broker = Broker(authenticator=Greeter(), receive_rate_bytes=100)
+    client = begin(broker, "c" * 300)
+    client.expect(auth(b"who?"))
+    assert not client.stream.is_read
+    broker.advance(s=9)
+    assert client.stream.is_read
+    client.send(auth(b"ann"))
+    assert isinstance(client.answer(Connack), Connack)
+
+
 def test_the_exchange_ends_in_a_connack_with_method_and_data() -> None:
     """[MQTT-4.12.0-2] and [MQTT-4.12.0-5]"""
     broker = Broker(authenticator=Greeter())
