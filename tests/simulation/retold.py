@@ -144,7 +144,9 @@ class Retold:
             for flat in expand(row, NODE, boot):
                 if flat["ev"] == "retained_expired":
                     sometimes("retained_expired")
-                self.damaged += flat["reason"] == ROW_DAMAGED
+                if flat["reason"] == ROW_DAMAGED:
+                    count = flat["count"]  # of a row that tells of several messages
+                    self.damaged += count if isinstance(count, int) else 1
                 self.fold.feed(flat)
         return rows
 
