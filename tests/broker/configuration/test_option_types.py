@@ -73,6 +73,8 @@ EXPIRY = Duration(1000, never="never")
         (Durability(), "os", "os"),
         (Durability(), "interval:100", "interval:100"),
         (Durability(), "interval:2s", "interval:2000"),
+        (Durability(), "interval:1", "interval:1"),
+        (Durability(), "interval:1m", "interval:60000"),
         (Pairs(), [], ()),
         (Pairs(), "", ()),
         (Pairs(), ["site=a b", "rack=1=2"], (("site", "a b"), ("rack", "1=2"))),

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.operations.damage import copying
 from broker.operations.damage.check import check
 from broker.operations.damage.repair import Repaired, repair
 from mqtt.packets import Pubcomp, Publish, Pubrel
+from storage.api import Batch
+from storage.errors import WriteStalled
 from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
 from storage.tables.tables import (
     CONNECTIONS,
     DUE,
@@ -81,6 +85,24 @@ def test_a_whole_database_is_kept_row_by_row(tmp_path: Path, layout: str) -> Non
     told, rows = repaired_of(data)
     assert told.found.is_whole and told.ended == {} and told.notes == []
     assert rows == rows_of(data)
+
+
+def test_a_write_that_has_to_wait_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, stalled = RocksStore.write, []
+
+    def write_or_stall(store: RocksStore, batch: Batch) -> None:
+        if batch not in stalled:
+            stalled.append(batch)
+            raise WriteStalled("write stall")
+        write(store, batch)
+
+    data = saved(fleet(), tmp_path / "data")
+    monkeypatch.setattr(RocksStore, "write", write_or_stall)
+    monkeypatch.setattr(copying, "STALL_SECONDS", 0)
+    _, rows = repaired_of(data)
+    assert stalled and rows == rows_of(data)
 
 
 @pytest.mark.parametrize("layout", ["blocks", "filters"])
