@@ -139,6 +139,35 @@ def test_a_low_disk_is_reason_to_begin_at_once() -> None:
     assert broker.store.io_calls - calls < 20
 
 
+def test_a_disk_that_is_low_from_the_start_is_reason_to_begin_at_once() -> None:
+    broker = away(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    broker.restart()
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=1)
+    assert stored(broker, "s").position == 6
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters"])
+def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_range(
+    layout: str,
+) -> None:
+    settings = {"max_offline_messages": 50, "expiry_slice": 100, "max_age_s": 11}
+    broker = away(layout=layout, history_detail="full", **settings)
+    deep(broker, 500)
+    broker.engine.rotate(broker.now)
+    broker.settle()
+    broker.now += PASS_MS
+    while not stored(broker, "s").position:
+        one_step(broker)
+    broker.now += 2000
+    broker.advance(s=3)
+    *trimmed, last = columns(told(broker, "msg_dropped"), "reason", "msg", "msg_last", "count")
+    assert trimmed == [(1023, number, None, 1) for number in range(1, len(trimmed) + 1)]
+    assert last == (1027, len(trimmed) + 1, 500, 300)
+    assert stored(broker, "s").position == 500
+
+
 @pytest.mark.parametrize("on_limit", ["drop_new", "reject"])
 def test_only_the_oldest_messages_are_trimmed(on_limit: str) -> None:
     broker = away(max_offline_messages=3, on_limit=on_limit)
