@@ -163,6 +163,7 @@ def test_a_good_value_is_read_and_read_back_from_what_render_writes(
         (Durability(), "interval:0"),
         (Durability(), "interval:-5"),
         (Durability(), "interval:2m"),
+        (Durability(), "interval:60001"),
         (Durability(), "100"),
         (Durability(), 5),
         (Pairs(), ["no pair"]),

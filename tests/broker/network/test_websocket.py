@@ -590,6 +590,11 @@ def test_a_stream_says_that_it_is_closing_before_the_loop_tells_its_end() -> Non
         assert not web.is_closing()
         web.close()
         assert web.is_closing() and broker.driver.streams
+        peer = await accepted(connect, "other")
+        web = next(each for each in streams(broker) if each is not web)
+        peer.write(frame(b"text", TEXT))
+        await peer.closed(1003)  # and has not ended its side
+        assert web.is_closing() and web in streams(broker)
 
     serve(scenario)
 

@@ -165,6 +165,8 @@ def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_rang
     *trimmed, last = columns(told(broker, "msg_dropped"), "reason", "msg", "msg_last", "count")
     assert trimmed == [(1023, number, None, 1) for number in range(1, len(trimmed) + 1)]
     assert last == (1027, len(trimmed) + 1, 500, 300)
+    # All of the generation, and what this session lacks of it.
+    assert broker.counters.dropped["max_age"] == 500 + 300
     assert stored(broker, "s").position == 500
 
 
