@@ -416,7 +416,7 @@ class DeliveryEvents:
             check1, check2 = _checks(message_id)
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_DROPPED, count, size, check1, check2)
-        if not recorder.is_full and (not message_id or last or not self._is_wanted(message_id)):
+        if not recorder.is_full and (last or not self._is_wanted(message_id)):
             return
         recorder.at(now)
         w0 = _DROPPED | DROPPED[reason] << REASON_SHIFT

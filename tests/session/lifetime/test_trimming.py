@@ -148,12 +148,9 @@ def test_a_disk_that_is_low_from_the_start_is_reason_to_begin_at_once() -> None:
     assert stored(broker, "s").position == 6
 
 
-@pytest.mark.parametrize("layout", ["blocks", "filters"])
-def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_range(
-    layout: str,
-) -> None:
-    settings = {"max_offline_messages": 50, "expiry_slice": 100, "max_age_s": 11}
-    broker = away(layout=layout, history_detail="full", **settings)
+def trimmed_until_its_generation_goes(**settings: object) -> Broker:
+    """Return a broker that trimmed 200 messages of 500 and then dropped their generation."""
+    broker = away(max_offline_messages=50, expiry_slice=100, max_age_s=11, **settings)
     deep(broker, 500)
     broker.engine.rotate(broker.now)
     broker.settle()
@@ -162,12 +159,28 @@ def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_rang
         one_step(broker)
     broker.now += 2000
     broker.advance(s=3)
-    *trimmed, last = columns(told(broker, "msg_dropped"), "reason", "msg", "msg_last", "count")
-    assert trimmed == [(1023, number, None, 1) for number in range(1, len(trimmed) + 1)]
-    assert last == (1027, len(trimmed) + 1, 500, 300)
+    assert stored(broker, "s").position == 500
     # All of the generation, and what this session lacks of it.
     assert broker.counters.dropped["max_age"] == 500 + 300
-    assert stored(broker, "s").position == 500
+    return broker
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters"])
+def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_range(
+    layout: str,
+) -> None:
+    broker = trimmed_until_its_generation_goes(layout=layout, history_detail="full")
+    story = columns(told(broker, "msg_dropped"), "reason", "conn", "msg", "msg_last", "count")
+    assert story == [
+        *[(1023, 0, number, None, 1) for number in range(1, 201)],
+        (1027, 0, 201, 500, 300),
+    ]
+
+
+def test_a_range_is_no_message_of_a_sample() -> None:
+    broker = trimmed_until_its_generation_goes(history_detail="sampled:1/3")
+    story = columns(told(broker, "msg_dropped"), "reason", "msg", "msg_last")
+    assert story == [(1023, number, None) for number in range(3, 201, 3)]
 
 
 @pytest.mark.parametrize("on_limit", ["drop_new", "reject"])
