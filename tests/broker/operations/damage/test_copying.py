@@ -132,6 +132,21 @@ def test_a_lost_end_of_the_log_does_not_hide_later_messages(tmp_path: Path) -> N
     assert received(broker, "idle") == [b"after the repair"]
 
 
+def test_an_offset_that_only_a_message_in_flight_has_is_not_used_again(tmp_path: Path) -> None:
+    broker = Broker(max_inflight=2)
+    tug = broker.durable("tug", "$share/tugs/dock")
+    for _ in range(2):
+        broker.publish("dock")
+    assert len(tug.messages()) == 2
+    data = saved(broker, tmp_path / "data")
+    rows = rows_of(data)
+    lost = [(family, key, None) for family in ("msg.1", "idx.1", GROUPS) for key in rows[family]]
+    with opened(data) as store:
+        store.write(lost)
+    _, rows = repaired_of(data)
+    assert started(rows).engine._log.end >= 2
+
+
 @pytest.mark.parametrize(
     ("family", "key", "lost"),
     [
