@@ -319,7 +319,7 @@ class DeliveryEvents:
         for entry in entries:
             message_id = self._id_in_flight(entry)
             ids.append(message_id)
-            if 0 < message_id < events.UNSTORED:
+            if message_id < events.UNSTORED:  # 0, no message of the history, adds nothing
                 check1 += message_id
                 check2 += check2_of(message_id, 1)
         book = recorder.book(session.identity, now)
@@ -412,11 +412,11 @@ class DeliveryEvents:
     ) -> None:
         recorder = self.recorder
         check1 = check2 = 0
-        if 0 < message_id < events.UNSTORED and not last:
-            check1, check2 = check1_of(message_id, 1), check2_of(message_id, 1)
+        if not last:
+            check1, check2 = _checks(message_id)
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_DROPPED, count, size, check1, check2)
-        if not recorder.is_full and (not message_id or last or not self._is_wanted(message_id)):
+        if not recorder.is_full and (last or not self._is_wanted(message_id)):
             return
         recorder.at(now)
         w0 = _DROPPED | DROPPED[reason] << REASON_SHIFT
@@ -492,7 +492,7 @@ class DeliveryEvents:
 
 def _checks(message_id: int) -> tuple[int, int]:
     """Return what one message adds to the check sums of a book; 0 if it is not stored."""
-    if 0 < message_id < events.UNSTORED:
+    if message_id < events.UNSTORED:
         return message_id, check2_of(message_id, 1)
     return 0, 0
 

@@ -397,11 +397,7 @@ class Publication:
             return
         if not recorder.has_messages:
             return
-        if (
-            not recorder.is_full
-            and (not first or count == 1)
-            and publish_events.is_sampled_out(first or 1)
-        ):
+        if (not first or count == 1) and publish_events.is_sampled_out(first or 1):
             return
         w0 = _PUB_ACKED | self.qos << PUB_QOS_SHIFT | self.reason_code << REASON_SHIFT
         if first:

@@ -444,9 +444,8 @@ class Sessions:
         """
         self._session_events.ended(session, ending, is_found=is_found)
         self._tick.work += FILTER_WORK * len(session.subscriptions) + len(session.incoming)
-        for subscription in list(session.subscriptions.values()):
+        for subscription in session.subscriptions.values():
             self._remove_subscription(session, subscription, connection)
-        session.subscriptions.clear()
         self._shared.session_ended(session, connection)
         if connection is not None and self.live.get(session.client_id) is connection:
             del self.live[session.client_id]

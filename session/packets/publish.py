@@ -149,7 +149,7 @@ class PublishHandler:
         if self._refusal(session, topic, route):
             return 0
         tick = self._tick
-        if count * (1 + route.weight) > RUN_WORK and route.weight:
+        if count * (1 + route.weight) > RUN_WORK:
             room = max(RUN_WORK, tick.work_max - tick.work) // (1 + route.weight)
             if room < count:
                 if room < 2:

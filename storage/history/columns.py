@@ -354,7 +354,7 @@ def _add_messages(table: _Table, records: _Records) -> None:
             table.events_of("order", msg, table.spread(~(is_accepted & has_msg)))
     has_pid = records.has(packed.HAS_PID)
     if has_pid.any():
-        first = table.spread(np.where(has_pid & (words[6] > 0), words[6], 0))
+        first = table.spread(words[6])
         pid = np.where(first > 0, first + table.index, 0)
         if pid.max() > packed.PID_MAX:
             pid = np.where(first > 0, (pid - 1) % packed.PID_MAX + 1, 0)

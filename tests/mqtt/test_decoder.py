@@ -352,6 +352,26 @@ def test_the_version_is_unknown_if_it_is_not_ours() -> None:
     fault_of(decoder, UnsupportedProtocolVersion)
 
 
+@pytest.mark.parametrize(
+    ("rest", "reads_as_five"),
+    [
+        ("02 003c 00 0000", True),
+        ("02 003c 05 11 00000005 0001 63", True),
+        ("02 003c 0000", False),
+        ("02 003c 0001 63", False),
+        ("02 003c 00 0001 63 00", False),
+    ],
+)
+def test_what_follows_an_unknown_version_tells_the_form_of_the_answer(
+    rest: str, reads_as_five: bool
+) -> None:
+    decoder = server(0)
+    decoder.receive(frame(0x10, bytes.fromhex("0004 4d515454 06" + rest)))
+    error = fault_of(decoder, UnsupportedProtocolVersion)
+    assert isinstance(error, UnsupportedProtocolVersion)
+    assert error.reads_as_five is reads_as_five
+
+
 def test_a_client_has_to_know_its_version() -> None:
     with pytest.raises(ValueError, match="version 0: expected 3, 4 or 5"):
         Decoder("client", 0)

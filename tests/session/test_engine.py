@@ -9,6 +9,8 @@ import pytest
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import (
+    CONNACK,
+    CONNECT,
     Connack,
     Disconnect,
     Pingreq,
@@ -497,6 +499,7 @@ def test_bytes_and_packets_are_counted() -> None:
     counters = broker.counters
     assert counters.packets_received[3] == 1 and counters.messages_received == [0, 1, 0]
     assert counters.messages_sent == [0, 1, 0] and counters.payload_bytes_received == 5
+    assert counters.packets_received[CONNECT] == counters.packets_sent[CONNACK] == 1
     assert counters.bytes_received > 0 and counters.bytes_sent > 0
     assert counters.payload_bytes_sent == 5
 

@@ -86,6 +86,14 @@ def test_the_verdict_is_what_was_counted(
     assert ("nothing was lost" in capsys.readouterr().out) is (status == 0)
 
 
+def test_what_was_delivered_twice_is_told_for_each_qos(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge(received(0, 1, 0, 2, 0, 3, 1, 2), monkeypatch)
+    counts = [line.split()[4] for line in capsys.readouterr().out.splitlines() if "twice" in line]
+    assert counts == ["1", "3"]
+
+
 def test_a_lost_session_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     boat = received(0, 1, 2, 3)
     boat.session_present = False

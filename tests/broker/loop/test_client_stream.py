@@ -153,6 +153,18 @@ def test_a_closed_stream_sends_what_was_written_and_then_ends_whatever_is_said()
     run(scenario)
 
 
+def test_what_was_read_before_a_stream_is_aborted_is_not_handed_in_after_it() -> None:
+    async def scenario(broker: InsideBroker) -> None:
+        await broker.connect("c")
+        (stream,) = broker.driver.streams
+        stream.abort()
+        stream.data_received(encode(publish("a", qos=0), 5))
+        await broker.until(lambda: not broker.driver.streams)
+        assert broker.counters.messages_received == [0, 0, 0]
+
+    run(scenario)
+
+
 def test_a_peer_that_does_not_close_is_dropped_after_the_linger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -583,6 +583,22 @@ def test_a_peer_that_vanishes_is_told_to_the_engine_once(loop: str) -> None:
     serve(scenario, loop=loop)
 
 
+def test_a_stream_says_that_it_is_closing_before_the_loop_tells_its_end() -> None:
+    async def scenario(broker: InsideBroker, connect: Open) -> None:
+        await accepted(connect)
+        (web,) = streams(broker)
+        assert not web.is_closing()
+        web.close()
+        assert web.is_closing() and broker.driver.streams
+        peer = await accepted(connect, "other")
+        web = next(each for each in streams(broker) if each is not web)
+        peer.write(frame(b"text", TEXT))
+        await peer.closed(1003)  # and has not ended its side
+        assert web.is_closing() and web in streams(broker)
+
+    serve(scenario)
+
+
 def test_what_is_written_before_the_upgrade_or_after_the_end_goes_nowhere() -> None:
     async def scenario(broker: InsideBroker, connect: Open) -> None:
         peer = await connect()

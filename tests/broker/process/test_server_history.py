@@ -141,6 +141,31 @@ def test_a_stop_that_may_not_wait_leaves_the_rest_to_the_next_start(broker: Brok
     assert exported[-1].last_seq >= max(left[1]) or exported[-1].boot > 1
 
 
+def test_what_was_recorded_is_exported_though_recording_is_off_by_now(
+    broker: BrokerProcess,
+) -> None:
+    broker.env["HOLDFAST__HISTORY__DRAIN_TIMEOUT"] = "0"
+    broker.env["HOLDFAST__HISTORY__SEAL_SECONDS"] = "3600"
+    broker.start()
+    publish(broker, 3)
+    assert broker.stop() == 0
+    assert in_the_database(broker)
+    broker.env["HOLDFAST__HISTORY__DETAIL"] = "off"
+    broker.start()
+    wait_for(lambda: any(segment_names(broker.data_dir / "history", "edge")), broker)
+    assert broker.stop() == 0
+    assert in_the_database(broker) == {}
+
+
+def test_a_broker_that_never_recorded_anything_exports_nothing(broker: BrokerProcess) -> None:
+    broker.env["HOLDFAST__HISTORY__DETAIL"] = "off"
+    broker.start()
+    publish(broker, 3)
+    assert "holdfast_history_exporting" not in broker.metrics()
+    assert broker.stop() == 0
+    assert not (broker.data_dir / "history").exists()
+
+
 def test_an_export_that_fails_is_tried_again_and_nobody_waits_for_it(
     broker: BrokerProcess,
 ) -> None:

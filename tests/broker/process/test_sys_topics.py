@@ -114,6 +114,15 @@ def test_load_averages_converge_to_the_rate_per_minute_and_decay() -> None:
     assert one == pytest.approx(120 / math.e, rel=0.01)
 
 
+def test_a_load_average_weighs_what_is_new_by_the_time_it_took() -> None:
+    tree = Tree()
+    tree.counters.bytes_received = 1_000_000  # in 10 s
+    values = tree.refresh()
+    for minutes in (1, 5, 15):
+        average = 6_000_000 * (1 - math.exp(-1 / (6 * minutes)))
+        assert values[f"$SYS/broker/load/bytes/received/{minutes}min"] == f"{average:.2f}"
+
+
 def test_no_time_passing_breaks_nothing_and_loses_nothing() -> None:
     tree = Tree()
     tree.counters.messages_received[0] = 10

@@ -291,7 +291,19 @@ def test_strings_are_prepared_as_the_rfc_shows(text: str, result: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\u00ad", "\u0007", "\u0627\u0031", "a\u0627", "\ue000", "\ud800", "😀", "\u2028"]
+    "text",
+    [
+        "",
+        "\u00ad",
+        "\u0007",
+        "\u0627\u0031",
+        "a\u0627",
+        "\u0627a\u0628",
+        "\ue000",
+        "\ud800",
+        "😀",
+        "\u2028",
+    ],
 )
 def test_what_saslprep_prohibits_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="SASLprep"):

@@ -1,5 +1,7 @@
 """A session that is behind reads from the store what it has missed, in order and once."""
 
+from itertools import product
+
 import pytest
 
 from mqtt.packets import Publish
@@ -120,6 +122,27 @@ def test_a_deep_backlog_is_read_in_slices() -> None:
         while broker.engine.end_tick(broker.now) or len(steps) < 3:
             steps.append(in_flight(client) - sum(steps))
     assert max(steps) == PAGE_MAX and sum(steps) == 5 * PAGE_MAX
+
+
+def test_a_page_whose_messages_match_very_much_goes_on_where_it_stopped() -> None:
+    """Is every message handled once when the rest of a page has to wait for the next tick?"""
+    topic = "/".join("abcdefghi")
+    patterns = ["/".join(levels) for levels in product(*((level, "+") for level in topic[::2]))]
+    broker = Broker()
+    reader = broker.connect("c", expiry=100)
+    reader.subscribe(topic, qos=1)
+    reader.drop()
+    broker.clean("o", *patterns)
+    publisher = broker.connect("p")
+    expired, kept = numbers(60), numbers(20, start=60)
+    for payload in expired:
+        publisher.publish(topic, payload, 1, message_expiry_interval=1)
+    for payload in kept:
+        publisher.publish(topic, payload, 1, message_expiry_interval=60)
+    broker.advance(s=2)
+    reader = broker.connect("c", expiry=100)
+    assert broker.counters.expired_messages == 60
+    assert reader.receive_all() == kept
 
 
 def test_qos_0_is_not_kept_for_offline_sessions() -> None:

@@ -52,6 +52,7 @@ def test_everything_in_flight_is_sent_again_in_order_with_its_ids(
         Publish("t", b"5", 2, dup=True, packet_id=ids[4]),
         Publish("t", b"new", 1, packet_id=ids[4] + 1),
     )
+    assert broker.counters.redeliveries == 5
 
 
 def test_nothing_is_sent_again_within_a_connection() -> None:

@@ -224,3 +224,15 @@ def test_of_acknowledgements_in_one_piece_only_those_of_the_sample_are_told() ->
     broker.advance(s=1)
     assert columns(told(broker, "msg_delivered"), "msg") == [(4,), (8,)]
     assert columns(told(broker, "msg_acked"), "msg", "pid") == [(4, 4), (8, 8)]
+
+
+def test_of_messages_that_are_dropped_only_those_of_the_sample_are_told() -> None:
+    rules = Rules()
+    broker = Broker(history_detail="sampled:1/4", policy=rules)
+    broker.durable("c", "a", qos=1).drop()
+    for _ in range(8):
+        broker.publish("a", b"", 1)
+    rules.forbidden.add(("receive", "a"))
+    broker.connect("c", expiry=NEVER)
+    broker.advance(s=1)
+    assert columns(told(broker, "msg_dropped"), "msg", "reason") == [(4, 1025), (8, 1025)]

@@ -1,5 +1,7 @@
 """Does the history say of every PUBLISH what became of it, and when it was promised?"""
 
+import pytest
+
 from mqtt.packets import Puback, Publish, Pubrel
 from tests.session.harness import NEVER, Broker
 from tests.session.told import columns, told
@@ -150,9 +152,13 @@ def test_what_is_refused_is_told_with_its_reason() -> None:
     assert (answer["reason"], answer["msg"]) == (0x97, None)
 
 
-def test_of_a_sample_whole_messages_are_told() -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_of_a_sample_whole_messages_are_told(together: bool) -> None:
     broker = pair("sampled:1/4")
-    broker.connect("pub").send(*publishes(1, 12))
+    publisher = broker.connect("pub")
+    packets = publishes(1, 12)
+    for group in [packets] if together else [[packet] for packet in packets]:
+        publisher.send(*group)
     broker.advance(s=1)
     story = {
         ev: [event["msg"] for event in told(broker, ev)]

@@ -5,7 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from mqtt import reasons
-from mqtt.packets import Auth, Connack, Disconnect, Pingreq, Pingresp, Publish
+from mqtt.packets import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    Auth,
+    Connack,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+)
 from session.ports import STEP_CONTINUE, STEP_REFUSED, STEP_SUCCESS, Exchange, Step
 from tests.session.harness import Broker, Client, SlowAuthenticator, connect_packet, will
 
@@ -95,6 +105,22 @@ def test_the_exchange_ends_in_a_connack_with_method_and_data() -> None:
     assert answer.reason_code == 0
     assert answer.authentication_method == METHOD
     assert answer.authentication_data == b"welcome"
+
+
+def test_who_is_asked_is_read_from_and_who_waits_for_a_verdict_is_not() -> None:
+    broker = Broker(authenticator=Greeter())
+    asked, waiting = begin(broker), broker.open()
+    waiting.send(connect_packet("waiting", 5))
+    assert asked.stream.is_read and not waiting.stream.is_read
+
+
+def test_every_packet_of_an_exchange_is_counted() -> None:
+    broker = Broker(authenticator=Greeter())
+    client = accepted(broker)
+    client.send(auth(None, 0x19))
+    received, sent = broker.counters.packets_received, broker.counters.packets_sent
+    assert (received[CONNECT], received[AUTH]) == (1, 2)
+    assert (sent[CONNACK], sent[AUTH]) == (1, 2)
 
 
 def test_the_session_belongs_to_the_name_that_was_proved() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import (
+    DISCONNECT,
     Connect,
     Disconnect,
     Publish,
@@ -108,6 +109,15 @@ def test_nothing_after_disconnect_is_done() -> None:
     client = broker.connect("c")
     client.send(Disconnect(), Publish("t", b"1", 0, retain=True))
     assert broker.rows("retained") == []
+
+
+@pytest.mark.parametrize(("version", "count"), [(4, 0), (5, 1)])
+def test_a_disconnect_of_ours_is_counted_if_the_version_has_it(version: int, count: int) -> None:
+    broker = Broker()
+    old = broker.connect("c", version=version)
+    broker.connect("c")
+    assert [type(packet) for packet in old.take()] == [Disconnect] * count
+    assert broker.counters.packets_sent[DISCONNECT] == count
 
 
 def test_disconnect_changes_the_expiry() -> None:

@@ -171,3 +171,27 @@ def test_a_group_that_ends_during_a_sweep_keeps_nothing() -> None:
     broker.connect("g", clean_start=True)
     broker.advance(ms=5 * SWEEP_PERIOD_MS)
     assert [g.number for g in broker.engine._log.list_generations()] == [3]
+
+
+def test_sessions_that_came_and_went_during_a_sweep_are_looked_at_in_slices() -> None:
+    broker = Broker(max_inflight=1, expiry_slice=10)
+    crowd(broker, with_backlog="u")
+    names = [f"z{number:03}" for number in range(45)]
+    for name in names:
+        broker.durable(name, "u").drop()
+    broker.publish("u", b"4")
+    broker.engine.rotate(broker.now)
+    broker.settle()
+    broker.is_audited = False
+    broker.now += SWEEP_PERIOD_MS
+    one_slice(broker)
+    sweep = broker.engine._sessions._sweep
+    for name in names:
+        broker.durable(name).drop()
+        assert broker.durable(name).receive_all() == [b"4"]
+    assert len(sweep.waiting) == 45
+    slices = 0
+    while sweep.waiting:
+        one_slice(broker)
+        slices += 1
+    assert slices == 3  # of 10 sessions, and as many look-ups in an index

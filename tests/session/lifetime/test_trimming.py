@@ -139,6 +139,50 @@ def test_a_low_disk_is_reason_to_begin_at_once() -> None:
     assert broker.store.io_calls - calls < 20
 
 
+def test_a_disk_that_is_low_from_the_start_is_reason_to_begin_at_once() -> None:
+    broker = away(max_offline_messages=3)
+    publish(broker, *numbers(9))
+    broker.restart()
+    broker.engine.note_disk_space(is_low=True)
+    broker.advance(s=1)
+    assert stored(broker, "s").position == 6
+
+
+def trimmed_until_its_generation_goes(**settings: object) -> Broker:
+    """Return a broker that trimmed 200 messages of 500 and then dropped their generation."""
+    broker = away(max_offline_messages=50, expiry_slice=100, max_age_s=11, **settings)
+    deep(broker, 500)
+    broker.engine.rotate(broker.now)
+    broker.settle()
+    broker.now += PASS_MS
+    while not stored(broker, "s").position:
+        one_step(broker)
+    broker.now += 2000
+    broker.advance(s=3)
+    assert stored(broker, "s").position == 500
+    # All of the generation, and what this session lacks of it.
+    assert broker.counters.dropped["max_age"] == 500 + 300
+    return broker
+
+
+@pytest.mark.parametrize("layout", ["blocks", "filters"])
+def test_what_its_generation_takes_along_while_it_is_trimmed_is_told_as_one_range(
+    layout: str,
+) -> None:
+    broker = trimmed_until_its_generation_goes(layout=layout, history_detail="full")
+    story = columns(told(broker, "msg_dropped"), "reason", "conn", "msg", "msg_last", "count")
+    assert story == [
+        *[(1023, 0, number, None, 1) for number in range(1, 201)],
+        (1027, 0, 201, 500, 300),
+    ]
+
+
+def test_a_range_is_no_message_of_a_sample() -> None:
+    broker = trimmed_until_its_generation_goes(history_detail="sampled:1/3")
+    story = columns(told(broker, "msg_dropped"), "reason", "msg", "msg_last")
+    assert story == [(1023, number, None) for number in range(3, 201, 3)]
+
+
 @pytest.mark.parametrize("on_limit", ["drop_new", "reject"])
 def test_only_the_oldest_messages_are_trimmed(on_limit: str) -> None:
     broker = away(max_offline_messages=3, on_limit=on_limit)

@@ -3,6 +3,7 @@
 import pytest
 
 from mqtt import reasons
+from mqtt.encoder import encode
 from mqtt.packets import Connack, Disconnect, Publish
 from tests.session.harness import Broker, Client, SlowAuthenticator, connect_packet, will
 
@@ -213,11 +214,14 @@ def test_a_broker_that_serves_nobody_any_more_names_another_one(moved: bool, cod
 
 
 def test_a_reference_too_long_for_the_client_is_left_out() -> None:
-    broker = Broker(server_reference="x" * 100)
-    client = broker.connect("c", maximum_packet_size=50)
-    broker.engine.drain(broker.now)
-    broker.settle()
-    assert client.take() == [Disconnect(reasons.USE_ANOTHER_SERVER)]
+    whole = Disconnect(reasons.USE_ANOTHER_SERVER, server_reference="x" * 100)
+    size = len(encode(whole, 5))
+    for limit, expected in ((size, whole), (size - 1, Disconnect(reasons.USE_ANOTHER_SERVER))):
+        broker = Broker(server_reference="x" * 100)
+        client = broker.connect("c", maximum_packet_size=limit)
+        broker.engine.drain(broker.now)
+        broker.settle()
+        assert client.take() == [expected]
     broker = Broker(server_reference="x" * 100, redirect_when="always")
     assert broker.refused("c", maximum_packet_size=12) == reasons.USE_ANOTHER_SERVER
 

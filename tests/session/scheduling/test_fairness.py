@@ -24,7 +24,7 @@ from mqtt.packets import (
 from session.delivery import retained_replay
 from session.delivery.backlog import READ_WORK_MAX, SEARCH_WORK
 from session.engine import ACKS_SHIFT
-from session.live.tick import FILTER_WORK, UNIT_SHIFT
+from session.live.tick import FILTER_WORK, STEPS_SHIFT, UNIT_SHIFT
 from session.packets.publish import RUN_WORK
 from session.packets.subscribe import FILTERS_SLICE
 from session.scheduling.work_budget import CEILING, SLICE_BYTES, SPARED_MAX
@@ -96,6 +96,32 @@ def test_index_rows_are_work_and_end_the_tick(other: str) -> None:
     assert len(ticks) > 400 * ROWS // 2 // (BUDGET + MORE)
     assert max(ticks) <= BUDGET + MORE
     assert len(publisher.take()) == 400
+
+
+def test_a_message_is_as_much_work_as_it_has_rows_and_receivers() -> None:
+    broker = wide_broker()
+    publisher = broker.connect("p")
+    broker.clean("online", "t")
+    costs = []
+    for topic in ("nobody", "t", WIDE):
+        broker.publish(topic)  # so that its route is known
+        before = work(broker)
+        receive(publisher, Publish(topic, b"x", 0))
+        costs.append(work(broker) - before)
+        broker.settle()
+    assert costs == [1, 2, 1 + ROWS]
+
+
+def test_it_is_work_to_check_a_route_again_whether_it_has_changed_or_not() -> None:
+    broker = wide_broker()
+    publisher, other = broker.connect("p"), broker.connect("o")
+    broker.publish(WIDE)
+    for topic_filter in ("else/where", WIDE):
+        other.subscribe(topic_filter)
+        before = work(broker)
+        receive(publisher, Publish(WIDE, b"x", 0))
+        assert work(broker) - before >= 1 + ROWS + (ROWS >> STEPS_SHIFT)
+        broker.settle()
 
 
 def test_a_tick_holds_the_rows_of_one_budget() -> None:

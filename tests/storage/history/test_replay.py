@@ -404,6 +404,13 @@ def test_a_history_that_began_late_accuses_nobody() -> None:
     assert not folded.is_whole and not folded.knows_messages and not teller.fold.is_complete
 
 
+def test_a_session_of_which_only_the_end_is_told_is_accused_of_nothing() -> None:
+    teller = Teller()
+    teller.boot, teller.seq = 4, 100
+    teller.sized("session_expired", conn=0, at=NOW_US)
+    assert not teller.fold.problems() and not teller.fold.sessions
+
+
 def test_a_census_makes_the_set_of_sessions_complete_again() -> None:
     teller = Teller()
     teller.boot, teller.seq = 4, 100

@@ -429,6 +429,20 @@ def test_a_sign_of_life_is_durable_although_nothing_is_committed(
     pulse.close()
 
 
+def test_the_sign_of_life_of_an_earlier_start_stays_until_there_is_a_new_one(
+    tmp_path: Path, log: Log
+) -> None:
+    pulse = Pulse(tmp_path / "pulse")
+    pulse.write(5000)
+    store = MemoryStore(["a"])
+    committer = Committer(store, log.on_durable, log.on_failure, pulse=pulse)
+    _write(store, 1)
+    committer.request(1)
+    committer.close()
+    assert log.durable and pulse.broker_ms == 5000
+    pulse.close()
+
+
 def test_a_sign_of_life_does_not_wait_for_room(tmp_path: Path, log: Log) -> None:
     """Is it written while a commit is tried again and again?"""
     pulse = Pulse(tmp_path / "pulse")

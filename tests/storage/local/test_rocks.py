@@ -18,6 +18,7 @@ import pytest
 
 from storage import limits
 from storage.errors import (
+    CorruptRecord,
     DamagedRows,
     DataLoss,
     Recoverable,
@@ -235,9 +236,23 @@ def test_damage_to_the_number_of_batches_is_an_error_of_the_store(
     content = bytearray(table.read_bytes())
     content[content.index(SEQUENCE_KEY)] ^= 1
     table.write_bytes(content)
-    for _ in range(2):  # and no handle is left behind
-        with pytest.raises(Unrecoverable, match=r"reading .* failed: Corruption"):
+    failures = []
+    for _ in range(2):  # and no handle is left behind, though what a failure knows is kept
+        with pytest.raises(Unrecoverable, match=r"reading .* failed: Corruption") as raised:
             RocksStore(database, read_only=read_only)
+        failures.append(raised)
+
+
+def test_a_number_of_batches_that_says_nothing_is_an_error_of_the_store(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, families=["a"])
+    store.write([("a", b"key", b"value")])
+    store._open_database()[SEQUENCE_KEY] = b"not a number"
+    store.close()
+    failures = []
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match="number") as raised:
+            RocksStore(tmp_path)
+        failures.append(raised)
 
 
 def test_without_file_descriptors_a_sync_is_a_sync(tmp_path: Path) -> None:

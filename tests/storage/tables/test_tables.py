@@ -1,12 +1,15 @@
 """Are the keys and values of the state what is on disk, in the order that look-ups rely on?"""
 
+import contextlib
 import random
+from pathlib import Path
 
 import pytest
 
 from storage.api import Batch
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, DamagedRows
 from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
 from storage.tables import tables
 from tests.storage.log_cases import golden
 
@@ -131,6 +134,40 @@ def test_a_long_scan_goes_page_by_page_and_misses_nothing() -> None:
     found = list(tables.scan_prefix(store, tables.MAILBOX, tables.client_prefix("c")))
     assert [key for key, _ in found] == [tables.mailbox_key("c", n) for n in range(count)]
     assert len(list(tables.scan_all(store, tables.MAILBOX, b"", None))) == count + 1
+
+
+@pytest.mark.parametrize("stop", [None, b"3", b"4", b"5", b"9"])
+def test_rows_that_cannot_be_read_are_passed_over_up_to_the_end_and_told_once(
+    stop: bytes | None,
+) -> None:
+    store = MemoryStore([tables.MAILBOX])
+    rows = [(b"%d" % number, b"value") for number in range(8)]
+    store.write([(tables.MAILBOX, key, value) for key, value in rows])
+    store.damage(tables.MAILBOX, [b"2", b"3", b"4"])
+    damages: list[DamagedRows] = []
+    found = tables.scan_readable(store, tables.MAILBOX, b"", stop, damages, count=99)
+    sound = rows[:2] + rows[5:]
+    assert found == [row for row in sound if stop is None or row[0] < stop]
+    assert [damage.start for damage in damages] == [b"2"]
+
+
+def test_rows_before_damage_that_has_no_end_are_found(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db", families=[tables.MAILBOX])
+    source = random.Random(1)
+    rows = [(b"%05d" % number, source.randbytes(50)) for number in range(3000)]
+    store.write([(tables.MAILBOX, key, value) for key, value in rows])
+    store.flush()
+    store.close()
+    value = rows[2000][1]
+    (table,) = (file for file in (tmp_path / "db").glob("*.sst") if value in file.read_bytes())
+    content = bytearray(table.read_bytes())
+    content[content.index(value)] ^= 1
+    table.write_bytes(content)
+    with contextlib.closing(RocksStore(tmp_path / "db")) as store:
+        damages: list[DamagedRows] = []
+        found = tables.scan_readable(store, tables.MAILBOX, b"", b"02000", damages, count=9999)
+        assert 1900 < len(found) < 2000 and found == rows[: len(found)]
+        assert [damage.resume for damage in damages] == [None]
 
 
 def test_mailbox_rows_sort_by_number_and_holders_by_filter() -> None:

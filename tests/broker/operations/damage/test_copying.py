@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.operations.damage import copying
 from broker.operations.damage.check import check
 from broker.operations.damage.repair import Repaired, repair
 from mqtt.packets import Pubcomp, Publish, Pubrel
+from storage.api import Batch
+from storage.errors import WriteStalled
 from storage.local.memory import MemoryStore
+from storage.local.rocks import RocksStore
 from storage.tables.tables import (
     CONNECTIONS,
     DUE,
@@ -83,6 +87,24 @@ def test_a_whole_database_is_kept_row_by_row(tmp_path: Path, layout: str) -> Non
     assert rows == rows_of(data)
 
 
+def test_a_write_that_has_to_wait_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, stalled = RocksStore.write, []
+
+    def write_or_stall(store: RocksStore, batch: Batch) -> None:
+        if batch not in stalled:
+            stalled.append(batch)
+            raise WriteStalled("write stall")
+        write(store, batch)
+
+    data = saved(fleet(), tmp_path / "data")
+    monkeypatch.setattr(RocksStore, "write", write_or_stall)
+    monkeypatch.setattr(copying, "STALL_SECONDS", 0)
+    _, rows = repaired_of(data)
+    assert stalled and rows == rows_of(data)
+
+
 @pytest.mark.parametrize("layout", ["blocks", "filters"])
 def test_lost_messages_cost_nobody_another_one(tmp_path: Path, layout: str) -> None:
     data = saved(fleet(layout), tmp_path / "data")
@@ -108,6 +130,21 @@ def test_a_lost_end_of_the_log_does_not_hide_later_messages(tmp_path: Path) -> N
     broker = started(rows)
     broker.publish("nothing/new", b"after the repair")
     assert received(broker, "idle") == [b"after the repair"]
+
+
+def test_an_offset_that_only_a_message_in_flight_has_is_not_used_again(tmp_path: Path) -> None:
+    broker = Broker(max_inflight=2)
+    tug = broker.durable("tug", "$share/tugs/dock")
+    for _ in range(2):
+        broker.publish("dock")
+    assert len(tug.messages()) == 2
+    data = saved(broker, tmp_path / "data")
+    rows = rows_of(data)
+    lost = [(family, key, None) for family in ("msg.1", "idx.1", GROUPS) for key in rows[family]]
+    with opened(data) as store:
+        store.write(lost)
+    _, rows = repaired_of(data)
+    assert started(rows).engine._log.end >= 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """Are blocks read once for all, by whatever way, with bounded memory?"""
 
+from random import Random
+
+import pytest
+
 from storage.api import Batch, Row, Store
 from storage.local.memory import MemoryStore
 from storage.log.layouts.block_format import BLOCK_BYTES, Block
@@ -207,6 +211,32 @@ def test_what_was_read_ahead_is_skipped_and_counted() -> None:
     assert reader.skip(7, 200, 0) == 7
     assert (reader.position, reader.buffered()) == (12, ahead - 7)
     assert drain(reader, 200) == list(range(13, 201))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damage_to_the_index_costs_no_message_and_repeats_none(seed: int) -> None:
+    random = Random(seed)
+    store = MemoryStore([META])
+    log = start(store)
+    topics = ""
+    for _ in range(random.randrange(1, 12)):
+        more = "".join(random.choices("abx", k=random.choice((1, 3, 40))))
+        accept(store, log, more)
+        topics += more
+    for key, _ in store.scan("idx.1", b"", count=999):
+        if random.random() < 0.3:
+            if random.random() < 0.5:
+                store.damage("idx.1", [key])
+            else:
+                store.write([("idx.1", key, b"spoiled")])
+    slab = log._generations.newest.slab
+    for streams in ([A], [B], [A, B]):
+        wanted = "".join(stream.topic_filter for stream in streams)
+        for after in (0, *random.sample(range(log.end), k=min(9, log.end))):
+            reader = slab.reader(streams, after)
+            owed = [n for n, topic in enumerate(topics, 1) if n > after and topic in wanted]
+            assert drain(reader, log.end, random.choice((1, 2, 5, 99))) == owed
+            assert reader.lost == []
 
 
 def test_a_missing_block_is_counted_and_passed(store: Store) -> None:
