@@ -221,7 +221,11 @@ class Client:
                 pass
             elif boot.recovered <= self._node.before_gseq:
                 life.is_lost = not self._hole(life.last.gseq, boot.recovered)
-            elif self._hole(life.last.gseq, boot.recovered) or life.expiry_s is None:
+            elif (
+                boot.has_damage
+                or life.expiry_s is None
+                or self._hole(life.last.gseq, boot.recovered)
+            ):
                 self._found.unknown("S5")
             else:
                 life.is_lost = True

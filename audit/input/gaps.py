@@ -68,6 +68,7 @@ class Boot:
     claimed: int | None = None  # last seq of the previous boot that this boot found on disk
     recovered: int | None = None  # gseq of `recovered`: the census is complete
     recovered_count: int | None = None
+    has_damage: bool = False  # sessions could not be read then: which ones is not told
 
     @property
     def last_gseq(self) -> int:
@@ -140,7 +141,8 @@ def _marked(boot: Boot, mark: Mark) -> Boot:
         return replace(boot, clean=True)
     if mark.ev == "recovered":
         place = gseq(mark.boot, mark.seq)
-        return replace(boot, recovered=place, recovered_count=mark.count)
+        has_damage = bool(mark.detail) and not str(mark.detail).endswith(", 0 damaged")
+        return replace(boot, recovered=place, recovered_count=mark.count, has_damage=has_damage)
     if mark.ev == "history_gap" and mark.detail and mark.reason != REASON_TRIMMED:
         level, sample = parse_level(mark.detail)
         return replace(boot, level_now=level, sample=max(sample, boot.sample))

@@ -333,6 +333,18 @@ def test_a_session_that_is_missing_after_a_crash(history, accused) -> None:
     assert accused(history) == [("S5", "it was there before the boot, and not after it")]
 
 
+def test_a_session_whose_row_may_be_damaged_is_not_called_lost(history, accused, verdicts) -> None:
+    session = _life(history)
+    session.leave()
+    history.boot()
+    history.row("recovered", count=1, detail="0 restored, 1 damaged")
+    assert accused(history) == []
+    assert verdicts(history)["S5"][2]
+    history.boot()
+    history.row("recovered", count=0, detail="0 restored, 0 damaged")
+    assert accused(history) == [("S5", "it was there before the boot, and not after it")]
+
+
 def test_a_session_that_is_another_after_a_crash(history, accused) -> None:
     session = _life(history)
     session.leave()
