@@ -74,6 +74,18 @@ def test_a_client_that_comes_again_and_again_is_flapping() -> None:
     assert "12 times taking over its own connection, 30 of them lost" in found.reason
 
 
+def test_a_history_of_seconds_counts_as_a_minute() -> None:
+    (found,) = oddities.flapping([Churn("t", "c", 50, 0, 0)], 1.0, 10)
+    assert "50 connects in 10 s, 3k an hour" in found.reason
+
+
+def test_from_a_dozen_connects_an_hour_on_a_client_is_flapping() -> None:
+    hours = 10_000
+    limit = int(hours * oddities.FLAPPING_PER_HOUR)
+    assert oddities.flapping([Churn("t", "c", limit, 0, 0)], 1.0, hours * 3600)
+    assert not oddities.flapping([Churn("t", "c", limit - 1, 0, 0)], 1.0, hours * 3600)
+
+
 def test_a_client_like_all_others_is_not_flapping() -> None:
     assert not oddities.flapping([Churn("t", "c", 400, 0, 0)], 300.0, 4 * 3600)
     assert not oddities.flapping([Churn("t", "c", 40, 0, 0)], 1.0, 24 * 3600)

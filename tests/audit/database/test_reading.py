@@ -101,6 +101,8 @@ def test_parts_together_are_all_of_the_table_each_row_once(
             monkeypatch.setattr(reading, "PARTS_MAX", 64)
         used = [list(read(database, "sessions", part)) for part in plan(database, "sessions")]
         assert sum(bool(batches) for batches in used) >= 4, "keys are spread over the parts"
+        monkeypatch.setattr(reading, "PART_KEYS", 100)
+        assert len(plan(database, "sessions")) == 1
 
 
 def test_a_single_key_and_none_are_one_part_and_none(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_what_earlier_runs_saw_survive_still_counts() -> None:
     found = report.headline_of(picture)
     assert (found.look, found.text) == ("ok", "What existed before each crash exists after it")
     assert found.below.endswith("7 things could not be told by earlier runs.")
+    assert "violated before" not in report.render(picture)
 
 
 def test_an_invariant_that_had_nothing_to_check_has_no_tick() -> None:
