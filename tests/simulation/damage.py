@@ -18,6 +18,8 @@ from storage.tables.message_record import decode_message
 from storage.tables.tables import (
     CONNECTIONS,
     DUE,
+    FILTERS,
+    GROUPS,
     HISTORY,
     HOLDERS,
     INCOMING,
@@ -45,14 +47,19 @@ FAMILIES: Final = {
     SUBSCRIPTIONS: 2,
     INCOMING: 20,
     HOLDERS: 12,
+    FILTERS: 2,
+    GROUPS: 2,
     MAILBOX: 20,
     RETAINED: 3,
     DUE: 3,
     CONNECTIONS: 2,
     HISTORY: 2,
 }
+HOLDERS_READ: Final = 40  # their weight in worlds where limits refuse: nothing else reads them
+# The broker does not start without them, and says so: it would route messages to nobody.
+NEEDED: Final = (FILTERS, GROUPS)
 # Nothing replaces these rows while they cannot be read: an operator does, from a backup.
-RESCUED: Final = (SESSIONS, SUBSCRIPTIONS, INCOMING, DUE, CONNECTIONS)
+RESCUED: Final = (FILTERS, GROUPS, SESSIONS, SUBSCRIPTIONS, INCOMING, DUE, CONNECTIONS)
 
 
 class Damages:
@@ -83,7 +90,10 @@ class Damages:
                 found.setdefault(kind, []).extend(rows)
         if not found:
             return
-        kind = random.choices(list(found), [FAMILIES[kind] for kind in found])[0]
+        weights = [FAMILIES[kind] for kind in found]
+        if HOLDERS in found and self._reads_holders():
+            weights[list(found).index(HOLDERS)] = HOLDERS_READ
+        kind = random.choices(list(found), weights)[0]
         rows = found[kind]
         if kind == MESSAGES:
             rows = rows[-6:]  # that somebody may wait for
@@ -94,6 +104,22 @@ class Damages:
             sometimes(f"damaged_{kind}")
             self._excuse(kind, family, key, store._families[family].values[key])
             store.damage(family, [key])
+
+    def _reads_holders(self) -> bool:
+        """Are backlogs counted before a message is stored?"""
+        settings = self._world.settings
+        is_limited = settings.max_offline_messages or settings.max_offline_bytes
+        return settings.on_limit == "reject" and bool(is_limited)
+
+    def start_refused(self) -> bool:
+        """The broker found rows damaged when it started; may it? An operator brings them back."""
+        store = self._world.store
+        if not any(store._damaged.get(family) for family in NEEDED):
+            return False
+        self._world.note("start refused for damage")
+        sometimes("start_refused_for_damage")
+        mend(store, NEEDED)
+        return True
 
     def _excuse(self, kind: str, family: str, key: bytes, value: bytes) -> None:
         """Tell the oracle what is lost with a row."""

@@ -6,6 +6,7 @@ Read next: `tests.simulation.planting`.
 from typing import Any
 
 from session.delivery.backlog import Backlog
+from session.lifetime import repository
 from storage.log.cursor import Cursor
 from storage.log.layouts.block_reader import BlockReader
 from tests.simulation.planting import Patcher, mutant
@@ -43,3 +44,13 @@ def damaged_messages_are_not_counted(patch: Patcher) -> None:
         cursor.lost.clear()
 
     patch.set(Backlog, "_pass_over", pass_over)
+
+
+@mutant("damage", seeds=60)
+def damaged_filter_is_passed_over(patch: Patcher) -> None:
+    """The broker starts without a filter whose row is damaged: nobody gets what matches it."""
+
+    def around(original: Any, *arguments: Any) -> Any:
+        return original(*arguments, [])
+
+    patch.wrap(repository, "scan_all", around)

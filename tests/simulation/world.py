@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.security.authenticators import AllowAllPolicy
 from session.ports import Exchange, Verdict
-from storage.errors import Recoverable, Unrecoverable, WriteStalled
+from storage.errors import DamagedRows, Recoverable, Unrecoverable, WriteStalled
 from storage.history.events import BOOKS_LEVEL
 from storage.local.memory import MemoryStore
 from storage.tables.tables import FAMILIES
@@ -284,6 +284,10 @@ class World:
         except Recoverable:  # it says so and exits; who started it does so again
             self.note("no room to start")
             sometimes("start_refused")
+            self.after(100 + int(self.random.random() * 400), self.start_broker)
+        except DamagedRows:
+            if not self.damages.start_refused():
+                raise
             self.after(100 + int(self.random.random() * 400), self.start_broker)
 
     def _judge_clock(self, broker_ms: int) -> None:
