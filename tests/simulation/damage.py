@@ -150,6 +150,9 @@ class Damages:
             self._world.retold.lost_end = True
         elif kind == SESSIONS:
             self._excuse_client(key.decode())
+            presence = oracle.presences.get(key.decode())
+            if presence is not None:
+                presence.will_may_part = True
         elif kind in (SUBSCRIPTIONS, INCOMING):
             self._excuse_client(key.partition(b"\0")[0].decode())
 

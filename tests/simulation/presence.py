@@ -93,12 +93,16 @@ class Will:
 class Presence:
     """All CONNECTs of one client id in order."""
 
-    __slots__ = ("attempts", "client", "may_end_late", "relevant")
+    __slots__ = ("attempts", "client", "may_end_late", "relevant", "will_may_part")
 
     def __init__(self, client: str) -> None:
         self.client = client
         self.attempts: list[Attempt] = []
         self.may_end_late = False  # a row that says when is damaged, or was
+        # A crash may find the session's row unreadable. The broker then makes the will a timer of
+        # its own, because it must fire though nobody can resume the session [MQTT-3.1.2-8]. If an
+        # operator brings the row back and the session is resumed in time, it fires all the same.
+        self.will_may_part = False
         # Those that may decide about the session now: the last acknowledged one and all since.
         self.relevant: list[Attempt] = []
 
@@ -185,8 +189,8 @@ class Presence:
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} never fired: {why}",
                 )
-            # A will that had to leave its unreadable session is not cancelled by it any more.
-            if verdict == NO and will.fired and not self.may_end_late:
+            may_fire = self.will_may_part and "resumed" in why
+            if verdict == NO and will.fired and not may_fire:
                 raise Violation(
                     "will_fires_once_or_never",
                     f"will {will.index} of {self.client} fired at {will.first_fired_ms}: {why}",
