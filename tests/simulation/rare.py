@@ -135,7 +135,6 @@ RARE: Final[dict[str, str]] = {
     "met_damaged_holder": "the broker met a damaged row of kind holder",
     "met_damaged_timer": "the broker met a damaged row of kind timer",
     "met_damaged_connection": "the broker met a damaged row of kind connection",
-    "met_damaged_holder": "the broker met a damaged row of kind holder, where limits refuse",
     "damaged_message_lost": "a session never got a message that was in a damaged row",
     "refused_for_damage": "a client was refused because rows of its session were damaged",
     "wall_clock_jump": "a restart with the wall clock off by a day or more",
