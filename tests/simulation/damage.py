@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mqtt.message import Message
 from session.state.will_record import decode_connection
 from storage.local.memory import MemoryStore
-from storage.log.layouts import blocks
+from storage.log.layouts import blocks, timeline
 from storage.log.layouts.block_format import Block
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
@@ -187,6 +187,8 @@ class Damages:
         for generation in process.engine._log.list_generations():
             if generation.number != number:
                 continue
+            # Without an index a stretch of damaged rows is told as one place.
+            self.lost_index = self.lost_index or generation.layout == timeline.NAME
             if generation.layout != blocks.NAME:
                 yield decode_message(value, last)
                 continue
