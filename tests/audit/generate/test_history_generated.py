@@ -75,6 +75,19 @@ def test_segments_are_those_of_an_exporter(clean: Made, faulty: Made) -> None:
         assert pq.read_schema(segment.path).remove_metadata().equals(ARROW_SCHEMA)
 
 
+def test_a_footer_that_lies_claims_seven_rows_more(faulty: Made) -> None:
+    lies = [each for each in faulty.manifest.injections if each.kind == "footer_lies"]
+    assert lies
+    for lie in lies:
+        (path,) = [
+            segment.path
+            for segment in segment_names(faulty.directory)
+            if (segment.node, segment.boot, segment.first_seq) == (lie.node, lie.boot, lie.seq)
+        ]
+        claimed = int(pq.read_schema(path).metadata[b"holdfast.rows"])
+        assert claimed == pq.read_metadata(path).num_rows + 7
+
+
 def test_the_manifest_can_be_read_again(faulty: Made) -> None:
     assert load(faulty.directory / MANIFEST) == faulty.manifest
 

@@ -132,3 +132,27 @@ def test_a_groups_deliveries_name_its_stream() -> None:
     told = [row for row in broker.rows if row["ev"] in (ev.MSG_DELIVERED, ev.MSG_MOVED)]
     stream = next(row["stream"] for row in broker.rows if row["ev"] == ev.MSG_ENQUEUED)
     assert [(row["share"], row["stream"]) for row in told] == [("g", stream)] * 3
+
+
+def test_the_last_four_exchanges_of_a_session_may_come_back_after_a_crash() -> None:
+    broker = started()
+    publisher = broker.connect(Client("p", "", 5, 0))
+    subscriber = broker.connect(Client("s", "", 5, NEVER, 10))
+    broker.subscribe(subscriber, "a", 1)
+    for _ in range(6):
+        broker.publish(publisher, "a", 1, 10)
+    broker.commit()
+    for packet_id in range(1, 7):
+        broker.acknowledge(subscriber, packet_id)
+    assert [packet_id for _, packet_id, _ in subscriber.fresh_acks] == [3, 4, 5, 6]
+
+
+def test_rows_of_messages_are_hidden_while_the_level_is_books() -> None:
+    broker = started()
+    publisher = broker.connect(Client("p", "", 5, 0))
+    for is_muted in (True, False):
+        broker.muted = is_muted
+        broker.publish(publisher, "a", 1, 10)
+        broker.commit()
+    hidden = [bool(row.get("hidden")) for row in broker.rows if row["ev"] == ev.MSG_ACCEPTED]
+    assert hidden == [True, False]

@@ -42,3 +42,18 @@ def test_a_publisher_has_one_qos_per_topic() -> None:
     plant = Plant(3, random.Random(1))
     for topics in plant.topics.values():
         assert len({topic for topic, _ in topics}) == len(topics)
+
+
+def test_who_takes_over_has_the_subscriptions_of_the_role() -> None:
+    broker = Broker("n", 60 * SECOND)
+    broker.boot(broker.now)
+    cast = Cast(broker, random.Random(5), 1)
+    (plant,) = cast.plants
+    anew = 0
+    for _ in range(100):
+        before = cast.session(plant, "store")
+        cast._take_over(plant, "store")
+        after = broker.sessions[before.client_id]
+        anew += after is not before
+        assert set(after.subs) == {f"{plant.root}/temperature"}
+    assert 0 < anew < 50
