@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Final
 
 from mqtt.decoder import Decoder
+from mqtt.encoder import encode
 from mqtt.packets import (
     Auth,
     Connack,
@@ -364,7 +365,7 @@ class Watcher:
                 raise Fault(f"{packet!r} for nothing")
             flow = Flow(Publish("", b"", 2, packet_id=packet.packet_id), self.number)
             self.view.flows[packet.packet_id] = flow
-        elif flow.is_certain and flow.state == SENT:
+        elif flow.is_certain and flow.state == SENT and not self._may_give_up(flow):
             raise Fault(f"{packet!r}, but PUBREC was not sent")
         elif flow.state == RELEASED and flow.connection == self.number:
             raise Fault(f"{packet!r} twice")
@@ -372,6 +373,15 @@ class Watcher:
         flow.connection = self.number
 
     # At rest
+
+    def _may_give_up(self, flow: Flow) -> bool:
+        """May PUBREL come in place of the message of an earlier connection?"""
+        assert self.connect is not None and self.view is not None
+        if flow.connection == self.number:
+            return False
+        limit = self.connect.maximum_packet_size
+        is_too_large = bool(limit) and len(encode(flow.packet, self.version)) > limit
+        return is_too_large or self.published.is_lossy
 
     def judge_rest(self) -> None:
         """All is committed and written, the connection is open: what was asked for has come."""

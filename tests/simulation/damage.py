@@ -46,7 +46,7 @@ FAMILIES: Final = {
     SESSIONS: 2,
     SUBSCRIPTIONS: 2,
     INCOMING: 20,
-    HOLDERS: 12,
+    HOLDERS: 2,
     FILTERS: 2,
     GROUPS: 2,
     MAILBOX: 20,

@@ -99,6 +99,7 @@ class Profile:
     wide: bool = False  # do many filters of each subscriber match every message?
     retained: float = 0.12  # share of publishes that go to the publisher's retained topic
     message_expiry: float = 0.05
+    retained_expiry: float = 0.0  # share of these with an expiry interval, by v5 clients
     expiring: float = 0.0  # share of publishes that its will's topic retains for some seconds
     will: float = 0.35
     retained_wills: float = 0.15  # share of wills
@@ -270,7 +271,7 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile(
             "retained",
             retained=0.6,
-            message_expiry=0.2,
+            retained_expiry=0.2,
             resubscribe=3.0,
             unsubscribe=1.5,
             publish=4.0,
@@ -390,7 +391,7 @@ PROFILES: Final[dict[str, Profile]] = {
             will=0.6,
             retained_wills=0.4,
             message_expiry=0.0,
-            limited=0.5,
+            limited=0.35,
             shared_members=(0, 2),
             absent=0.4,
             exports=(0, 4),

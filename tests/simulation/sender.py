@@ -85,7 +85,7 @@ class Sender:
                     client.name, plan.retained_topic, plan.retained_qos, retain=True
                 )
                 sent.clears = world.chance(0.25)
-                if not sent.clears and self._may_expire():
+                if client.version == 5 and world.chance(profile.retained_expiry):
                     sent.expiry_s = random.choice((1, 2, 3))
             elif plan.will and client.version == 5 and world.chance(profile.expiring):
                 sent = client.oracle.new_message(

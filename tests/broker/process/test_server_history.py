@@ -151,6 +151,7 @@ def test_what_was_recorded_is_exported_though_recording_is_off_by_now(
     assert broker.stop() == 0
     assert in_the_database(broker)
     broker.env["HOLDFAST__HISTORY__DETAIL"] = "off"
+    del broker.env["HOLDFAST__HISTORY__DRAIN_TIMEOUT"]
     broker.start()
     wait_for(lambda: any(segment_names(broker.data_dir / "history", "edge")), broker)
     assert broker.stop() == 0
