@@ -258,6 +258,10 @@ class Link:
         if self.disconnected_ms:
             lo = hi = self.disconnected_ms
         read = YES if self.disconnected_ms else NO
+        if read == YES and self.connection in self.process.engine._turns.waiting:
+            # It waits for its turn. A CONNECT on another connection may come before it: nothing
+            # orders packets of two connections.
+            read = MAYBE
         # A close in answer to DISCONNECT says that its consequences are durable.
         promised = self.engine_closed and self.disconnected_ms
         serial = 0 if promised else serial or self.process.next_serial()
