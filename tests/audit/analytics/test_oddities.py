@@ -75,8 +75,8 @@ def test_a_client_that_comes_again_and_again_is_flapping() -> None:
 
 
 def test_a_history_of_seconds_counts_as_a_minute() -> None:
-    (found,) = oddities.flapping([Churn("t", "c", 50, 0, 0)], 1.0, 10)
-    assert "50 connects in 10 s, 3k an hour" in found.reason
+    (found,) = oddities.flapping([Churn("t", "c", 100, 0, 0)], 1.0, 10)
+    assert "100 connects in 10 s, 6k an hour" in found.reason
 
 
 def test_from_a_dozen_connects_an_hour_on_a_client_is_flapping() -> None:

@@ -333,6 +333,13 @@ def test_a_session_that_is_missing_after_a_crash(history, accused) -> None:
     assert accused(history) == [("S5", "it was there before the boot, and not after it")]
 
 
+def test_a_session_that_did_nothing_yet_is_missed_after_a_crash(history, accused) -> None:
+    history.session("c", 1).create()
+    history.boot()
+    history.row("recovered", count=0)
+    assert accused(history) == [("S5", "it was there before the boot, and not after it")]
+
+
 def test_a_session_whose_row_may_be_damaged_is_not_called_lost(history, accused, verdicts) -> None:
     session = _life(history)
     session.leave()
