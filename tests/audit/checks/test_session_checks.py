@@ -38,6 +38,8 @@ def _story(history) -> None:
     good.row("msg_acked", msg=2, pid=2, qos=1)
     good.row("msg_acked", msg=1, pid=1, qos=2)
     good.row("msg_completed", msg=1, pid=1, qos=2)
+    _send(good, 20, qos=2)
+    good.row("msg_acked", msg=20, pid=20, qos=2, reason=0x80)  # refused: its id is free
     good.inflight = 4
     waits.row("will_armed", topic="w", qos=1, expiry_s=50)
     waits.leave(1001)
@@ -102,6 +104,7 @@ def test_what_is_wrong_is_found_in_one_batch_as_in_four(
     assert found == EXPECTED
     accused = whole["invariants"]["S5"]["witnesses"]
     assert {witness["client_id"] for witness in accused} == {"b", "g"}
+    assert {w["client_id"] for w in whole["invariants"]["S2"]["witnesses"]} == {"d"}
 
     grown = tmp_path / "grown"
     witnesses = []
