@@ -141,7 +141,8 @@ def _marked(boot: Boot, mark: Mark) -> Boot:
         return replace(boot, clean=True)
     if mark.ev == "recovered":
         place = gseq(mark.boot, mark.seq)
-        has_damage = bool(mark.detail) and not str(mark.detail).endswith(", 0 damaged")
+        detail = mark.detail or ""
+        has_damage = detail.endswith(" damaged") and not detail.endswith(" 0 damaged")
         return replace(boot, recovered=place, recovered_count=mark.count, has_damage=has_damage)
     if mark.ev == "history_gap" and mark.detail and mark.reason != REASON_TRIMMED:
         level, sample = parse_level(mark.detail)
