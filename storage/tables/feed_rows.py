@@ -1,0 +1,179 @@
+"""The rows of the feed: what external stores are told besides messages.
+
+A row holds the events of one tick, in their order; its key is the number of the first one. An event
+says where the log ended when it happened, so events and messages together are in one order. Read
+next: `session.feed.recorder`, which writes the rows, and docs/formats.md.
+"""
+
+import struct
+from typing import Final
+
+from storage.errors import CorruptRecord
+from storage.tables.tables import seal, unseal
+
+CONNECTED: Final = 1
+DISCONNECTED: Final = 2
+SUBSCRIBED: Final = 3
+UNSUBSCRIBED: Final = 4
+ACKED: Final = 5
+DELIVERED: Final = 6
+RETAINED: Final = 7
+RETAIN_DELETED: Final = 8
+SESSION_ENDED: Final = 9
+GAP: Final = 10
+KINDS: Final = (
+    CONNECTED,
+    DISCONNECTED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    ACKED,
+    DELIVERED,
+    RETAINED,
+    RETAIN_DELETED,
+    SESSION_ENDED,
+    GAP,
+)
+
+_VERSION: Final = 1
+_COUNT: Final = struct.Struct(">BI")  # version, events
+# kind, qos, at, end, offset, accepted, sizes of client identifier, text, user name and body
+_EVENT: Final = struct.Struct(">BBQQQQHHHI")
+_KEY: Final = struct.Struct(">Q")
+
+
+class FeedEvent:
+    """One event that a store may want to know."""
+
+    __slots__ = (
+        "accepted_ms",
+        "at_ms",
+        "body",
+        "client_id",
+        "end",
+        "kind",
+        "offset",
+        "qos",
+        "seq",
+        "text",
+        "username",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        at_ms: int,
+        end: int,
+        client_id: str,
+        text: str = "",
+        *,
+        qos: int = 0,
+        offset: int = 0,
+        accepted_ms: int = 0,
+        username: str = "",
+        body: bytes = b"",
+        seq: int = 0,
+    ) -> None:
+        self.kind: int = kind
+        self.at_ms: int = at_ms  # broker time
+        self.end: int = end  # of the log: all messages up to this offset come before the event
+        self.client_id: str = client_id
+        self.text: str = text  # a topic or a topic filter
+        self.qos: int = qos
+        self.offset: int = offset  # of the message it is about, 0 = that is not in the log
+        self.accepted_ms: int = accepted_ms  # when that was accepted, broker time
+        self.username: str = username
+        self.body: bytes = body  # the record of a retained message
+        self.seq: int = seq  # its number in the feed, from 1 on
+
+    def __repr__(self) -> str:
+        return f"FeedEvent({self.seq}, kind {self.kind}, {self.client_id!r}, {self.text!r})"
+
+
+def feed_key(seq: int) -> bytes:
+    """Return the key of the row whose first event has the number `seq`."""
+    return _KEY.pack(seq)
+
+
+def split_feed_key(key: bytes) -> int:
+    """Return the number of the first event of a row. Raises `CorruptRecord`."""
+    if len(key) != _KEY.size:
+        raise CorruptRecord(f"feed: key of {len(key)} bytes, expected {_KEY.size}")
+    return int.from_bytes(key, "big")
+
+
+def encode_event(event: FeedEvent) -> bytes:
+    """Return an event without its number."""
+    client_id = event.client_id.encode()
+    text = event.text.encode()
+    username = event.username.encode()
+    head = _EVENT.pack(
+        event.kind,
+        event.qos,
+        event.at_ms,
+        event.end,
+        event.offset,
+        event.accepted_ms,
+        len(client_id),
+        len(text),
+        len(username),
+        len(event.body),
+    )
+    return b"".join((head, client_id, text, username, event.body))
+
+
+def decode_event(data: bytes, seq: int, at: int = 0) -> tuple[FeedEvent, int]:
+    """Return the event that begins at `at`, with its number, and where it ends.
+
+    Raises `CorruptRecord`.
+    """
+    try:
+        kind, qos, at_ms, end, offset, accepted_ms, *sizes = _EVENT.unpack_from(data, at)
+        at += _EVENT.size
+        parts: list[bytes] = []
+        for size in sizes:
+            parts.append(data[at : at + size])
+            at += size
+        if at > len(data):
+            raise CorruptRecord(f"feed event {seq}: {len(data)} bytes, expected {at}")
+        event = FeedEvent(
+            kind,
+            at_ms,
+            end,
+            parts[0].decode(),
+            parts[1].decode(),
+            qos=qos,
+            offset=offset,
+            accepted_ms=accepted_ms,
+            username=parts[2].decode(),
+            body=parts[3],
+            seq=seq,
+        )
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"feed event {seq}: {error}") from None
+    if kind not in KINDS:
+        raise CorruptRecord(f"feed event {seq}: kind {kind} is not known to version {_VERSION}")
+    return event, at
+
+
+def encode_row(events: list[FeedEvent]) -> bytes:
+    """Return the value of the row of a tick's events."""
+    pieces = [_COUNT.pack(_VERSION, len(events))]
+    pieces += [encode_event(event) for event in events]
+    return seal(b"".join(pieces))
+
+
+def decode_row(key: bytes, value: bytes) -> list[FeedEvent]:
+    """Return the events of a row, with their numbers. Raises `CorruptRecord`."""
+    seq = split_feed_key(key)
+    body = unseal(value, f"feed row {seq}")
+    if len(body) < _COUNT.size or body[0] != _VERSION:
+        raise CorruptRecord(f"feed row {seq}: version {body[:1].hex()}, expected {_VERSION}")
+    count = _COUNT.unpack_from(body)[1]
+    events: list[FeedEvent] = []
+    at = _COUNT.size
+    while len(events) < count:
+        event, at = decode_event(body, seq + len(events), at)
+        events.append(event)
+    if at != len(body):
+        raise CorruptRecord(f"feed row {seq}: {len(body)} bytes, expected {at}")
+    return events
