@@ -301,7 +301,7 @@ class FeedOutlet:
                 event for event in found if event.seq > after and _wants(backend.feed, event)
             )
         if len(rows) < READ_ROWS:
-            following = max(following, self._recorder.seq + 1)  # what is not there is lost
+            following = max(following, self._last_written[1] + 1)  # what is not there is lost
         backend.next_key = feed_key(following)
 
     def _key_of(self, seq: int) -> bytes:

@@ -41,6 +41,10 @@ from storage.tables.message_record import encode_message
 from storage.tables.tables import FEED, PRESENCE
 
 _PRESENCE: Final = 1 << CONNECTED | 1 << DISCONNECTED
+# Whoever is told of these must be told, too, what a crash ended: it is kept who is connected.
+_LIVES: Final = _PRESENCE | 1 << SESSION_ENDED
+STORED: Final = b"\x01"  # the session of a client that is connected outlives a crash
+IN_MEMORY: Final = b"\x02"  # it does not
 _RETAINED: Final = 1 << RETAINED | 1 << RETAIN_DELETED
 
 
@@ -66,38 +70,44 @@ class FeedRecorder:
     @property
     def has_presence(self) -> bool:
         """Is it kept who is connected?"""
-        return bool(self._kinds & _PRESENCE)
+        return bool(self._kinds & _LIVES)
 
     def _put(self, event: FeedEvent) -> None:
         if not self._due_ms:
             self._due_ms = self._tick.now + self._delay_ms
         self._events.append(event)
 
-    def _wants(self, kind: int) -> bool:
-        return bool(self._kinds & 1 << kind)
-
     # Clients
 
-    def connected(self, client_id: str, username: str) -> None:
-        """Tell of an accepted CONNECT."""
+    def connected(self, client_id: str, username: str, *, is_stored: bool) -> None:
+        """Tell of an accepted CONNECT; `is_stored` says that a crash does not end its session."""
+        if not self._kinds & _LIVES:
+            return
+        value = STORED if is_stored else IN_MEMORY
+        self._tick.batch.append((PRESENCE, client_id.encode(), value))
         if not self._kinds & _PRESENCE:
             return
-        self._tick.batch.append((PRESENCE, client_id.encode(), b"\x01"))
         now = self._tick.now
         self._put(FeedEvent(CONNECTED, now, self._log.end, client_id, username=username))
 
     def disconnected(self, client_id: str, username: str) -> None:
         """Tell of the end of a connection that no other one of its client follows at once."""
-        if self._kinds & _PRESENCE:
+        if self._kinds & _LIVES:
             self._gone(client_id, username, self._tick.now)
 
-    def crashed(self, client_id: str, at_ms: int) -> None:
-        """Tell of a connection that a crash of the broker ended, about at `at_ms`."""
+    def crashed(self, client_id: str, value: bytes, at_ms: int) -> None:
+        """Tell of a connection that a crash of the broker ended, about at `at_ms`.
+
+        `value` is that of its row: a session in memory is gone with it.
+        """
         self._gone(client_id, "", at_ms)
+        if value == IN_MEMORY:
+            self.session_ended(client_id)
 
     def _gone(self, client_id: str, username: str, at_ms: int) -> None:
         self._tick.batch.append((PRESENCE, client_id.encode(), None))
-        self._put(FeedEvent(DISCONNECTED, at_ms, self._log.end, client_id, username=username))
+        if self._kinds & _PRESENCE:
+            self._put(FeedEvent(DISCONNECTED, at_ms, self._log.end, client_id, username=username))
 
     # Sessions
 

@@ -116,7 +116,7 @@ class SessionEvents:
         self, connection: Connection, session: Session, *, session_present: bool, clean_start: bool
     ) -> None:
         """Record an accepted CONNECT: a session is created, or resumed in its loaded state."""
-        self._feed.connected(session.client_id, connection.username)
+        self._feed.connected(session.client_id, connection.username, is_stored=session.is_stored)
         recorder = self._recorder
         if not recorder.is_on:
             return

@@ -85,8 +85,9 @@ class Feeds:
             return
         damages: list[DamagedRows] = []
         gone = 0
-        for key, _ in scan_all(self._store, PRESENCE, b"", None, damages):
-            self._recorder.crashed(key.decode(), min(alive_ms or self._tick.now, self._tick.now))
+        at_ms = min(alive_ms or self._tick.now, self._tick.now)
+        for key, value in scan_all(self._store, PRESENCE, b"", None, damages):
+            self._recorder.crashed(key.decode(), value, at_ms)
             gone += 1
             if gone % SLICE == 0:
                 self._write()

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from mqtt.topics import split_shared
 from session.feed.outlet import decode_dead_letter
+from session.feed.recorder import IN_MEMORY, STORED
 from session.history.stage_counts import decode_book
 from session.state.backend_record import BackendRecord, decode_backend
 from session.state.records import decode_session
@@ -165,7 +166,7 @@ def backend(key: bytes, value: bytes) -> BackendRecord:
 
 
 def _presence(key: bytes, value: bytes) -> None:
-    if not key.decode() or value != b"\x01":
+    if not key.decode() or value not in (STORED, IN_MEMORY):
         raise ValueError(f"presence of {len(key)} and {len(value)} bytes")
 
 

@@ -103,7 +103,11 @@ def test_a_crash_disconnects_who_was_connected_also_without_a_session() -> None:
     take(broker)
     broker.restart(after_ms=5000)
     broker.advance(1000)
-    assert told(take(broker)) == [(DISCONNECTED, "clean", ""), (DISCONNECTED, "kept", "")]
+    assert told(take(broker)) == [
+        (DISCONNECTED, "clean", ""),
+        (SESSION_ENDED, "clean", ""),
+        (DISCONNECTED, "kept", ""),
+    ]
     broker.restart()
     broker.advance(1000)
     assert take(broker) == []
@@ -303,6 +307,7 @@ def test_a_new_backend_is_told_of_nothing_before_it() -> None:
     broker.advance(1000)
     assert told(take(broker, "second")) == [
         (DISCONNECTED, "c", ""),
+        (SESSION_ENDED, "c", ""),
         (CONNECTED, "d", ""),
         b"2",
     ]
