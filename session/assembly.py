@@ -7,12 +7,15 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
+from session.feed.outlet import FeedOutlet
+from session.feed.recorder import FeedRecorder
 from session.history.history import History
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.connect import ConnectHandler
 from session.lifetime.context import ClientContext, Ports
 from session.lifetime.disconnect import DisconnectHandler
+from session.lifetime.feeds import Feeds
 from session.lifetime.housekeeping import Housekeeping
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep
@@ -27,6 +30,7 @@ from session.packets.subscribe import SubscribeHandler
 from session.publish.accept import Publishing
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
+from session.routing.holders import Holders
 from session.routing.retained import Retained
 from session.routing.router import Router
 from session.scheduling.admission import Admission
@@ -56,7 +60,11 @@ class Assembly:
         self.admission: Final = Admission(settings, self.pauses)
         self.silence: Final = KeepAlive(settings, self.connections)
         self.health: Final = StoreHealth()
-        history = self.history = History(tick, log, settings, live)
+        self.feed: Final = FeedRecorder(
+            tick, log, core.damage, settings.feeds, settings.progress_delay_ms
+        )
+        self.outlet: Final = FeedOutlet(core, database, self.feed)
+        history = self.history = History(tick, log, settings, live, self.feed)
         self.routes: Final = Router(tick)
         self.retained: Final = Retained(core, database, history)
         self.quota: Final = Quota(core, database)
@@ -64,11 +72,20 @@ class Assembly:
             DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
         )
         sweep = Sweep()
+        holders = Holders(core, database)
         self.sessions: Final = Sessions(
-            core, database, self.routes, self.delivery, self.quota, sweep, history, live
+            core, database, self.routes, self.delivery, self.quota, sweep, history, holders, live
         )
         self.writer: Final = TickWriter(
-            core, database, self.retained, self.sessions, history.recorder, self.health, self.pauses
+            core,
+            database,
+            self.retained,
+            self.sessions,
+            history.recorder,
+            self.feed,
+            self.outlet,
+            self.health,
+            self.pauses,
         )
         self.publishing: Final = Publishing(
             core,
@@ -79,6 +96,17 @@ class Assembly:
             self.quota,
             self.health,
             history,
+            self.feed,
+        )
+        self.feeds: Final = Feeds(
+            core,
+            database,
+            self.routes,
+            holders,
+            self.feed,
+            self.outlet,
+            ports.new_instance,
+            self.writer.write,
         )
         context = ClientContext(
             core,
@@ -102,7 +130,7 @@ class Assembly:
         self.dispatcher: Final = Dispatcher(
             context,
             PublishHandler(context, self.routes, self.sessions, self.publishing, self.retained),
-            AcknowledgeHandler(context, self.delivery),
+            AcknowledgeHandler(context, self.delivery, self.feed),
             SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
             self.connects.authentication,
             self.disconnects,
@@ -112,6 +140,7 @@ class Assembly:
             database,
             self.delivery,
             self.sessions,
+            self.outlet,
             self.quota,
             self.health,
             sweep,
@@ -120,5 +149,12 @@ class Assembly:
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
         self.housekeeping: Final = Housekeeping(
-            context, self.retained, self.disconnects, wills, self.collection, trimming, census
+            context,
+            self.retained,
+            self.disconnects,
+            wills,
+            self.collection,
+            trimming,
+            census,
+            self.outlet,
         )

@@ -26,7 +26,7 @@ DROP_REASONS: Final = (
     "storage_refused",
     "damaged",
 )
-DAMAGED_KINDS: Final = ("session", "message", "retained", "timer", "connection", "holder")
+DAMAGED_KINDS: Final = ("session", "message", "retained", "timer", "connection", "holder", "feed")
 CONNECT_RESULTS: Final = (
     "accepted",
     "malformed",

@@ -30,6 +30,7 @@ from mqtt.packets import (
 )
 from session.assembly import Assembly
 from session.counters import Counters
+from session.feed.outlet import FeedOutlet
 from session.history.outbox import Outbox
 from session.lifetime.context import Denied, Observe, Ports
 from session.live.commit_gate import CommitGate
@@ -95,6 +96,7 @@ class Engine:
         observe: Observe | None = None,
         denied: Denied | None = None,
         damaged: TellDamage | None = None,
+        new_instance: Callable[[], str] | None = None,
     ) -> None:
         """Take the surroundings of the broker; nothing is opened before `start`.
 
@@ -102,7 +104,8 @@ class Engine:
         (`storage.time.broker_clock`), for a given broker time; without it broker time is used for
         all clocks. `observe` is called when a client connects, is refused or disconnects, `denied`
         when the policy denies a client a PUBLISH, a subscription or its will, `damaged` when rows
-        were found that cannot be read; they must not call the engine.
+        were found that cannot be read; they must not call the engine. `new_instance` makes the mark
+        of a new backend: one that no other database has.
         """
         self.settings: Final = settings
         self.counters: Final = counters
@@ -114,6 +117,7 @@ class Engine:
             new_client_id,
             observe or _unobserved,
             denied or _untold,
+            new_instance or new_client_id,
         )
         self._heartbeat: Final = heartbeat or _plain_heartbeat
         self._heartbeat_ms = 0
@@ -158,6 +162,8 @@ class Engine:
         self._routes = assembly.routes
         self._retained = assembly.retained
         self._recorder = assembly.history.recorder
+        self.feeds: FeedOutlet = assembly.outlet  # for the shells of external stores
+        self._feed = assembly.feed
         self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter
         self._publish_events = assembly.history.publishes
         self._delivery = assembly.delivery
@@ -479,6 +485,7 @@ class Engine:
         self.durable = serial
         self._tick.batch_committed(serial)
         self._publish_events.release(serial, now)
+        self.feeds.committed(serial)
         self._gate.release(serial, now)
         self._collection.reclaim(serial)
 
@@ -507,6 +514,9 @@ class Engine:
             return min(times)
         times.append(self._housekeeping.next_deadline())
         told_by = self._recorder.next_deadline()
+        if told_by is not None:
+            times.append(told_by)
+        told_by = self._feed.next_deadline()
         if told_by is not None:
             times.append(told_by)
         if self._tick.late_due_ms is not None:

@@ -33,13 +33,21 @@ RECOVER_SLICE: Final = 1000  # connections ended by one batch of the recovery
 class Recovery:
     """The counts of a start."""
 
-    __slots__ = ("filters", "retained", "sessions", "were_connected")
+    __slots__ = ("filters", "forgotten", "retained", "sessions", "were_connected")
 
-    def __init__(self, sessions: int, filters: int, retained: int, were_connected: int) -> None:
+    def __init__(
+        self,
+        sessions: int,
+        filters: int,
+        retained: int,
+        were_connected: int,
+        forgotten: list[str],
+    ) -> None:
         self.sessions = sessions
         self.filters = filters
         self.retained = retained
         self.were_connected = were_connected  # clients that a crash disconnected
+        self.forgotten = forgotten  # backends that are not configured any more
 
 
 def open_database(store: Store, core: Core, told_of: int) -> Database:
@@ -80,13 +88,17 @@ def recover(assembly: Assembly, now: int, alive_ms: int) -> Recovery:
     assembly.sessions.open()
     assembly.delivery.groups.open()
     _drop_deserted_groups(assembly)
+    forgotten = assembly.feeds.open()
     heartbeat = store.get(META, HEARTBEAT_KEY)
     if heartbeat is not None:
         alive_ms = max(alive_ms, Heartbeat.decode(heartbeat).broker_ms)
     were_connected = _settle_connections(assembly, alive_ms)
+    assembly.feeds.crashed(alive_ms)
     assembly.housekeeping.open()
     totals = database.totals
-    return Recovery(totals.sessions, len(assembly.routes), totals.retained, were_connected)
+    return Recovery(
+        totals.sessions, len(assembly.routes), totals.retained, were_connected, forgotten
+    )
 
 
 def _drop_deserted_groups(assembly: Assembly) -> None:

@@ -9,6 +9,7 @@ build it with `Settings()` and assign what they care about. Units come last in a
 from typing import Final, Literal, TypeAlias
 
 from storage.history import events
+from storage.tables.feed_rows import GAP
 
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
@@ -55,6 +56,29 @@ CHANGEABLE: Final = (
     "history_detail",
     "sys_interval_s",
 )
+
+
+class Feed:
+    """What one backend, an external store, is told of. The engine knows no rules and no actions."""
+
+    __slots__ = ("filters", "keep_ms", "kinds", "name")
+
+    def __init__(
+        self, name: str, filters: tuple[str, ...], kinds: int, keep_ms: int = 15 * 60 * 1000
+    ) -> None:
+        """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
+
+        Everybody is told of gaps.
+        """
+        self.name: Final = name
+        # It gets the messages with QoS 1 and 2 that match one of these, each once.
+        self.filters: Final = filters
+        self.kinds: Final = kinds | 1 << GAP
+        # For how long rows are kept after the store has confirmed them: it may lose its newest.
+        self.keep_ms: Final = keep_ms
+
+    def __repr__(self) -> str:
+        return f"Feed({self.name!r}, {self.filters!r}, {self.kinds:#x}, {self.keep_ms})"
 
 
 class Settings:
@@ -186,6 +210,11 @@ class Settings:
         # name, topic and topic filter: comparable among each other, and not readable.
         self.history_hash_names: bool = False
         self.history_hash_key: str = ""
+
+        # External stores.
+
+        # What each of them is told of, by name. One that is not among them any more is forgotten.
+        self.feeds: tuple[Feed, ...] = ()
 
         # Rhythm.
 

@@ -7,6 +7,8 @@ of a tick boundary. Must never drop a refused batch. Read next:
 
 from typing import Final
 
+from session.feed.outlet import FeedOutlet
+from session.feed.recorder import FeedRecorder
 from session.history.recorder import Recorder
 from session.lifetime.repository import Sessions
 from session.live.core import Core, Database
@@ -32,6 +34,8 @@ class TickWriter:
         retained: Retained,
         sessions: Sessions,
         recorder: Recorder,
+        feed: FeedRecorder,
+        outlet: FeedOutlet,
         health: StoreHealth,
         pauses: ReadPauses,
     ) -> None:
@@ -43,6 +47,8 @@ class TickWriter:
         self._retained: Final = retained
         self._sessions: Final = sessions
         self._recorder: Final = recorder
+        self._feed: Final = feed
+        self._outlet: Final = outlet
         self._health: Final = health
         self._pauses: Final = pauses
         self.written: int = 0  # serial of the last written batch
@@ -79,10 +85,13 @@ class TickWriter:
         self._sessions.write_dirty(tick.now)
         batch = tick.batch
         self._log.seal(batch)
-        if not batch and not self._recorder.is_due(tick.now):
+        self._outlet.seal()
+        now = tick.now
+        if not batch and not self._recorder.is_due(now) and not self._feed.is_due(now):
             return True
+        self._feed.seal(batch)
         if self._recorder.is_on:
-            self._recorder.seal(batch, tick.now)
+            self._recorder.seal(batch, now)
         if not batch:
             return True
         try:
@@ -98,6 +107,7 @@ class TickWriter:
         self.written += 1
         self._counters.batch_records.add(len(batch))
         tick.batch_written(self.written)
+        self._outlet.written(self.written, self.end_written)
         if self._health.retry_ms is not None:
             self._health.recovered()
             self._pauses.end_stall()

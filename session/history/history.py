@@ -7,6 +7,7 @@ incoming PUBLISH.
 
 from typing import Final
 
+from session.feed.recorder import FeedRecorder
 from session.history.delivery_events import DeliveryEvents
 from session.history.outbox import Outbox
 from session.history.publish_events import PublishEvents
@@ -22,11 +23,16 @@ class History:
     """Records what happens to messages and sessions, in the batch of the same tick."""
 
     def __init__(
-        self, tick: Tick, log: MessageLog, settings: Settings, live: dict[str, Connection]
+        self,
+        tick: Tick,
+        log: MessageLog,
+        settings: Settings,
+        live: dict[str, Connection],
+        feed: FeedRecorder,
     ) -> None:
         """Make all parts; `live` has the connections by client id, as `Sessions` keeps them."""
         self.recorder: Final = Recorder(settings)
         self.publishes: Final = PublishEvents(self.recorder)
         self.deliveries: Final = DeliveryEvents(self.recorder)
-        self.sessions: Final = SessionEvents(self.recorder, tick, log, live)
+        self.sessions: Final = SessionEvents(self.recorder, tick, log, live, feed)
         self.outbox: Final = Outbox(tick, self.recorder, log, settings)

@@ -9,8 +9,10 @@ docs/history.md.
 from typing import Final
 from zlib import crc32
 
+from mqtt import reasons
 from mqtt.message import Message
 from mqtt.packets import Will
+from session.feed.recorder import FeedRecorder
 from session.history.recorder import UNSTORED_BOOT_SHIFT, Recorder
 from session.live.connection import Connection
 from session.live.tick import Tick
@@ -86,7 +88,12 @@ class SessionEvents:
     """Records all events but those of messages."""
 
     def __init__(
-        self, recorder: Recorder, tick: Tick, log: MessageLog, live: dict[str, Connection]
+        self,
+        recorder: Recorder,
+        tick: Tick,
+        log: MessageLog,
+        live: dict[str, Connection],
+        feed: FeedRecorder,
     ) -> None:
         """Take the recorder; `live` has the connections by client id, as `Sessions` keeps them."""
         self._recorder: Final = recorder
@@ -96,6 +103,7 @@ class SessionEvents:
         # with these: the client may have another session by now.
         self._will_of: tuple[int, str] | None = None
         self._live: Final = live
+        self._feed: Final = feed
 
     @property
     def is_on(self) -> bool:
@@ -108,6 +116,7 @@ class SessionEvents:
         self, connection: Connection, session: Session, *, session_present: bool, clean_start: bool
     ) -> None:
         """Record an accepted CONNECT: a session is created, or resumed in its loaded state."""
+        self._feed.connected(session.client_id, connection.username, is_stored=session.is_stored)
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -177,6 +186,8 @@ class SessionEvents:
         self, connection: Connection, session: Session, reason: int, *, by_client: bool
     ) -> None:
         """Record the end of a connection; `reason` is a reason code or CONNECTION_LOST."""
+        if reason != reasons.SESSION_TAKEN_OVER:
+            self._feed.disconnected(session.client_id, connection.username)
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -223,6 +234,7 @@ class SessionEvents:
 
         `is_found`: a CONNECT of its client found it expired.
         """
+        self._feed.session_ended(session.client_id)
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -253,6 +265,7 @@ class SessionEvents:
         since: int,
     ) -> None:
         """Record a new or changed subscription; `stream` is its stream in the log, or 0."""
+        self._feed.subscribed(session.client_id, subscription.topic_filter, subscription.qos)
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -267,6 +280,7 @@ class SessionEvents:
         self, connection: Connection, session: Session, subscription: Subscription, stream: int
     ) -> None:
         """Record the end of a subscription."""
+        self._feed.unsubscribed(session.client_id, subscription.topic_filter, subscription.qos)
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -395,6 +409,7 @@ class SessionEvents:
 
     def retained_expired(self, topic: str) -> None:
         """Record that a retained message expired."""
+        self._feed.retained_gone(topic)
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)

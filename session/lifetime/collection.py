@@ -13,6 +13,7 @@ from typing import Final
 
 from session.delivery.backlog import SCAN_MAX
 from session.delivery.delivery import Delivery
+from session.feed.outlet import FeedOutlet
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Candidate, Sweep, oldest_in_flight
@@ -49,6 +50,7 @@ class Collection:
         database: Database,
         delivery: Delivery,
         sessions: Sessions,
+        outlet: FeedOutlet,
         quota: Quota,
         health: StoreHealth,
         sweep: Sweep,
@@ -63,6 +65,7 @@ class Collection:
         self._backlog: Final = delivery.backlog
         self._groups: Final = delivery.groups
         self._sessions: Final = sessions
+        self._outlet: Final = outlet
         self._quota: Final = quota
         self._health: Final = health
         self._sweep: Final = sweep
@@ -120,6 +123,7 @@ class Collection:
         oldest = generations[0]
         if oldest.is_closed and self._is_dropped_by_policy(oldest, now):
             self._counters.drop("max_age", max(0, oldest.last_offset - oldest.first_offset + 1))
+            self._outlet.generation_lost(oldest, "dropped by a limit")
             self._drop(oldest.number)
             return
         candidates = self._closed_candidates(generations[:-1])
@@ -201,11 +205,14 @@ class Collection:
             self._search_on(sweep.search)
         elif sweep.groups is None:
             sweep.groups = [group for group in self._groups.all() if group.is_stored]
+            sweep.backends = self._outlet.names()
             self._pin_by_memory()
         elif sweep.waiting:
             self._sweep_waiting()
         elif sweep.groups:
             self._sweep_groups(sweep.groups)
+        elif sweep.backends:
+            self._sweep_backend(sweep.backends.pop())
         elif not sweep.is_through:
             self._sweep_sessions()
         else:
@@ -255,6 +262,12 @@ class Collection:
             if group.is_lagging and entry.filter_id and group.position < sweep.last():
                 stream = Stream(entry.filter_id, entry.topic_filter, group.since)
                 work += self._pin_by_streams(b"", [stream], group.position)
+
+    def _sweep_backend(self, name: str) -> None:
+        """Look at what the store of a backend may read, also what it may have to read again."""
+        streams, position = self._outlet.owed(name)
+        if position < self._sweep.last():
+            self._pin_by_streams(b"", streams, position)
 
     def _sweep_sessions(self) -> None:
         """Look at a slice of the stored sessions."""

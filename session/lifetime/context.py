@@ -21,7 +21,14 @@ Denied: TypeAlias = Callable[[str, str, str, str], None]
 class Ports:
     """What surrounds the engine, as far as its parts ask it."""
 
-    __slots__ = ("authenticator", "denied", "new_client_id", "observe", "policy")
+    __slots__ = (
+        "authenticator",
+        "denied",
+        "new_client_id",
+        "new_instance",
+        "observe",
+        "policy",
+    )
 
     def __init__(
         self,
@@ -30,12 +37,14 @@ class Ports:
         new_client_id: Callable[[], str],
         observe: Observe,
         denied: Denied,
+        new_instance: Callable[[], str],
     ) -> None:
         self.authenticator: Final = authenticator
         self.policy: Final = policy
         self.new_client_id: Final = new_client_id
         self.observe: Final = observe
         self.denied: Final = denied
+        self.new_instance: Final = new_instance
 
 
 class ClientContext:

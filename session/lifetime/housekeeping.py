@@ -7,6 +7,7 @@ It is done in bounded slices, so that clients do not wait. Read next: `session.l
 
 from typing import Final
 
+from session.feed.outlet import FeedOutlet
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.context import ClientContext
@@ -34,6 +35,7 @@ class Housekeeping:
         collection: Collection,
         trimming: Trimming,
         census: Census,
+        outlet: FeedOutlet,
     ) -> None:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
@@ -46,6 +48,7 @@ class Housekeeping:
         self._collection: Final = collection
         self.trimming: Final = trimming
         self._census: Final = census
+        self._outlet: Final = outlet
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
         self._is_stopped = False
@@ -64,6 +67,8 @@ class Housekeeping:
         if self._is_stopped:
             return NEVER_MS
         deadline = min(self._collection.next_deadline(), self.trimming.next_deadline())
+        if self._outlet.backends:
+            deadline = min(deadline, self._outlet.tidy_ms)
         if self._due.next_ms is not None:
             deadline = min(deadline, self._due.next_ms)
         if self._census.due_ms is not None:
@@ -81,6 +86,8 @@ class Housekeeping:
         self.trimming.run(now)
         self._collection.run(now)
         self._census.run(now)
+        if self._outlet.backends:
+            self._outlet.tidy(now)
 
     def _handle_due(self, now: int) -> None:
         """Handle a slice of the wills and expiries that are due."""

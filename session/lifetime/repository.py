@@ -15,9 +15,10 @@ from session.history.history import History
 from session.lifetime.sweep import Sweep
 from session.live.connection import Connection
 from session.live.core import Core, Database
-from session.live.subscribers import FilterEntry, Group
+from session.live.subscribers import Group
 from session.live.tick import ATTACH_WORK, FILTER_WORK
 from session.publish.storage_quota import Quota
+from session.routing.holders import Holders
 from session.routing.router import Router
 from session.state.records import decode_session, encode_session
 from session.state.session import Session
@@ -25,7 +26,6 @@ from session.state.subscription import Subscription, decode_subscription
 from storage.errors import CorruptRecord
 from storage.tables.tables import (
     FILTERS,
-    HOLDERS,
     INCOMING,
     META,
     SESSIONS,
@@ -33,10 +33,7 @@ from storage.tables.tables import (
     TOTALS_KEY,
     client_prefix,
     decode_filter,
-    encode_filter,
-    encode_since,
     group_holder,
-    holder_key,
     incoming_key,
     scan_all,
     scan_prefix,
@@ -67,6 +64,7 @@ class Sessions:
         quota: Quota,
         sweep: Sweep,
         history: History,
+        holders: Holders,
         live: dict[str, Connection],
     ) -> None:
         """Keep the connections in `live`, which is empty; the history reads it too."""
@@ -82,6 +80,7 @@ class Sessions:
         self._quota: Final = quota
         self._sweep: Final = sweep
         self._session_events: Final = history.sessions
+        self._holders: Final = holders
         self._last_incarnation = database.boot << INCARNATION_SHIFT
         self.live: Final = live  # client_id -> its connection
         self.left_behind: int = 0  # how often a session went offline with a backlog
@@ -256,9 +255,9 @@ class Sessions:
             subscription.holds = True  # the session still has to get its backlog
         if subscription.holds and not held:
             subscription.since = self._log.end
-            self._add_holder(entry, session_holder(session.client_id), subscription.since)
+            self._holders.add(entry, session_holder(session.client_id), subscription.since)
         elif held and not subscription.holds:
-            self._remove_holder(entry, session_holder(session.client_id))
+            self._holders.remove(entry, session_holder(session.client_id))
         entry.live[connection] = subscription
         self._routes.changed(entry)
         connection.cursor = None
@@ -275,7 +274,7 @@ class Sessions:
         group = self._groups.ensure(subscription.share_name, subscription.stream_filter)
         if session.is_stored and is_new:
             if not group.is_stored:
-                self._add_holder(group.entry, group_holder(group.share_name), self._log.end)
+                self._holders.add(group.entry, group_holder(group.share_name), self._log.end)
                 self._groups.store(group)
                 self._routes.changed(group.entry)  # its messages are stored from now on
             group.stored_members += 1
@@ -313,7 +312,7 @@ class Sessions:
         if connection is not None:
             entry.live.pop(connection, None)
         if subscription.holds:
-            self._remove_holder(entry, session_holder(session.client_id))
+            self._holders.remove(entry, session_holder(session.client_id))
         self._routes.changed(entry)
 
     def _leave_group(
@@ -335,34 +334,8 @@ class Sessions:
         if not self._groups.is_empty(group):
             return
         if group.is_stored:
-            self._remove_holder(group.entry, group_holder(group.share_name))
+            self._holders.remove(group.entry, group_holder(group.share_name))
         self._groups.remove(group)
-
-    # Streams
-
-    def _add_holder(self, entry: FilterEntry, holder: bytes, since: int) -> None:
-        """Store the messages of this filter for `holder` from now on."""
-        if not entry.filter_id:
-            entry.filter_id = self._totals.next_filter_id
-            self._totals.next_filter_id += 1
-            self._tick.totals_changed = True
-        entry.holders += 1
-        self._write_entry(entry)
-        key = holder_key(entry.filter_id, holder)
-        self._tick.batch.append((HOLDERS, key, encode_since(since)))
-
-    def _remove_holder(self, entry: FilterEntry, holder: bytes) -> None:
-        """Store nothing more of this filter for `holder`; a stream without holders ends."""
-        entry.holders -= 1
-        assert entry.holders >= 0
-        self._tick.batch.append((HOLDERS, holder_key(entry.filter_id, holder), None))
-        self._write_entry(entry)
-        if not entry.holders:
-            entry.filter_id = 0
-
-    def _write_entry(self, entry: FilterEntry) -> None:
-        value = encode_filter(entry.filter_id, entry.holders) if entry.holders else None
-        self._tick.batch.append((FILTERS, entry.topic_filter.encode(), value))
 
     # Connections
 

@@ -42,9 +42,10 @@ class Sweep:
         self.after = b""  # the next slice of sessions starts at this key
         self.is_through = False  # were all sessions looked at?
         self.groups: list[Group] | None = None  # still to be looked at; None = not begun
+        self.backends: list[str] = []  # names of those still to be looked at
         self.waiting: dict[bytes, None] = {}  # keys of sessions to be looked at next
         # Without an index, or with many streams: a search for the messages that the session with
-        # the key `searched` still has to get (b"" = a group).
+        # the key `searched` still has to get (b"" = a group or a backend).
         self.search: Cursor | None = None
         self.streams: Sequence[Stream] = ()
         self.searched = b""
@@ -73,7 +74,7 @@ class Sweep:
         self.search = None
 
     def pin(self, candidate: Candidate, key: bytes) -> None:
-        """Note that a session needs it, b"" = one in memory or a group; the search may end."""
+        """Note that a session needs it, b"" = one in memory, a group, a backend; it may end."""
         self.candidates.remove(candidate)
         if key:
             self.pins[candidate.number] = key

@@ -12,6 +12,7 @@ from mqtt.errors import ProtocolError
 from mqtt.packet_runs import PubackRun
 from mqtt.packets import PUBREL, Puback, Pubcomp, Pubrec, Pubrel
 from session.delivery.delivery import Delivery
+from session.feed.recorder import FeedRecorder
 from session.lifetime.context import ClientContext
 from session.live.connection import Connection
 from session.state.in_flight import (
@@ -36,6 +37,7 @@ class AcknowledgeHandler:
         self,
         context: ClientContext,
         delivery: Delivery,
+        feed: FeedRecorder,
     ) -> None:
         self._tick: Final = context.tick
         self._gate: Final = context.gate
@@ -44,6 +46,7 @@ class AcknowledgeHandler:
         self._mailbox: Final = delivery.mailbox
         self._counters: Final = context.counters
         self._deliveries: Final = context.history.deliveries
+        self._feed: Final = feed
 
     def puback(self, connection: Connection, packet: Puback) -> None:
         """Complete a QoS 1 exchange: the client has the message or refused it [MQTT-4.4.0-2]."""
@@ -74,6 +77,8 @@ class AcknowledgeHandler:
                 if is_recorded:
                     packet_ids.append(packet_id)
                     entries.append(entry)
+                if self._feed.has_acks:
+                    self._feed.acked(session.client_id, entry)
                 if entry & SOURCE_MASK:
                     self._release_source(connection, session, packet_id, entry)
         finally:
@@ -131,6 +136,8 @@ class AcknowledgeHandler:
         entry: int,
         reason_code: int,
     ) -> None:
+        if self._feed.has_acks:
+            self._feed.acked(session.client_id, entry)
         if self._deliveries.is_on:
             now = self._tick.now
             self._deliveries.acked(connection, session, packet_id, entry, reason_code, now)

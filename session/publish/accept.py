@@ -10,6 +10,7 @@ from typing import Final
 from mqtt import reasons
 from mqtt.message import NEVER, Message
 from session.delivery.delivery import Delivery
+from session.feed.recorder import FeedRecorder
 from session.history.history import History
 from session.history.publish_events import Publication
 from session.live.core import Core, Database
@@ -55,6 +56,7 @@ class Publishing:
         quota: Quota,
         health: StoreHealth,
         history: History,
+        feed: FeedRecorder,
     ) -> None:
         settings = core.settings
         self._tick: Final = core.tick
@@ -69,6 +71,7 @@ class Publishing:
         self._quota: Final = quota
         self._health: Final = health
         self._session_events: Final = history.sessions
+        self._feed: Final = feed
         self._store_qos0: Final = settings.store_qos0
         self._is_limited: bool = False  # is there a limit to look at before a message is accepted?
         self._store_all: Final = settings.store == "all"
@@ -134,6 +137,8 @@ class Publishing:
                 changed = True
         if publication is not None:
             publication.accepted(message, route.filter_ids, now)
+        if message.retain:
+            self._feed.retained(message)
         if kept:
             self._session_events.retained_kept(message)
         if route.targets:

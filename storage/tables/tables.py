@@ -27,6 +27,10 @@ DUE: Final = "due"
 CONNECTIONS: Final = "connections"
 HISTORY: Final = "history"
 BOOKS: Final = "books"
+FEED: Final = "feed"  # what external stores are told besides messages
+BACKENDS: Final = "backends"  # how far each of them has come
+PRESENCE: Final = "presence"  # who they were told is connected
+DEAD_LETTERS: Final = "dead_letters"  # what they refused
 
 FAMILIES: Final = (
     META,
@@ -42,6 +46,10 @@ FAMILIES: Final = (
     CONNECTIONS,
     HISTORY,
     BOOKS,
+    FEED,
+    BACKENDS,
+    PRESENCE,
+    DEAD_LETTERS,
 )
 
 FORMAT_KEY: Final = b"format"
@@ -162,6 +170,11 @@ def session_holder(client_id: str) -> bytes:
 def group_holder(share_name: str) -> bytes:
     """Return the holder name of a shared subscription's group."""
     return b"g" + share_name.encode()
+
+
+def backend_holder(name: str) -> bytes:
+    """Return the holder name of a backend."""
+    return b"b" + name.encode()
 
 
 def holder_key(filter_id: int, holder: bytes) -> bytes:

@@ -346,6 +346,7 @@ class Broker:
         self.is_audited = True  # False: the test has damaged a row on purpose
         self._collecting = False
         self._ids = 0
+        self._instances = 0
         # What the engine told of: action, client, user, topic.
         self.denied: list[tuple[str, str, str, str]] = []
         self.start()
@@ -363,6 +364,7 @@ class Broker:
             new_client_id=self._new_client_id,
             counters=self.counters,
             denied=self._note_denied,
+            new_instance=self._new_instance,
         )
         recovery = self.engine.start(self.now, alive_ms=alive_ms, told_of=told_of)
         self.settle()
@@ -374,6 +376,10 @@ class Broker:
     def _new_client_id(self) -> str:
         self._ids += 1
         return f"auto-{self._ids}"
+
+    def _new_instance(self) -> str:
+        self._instances += 1
+        return f"{self._instances:016x}"
 
     def crash(self, keep: int | None = None) -> None:
         """End the process; of the batches not synced only the first `keep` survive."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from session.lifetime.repository import INCARNATION_SHIFT
+from session.state.backend_record import decode_backend
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.state.records import decode_session
 from session.state.session import Session
@@ -16,6 +17,7 @@ from session.state.subscription import decode_subscription
 from session.state.will_record import decode_connection
 from storage.local.memory import MemoryStore
 from storage.tables.tables import (
+    BACKENDS,
     CONNECTIONS,
     DUE,
     FILTERS,
@@ -28,6 +30,7 @@ from storage.tables.tables import (
     SESSIONS,
     SUBSCRIPTIONS,
     TOTALS_KEY,
+    backend_holder,
     decode_filter,
     group_holder,
     group_key,
@@ -120,6 +123,12 @@ def _audit_streams(store: MemoryStore, sessions: dict[str, Session]) -> Iterator
             yield f"group {key!r}: its filter is not there"
             continue
         expected.add(holder_key(filters[stream][0], group_holder(share_name)))
+    for key, value in _rows(store, BACKENDS).items():
+        for topic_filter in decode_backend(unseal(value, "backend")).filters:
+            if topic_filter not in filters:
+                yield f"backend {key!r}: its filter {topic_filter!r} is not there"
+                continue
+            expected.add(holder_key(filters[topic_filter][0], backend_holder(key.decode())))
     if members:
         yield f"groups without a row: {sorted(members)}"
     found = set(_rows(store, HOLDERS))

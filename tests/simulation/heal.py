@@ -8,7 +8,7 @@ Read next: `tests.simulation.world`.
 from typing import TYPE_CHECKING, Final
 
 from mqtt.packets import Disconnect
-from storage.errors import Unrecoverable
+from storage.errors import DamagedRows, Unrecoverable
 from storage.tables import tables as state
 from tests.simulation.client import ONLINE, Client
 from tests.simulation.plans import Plan
@@ -56,10 +56,26 @@ def heal_and_judge(world: "World") -> None:
     _drain(world, "drain")
     _judge_losses(world)
     judge_invariants(world)
+    _judge_mirror(world)
     _crash_once_more(world)
     world.oracle.judge_wills(times=not world.boots, lossy=world.has_limits)
     _audit_retained(world)
     _end_all_sessions(world)
+
+
+def _judge_mirror(world: "World") -> None:
+    """Wait until the store beside the broker has everything, and compare it with the clients."""
+    if not world.mirror.is_on:
+        return
+
+    def done() -> bool:
+        process = world.up()
+        return process is not None and process.pump is not None and process.pump.is_done()
+
+    world.run_until(world.now + QUIET_MS)  # the last events may wait for a batch
+    if not world.run_until(world.now + HEAL_MS, done):
+        raise Violation("stores_are_told_all", f"the store has not everything after {HEAL_MS} ms")
+    world.mirror.judge()
 
 
 def _drain(world: "World", what: str) -> None:
@@ -177,7 +193,11 @@ def _end_all_sessions(world: "World") -> None:
     world.judge_history()
     world.damages.judge()
     for family in SESSION_FAMILIES:
-        rows = process.store.scan(family, b"", count=3)
+        damages: list[DamagedRows] = []
+        rows = state.scan_readable(process.store, family, b"", None, damages, count=8)
+        if damages and not (world.mirror.is_on and family == state.HOLDERS):
+            raise damages[0]
+        rows = [row for row in rows if not world.mirror.holds(family, row[0])]
         if rows:
             raise Violation(
                 "expired_sessions_leave_nothing",

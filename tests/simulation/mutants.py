@@ -10,6 +10,7 @@ classes are applied for one run and then undone. Read next: `tests.simulation.pl
 from tests.simulation import (  # noqa: F401
     damage_mutants,
     delivery_mutants,
+    feed_mutants,
     history_mutants,
     housekeeping_mutants,
     session_mutants,

@@ -15,6 +15,7 @@ from session.ports import Verdict
 from storage.errors import Unrecoverable
 from storage.local.memory import MemoryStore
 from storage.time.broker_clock import HEARTBEAT_KEY, Heartbeat, crash_time, resume
+from tests.simulation.mirror import Pump
 from tests.simulation.network import Link
 from tests.simulation.observer import note_due, note_tick, note_write
 from tests.simulation.presence import MAYBE, YES, Closing
@@ -69,10 +70,12 @@ class BrokerProcess:
             counters=self.counters,
             heartbeat=world.heartbeat,
             observe=self._observe,
+            new_instance=world.mirror.new_instance,
         )
         self.engine.start(broker_ms, alive_ms=world.pulse_ms)
         if world.seed % 4 == 3:
             self.engine._routes.routes_max = 2  # so that filters go to rest and wake all the time
+        self.pump = Pump(self, world.mirror) if world.mirror.is_on else None
         self.schedule_tick()
 
     def broker_now(self) -> int:

@@ -23,6 +23,7 @@ from storage.time.broker_clock import Heartbeat
 from tests.simulation.client import Client
 from tests.simulation.damage import Damages, mend
 from tests.simulation.heal import heal_and_judge
+from tests.simulation.mirror import Mirror
 from tests.simulation.observer import note_crash, note_start
 from tests.simulation.oracle import Oracle
 from tests.simulation.plans import draw_clients
@@ -94,6 +95,8 @@ class World:
         self.link_count = 0
         self.client_id_count = 0
         self.settings = self.profile.settings(self.random)
+        self.mirror = Mirror(self)
+        self.settings.feeds = self.mirror.feeds()
         # Its own random numbers: what is recorded changes nothing else.
         self.history_random = Random(seed)
         self.detail = self.history_random.choice(DETAILS) if has_history else "off"
@@ -276,6 +279,7 @@ class World:
             sometimes("settings_changed")
             self.settings = self.profile.change(self.settings, self.random)
             self.settings.history_detail = self.detail
+            self.settings.feeds = self.mirror.feeds()
         self.note("start", broker_ms)
         note_start(self)
         self.store.full = self.now < self.full_until

@@ -14,6 +14,7 @@ from broker.operations.damage import decoding
 from broker.operations.damage.decoding import DECODERS, UNDECODABLE, try_decode
 from broker.operations.damage.messages import Messages
 from session.lifetime.repository import INCARNATION_SHIFT
+from session.state.backend_record import encode_backend
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
 from session.state.records import encode_session
 from session.state.session import Session
@@ -37,10 +38,13 @@ from storage.log.layouts import blocks, filters, timeline
 from storage.log.layouts.block_format import Block
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
+    BACKENDS,
     BOOKS,
     BOOT_KEY,
     CONNECTIONS,
+    DEAD_LETTERS,
     DUE,
+    FEED,
     FILTERS,
     FORMAT_KEY,
     FORMAT_VERSION,
@@ -50,11 +54,13 @@ from storage.tables.tables import (
     INCOMING,
     MAILBOX,
     META,
+    PRESENCE,
     RETAINED,
     SESSIONS,
     SUBSCRIPTIONS,
     TOTALS_KEY,
     Totals,
+    backend_holder,
     client_prefix,
     encode_boot,
     encode_filter,
@@ -113,11 +119,14 @@ class Copying:
         self._copy_of_sessions(INCOMING)
         self._copy_of_sessions(MAILBOX)
         self._copy_plain(BOOKS)
+        for family in (FEED, PRESENCE, DEAD_LETTERS):
+            self._copy_plain(family)
         self._copy_history()
         self._copy_retained()
         self._copy_timers()
         self._copy_connections()
         self._write_groups()
+        self._write_backends()
         self._write_holders()
         self._write_meta()
         self._flush()
@@ -341,6 +350,11 @@ class Copying:
             if topic_filter not in self._ids:
                 since = decode_group(unseal(value, "group")).since
                 self._wanted.setdefault(topic_filter, set()).add((group_holder(share_name), since))
+        for key, value in self._rows(BACKENDS):
+            for topic_filter, since in decoding.backend(key, value).filters.items():
+                if topic_filter not in self._ids:
+                    claim = (backend_holder(key.decode()), since)
+                    self._wanted.setdefault(topic_filter, set()).add(claim)
         names = {filter_id: name for name, filter_id in self._ids.items()}
         found: dict[str, set[int]] = {}
         orphans: dict[tuple[bytes, int], set[int]] = {}
@@ -474,6 +488,24 @@ class Copying:
             key = share_name.encode() + b"\0" + topic_filter.encode()
             self._put(GROUPS, key, seal(encode_group(group)))
             self._hold(self._ids[topic_filter], group_holder(share_name), group.since)
+
+    def _write_backends(self) -> None:
+        for key, value in self._rows(BACKENDS):
+            name = key.decode()
+            record = decoding.backend(key, value)
+            self._end = max(self._end, record.cursor[0])
+            for topic_filter in record.filters:
+                if topic_filter not in self._ids:
+                    self._last_id += 1
+                    self._ids[topic_filter] = self._last_id
+                    record.filters[topic_filter] = self._end
+                    self.notes.append(
+                        f"backend {name!r}: the messages of {topic_filter!r} that waited for it"
+                        " are lost"
+                    )
+                since = record.filters[topic_filter]
+                self._hold(self._ids[topic_filter], backend_holder(name), since)
+            self._put(BACKENDS, key, seal(encode_backend(record)))
 
     def _hold(self, filter_id: int, holder: bytes, since: int) -> None:
         self._put(HOLDERS, holder_key(filter_id, holder), encode_since(since))

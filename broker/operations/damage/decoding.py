@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from mqtt.topics import split_shared
+from session.feed.outlet import decode_dead_letter
+from session.feed.recorder import IN_MEMORY, STORED
 from session.history.stage_counts import decode_book
+from session.state.backend_record import BackendRecord, decode_backend
 from session.state.records import decode_session
 from session.state.session import Session
 from session.state.shared_group_record import decode_group
@@ -17,12 +20,16 @@ from session.state.will_record import decode_connection
 from storage.errors import CorruptRecord
 from storage.history.packed_rows import split_history_key, unpack
 from storage.log.generations import ROW_PREFIX, decode_generation
+from storage.tables.feed_rows import decode_row
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
+    BACKENDS,
     BOOKS,
     BOOT_KEY,
     CONNECTIONS,
+    DEAD_LETTERS,
     DUE,
+    FEED,
     FILTERS,
     FORMAT_KEY,
     GROUPS,
@@ -31,6 +38,7 @@ from storage.tables.tables import (
     INCOMING,
     MAILBOX,
     META,
+    PRESENCE,
     RETAINED,
     SESSIONS,
     SUBSCRIPTIONS,
@@ -96,7 +104,7 @@ def due(key: bytes, value: bytes) -> tuple[int, int, bytes]:
 
 def holder(key: bytes, value: bytes) -> tuple[int, bytes, int]:
     """Return (filter id, holder, since) of a row."""
-    if len(key) < 9 or key[8:9] not in (b"c", b"g") or len(value) != 8:
+    if len(key) < 9 or key[8:9] not in (b"c", b"g", b"b") or len(value) != 8:
         raise ValueError(f"holder of {len(key)} and {len(value)} bytes")
     return int.from_bytes(key[:8]), key[8:], int.from_bytes(value)
 
@@ -152,6 +160,21 @@ def _book(key: bytes, value: bytes) -> None:
     decode_book(key, value)
 
 
+def backend(key: bytes, value: bytes) -> BackendRecord:
+    """Return the record of a backend."""
+    return decode_backend(unseal(value, f"backend {key.decode()!r}"))
+
+
+def _presence(key: bytes, value: bytes) -> None:
+    if not key.decode() or value not in (STORED, IN_MEMORY):
+        raise ValueError(f"presence of {len(key)} and {len(value)} bytes")
+
+
+def _dead_letter(key: bytes, value: bytes) -> None:
+    split_client(key)
+    decode_dead_letter(value)
+
+
 # Families whose rows are also decoded where their content is needed.
 DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     META: _meta,
@@ -167,4 +190,8 @@ DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     CONNECTIONS: _connection,
     HISTORY: _history,
     BOOKS: _book,
+    FEED: decode_row,
+    BACKENDS: backend,
+    PRESENCE: _presence,
+    DEAD_LETTERS: _dead_letter,
 }

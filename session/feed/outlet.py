@@ -1,0 +1,445 @@
+"""What external stores still have to get, and how far each of them has come.
+
+A backend is a reader of the log like a shared subscription: it holds filters, and a cursor says
+what its store has confirmed. Messages and events are read from the database alone, in one order,
+and only once they are durable: a store is never told of what a crash could take back. Must never
+wait: the shell asks for rows, sends them, and reports what was confirmed. Read next:
+`session.feed.recorder`, which writes the events, `session.lifetime.feeds`, which opens the
+backends, and `broker.backends.pump`, the shell.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from mqtt.message import Message
+from session.feed.recorder import FeedRecorder
+from session.live.core import Core, Database
+from session.settings import Feed
+from session.state.backend_record import BackendRecord, Cursor, encode_backend
+from storage.errors import CorruptRecord, DamagedRows
+from storage.log.message_log import Cursor as LogCursor
+from storage.log.message_log import Generation, Stream
+from storage.tables.feed_rows import (
+    GAP,
+    FeedEvent,
+    decode_row,
+    feed_key,
+    split_feed_key,
+)
+from storage.tables.tables import (
+    BACKENDS,
+    DEAD_LETTERS,
+    FEED,
+    client_prefix,
+    scan_readable,
+    seal,
+    unseal,
+)
+
+Row: TypeAlias = Message | FeedEvent
+
+READ_MESSAGES: Final = 128  # read from the log at once
+READ_ROWS: Final = 16  # of events, at once; a row may have those of a thousand clients
+SCAN_MAX: Final = 2048  # rows without a match that one call looks at
+TRIM_ROWS: Final = 64  # deleted at once
+MARK_MS: Final = 10_000  # between two places that a store may be read from again
+TIDY_MS: Final = 5000
+LETTER_HEAD: Final = 23  # version, cursor, sizes of rule and reason
+
+
+class FeedPage:
+    """Rows in order: everything for a backend after one cursor, up to and including another."""
+
+    __slots__ = ("after", "lost", "rows", "upto")
+
+    def __init__(self, after: Cursor) -> None:
+        self.after: Final = after
+        self.upto: Cursor = after
+        self.rows: list[Row] = []
+        self.lost: int = 0  # messages and events that cannot be read
+
+
+class DeadLetter:
+    """A row that a store has refused for good."""
+
+    __slots__ = ("at", "row", "rule", "why")
+
+    def __init__(self, at: Cursor, rule: str, why: str, row: bytes) -> None:
+        self.at: Final = at
+        self.rule: Final = rule
+        self.why: Final = why
+        self.row: Final = row  # as in the frame to the process
+
+
+class FeedStats:
+    """The figures of a backend."""
+
+    __slots__ = ("dead_letters", "events_behind", "messages_behind")
+
+    def __init__(self, messages_behind: int, events_behind: int, dead_letters: int) -> None:
+        # At most so many: those of other subscribers and other backends are among them.
+        self.messages_behind: Final = messages_behind
+        self.events_behind: Final = events_behind
+        self.dead_letters: Final = dead_letters
+
+
+class Backend:
+    """One backend: its record, and what was read ahead of what was confirmed."""
+
+    def __init__(self, feed: Feed, record: BackendRecord) -> None:
+        self.feed: Final = feed
+        self.record: Final = record
+        self.streams: list[Stream] = []
+        # Cursors that were confirmed, with their time, oldest first: the floor moves along them.
+        self.marks: Final[deque[tuple[int, Cursor]]] = deque()
+        # Where reading is: what was returned, what was read ahead.
+        self.read: Cursor = record.cursor
+        self.messages: Final[deque[Message]] = deque()
+        self.events: Final[deque[FeedEvent]] = deque()
+        self.next_key: bytes = b""  # of the next row of events, b"" = to be looked up
+        self.log_cursor: LogCursor | None = None
+
+    def restart(self, cursor: Cursor) -> None:
+        """Read on from `cursor`."""
+        self.read = cursor
+        self.messages.clear()
+        self.events.clear()
+        self.next_key = b""
+        self.log_cursor = None
+
+
+class FeedOutlet:
+    """All backends of the broker, for the shell and for the sweep."""
+
+    def __init__(self, core: Core, database: Database, recorder: FeedRecorder) -> None:
+        self._tick: Final = core.tick
+        self._damage: Final = core.damage
+        self._counters: Final = core.counters
+        self._store: Final = database.store
+        self._log: Final = database.log
+        self._recorder: Final = recorder
+        self.backends: Final[dict[str, Backend]] = {}
+        self._dirty: Final[dict[Backend, None]] = {}
+        # Ends of written batches: (serial, offset, number of an event), and of the durable ones.
+        self._written: Final[deque[tuple[int, int, int]]] = deque()
+        self._last_written: Cursor = (0, 0)
+        self._durable: Cursor = (0, 0)
+        self._trimmed: int = 0  # rows of events up to this number are deleted
+        self.tidy_ms: int = 0  # when to tidy next
+
+    def add(self, backend: Backend) -> None:
+        """Add a backend; its record is written with this batch."""
+        self.backends[backend.feed.name] = backend
+        self._dirty[backend] = None
+
+    # For the shell
+
+    def names(self) -> list[str]:
+        """Return the names of the backends."""
+        return list(self.backends)
+
+    def cursor(self, name: str) -> Cursor:
+        """Return the cursor that the store of a backend has confirmed."""
+        return self.backends[name].record.cursor
+
+    def floor(self, name: str) -> Cursor:
+        """Return the oldest cursor from which a backend can be read again."""
+        return self.backends[name].record.floor
+
+    def instance(self, name: str) -> str:
+        """Return what marks the rows that this database has written to the store."""
+        return self.backends[name].record.instance
+
+    def end(self) -> Cursor:
+        """Return the cursor behind everything that there is. Not all of it is durable yet."""
+        return self._log.end, self._recorder.seq
+
+    def begin(self, name: str, cursor: Cursor) -> None:
+        """Read on from `cursor`, which is between the floor and the end."""
+        backend = self.backends[name]
+        floor, end = backend.record.floor, self.end()
+        position = min(max(cursor[0], floor[0]), end[0])
+        seq = min(max(cursor[1], floor[1]), end[1])
+        backend.restart((position, seq))
+
+    def renew(self, name: str, instance: str) -> None:
+        """Mark the rows of a backend otherwise from now on: its store knows more than we do."""
+        backend = self.backends[name]
+        backend.record.instance = instance
+        self._dirty[backend] = None
+
+    def confirm(self, name: str, cursor: Cursor, dead: Sequence[DeadLetter] = ()) -> None:
+        """Note that the store has everything up to `cursor`, but for the dead letters.
+
+        They are durable with the commit of this tick's batch. A crash before that repeats the rows.
+        """
+        backend = self.backends[name]
+        record = backend.record
+        batch = self._tick.batch
+        for letter in dead:
+            record.last_dead_letter += 1
+            record.dead_letters += 1
+            key = dead_letter_key(name, record.last_dead_letter)
+            batch.append((DEAD_LETTERS, key, encode_dead_letter(letter)))
+        record.cursor = (max(record.cursor[0], cursor[0]), max(record.cursor[1], cursor[1]))
+        self._mark(backend)
+        self._dirty[backend] = None
+
+    def stats(self, name: str) -> FeedStats:
+        """Return the figures of a backend."""
+        record = self.backends[name].record
+        end, seq = self._log.end, self._recorder.seq
+        behind = end - record.cursor[0] if self.backends[name].streams else 0
+        return FeedStats(max(0, behind), max(0, seq - record.cursor[1]), record.dead_letters)
+
+    # Reading
+
+    def read(self, name: str, count: int, bytes_max: int) -> FeedPage | None:
+        """Return the next rows of a backend, None if there are none for now.
+
+        At most `count`, and about `bytes_max` bytes. A page without rows only moves the cursor:
+        ask again. Raises the store's errors; call `begin` before reading on after one.
+        """
+        backend = self.backends[name]
+        page = FeedPage(backend.read)
+        size = 0
+        while len(page.rows) < count and size < bytes_max:
+            row = self._next(backend, page)
+            if row is None:
+                break
+            page.rows.append(row)
+            if isinstance(row, FeedEvent):
+                backend.read = (max(backend.read[0], row.end), row.seq)
+                size += len(row.client_id) + len(row.text) + len(row.body)
+            else:
+                backend.read = (row.offset, backend.read[1])
+                size += len(row.topic) + len(row.payload) + len(row.properties)
+        page.upto = backend.read
+        return page if page.rows or page.lost or page.upto != page.after else None
+
+    def _next(self, backend: Backend, page: FeedPage) -> Row | None:
+        """Return the next row of a backend, None if there is none or much was passed over."""
+        event = self._next_event(backend, page)
+        position, seq = backend.read
+        if event is None and seq < self._durable[1]:
+            return None  # events that this backend does not want were passed over
+        limit = self._durable[0] if event is None else min(event.end, self._durable[0])
+        if position < limit:
+            if not backend.messages:
+                self._read_messages(backend, page)
+            if backend.messages and backend.messages[0].offset <= limit:
+                return backend.messages.popleft()
+            reached = self._reached(backend)
+            backend.read = (max(position, min(reached, limit)), seq)
+            if reached < limit:
+                return None  # there may be more messages before the event
+        if event is not None:
+            backend.events.popleft()
+        return event
+
+    def _reached(self, backend: Backend) -> int:
+        """Return the offset up to which all messages of a backend were read."""
+        if backend.messages:
+            return backend.messages[0].offset - 1
+        if not backend.streams:
+            return self._durable[0]
+        assert backend.log_cursor is not None
+        if backend.log_cursor.is_at_end:
+            return max(backend.log_cursor.position, self._durable[0])
+        return backend.log_cursor.position
+
+    def _read_messages(self, backend: Backend, page: FeedPage) -> None:
+        if not backend.streams:
+            return
+        cursor = backend.log_cursor
+        if cursor is None:
+            cursor = backend.log_cursor = self._log.cursor(backend.streams, backend.read[0])
+        missing = cursor.missing
+        backend.messages.extend(cursor.next(READ_MESSAGES, SCAN_MAX))
+        page.lost += cursor.missing - missing
+        if cursor.lost:
+            page.lost += len(self._damage.passed_over(cursor))
+
+    def _next_event(self, backend: Backend, page: FeedPage) -> FeedEvent | None:
+        """Return the next event that a backend wants, which stays the next one.
+
+        None: there is none that is durable, or much was passed over. Then the cursor has moved.
+        """
+        events = backend.events
+        last = self._durable[1]
+        position, seq = backend.read
+        if not events and seq < last:
+            self._read_events(backend, page)
+            seq = split_feed_key(backend.next_key) - 1
+        if events:
+            seq = events[0].seq - 1
+        backend.read = (position, max(backend.read[1], min(seq, last)))
+        return events[0] if events and events[0].seq <= last else None
+
+    def _read_events(self, backend: Backend, page: FeedPage) -> None:
+        """Read rows of events ahead, and place `next_key` behind them."""
+        after = backend.read[1]
+        start = backend.next_key or self._key_of(after + 1)
+        damages: list[DamagedRows] = []
+        rows = scan_readable(self._store, FEED, start, None, damages, count=READ_ROWS)
+        if damages:
+            self._damage.note_all("feed", damages)
+            page.lost += 1
+        following = after + 1
+        for key, value in rows:
+            page.lost += max(0, split_feed_key(key) - following)
+            try:
+                found = decode_row(key, value)
+            except CorruptRecord as problem:
+                self._damage.note("feed", problem)
+                page.lost += 1
+                following = max(following, split_feed_key(key) + 1)
+                continue
+            following = max(following, found[-1].seq + 1)
+            backend.events.extend(
+                event for event in found if event.seq > after and _wants(backend.feed, event)
+            )
+        if len(rows) < READ_ROWS:
+            following = max(following, self._last_written[1] + 1)  # what is not there is lost
+        backend.next_key = feed_key(following)
+
+    def _key_of(self, seq: int) -> bytes:
+        """Return the key of the row that has the event `seq`, or a key before all later ones."""
+        try:
+            row = self._store.last(FEED, b"", feed_key(seq + 1))
+        except DamagedRows:
+            return feed_key(0)  # the rows before it are passed over
+        return feed_key(seq) if row is None else row[0]
+
+    # For the tick
+
+    def seal(self) -> None:
+        """Put the records that changed into the batch."""
+        for backend in self._dirty:
+            value = seal(encode_backend(backend.record))
+            self._tick.batch.append((BACKENDS, backend.feed.name.encode(), value))
+        self._dirty.clear()
+
+    def written(self, serial: int, end: int) -> None:
+        """Note where the log and the events end with batch `serial`, which is written."""
+        if not self.backends:
+            return
+        upto = (end, self._recorder.seq)
+        if upto != self._last_written:
+            self._last_written = upto
+            self._written.append((serial, *upto))
+
+    def committed(self, serial: int) -> None:
+        """Let everything be read up to the end of batch `serial`, which is durable."""
+        written = self._written
+        while written and written[0][0] <= serial:
+            _, position, seq = written.popleft()
+            self._durable = (position, seq)
+
+    # Space
+
+    def owed(self, name: str) -> tuple[list[Stream], int]:
+        """Return the streams of a backend, and the offset after which it may read them."""
+        backend = self.backends[name]
+        return backend.streams, backend.record.floor[0]
+
+    def generation_lost(self, generation: Generation, why: str) -> None:
+        """Tell each backend that still had to get messages of a generation which is dropped now."""
+        last = generation.last_offset
+        for name, backend in self.backends.items():
+            position = backend.record.cursor[0]
+            if not backend.streams or position >= last:
+                continue
+            try:
+                owed = self._log.first_owed(backend.streams, position, generation=generation.number)
+            except DamagedRows:
+                owed = max(position + 1, generation.first_offset)  # for all that is known
+            if owed is not None:
+                self._recorder.lost(name, why, owed, last)
+
+    def tidy(self, now: int) -> None:
+        """Move the floors, and delete a slice of the events that nobody reads any more."""
+        if now < self.tidy_ms:
+            return
+        self.tidy_ms = now + TIDY_MS
+        for backend in self.backends.values():
+            self._mark(backend)
+            marks = backend.marks
+            floor = backend.record.floor
+            while marks and marks[0][0] + backend.feed.keep_ms <= now:
+                floor = marks.popleft()[1]
+            if floor != backend.record.floor:
+                backend.record.floor = floor
+                self._dirty[backend] = None
+        if self._trim():
+            self.tidy_ms = now + 1
+
+    def _mark(self, backend: Backend) -> None:
+        marks = backend.marks
+        now = self._tick.now
+        if not marks or now - marks[-1][0] >= MARK_MS:
+            marks.append((now, backend.record.cursor))
+
+    def _trim(self) -> bool:
+        """Delete a slice of rows of events before all floors; return whether there may be more."""
+        least = min((each.record.floor[1] for each in self.backends.values()), default=0)
+        if least <= self._trimmed:
+            return False
+        damages: list[DamagedRows] = []
+        stop = feed_key(least + 1)
+        start = feed_key(self._trimmed)
+        rows = scan_readable(self._store, FEED, start, stop, damages, count=TRIM_ROWS + 1)
+        if damages:
+            self._damage.note_all("feed", damages)
+        # The last one may have events behind the floor; it also says which number was the last.
+        for key, _ in rows[:-1]:
+            self._tick.batch.append((FEED, key, None))
+            self._trimmed = split_feed_key(key)
+        return len(rows) > TRIM_ROWS
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold of the backends and does not."""
+        for name, backend in self.backends.items():
+            record = backend.record
+            if record.floor[0] > record.cursor[0] or record.floor[1] > record.cursor[1]:
+                yield f"backend {name}: its floor {record.floor} is above its {record.cursor}"
+            if record.cursor[0] > self._log.end or record.cursor[1] > self._recorder.seq:
+                yield f"backend {name}: has confirmed {record.cursor}, which is not there yet"
+
+
+def _wants(feed: Feed, event: FeedEvent) -> bool:
+    if event.kind == GAP and event.body and event.body != feed.name.encode():
+        return False
+    return bool(feed.kinds & 1 << event.kind)
+
+
+def decode_dead_letter(value: bytes) -> DeadLetter:
+    """Return the dead letter of a row. Raises `CorruptRecord`."""
+    body = unseal(value, "dead letter")
+    if len(body) < LETTER_HEAD or body[0] != 1:
+        raise CorruptRecord(f"dead letter: version {body[:1].hex()} of {len(body)} bytes")
+    at = (int.from_bytes(body[1:9], "big"), int.from_bytes(body[9:17], "big"))
+    rule_end = LETTER_HEAD + int.from_bytes(body[17:19], "big")
+    why_end = rule_end + int.from_bytes(body[19:23], "big")
+    if why_end > len(body):
+        raise CorruptRecord(f"dead letter: {len(body)} bytes, expected at least {why_end}")
+    try:
+        rule = body[LETTER_HEAD:rule_end].decode()
+        return DeadLetter(at, rule, body[rule_end:why_end].decode(), body[why_end:])
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(f"dead letter: {error}") from None
+
+
+def dead_letter_key(name: str, number: int) -> bytes:
+    """Return the key of a dead letter of a backend."""
+    return client_prefix(name) + number.to_bytes(8, "big")
+
+
+def encode_dead_letter(letter: DeadLetter) -> bytes:
+    """Return the value of its row."""
+    rule = letter.rule.encode()
+    why = letter.why.encode()
+    head = b"\x01" + letter.at[0].to_bytes(8, "big") + letter.at[1].to_bytes(8, "big")
+    sizes = len(rule).to_bytes(2, "big") + len(why).to_bytes(4, "big")
+    return seal(b"".join((head, sizes, rule, why, letter.row)))

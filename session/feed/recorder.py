@@ -1,0 +1,237 @@
+"""Collects the events of a tick that external stores are told of, and puts them into its batch.
+
+An event is in the same batch as the change it tells of, or in an earlier one: a store is never told
+of what did not happen. Events alone cause no batch at once; they wait for the next one, at most
+`progress_delay_ms`. Without backends every call returns at once. Decides nothing. Read next:
+`session.feed.outlet`, which reads the rows, and `storage.tables.feed_rows`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mqtt.message import Message
+from session.live.damage import Damage
+from session.live.tick import Tick
+from session.settings import Feed
+from session.state.in_flight import (
+    FROM_MAILBOX,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    SOURCE_MASK,
+    UNSTORED_REFERENCE,
+)
+from storage.api import Batch
+from storage.errors import DamagedRows
+from storage.log.message_log import MessageLog
+from storage.tables.feed_rows import (
+    ACKED,
+    CONNECTED,
+    DISCONNECTED,
+    GAP,
+    RETAIN_DELETED,
+    RETAINED,
+    SESSION_ENDED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    FeedEvent,
+    encode_row,
+    feed_key,
+)
+from storage.tables.message_record import encode_message
+from storage.tables.tables import FEED, PRESENCE
+
+_PRESENCE: Final = 1 << CONNECTED | 1 << DISCONNECTED
+# Whoever is told of these must be told, too, what a crash ended: it is kept who is connected.
+_LIVES: Final = _PRESENCE | 1 << SESSION_ENDED
+STORED: Final = b"\x01"  # the session of a client that is connected outlives a crash
+IN_MEMORY: Final = b"\x02"  # it does not
+_RETAINED: Final = 1 << RETAINED | 1 << RETAIN_DELETED
+
+
+class FeedRecorder:
+    """Collects events for the next batch."""
+
+    def __init__(
+        self, tick: Tick, log: MessageLog, damage: Damage, feeds: Sequence[Feed], delay_ms: int
+    ) -> None:
+        self._tick: Final = tick
+        self._log: Final = log
+        self._damage: Final = damage
+        self._delay_ms: Final = delay_ms
+        kinds = 0
+        for feed in feeds:
+            kinds |= feed.kinds
+        self._kinds: Final = kinds  # a bit for each kind that somebody wants
+        self.has_acks: Final = bool(kinds & 1 << ACKED)
+        self.seq: int = 0  # of the last event that was put into a batch
+        self._events: list[FeedEvent] = []
+        self._due_ms: int = 0  # when they must be written, 0 = there are none
+
+    @property
+    def has_presence(self) -> bool:
+        """Is it kept who is connected?"""
+        return bool(self._kinds & _LIVES)
+
+    def _put(self, event: FeedEvent) -> None:
+        if not self._due_ms:
+            self._due_ms = self._tick.now + self._delay_ms
+        self._events.append(event)
+
+    # Clients
+
+    def connected(self, client_id: str, username: str, *, is_stored: bool) -> None:
+        """Tell of an accepted CONNECT; `is_stored` says that a crash does not end its session."""
+        if not self._kinds & _LIVES:
+            return
+        value = STORED if is_stored else IN_MEMORY
+        self._tick.batch.append((PRESENCE, client_id.encode(), value))
+        if not self._kinds & _PRESENCE:
+            return
+        now = self._tick.now
+        self._put(FeedEvent(CONNECTED, now, self._log.end, client_id, username=username))
+
+    def disconnected(self, client_id: str, username: str) -> None:
+        """Tell of the end of a connection that no other one of its client follows at once."""
+        if self._kinds & _LIVES:
+            self._gone(client_id, username, self._tick.now)
+
+    def crashed(self, client_id: str, value: bytes, at_ms: int) -> None:
+        """Tell of a connection that a crash of the broker ended, about at `at_ms`.
+
+        `value` is that of its row: a session in memory is gone with it.
+        """
+        self._gone(client_id, "", at_ms)
+        if value == IN_MEMORY:
+            self.session_ended(client_id)
+
+    def _gone(self, client_id: str, username: str, at_ms: int) -> None:
+        self._tick.batch.append((PRESENCE, client_id.encode(), None))
+        if self._kinds & _PRESENCE:
+            self._put(FeedEvent(DISCONNECTED, at_ms, self._log.end, client_id, username=username))
+
+    # Sessions
+
+    def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+        """Tell of a new or changed subscription."""
+        if self._kinds & 1 << SUBSCRIBED:
+            now = self._tick.now
+            self._put(FeedEvent(SUBSCRIBED, now, self._log.end, client_id, topic_filter, qos=qos))
+
+    def unsubscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+        """Tell of the end of a subscription by UNSUBSCRIBE."""
+        if self._kinds & 1 << UNSUBSCRIBED:
+            now = self._tick.now
+            self._put(FeedEvent(UNSUBSCRIBED, now, self._log.end, client_id, topic_filter, qos=qos))
+
+    def session_ended(self, client_id: str) -> None:
+        """Tell that a session is gone, with all its subscriptions."""
+        if self._kinds & 1 << SESSION_ENDED:
+            self._put(FeedEvent(SESSION_ENDED, self._tick.now, self._log.end, client_id))
+
+    # Messages
+
+    def acked(self, client_id: str, entry: int) -> None:
+        """Tell that a client has a message of the log that was in flight as `entry`.
+
+        Call it only if `has_acks`. The topic is looked up when the batch is written.
+        """
+        offset = entry >> REFERENCE_SHIFT
+        if entry & UNSTORED_REFERENCE or entry & SOURCE_MASK == FROM_MAILBOX or not offset:
+            return
+        now = self._tick.now
+        qos = entry & QOS_MASK
+        self._put(FeedEvent(ACKED, now, self._log.end, client_id, qos=qos, offset=offset))
+
+    def retained(self, message: Message) -> None:
+        """Tell of a new retained message, or with an empty payload, that there is none now."""
+        if not self._kinds & _RETAINED:
+            return
+        if not message.payload:
+            self.retained_gone(message.topic)
+            return
+        self._put(
+            FeedEvent(
+                RETAINED,
+                self._tick.now,
+                self._log.end,
+                message.publisher,
+                message.topic,
+                qos=message.qos,
+                offset=message.offset,
+                accepted_ms=message.accepted_at_ms,
+                body=encode_message(message),
+            )
+        )
+
+    def retained_gone(self, topic: str) -> None:
+        """Tell that a topic has no retained message any more."""
+        if self._kinds & _RETAINED:
+            self._put(FeedEvent(RETAIN_DELETED, self._tick.now, self._log.end, "", topic))
+
+    def lost(self, name: str, why: str, first: int, last: int) -> None:
+        """Tell the backend `name` that the messages with these offsets are gone before it came."""
+        self._put(
+            FeedEvent(
+                GAP,
+                self._tick.now,
+                self._log.end,
+                "",
+                why,
+                offset=first,
+                accepted_ms=last,
+                body=name.encode(),
+            )
+        )
+
+    # The batch
+
+    def next_deadline(self) -> int | None:
+        """Return when the events must be written, broker ms; None = there are none."""
+        return self._due_ms or None
+
+    def is_due(self, now: int) -> bool:
+        """Return whether a batch must be written now for events alone."""
+        return bool(self._due_ms) and self._due_ms <= now
+
+    def seal(self, batch: Batch) -> None:
+        """Put the row of the collected events into the batch."""
+        if not self._events:
+            return
+        if self.has_acks:
+            self._find_topics()
+        if self._events:
+            batch.append((FEED, feed_key(self.seq + 1), encode_row(self._events)))
+            self.seq += len(self._events)
+        self._events = []
+        self._due_ms = 0
+
+    def _find_topics(self) -> None:
+        """Look up the topics of acknowledged messages; drop events whose message is gone."""
+        wanted = sorted({event.offset for event in self._events if event.kind == ACKED})
+        if not wanted:
+            return
+        found: dict[int, Message] = {}
+        try:
+            messages = self._log.get_many(wanted)
+        except DamagedRows:
+            messages = [self._get(offset) for offset in wanted]
+        for message in messages:
+            if message is not None:
+                found[message.offset] = message
+        kept: list[FeedEvent] = []
+        for event in self._events:
+            if event.kind == ACKED:
+                known = found.get(event.offset)
+                if known is None:
+                    continue
+                event.text = known.topic
+                event.accepted_ms = known.accepted_at_ms
+            kept.append(event)
+        self._events = kept
+
+    def _get(self, offset: int) -> Message | None:
+        try:
+            return self._log.get(offset)
+        except DamagedRows as problem:
+            self._damage.note("message", problem)
+            return None

@@ -1,0 +1,72 @@
+"""The durable state of one external store: how far it has come, and which filters it follows.
+
+`cursor` is what the store has confirmed, `floor` the oldest cursor from which it may read again: it
+may lose its newest rows. A cursor is (offset in the log, number of an event); everything up to both
+was applied. Read next: `session.feed.outlet`.
+"""
+
+import struct
+from typing import Final, TypeAlias
+
+from session.state.records import RecordReader
+
+Cursor: TypeAlias = tuple[int, int]
+
+_VERSION: Final = 1
+# version, cursor, floor, dead letters now, number of the last one, size of the instance, filters
+_HEAD: Final = struct.Struct(">BQQQQIQBI")
+_FILTER: Final = struct.Struct(">QH")  # since, size of the filter
+
+
+class BackendRecord:
+    """The stored state of a backend."""
+
+    __slots__ = ("cursor", "dead_letters", "filters", "floor", "instance", "last_dead_letter")
+
+    def __init__(self, instance: str, cursor: Cursor) -> None:
+        self.instance: str = instance  # marks the rows that this database has written to the store
+        self.cursor: Cursor = cursor
+        self.floor: Cursor = cursor
+        self.dead_letters: int = 0
+        self.last_dead_letter: int = 0
+        self.filters: dict[str, int] = {}  # with the offset after which its messages are owed
+
+
+def encode_backend(record: BackendRecord) -> bytes:
+    """Return the row's value."""
+    instance = record.instance.encode()
+    head = _HEAD.pack(
+        _VERSION,
+        *record.cursor,
+        *record.floor,
+        record.dead_letters,
+        record.last_dead_letter,
+        len(instance),
+        len(record.filters),
+    )
+    pieces = [head, instance]
+    for topic_filter, since in record.filters.items():
+        text = topic_filter.encode()
+        pieces += (_FILTER.pack(since, len(text)), text)
+    return b"".join(pieces)
+
+
+def decode_backend(value: bytes) -> BackendRecord:
+    """Return the record of a row; raises ValueError if it is not valid."""
+    if len(value) < _HEAD.size or value[0] != _VERSION:
+        raise ValueError(
+            f"backend: version {value[:1].hex()} of {len(value)} bytes, expected {_VERSION}"
+        )
+    _, position, seq, floor_position, floor_seq, dead, last_dead, size, count = _HEAD.unpack_from(
+        value
+    )
+    reader = RecordReader(value, "backend", _HEAD.size)
+    record = BackendRecord(reader.take(size).decode(), (position, seq))
+    record.floor = (floor_position, floor_seq)
+    record.dead_letters = dead
+    record.last_dead_letter = last_dead
+    for _ in range(count):
+        since, length = _FILTER.unpack(reader.take(_FILTER.size))
+        record.filters[reader.take(length).decode()] = since
+    reader.end()
+    return record

@@ -1,0 +1,323 @@
+"""An external store beside the broker, and the shell that feeds it.
+
+The store applies batches behind its fence, answers late or not at all, is away for a while, and
+forgets its newest rows. It outlives the broker; the pump dies with it. At the end of a world the
+store must have every acknowledged message once and in order, who is connected, and who subscribes
+to what. Its random numbers are its own, so a world without a mirror is the world it always was.
+Read next: `session.feed.outlet`.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from mqtt.message import Message
+from session.feed.outlet import FeedPage
+from session.settings import Feed
+from session.state.backend_record import Cursor
+from storage.errors import Unrecoverable
+from storage.tables import feed_rows as kinds
+from storage.tables import tables
+from storage.tables.feed_rows import FeedEvent
+from tests.simulation.rare import sometimes
+from tests.simulation.verdict import Violation
+from tests.simulation.view import filter_matches
+
+if TYPE_CHECKING:
+    from tests.simulation.process import BrokerProcess
+    from tests.simulation.world import World
+
+SHARE: Final = 0.25  # of worlds have a mirror
+NAME: Final = "mirror"
+ALL_KINDS: Final = sum(1 << kind for kind in kinds.KINDS if kind != kinds.DELIVERED)
+STEP_MS: Final = 60
+Row: TypeAlias = Message | FeedEvent
+
+
+class Mirror:
+    """The store."""
+
+    def __init__(self, world: "World") -> None:
+        self.world: Final = world
+        self.random: Final = Random(world.seed * 2 + 1)
+        share = SHARE / 4 if world.profile.large else SHARE
+        self.is_on: bool = self.random.random() < share
+        self.filters: Final = self.random.choice(
+            (("#",), ("#",), ("a/#", "s/0", "will/+"), ("x/y", "+/y", "#", "w/#"), ())
+        )
+        self.keep_ms: Final = self.random.choice((3_000, 900_000))
+        self.rows: list[Row] = []
+        self.fence: tuple[str, Cursor] | None = None
+        self.applied: list[tuple[int, tuple[str, Cursor] | None, int]] = []  # what was before each
+        self.away_until = 0
+        self.instances = 0
+
+    def feeds(self) -> tuple[Feed, ...]:
+        """Return what the broker is configured with."""
+        if not self.is_on:
+            return ()
+        return (Feed(NAME, self.filters, ALL_KINDS, self.keep_ms),)
+
+    def new_instance(self) -> str:
+        """Return the mark of a new backend."""
+        self.instances += 1
+        return f"{self.instances:016x}"
+
+    def is_away(self) -> bool:
+        """Does the store not answer now?"""
+        world = self.world
+        if not world.faults:
+            return False
+        if world.now >= self.away_until and self.random.random() < 0.02:
+            self.away_until = world.now + int(self.random.random() * 3_000)
+            sometimes("store_away")
+        return world.now < self.away_until
+
+    def start(self, instance: str, cursor: Cursor) -> None:
+        """Place the fence where a run begins, if the store knows none of this database."""
+        if self.fence is None or self.fence[0] != instance:
+            self.fence = (instance, cursor)
+
+    def apply(self, instance: str, after: Cursor, upto: Cursor, rows: list[Row]) -> bool:
+        """Apply a batch behind the fence; False if the fence is elsewhere."""
+        if self.fence == (instance, upto):
+            sometimes("store_applied_before")
+            return True
+        if self.fence != (instance, after):
+            return False
+        self.applied.append((self.world.now, self.fence, len(self.rows)))
+        self.fence = (instance, upto)
+        self.rows += rows
+        return True
+
+    def forget(self) -> None:
+        """Lose the newest rows, no more than the broker still keeps."""
+        since = self.world.now - self.keep_ms // 2
+        young = [each for each in self.applied if each[0] > since]
+        if not young:
+            return
+        at = self.random.choice(young)
+        sometimes("store_forgot")
+        self.world.note("the store forgets", len(self.rows) - at[2])
+        self.applied = self.applied[: self.applied.index(at)]
+        self.fence = at[1]
+        del self.rows[at[2] :]
+
+    # The end
+
+    def holds(self, family: str, key: bytes) -> bool:
+        """Return whether this row is there because of the mirror."""
+        if not self.is_on:
+            return False
+        if family == tables.FILTERS:
+            return key.decode() in self.filters
+        return family == tables.HOLDERS and key[8:] == tables.backend_holder(NAME)
+
+    def judge(self) -> None:
+        """Compare the store with what clients know. Nothing is under way any more."""
+        self._judge_order()
+        self._judge_messages()
+        self._judge_presence()
+        self._judge_subscriptions()
+
+    def _judge_order(self) -> None:
+        position = seq = 0
+        for row in self.rows:
+            if isinstance(row, FeedEvent):
+                if row.seq <= seq or row.end < position:
+                    raise Violation(
+                        "stores_are_told_all", f"{row} of offset {row.end} came after {position}"
+                    )
+                seq = row.seq
+            else:
+                if row.offset <= position:
+                    raise Violation(
+                        "stores_are_told_all", f"offset {row.offset} came after {position}"
+                    )
+                position = row.offset
+
+    def _judge_messages(self) -> None:
+        oracle = self.world.oracle
+        found: dict[int, int] = {}
+        topics: dict[int, str] = {}
+        has_gap = False
+        for row in self.rows:
+            if isinstance(row, FeedEvent):
+                has_gap |= row.kind == kinds.GAP
+                if row.kind == kinds.ACKED and topics.get(row.offset, row.text) != row.text:
+                    raise Violation("stores_are_told_all", f"{row} names the wrong topic")
+                continue
+            topics[row.offset] = row.topic
+            index, dot, _ = row.payload.partition(b".")
+            if dot and index.isdigit():
+                found[int(index)] = found.get(int(index), 0) + 1
+        for sent in oracle.sent:
+            count = found.get(sent.index, 0)
+            if sent.qos == 2 and count > max(sent.attempts, 1):
+                raise Violation("stores_are_told_all", f"{sent} is there {count} times")
+            if not sent.acked_step or not sent.qos or sent.clears or count:
+                continue
+            if not any(filter_matches(each, sent.topic) for each in self.filters):
+                continue
+            if sent.index in oracle.lost or (self.world.lossy and has_gap):
+                continue
+            if self.world.settings.on_limit == "drop_new" and self.world.lossy:
+                continue
+            raise Violation("stores_are_told_all", f"{sent} was acknowledged and is not there")
+
+    def _judge_presence(self) -> None:
+        told: dict[str, bool] = {}
+        for row in self.rows:
+            if isinstance(row, FeedEvent) and row.kind in (kinds.CONNECTED, kinds.DISCONNECTED):
+                told[row.client_id] = row.kind == kinds.CONNECTED
+        process = self.world.up()
+        assert process is not None
+        online = set(process.engine._sessions.live)
+        said = {name for name, is_online in told.items() if is_online}
+        if said != online:
+            raise Violation(
+                "stores_are_told_all", f"{sorted(said)} are online there, {sorted(online)} are"
+            )
+
+    def _judge_subscriptions(self) -> None:
+        told: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            if not isinstance(row, FeedEvent):
+                continue
+            if row.kind == kinds.SUBSCRIBED:
+                told.setdefault(row.client_id, {})[row.text] = row.qos
+            elif row.kind == kinds.UNSUBSCRIBED:
+                told.get(row.client_id, {}).pop(row.text, None)
+            elif row.kind == kinds.SESSION_ENDED:
+                told.pop(row.client_id, None)
+        process = self.world.up()
+        assert process is not None
+        if self.world.profile.damages[1]:
+            return  # subscriptions that cannot be read are lost without an event
+        for name, connection in process.engine._sessions.live.items():
+            session = connection.session
+            assert session is not None
+            held = {text: each.qos for text, each in session.subscriptions.items()}
+            if told.get(name, {}) != held:
+                raise Violation(
+                    "stores_are_told_all", f"{name} has {held}, the store {told.get(name, {})}"
+                )
+
+
+class Pump:
+    """What one process of the broker does to feed the store."""
+
+    def __init__(self, process: "BrokerProcess", mirror: Mirror) -> None:
+        self.process: Final = process
+        self.mirror: Final = mirror
+        self.run = 0
+        self.known: Cursor = (0, 0)  # the store's cursor, as far as it has answered
+        self.begun = False
+        self.waiting: list[tuple[Cursor, FeedPage]] = []  # pages read and not confirmed, in order
+        self.is_sending = False
+        process.world.after(STEP_MS, self.step)
+
+    def is_done(self) -> bool:
+        """Is there nothing left to send?"""
+        feeds = self.process.engine.feeds
+        return self.begun and not self.waiting and feeds.cursor(NAME) == self.known
+
+    def step(self) -> None:
+        """Do what a shell does now and then."""
+        process = self.process
+        if process.dead or process.failed or process.thaws(self.step):
+            return
+        process.world.after(STEP_MS + int(self.mirror.random.random() * STEP_MS), self.step)
+        if self.mirror.is_away():
+            return
+        try:
+            if not self.begun:
+                self._begin()
+            self._read()
+        except Unrecoverable as error:
+            process.world.fail_stop(str(error))
+            return
+        self._send()
+        process.schedule_tick()
+
+    def _begin(self) -> None:
+        feeds, mirror = self.process.engine.feeds, self.mirror
+        instance = feeds.instance(NAME)
+        cursor = feeds.cursor(NAME)
+        fence = mirror.fence
+        if fence is not None and fence[0] == instance:
+            end = feeds.end()
+            if fence[1][0] > end[0] or fence[1][1] > end[1]:
+                raise Violation(
+                    "stores_are_told_all", f"the store is at {fence[1]}, the broker at {end}"
+                )
+            floor = feeds.floor(NAME)
+            if fence[1][0] < floor[0] or fence[1][1] < floor[1]:
+                raise Violation(
+                    "stores_are_told_all", f"the store is at {fence[1]}, the floor at {floor}"
+                )
+            if fence[1] < cursor:
+                sometimes("store_read_again")
+            else:
+                feeds.confirm(NAME, fence[1])
+            cursor = fence[1]
+        mirror.start(instance, cursor)
+        self.known = cursor
+        self.run += 1
+        self.waiting.clear()
+        self.is_sending = False
+        feeds.begin(NAME, cursor)
+        self.begun = True
+
+    def _read(self) -> None:
+        while len(self.waiting) < 3:
+            page = self.process.engine.feeds.read(
+                NAME, self.mirror.random.choice((1, 3, 50)), self.mirror.random.choice((1, 10_000))
+            )
+            if page is None:
+                return
+            after = self.waiting[-1][1].upto if self.waiting else self.known
+            self.waiting.append((after, page))
+
+    def _send(self) -> None:
+        if self.waiting and not self.is_sending:
+            self.is_sending = True
+            after, page = self.waiting[0]
+            delay = int(self.mirror.random.random() * 40)
+            self.process.world.after(delay, self._arrives, self.run, after, page)
+
+    def _arrives(self, run: int, after: Cursor, page: FeedPage) -> None:
+        mirror, process = self.mirror, self.process
+        if process.dead:
+            # It was on its way when the broker died: it may arrive all the same.
+            if mirror.random.random() < 0.5:
+                mirror.apply(process.engine.feeds.instance(NAME), after, page.upto, page.rows)
+            return
+        if run != self.run or process.failed:
+            return
+        if process.world.faults and mirror.random.random() < 0.03:
+            mirror.forget()
+        was_applied = mirror.apply(process.engine.feeds.instance(NAME), after, page.upto, page.rows)
+        answer = self._answered if was_applied else self._refused
+        if process.world.faults and mirror.random.random() < 0.05:
+            answer = self._unanswered  # the answer is lost: it is sent again
+        process.world.after(int(mirror.random.random() * 40), answer, run)
+
+    def _answered(self, run: int) -> None:
+        process = self.process
+        if process.dead or process.failed or run != self.run:
+            return
+        if process.thaws(self._answered, run):
+            return
+        self.is_sending = False
+        _, page = self.waiting.pop(0)
+        self.known = page.upto
+        process.engine.feeds.confirm(NAME, page.upto)
+        process.schedule_tick()
+
+    def _unanswered(self, run: int) -> None:
+        if run == self.run:
+            self.is_sending = False
+
+    def _refused(self, run: int) -> None:
+        if run == self.run:
+            self.begun = False
