@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Final
 
+from broker.backends import rules
+from broker.backends.pump import INSTANCE_BYTES
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.location import Place
@@ -161,6 +163,7 @@ class OpenBroker:
 
     def _make_engine(self) -> Engine:
         settings = self.config.settings
+        settings.feeds = rules.feeds_of(self.config)
         settings.generation_size_bytes = min(
             settings.generation_size_bytes,
             max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
@@ -176,6 +179,7 @@ class OpenBroker:
             observe=self._observe,
             denied=self.denials.note,
             damaged=self._tell_damage,
+            new_instance=_new_instance,
         )
 
     def _recover(self) -> Recovery:
@@ -195,6 +199,12 @@ class OpenBroker:
                 "run `holdfast db check`"
             ) from None
         self.status.recovered_sessions = recovery.sessions
+        for name in recovery.forgotten:
+            self.log.warning(
+                "backend_forgotten",
+                "no rule names it any more: what its store did not get yet is dropped",
+                backend=name,
+            )
         return recovery
 
     def _run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
@@ -245,6 +255,11 @@ def _new_client_id() -> str:
         number, digit = divmod(number, len(ALPHANUMERIC))
         digits += ALPHANUMERIC[digit]
     return digits
+
+
+def _new_instance() -> str:
+    """Return what marks the rows of one database in an external store."""
+    return secrets.token_hex(INSTANCE_BYTES)
 
 
 def _raise_file_limit() -> None:
