@@ -134,6 +134,7 @@ class Pump:
         self._link: Link | None = None
         self._opening: asyncio.Task[None] | None = None
         self._leaving: list[Link] = []  # killed, and not gone yet
+        self._error: str = ""  # what the process said that it cannot go on for
         self._retry_s: float = 0.0
         self._retry: asyncio.TimerHandle | None = None
         self._renewed: int = 0  # the instance is durable with this batch
@@ -239,6 +240,7 @@ class Pump:
         """Note that the process is gone; start it again after a while."""
         self._link = None
         self._end_run()
+        why, self._error = self._error or why, ""
         self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
         self._figures.retries += 1
         self._note_state(FAILED, why)
@@ -289,8 +291,7 @@ class Pump:
         elif answer.get("state") in STATES:
             self._take_state(str(answer["state"]), str(answer.get("why", "")))
         elif "error" in answer:
-            self._note_state(FAILED, str(answer["error"]))
-            self._log.error("backend_error", str(answer["error"]), backend=self.name)
+            self._error = str(answer["error"])  # it ends now, which is told then
 
     def _take_state(self, state: str, why: str) -> None:
         before = self._figures.state

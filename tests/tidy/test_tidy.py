@@ -179,6 +179,7 @@ NO_MIRROR: Final[dict[str, str]] = {
     "session.assembly": "wiring; every test of the engine runs it",
     "session.live.core": "two groups of parts; every test of the engine uses them",
     "session.ports": "protocols",
+    "broker.observe.backend_figures": "a value; tests/broker/backends/test_pump.py fills it",
     "broker.process.disk_watch": "tests/durability/test_failing_disk.py fills its disk",
     "broker.version": "a constant; tests/broker/cli/test_main.py prints it",
     "conformance.__main__": "three lines; tests/conformance/test_command.py runs what they call",

@@ -475,9 +475,11 @@ def test_an_error_of_the_process_is_told() -> None:
     async def play(made: Feeding) -> None:
         await made.until(lambda: bool(made.store.links))
         made.store.link.say({"error": "redis is not installed"})
+        made.store.link.die("the process has ended with status 1")
         figures = made.pump.figures()
         assert (figures.state, figures.why) == (FAILED, "redis is not installed")
-        assert len(made.events("backend_error")) == 1
+        (told,) = made.events("backend_failed")
+        assert told["message"] == "redis is not installed; it is started again"
 
     scenario(play)
 
