@@ -14,6 +14,7 @@ from broker.configuration.config import Shell
 from broker.configuration.load import load
 from broker.configuration.options import OPTIONS
 from broker.configuration.show import template
+from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import (
     GAUGES,
     HISTORY_COUNTERS,
@@ -38,6 +39,7 @@ def metric_names() -> set[str]:
         storage_bytes={},
         write_stall=0,
         loop_lag_s=0.0,
+        backends=[BackendFigures("cache", is_required=False)],
     )
     collector = BrokerCollector(Counters(), Status(), lambda timeout: snapshot)
     names = set()
