@@ -20,7 +20,7 @@ import binascii
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from broker.backends import resumption
@@ -47,7 +47,7 @@ from broker.observe.backend_figures import (
 from broker.observe.structured_log import Log
 from session.engine import Engine
 from session.feed.outlet import DeadLetter
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import GAP, FeedEvent
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
 BATCH_ROWS: Final = 500
@@ -96,11 +96,14 @@ MakeLink: TypeAlias = Callable[[Callable[[Answer], None], Callable[[str], None]]
 class Sent:
     """A batch that is not answered yet."""
 
-    __slots__ = ("oldest_ms", "upto")
+    __slots__ = ("gaps", "oldest_ms", "upto")
 
-    def __init__(self, upto: Cursor, oldest_ms: int) -> None:
+    def __init__(self, upto: Cursor, rows: Sequence[Row]) -> None:
         self.upto: Final = upto
-        self.oldest_ms: Final = oldest_ms  # when its first row was made, 0 = it has none
+        self.oldest_ms: Final = _made_ms(rows[0]) if rows else 0  # 0 = it has no rows
+        self.gaps: Final = [
+            row for row in rows if isinstance(row, FeedEvent) and row.kind == GAP
+        ]  # told once they are confirmed
 
 
 class Pump:
@@ -338,7 +341,8 @@ class Pump:
         self._end_run()
         self._run += 1
         self._begin(found.cursor)
-        self._link.send(encode_start(Start(self._run, found.cursor)))
+        is_rewind = found.kind in (resumption.REWIND, resumption.LOST)
+        self._link.send(encode_start(Start(self._run, found.cursor, is_rewind=is_rewind)))
         self._is_running = True
 
     def _tell(self, found: resumption.Resumption, theirs: Cursor | None) -> None:
@@ -354,12 +358,8 @@ class Pump:
                 backend=backend,
             )
         if kind == resumption.LOST:
-            self._figures.gaps += 1
-            log.error(
-                "backend_gap",
-                f"the rows between {theirs} and {found.cursor} are not kept any more "
-                "(rewind_keep); the store does not get them again",
-                backend=backend,
+            self._tell_gap(
+                f"the rows between {theirs} and {found.cursor} are not kept any more (rewind_keep)"
             )
         elif kind == resumption.AHEAD:
             log.warning(
@@ -374,6 +374,10 @@ class Pump:
                 f"the store has nothing of this database; it starts at {found.cursor}",
                 backend=backend,
             )
+
+    def _tell_gap(self, what: str) -> None:
+        self._figures.gaps += 1
+        self._log.error("backend_gap", f"{what}; the store does not get them", backend=self.name)
 
     def _take_done(self, answer: Answer) -> None:
         """Confirm what the store has, with its dead letters."""
@@ -395,6 +399,11 @@ class Pump:
         sent = self._unanswered.popleft()
         assert sent.upto == cursor, f"{cursor} is answered, expected {sent.upto}"
         outlet.confirm(name, cursor, dead)
+        for gap in sent.gaps:
+            self._tell_gap(
+                f"{gap.text}: the messages {gap.offset} to {gap.accepted_ms} of the log, as far as "
+                "rules want them"
+            )
         self._figures.rows += int(answer["rows"])
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
         self._retry_s = 0.0
@@ -441,12 +450,9 @@ class Pump:
         self._bytes += sum(map(_size, page.rows))
         self._read = page.upto
         if page.lost:
-            self._figures.gaps += 1
-            self._log.error(
-                "backend_gap",
-                f"{page.lost} messages or events up to {page.upto} cannot be read; the store does "
-                "not get them; run `holdfast db check`",
-                backend=self.name,
+            self._tell_gap(
+                f"{page.lost} messages or events up to {page.upto} cannot be read (run `holdfast "
+                "db check`)"
             )
 
     def _push(self) -> None:
@@ -470,7 +476,7 @@ class Pump:
             return
         rows = self._rows
         self._link.send(encode_batch(RowBatch(self._run, self._sent, self._read, rows)))
-        self._unanswered.append(Sent(self._read, _made_ms(rows[0]) if rows else 0))
+        self._unanswered.append(Sent(self._read, rows))
         self._sent = self._read
         self._sent_at = self._driver.loop.time()
         self._rows = []

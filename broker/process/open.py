@@ -12,7 +12,7 @@ import string
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 from broker.backends import rules
 from broker.backends.pump import INSTANCE_BYTES
@@ -89,6 +89,8 @@ class OpenBroker:
             self.history: Final[Place | None] = (
                 location.settle(shell) if config.settings.history_level > events.OFF else None
             )
+            # What the process of each external store is told; empty = no rule names one.
+            self.backends: Final = self._settle_backends()
             self.access: Final[Access] = stack.enter_context(
                 closing(access_files.open_files(config, log, self._run_from_thread))
             )
@@ -112,6 +114,18 @@ class OpenBroker:
         except (StorageError, ListenError, ConfigError, AccessError) as problem:
             raise StartError(str(problem)) from None
         self.status.recovery_seconds = time.monotonic() - began
+
+    def _settle_backends(self) -> dict[str, dict[str, Any]]:
+        """Return what the processes of external stores are told; keep the name of this node.
+
+        Identifiers of messages in a store are made of it.
+        """
+        shell = self.config.shell
+        node = location.find(shell).node
+        told = rules.configurations(self.config, node)
+        if told and shell.history_node is None:
+            location.remember(shell, node)
+        return told
 
     def _open_metrics(self) -> int:
         """Open the metrics server and return its port, 0 = there is none."""

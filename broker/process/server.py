@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, Final
 
 from broker import build
-from broker.backends import rules
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.export_thread import LAST_KEY
@@ -194,14 +193,9 @@ class Server:
 
     def _start_feeding(self) -> None:
         """Start to feed the external stores, if a rule names one."""
-        node = location.find(self._config.shell).node
-        told = rules.configurations(self._config, node)
+        told = self._opened.backends
         if not told:
             return
-        try:  # identifiers of messages are made of it: it must stay as it is
-            location.remember(self._config.shell, node)
-        except ConfigError as problem:
-            raise StartError(str(problem)) from None
         required = frozenset(each.name for each in self._config.backends if each.required)
         self._feeding = Feeding(told, required, self._engine, self._driver, self._status, self._log)
         self._feeding.start()

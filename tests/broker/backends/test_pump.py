@@ -384,6 +384,20 @@ def test_a_store_that_lost_more_than_is_kept_is_told_of() -> None:
     scenario(play)
 
 
+def test_messages_that_went_before_the_store_got_them_are_a_gap() -> None:
+    async def play(made: Feeding) -> None:
+        broker = made.broker
+        broker.driver.run(broker.engine._feed.lost, NAME, "total_limit", 3, 7)
+        await made.until(lambda: made.pump.figures().gaps == 1)
+        (told,) = made.events("backend_gap")
+        assert str(told["message"]).startswith("total_limit: the messages 3 to 7 of the log")
+        assert [row.kind for row in made.store.rows if isinstance(row, FeedEvent)] == [
+            feed_rows.GAP
+        ]
+
+    scenario(play)
+
+
 def test_an_older_database_goes_on_under_a_new_mark_once_that_is_durable() -> None:
     store = Store()
 
