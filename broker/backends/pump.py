@@ -324,6 +324,7 @@ class Pump:
         found = resumption.resume(
             theirs,
             answer["instance"] == outlet.instance(name),
+            had_ours=self._run > 0,
             floor=outlet.floor(name),
             confirmed=outlet.cursor(name),
             end=outlet.end(),
@@ -353,13 +354,15 @@ class Pump:
             self._figures.rewinds += 1
             log.warning(
                 "backend_rewound",
-                f"the store has lost what it had confirmed: it is at {theirs}, not at {confirmed}; "
+                f"the store has lost what it had confirmed: it is at {theirs or 'nothing'}, not at "
+                f"{confirmed}; "
                 f"everything after {found.cursor} is sent again",
                 backend=backend,
             )
         if kind == resumption.LOST:
             self._tell_gap(
-                f"the rows between {theirs} and {found.cursor} are not kept any more (rewind_keep)"
+                f"the rows between {theirs or 'its beginning'} and {found.cursor} are not kept any "
+                "more (rewind_keep)"
             )
         elif kind == resumption.AHEAD:
             log.warning(

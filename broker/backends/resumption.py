@@ -15,7 +15,7 @@ from broker.backends.rows import Cursor
 NEW: Final = "new"  # the store has nothing of this database
 ON: Final = "on"  # everything that was confirmed is there
 REWIND: Final = "rewind"  # the store has lost its newest rows, and they can be sent again
-LOST: Final = "lost"  # it has lost more than that
+LOST: Final = "lost"  # it has lost more than that, perhaps everything
 AHEAD: Final = "ahead"  # the database is older than the store: an earlier copy was restored
 
 
@@ -36,14 +36,17 @@ def resume(
     theirs: Cursor | None,
     is_ours: bool,
     *,
+    had_ours: bool,
     floor: Cursor,
     confirmed: Cursor,
     end: Cursor,
 ) -> Resumption:
     """Return where to go on after the store's cursor `theirs`; `is_ours` = this database wrote it.
 
-    After AHEAD the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first.
+    `had_ours`: it once had a cursor of this database, as far as that is known. After AHEAD the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first.
     """
+    if theirs is None and (had_ours or floor != confirmed):
+        return Resumption(LOST, floor)
     if theirs is None or not is_ours:
         return Resumption(NEW, confirmed)
     if _is_behind(end, theirs):

@@ -384,6 +384,21 @@ def test_a_store_that_lost_more_than_is_kept_is_told_of() -> None:
     scenario(play)
 
 
+def test_a_store_that_was_emptied_gets_what_is_kept() -> None:
+    async def play(made: Feeding) -> None:
+        await made.publish(*numbered(4))
+        await made.until_confirmed(4)
+        made.store.cursor = made.store.instance = None
+        made.store.rows.clear()
+        made.store.link.die("gone")
+        await made.until_confirmed(4)
+        assert made.store.payloads() == numbered(4)
+        figures = made.pump.figures()
+        assert (figures.rewinds, figures.gaps) == (1, 1)  # nobody knows what it had before
+
+    scenario(play)
+
+
 def test_messages_that_went_before_the_store_got_them_are_a_gap() -> None:
     async def play(made: Feeding) -> None:
         broker = made.broker

@@ -11,7 +11,7 @@ FLOOR, CONFIRMED, END = (10, 5), (20, 8), (30, 9)
 @pytest.mark.parametrize(
     ("theirs", "is_ours", "kind", "cursor"),
     [
-        (None, False, NEW, CONFIRMED),
+        (None, False, LOST, FLOOR),  # it was emptied
         ((15, 6), False, NEW, CONFIRMED),
         ((99, 99), False, NEW, CONFIRMED),
         (CONFIRMED, True, ON, CONFIRMED),
@@ -31,10 +31,13 @@ FLOOR, CONFIRMED, END = (10, 5), (20, 8), (30, 9)
 def test_the_feed_goes_on_where_the_store_is(
     theirs: Cursor | None, is_ours: bool, kind: str, cursor: Cursor
 ) -> None:
-    found = resume(theirs, is_ours, floor=FLOOR, confirmed=CONFIRMED, end=END)
+    found = resume(theirs, is_ours, had_ours=False, floor=FLOOR, confirmed=CONFIRMED, end=END)
     assert (found.kind, found.cursor) == (kind, cursor)
 
 
-def test_a_store_that_has_nothing_yet_of_an_empty_database_starts_at_its_beginning() -> None:
-    found = resume(None, False, floor=(0, 0), confirmed=(0, 0), end=(0, 0))
-    assert (found.kind, found.cursor) == (NEW, (0, 0))
+@pytest.mark.parametrize(("had_ours", "kind"), [(False, NEW), (True, LOST)])
+def test_a_store_without_a_cursor_is_new_unless_it_is_known_to_have_had_one(
+    had_ours: bool, kind: str
+) -> None:
+    found = resume(None, False, had_ours=had_ours, floor=(5, 1), confirmed=(5, 1), end=(9, 9))
+    assert (found.kind, found.cursor) == (kind, (5, 1))
