@@ -43,7 +43,8 @@ def resume(
 ) -> Resumption:
     """Return where to go on after the store's cursor `theirs`; `is_ours` = this database wrote it.
 
-    `had_ours`: it once had a cursor of this database, as far as that is known. After AHEAD the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first.
+    `had_ours`: the store once had a cursor of this database, as far as that is known. After AHEAD
+    the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first.
     """
     if theirs is None and (had_ours or floor != confirmed):
         return Resumption(LOST, floor)
