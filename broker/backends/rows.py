@@ -25,7 +25,7 @@ START: Final = b"S"
 BATCH: Final = b"B"
 QUESTION: Final = b"Q"
 
-_START: Final = struct.Struct(">IQQ")  # run, cursor
+_START: Final = struct.Struct(">IQQB")  # run, cursor, has the store lost rows?
 _BATCH: Final = struct.Struct(">IQQQQ")  # run, cursor before, cursor after
 _ROW: Final = struct.Struct(">BI")  # kind (0 = a message), size of the body
 _NUMBER: Final = struct.Struct(">Q")
@@ -35,11 +35,12 @@ _MESSAGE: Final = 0
 class Start:
     """The batches of a run follow, the first one after `cursor`."""
 
-    __slots__ = ("cursor", "run")
+    __slots__ = ("cursor", "is_rewind", "run")
 
-    def __init__(self, run: int, cursor: Cursor) -> None:
+    def __init__(self, run: int, cursor: Cursor, *, is_rewind: bool = False) -> None:
         self.run: Final = run
         self.cursor: Final = cursor
+        self.is_rewind: Final = is_rewind  # the store has lost rows that it had confirmed
 
 
 class RowBatch:
@@ -66,15 +67,15 @@ def json_frame(kind: bytes, value: Any) -> bytes:
 
 def encode_start(start: Start) -> bytes:
     """Return a frame of the type START."""
-    return frame(START, _START.pack(start.run, *start.cursor))
+    return frame(START, _START.pack(start.run, *start.cursor, start.is_rewind))
 
 
 def decode_start(body: bytes) -> Start:
     """Return what a frame of the type START says. Raises `CorruptRecord`."""
     if len(body) != _START.size:
         raise CorruptRecord(f"start of {len(body)} bytes, expected {_START.size}")
-    run, position, seq = _START.unpack(body)
-    return Start(run, (position, seq))
+    run, position, seq, is_rewind = _START.unpack(body)
+    return Start(run, (position, seq), is_rewind=bool(is_rewind))
 
 
 def encode_wire_row(row: Row) -> bytes:

@@ -39,12 +39,23 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 def load_config(options: argparse.Namespace) -> "Config":
     """Return the configuration that the flags of `add_config_flags` name."""
     from broker.configuration.config import ConfigError
-    from broker.configuration.load import load
 
     try:
-        return load(options.config, flags={"storage.data_dir": options.data_dir})
+        return read_config(options.config, {"storage.data_dir": options.data_dir})
     except ConfigError as problem:
         raise CommandError(str(problem), EXIT_USAGE) from None
+
+
+def read_config(path: str | None, flags: dict[str, object]) -> "Config":
+    """Return the configuration with its rules checked. Raises `ConfigError`."""
+    from broker.configuration.load import load
+
+    config = load(path, flags=flags)
+    if config.rules:
+        from broker.backends import rules
+
+        rules.check(config)
+    return config
 
 
 def client_id(text: str) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from broker import build
-from broker.cli import config, database, health, history, passwd, serve, sessions
+from broker.cli import backend, config, database, health, history, passwd, serve, sessions
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.version import VERSION
 
@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     config.add(commands)
     sessions.add(commands)
     history.add(commands)
+    backend.add(commands)
     database.add(commands)
     health.add(commands)
     _add_suites(commands)

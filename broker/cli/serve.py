@@ -10,6 +10,7 @@ from broker.cli.command import (
     Commands,
     add_config_flags,
     print_lines,
+    read_config,
 )
 
 
@@ -34,13 +35,12 @@ def add(commands: Commands) -> None:
 def run_serve(options: argparse.Namespace) -> int:
     """Run the broker until a signal ends it."""
     from broker.configuration.config import ConfigError
-    from broker.configuration.load import load
     from broker.process import preflight
 
     read = functools.partial(
-        load,
+        read_config,
         options.config,
-        flags={
+        {
             "listener.port": options.port,
             "listener.host": options.host,
             "storage.data_dir": options.data_dir,

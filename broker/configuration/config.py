@@ -4,8 +4,10 @@
 `broker.configuration.listener_options`.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
+from broker.configuration import backend_options
+from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.listener_options import (
     NAME,
     NAME_CHARACTERS_MAX,
@@ -16,6 +18,9 @@ from broker.configuration.listener_options import (
 from broker.configuration.option_types import Secret, Setting
 from broker.configuration.options import OPTIONS, Option
 from session.settings import Settings
+
+# What is written in a table that there may be several of.
+Table: TypeAlias = Endpoint | Backend | WrittenRule
 
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "::1"})
 
@@ -67,18 +72,22 @@ class Config:
         self.settings: Settings = Settings()
         self.shell: Shell = Shell()
         self.listeners: list[Endpoint] = [Endpoint()]  # `[listener]`, then the named ones
+        self.backends: list[Backend] = []
+        self.rules: list[WrittenRule] = []  # of `[[rules]]`, in their order
         self.origins: dict[str, str] = {option.name: "default" for option in OPTIONS}
 
     def value(self, option: Option) -> Setting:
         """Return the value in force of `option`."""
         if option.attribute == "allow_anonymous":
             return self.settings.allow_anonymous
-        value: Setting = getattr(self._holder(option, self.listeners[0]), option.attribute)
+        value: Setting = getattr(self._holder(option, None), option.attribute)
         return value
 
-    def _holder(self, option: Option, listener: Endpoint) -> object:
+    def _holder(self, option: Option, table: Table | None) -> object:
+        if table is not None:
+            return table
         if option.owner == "listener":
-            return listener
+            return self.listeners[0]
         return self.settings if option.owner == "settings" else self.shell
 
     def listener(self, name: str, origin: str) -> Endpoint:
@@ -86,29 +95,36 @@ class Config:
         for listener in self.listeners[1:]:
             if listener.name == name:
                 return listener
-        if NAME.fullmatch(name) is None or len(name) > NAME_CHARACTERS_MAX:
-            raise ConfigError(
-                f"{origin}: listener name {shown(name)}: expected lower-case letters, digits and "
-                f"single underscores, at most {NAME_CHARACTERS_MAX}"
-            )
+        _check_name("listener", name, origin)
         self.listeners.append(Endpoint(name))
         return self.listeners[-1]
 
-    def set(
-        self, option: Option, raw: object, origin: str, listener: Endpoint | None = None
-    ) -> None:
-        """Parse `raw` into `option` (of a named `listener`, for an option of listeners).
+    def backend(self, name: str, origin: str) -> Backend:
+        """Return the options of `[backends.name]`; the first call makes them."""
+        for backend in self.backends:
+            if backend.name == name:
+                return backend
+        _check_name("backend", name, origin)
+        self.backends.append(Backend(name))
+        return self.backends[-1]
+
+    def rule(self, origin: str) -> WrittenRule:
+        """Return the options of another `[[rules]]`."""
+        self.rules.append(WrittenRule(len(self.rules) + 1, origin))
+        return self.rules[-1]
+
+    def set(self, option: Option, raw: object, origin: str, table: Table | None = None) -> None:
+        """Parse `raw` into `option` (of a named listener, a backend or a rule: `table`).
 
         Raises `ConfigError` naming key, value and expectation.
         """
-        listener = listener or self.listeners[0]
-        name = f"{listener.section}.{option.key}" if option.owner == "listener" else option.name
+        name = option.name if table is None else f"{table.section}.{option.key}"
         try:
             value = option.kind.parse(raw)
         except ValueError as problem:
             given = "..." if isinstance(option.kind, Secret) else shown(raw)
             raise ConfigError(f"{origin}: {name} = {given}: expected {problem}") from None
-        setattr(self._holder(option, listener), option.attribute, value)
+        setattr(self._holder(option, table), option.attribute, value)
         self.origins[name] = origin
 
     def finish(self) -> None:
@@ -128,6 +144,14 @@ class Config:
                 raise ConfigError(problem)
         for problem in conflicts(self.listeners):
             raise ConfigError(problem)
+        for backend in self.backends:
+            for problem in backend.problems():
+                raise ConfigError(problem)
+        for rule in self.rules:
+            for problem in rule.problems():
+                raise ConfigError(f"{rule.origin}: {problem}")
+        for problem in backend_options.conflicts(self.backends, self.rules):
+            raise ConfigError(problem)
 
     def _refuse_open_listeners(self) -> None:
         """Refuse to be open to a network unless the operator has said so."""
@@ -139,6 +163,14 @@ class Config:
                     "machines: set auth.password_file, or auth.allow_anonymous = true to let "
                     "everybody in"
                 )
+
+
+def _check_name(kind: str, name: str, origin: str) -> None:
+    if NAME.fullmatch(name) is None or len(name) > NAME_CHARACTERS_MAX:
+        raise ConfigError(
+            f"{origin}: {kind} name {shown(name)}: expected lower-case letters, digits and "
+            f"single underscores, at most {NAME_CHARACTERS_MAX}"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.configuration.config import Config, ConfigError, shown
-from broker.configuration.options import BY_NAME, ENV_PREFIX, OPTIONS, SECTIONS, Option
+from broker.configuration.options import (
+    BACKEND_KEYS,
+    BY_NAME,
+    ENV_PREFIX,
+    OPTIONS,
+    RULE_KEYS,
+    SECTIONS,
+    Option,
+)
 
 # What mosquitto.conf may begin with, as far as people write it.
 MOSQUITTO_WORDS: Final = frozenset(
@@ -29,6 +37,8 @@ MOSQUITTO_WORDS: Final = frozenset(
     """.split()
 )
 
+BACKENDS: Final = "backends"
+RULES: Final = "rules"
 FILE_BYTES_MAX: Final = 1 << 20  # a configuration is a page; a megabyte is a mistaken path
 
 
@@ -76,13 +86,18 @@ def _apply_file(config: Config, path: str) -> None:
             ) from None
         raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
     for section, keys in document.items():
-        if section not in SECTIONS:
+        if section == RULES:
+            _apply_rules(config, keys, origin)
+            continue
+        if section not in (*SECTIONS, BACKENDS):
             raise ConfigError(f"{origin}: {_unknown_section(section)}")
         if not isinstance(keys, dict):
             raise ConfigError(f"{origin}: {section} = {shown(keys)}: expected a table [{section}]")
         for key, raw in keys.items():
             option = BY_NAME.get(f"{section}.{key}")
-            if option is not None:
+            if section == BACKENDS:
+                _apply_backend(config, key, raw, origin)
+            elif option is not None:
                 config.set(option, raw, origin)
             elif section == "listener" and isinstance(raw, dict):
                 _apply_listener(config, key, raw, origin)
@@ -110,12 +125,48 @@ def _apply_listener(config: Config, name: str, keys: dict[str, object], origin: 
         config.set(option, raw, origin, listener)
 
 
+def _apply_backend(config: Config, name: str, keys: object, origin: str) -> None:
+    if not isinstance(keys, dict):
+        raise ConfigError(
+            f"{origin}: {BACKENDS}.{name} = {shown(keys)}: expected a table [{BACKENDS}.NAME]"
+        )
+    backend = config.backend(name, origin)
+    for key, raw in keys.items():
+        if key not in BACKEND_KEYS:
+            place = f"{backend.section}.{key}"
+            nearest = f"{backend.section}.{_nearest(key, BACKEND_KEYS)}"
+            raise ConfigError(f"{origin}: unknown key {shown(place)}; did you mean {nearest}?")
+        config.set(BACKEND_KEYS[key], raw, origin, backend)
+
+
+def _apply_rules(config: Config, tables: object, origin: str) -> None:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{origin}: {RULES} = {shown(tables)}: expected tables [[{RULES}]]")
+    for table in tables:
+        rule = config.rule(origin)
+        for key, raw in table.items():
+            if key not in RULE_KEYS:
+                place = f"{rule.section}.{key}"
+                nearest = f"{rule.section}.{_nearest(key, RULE_KEYS)}"
+                raise ConfigError(f"{origin}: unknown key {shown(place)}; did you mean {nearest}?")
+            config.set(RULE_KEYS[key], raw, origin, rule)
+
+
+def _nearest(key: str, keys: Mapping[str, Option]) -> str:
+    return difflib.get_close_matches(key, list(keys), 1, 0.0)[0]
+
+
 def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
     for variable in sorted(environment):
         if not variable.upper().startswith(ENV_PREFIX):
             continue
         origin = f"environment {variable}"
         section, _, key = variable[len(ENV_PREFIX) :].lower().partition("__")
+        if section == BACKENDS:
+            _apply_backend_variable(config, variable, environment[variable])
+            continue
+        if section == RULES:
+            raise ConfigError(f"{origin}: rules are written in the configuration file only")
         name, _, last = key.rpartition("__") if section == "listener" else ("", "", key)
         option = BY_NAME.get(f"{section}.{last}")
         if option is None or variable != _named_variable(option, name):
@@ -125,6 +176,17 @@ def _apply_environment(config: Config, environment: Mapping[str, str]) -> None:
             raise ConfigError(f"{origin}: {complaint}")
         listener = config.listener(name, origin) if name else None
         config.set(option, environment[variable], origin, listener)
+
+
+def _apply_backend_variable(config: Config, variable: str, raw: str) -> None:
+    origin = f"environment {variable}"
+    name, _, key = variable.partition("__")[2].partition("__")[2].lower().rpartition("__")
+    prefix = f"{ENV_PREFIX}{BACKENDS.upper()}__{name.upper() or 'NAME'}__"
+    if not name or key not in BACKEND_KEYS or variable != f"{prefix}{key.upper()}":
+        nearest = f"{prefix}{_nearest(key, BACKEND_KEYS).upper()}"
+        place = ".".join(filter(None, (BACKENDS, name, key)))
+        raise ConfigError(f"{origin}: unknown key {shown(place)}; did you mean {nearest}?")
+    config.set(BACKEND_KEYS[key], raw, origin, config.backend(name, origin))
 
 
 def _named_variable(option: Option, listener: str) -> str:
@@ -145,7 +207,7 @@ def _as_variable(option: Option, listener: str) -> str:
 
 
 def _unknown_section(section: str) -> str:
-    nearest = difflib.get_close_matches(section, SECTIONS, 1, 0.0)[0]
+    nearest = difflib.get_close_matches(section, (*SECTIONS, BACKENDS, RULES), 1, 0.0)[0]
     return f"unknown section {shown(section)}; did you mean [{nearest}]?"
 
 

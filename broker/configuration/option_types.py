@@ -34,6 +34,8 @@ DURATION_UNITS_MS: Final = {
 FILE_MODE: Final = re.compile(r"0?[0-7]{3}")
 # As browsers write it: lower case, no path, the port only where it is not the scheme's own.
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
+# A name, an IPv4 address, or an IPv6 address in brackets; and the port.
+SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
@@ -379,6 +381,51 @@ class Origins:
         """Return the TOML array."""
         assert isinstance(value, tuple)
         return "[" + ", ".join(quote(str(origin)) for origin in value) + "]"
+
+
+class Servers:
+    """A list of host:port, or one of them; from the environment separated by commas."""
+
+    _expected = "host:port, or a list of them such as ['10.0.0.1:6379']"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the servers in their order."""
+        items = raw
+        if isinstance(raw, str):
+            items = [item.strip() for item in raw.split(",")] if raw else []
+        if not isinstance(items, list):
+            raise ValueError(self._expected)
+        for item in items:
+            found = SERVER.fullmatch(item) if isinstance(item, str) else None
+            if found is None or not 1 <= int(found[1]) <= 65_535:
+                raise ValueError(self._expected)
+        return tuple(items)
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML array."""
+        assert isinstance(value, tuple)
+        return "[" + ", ".join(quote(str(server)) for server in value) + "]"
+
+
+class Lines:
+    """A list of texts that are not empty, or one of them."""
+
+    _expected = "a string or a list of strings that are not empty"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the texts in their order."""
+        items = [raw] if isinstance(raw, str) else raw
+        if not isinstance(items, list) or not items:
+            raise ValueError(self._expected)
+        for item in items:
+            if not isinstance(item, str) or not item.strip() or "\0" in item or not _fits(item):
+                raise ValueError(self._expected)
+        return tuple(items)
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML array."""
+        assert isinstance(value, tuple)
+        return "[" + ", ".join(quote(str(text)) for text in value) + "]"
 
 
 _SIZE_RENDER: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))

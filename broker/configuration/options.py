@@ -6,6 +6,7 @@ the options of the engine mean).
 
 from typing import Final, Literal, TypeAlias
 
+from broker.configuration import backend_options
 from broker.configuration.listener_options import IDENTITIES, TYPES
 from broker.configuration.option_types import (
     Choice,
@@ -16,17 +17,19 @@ from broker.configuration.option_types import (
     Flag,
     Integer,
     Kind,
+    Lines,
     Name,
     Origins,
     Pairs,
     Secret,
+    Servers,
     Size,
     Text,
 )
 
 ENV_PREFIX: Final = "HOLDFAST__"
 
-Owner: TypeAlias = Literal["settings", "shell", "listener"]
+Owner: TypeAlias = Literal["settings", "shell", "listener", "backend", "rule"]
 
 
 class Option:
@@ -236,5 +239,59 @@ OPTIONS: Final[tuple[Option, ...]] = (
            "period of the $SYS topics, 0 = off"),
 )  # fmt: skip
 
+# Of `[backends.NAME]`: there is none unless somebody writes it.
+BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
+    Option("backends", "type", "backend", "type", Choice(*backend_options.TYPES),
+           "what kind of store it is"),
+    Option("backends", "servers", "backend", "servers", Servers(),
+           "host:port of the server; in mode sentinel those of the sentinels"),
+    Option("backends", "mode", "backend", "mode", Choice(*backend_options.MODES),
+           "one server, or the one that the sentinels name"),
+    Option("backends", "sentinel_name", "backend", "sentinel_name", Text(empty_is_none=True),
+           "what the sentinels call the group of servers"),
+    Option("backends", "database", "backend", "database", Integer(0, 1_000_000),
+           "number of the database in the server"),
+    Option("backends", "username", "backend", "username", Text(empty_is_none=True),
+           "user name; empty = the default user"),
+    Option("backends", "password", "backend", "password", Secret(), "password; empty = none"),
+    Option("backends", "password_file", "backend", "password_file", Text(empty_is_none=True),
+           "file whose first line is the password, read at each connect"),
+    Option("backends", "tls", "backend", "tls", Flag(), "connect with TLS"),
+    Option("backends", "tls_ca", "backend", "tls_ca", Text(empty_is_none=True),
+           "file of the CA certificates (PEM); empty = those of the system"),
+    Option("backends", "tls_certificate", "backend", "tls_certificate", Text(empty_is_none=True),
+           "file of our certificate, where the server asks for one"),
+    Option("backends", "tls_key", "backend", "tls_key", Text(empty_is_none=True),
+           "file of its private key; empty = in the certificate's file"),
+    Option("backends", "tls_verify", "backend", "tls_verify", Flag(),
+           "check the server's certificate and name"),
+    Option("backends", "node", "backend", "node", Text(empty_is_none=True),
+           "name of this broker in the store; empty = history.node"),
+    Option("backends", "required", "backend", "required", Flag(),
+           "/readyz fails while the store cannot be reached"),
+    Option("backends", "rewind_keep", "backend", "rewind_keep_ms",
+           Duration(_MS, high=7 * 86_400_000),
+           "how long rows are kept that the store has confirmed: it may lose its newest"),
+    Option("backends", "score", "backend", "score", Choice(*backend_options.SCORES),
+           "score of a message in the set of its topic: its time in ms, or 1"),
+    Option("backends", "timeout", "backend", "timeout_ms", Duration(_MS, low=100, high=600_000),
+           "longest wait for an answer of the store"),
+    Option("backends", "expires", "backend", "expires_s", Duration(_S),
+           "age at which the store drops a message; 0 = when the message itself expires"),
+)  # fmt: skip
+
+# Of `[[rules]]`.
+RULE_OPTIONS: Final[tuple[Option, ...]] = (
+    Option("rules", "on", "rule", "on", Text(), "hook: when something is done"),
+    Option("rules", "topic", "rule", "topic", Text(), "topic filter: for which topics"),
+    Option("rules", "backend", "rule", "backend", Text(), "name of the backend"),
+    Option("rules", "action", "rule", "action", Text(), "what is done"),
+    Option("rules", "commands", "rule", "commands", Lines(), "own commands, in place of an action"),
+    Option("rules", "expires", "rule", "expires_s", Duration(_S),
+           "as of the backend, for this rule; 0 = what the backend says"),
+)  # fmt: skip
+
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 SECTIONS: Final = tuple(dict.fromkeys(option.section for option in OPTIONS))
+BACKEND_KEYS: Final = {option.key: option for option in BACKEND_OPTIONS}
+RULE_KEYS: Final = {option.key: option for option in RULE_OPTIONS}

@@ -12,7 +12,7 @@ from typing import Final
 from broker.configuration.config import Config
 from broker.configuration.listener_options import Endpoint
 from broker.configuration.option_types import Setting
-from broker.configuration.options import OPTIONS, Option
+from broker.configuration.options import BACKEND_OPTIONS, OPTIONS, Option
 from session.settings import CHANGEABLE, Settings
 from storage.history import events
 
@@ -51,6 +51,7 @@ def apply(config: Config, new: Config) -> Changes:
             if option.owner == "settings":
                 setattr(new.settings, option.attribute, before)
     _compare_listeners(config, new, changes)
+    _compare_backends(config, new, changes)
     return changes
 
 
@@ -87,6 +88,24 @@ def _compare_listener(old: Endpoint, new: Endpoint, changes: Changes) -> None:
         else:
             name = f"{old.section}.{option.key}"
             changes.restart.append(_needs_restart(option, name, before, after))
+
+
+def _compare_backends(config: Config, new: Config, changes: Changes) -> None:
+    present = {backend.section: backend for backend in config.backends}
+    for backend in new.backends:
+        old = present.pop(backend.section, None)
+        if old is None:
+            changes.restart.append(f"[{backend.section}] is new: it is used from the next start on")
+            continue
+        for option in BACKEND_OPTIONS:
+            before, after = getattr(old, option.attribute), getattr(backend, option.attribute)
+            if before != after:
+                name = f"{backend.section}.{option.key}"
+                changes.restart.append(_needs_restart(option, name, before, after))
+    for section in present:
+        changes.restart.append(f"[{section}] is gone: it is forgotten with the next start")
+    if [each.as_tuple() for each in config.rules] != [each.as_tuple() for each in new.rules]:
+        changes.restart.append("[[rules]] need a restart; until then the ones of the start hold")
 
 
 def _needs_restart(option: Option, name: str, before: Setting, after: Setting) -> str:

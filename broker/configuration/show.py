@@ -1,9 +1,18 @@
 """The configuration as text: what is in force, and a template of all defaults."""
 
-from broker.configuration.config import Config
+from collections.abc import Iterable
+
+from broker.configuration.config import Config, Table
 from broker.configuration.listener_options import Endpoint
 from broker.configuration.option_types import Setting
-from broker.configuration.options import ENV_PREFIX, OPTIONS, SECTIONS
+from broker.configuration.options import (
+    BACKEND_OPTIONS,
+    ENV_PREFIX,
+    OPTIONS,
+    RULE_OPTIONS,
+    SECTIONS,
+    Option,
+)
 
 
 def show(config: Config) -> str:
@@ -25,18 +34,29 @@ def show(config: Config) -> str:
                 for option in options
             ],
         )
+    for backend in config.backends:
+        lines += _show_section(backend.section, _written(config, backend, BACKEND_OPTIONS))
+    for rule in config.rules:
+        written = _written(config, rule, RULE_OPTIONS)
+        lines += _show_section("[rules]", [line for line in written if line[1] != "default"])
     return "\n".join(lines)
+
+
+def _written(config: Config, table: Table, options: Iterable[Option]) -> list[tuple[str, str]]:
+    """Return the lines of a table, each with its origin."""
+    written = []
+    for option in options:
+        value: Setting = getattr(table, option.attribute)
+        origin = config.origins.get(f"{table.section}.{option.key}", "default")
+        written.append((f"{option.key} = {option.kind.render(value)}", origin))
+    return written
 
 
 def _show_listener(config: Config, listener: Endpoint) -> list[str]:
     """Return the section of one listener, with the keys that mean something for its type."""
-    written = []
-    for option in OPTIONS:
-        if option.section == "listener" and option.key in listener.keys():
-            value: Setting = getattr(listener, option.attribute)
-            origin = config.origins.get(f"{listener.section}.{option.key}", "default")
-            written.append((f"{option.key} = {option.kind.render(value)}", origin))
-    return _show_section(listener.section, written)
+    keys = listener.keys()
+    options = [each for each in OPTIONS if each.section == "listener" and each.key in keys]
+    return _show_section(listener.section, _written(config, listener, options))
 
 
 def _show_section(section: str, written: list[tuple[str, str]]) -> list[str]:
@@ -60,4 +80,5 @@ def template() -> str:
                 lines.append(f"# {option.help}")
                 lines.append(f"#{option.key} = {option.kind.render(config.value(option))}")
         lines.append("")
+    lines += ["# [backends.NAME] and [[rules]]: external stores, see docs/backends.md.", ""]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
 from session.engine import Engine
@@ -69,6 +70,8 @@ class Driver:
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
+        self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
+        self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
         self._store = store
         self._clock = clock
         self._log = log
@@ -225,6 +228,8 @@ class Driver:
             self.engine.committed(serial, self.now)
         except Exception as error:  # shell boundary: memory may be ahead of the disk
             self.fail(error)
+            return
+        self.commits_durable()
 
     def _commit_failed(self, error: StorageError) -> None:
         self._counters.commit_failures += 1
@@ -372,8 +377,17 @@ class Driver:
             storage_bytes=store.sizes(),
             write_stall=store.property_int("rocksdb.is-write-stopped", "default"),
             loop_lag_s=self.loop_lag_s,
+            backends=self.backends(),
         )
 
 
 def _no_gauges() -> dict[str, int]:
     return {}
+
+
+def _no_backends() -> list[BackendFigures]:
+    return []
+
+
+def _nobody_waits() -> None:
+    return None

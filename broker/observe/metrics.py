@@ -10,10 +10,10 @@ import errno
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -25,6 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from broker import build
+from broker.observe.backend_figures import BackendFigures
 from broker.version import VERSION
 from session.counters import Counters, LogBuckets
 from storage.history.events import LEVELS
@@ -75,11 +76,49 @@ HISTORY_COUNTERS: Final = (
     ("history_export_failures", "Exports that failed and are tried again; the log says why"),
 )
 
+# Of external stores, by backend.
+OfBackend: TypeAlias = Callable[[BackendFigures], float]
+BACKEND_GAUGES: Final[tuple[tuple[str, str, OfBackend], ...]] = (
+    ("backend_up", "1 while the store can be reached", lambda figures: figures.is_up),
+    (
+        "backend_lag_seconds",
+        "Age of the oldest row that the store has not confirmed",
+        lambda figures: figures.lag_s,
+    ),
+    (
+        "backend_backlog_rows",
+        "Messages and events that the store has not confirmed, at most",
+        lambda figures: figures.rows_behind,
+    ),
+    ("backend_dead_letters", "Rows that the store refuses", lambda each: each.dead_letters),
+)
+BACKEND_COUNTERS: Final[tuple[tuple[str, str, OfBackend], ...]] = (
+    ("backend_rows", "Rows that the store has confirmed", lambda figures: figures.rows),
+    ("backend_retries", "Times that the store was tried again", lambda figures: figures.retries),
+    (
+        "backend_rewinds",
+        "Times that the store had lost what it had confirmed",
+        lambda figures: figures.rewinds,
+    ),
+    (
+        "backend_gaps",
+        "Times that rows could not be sent, because they are gone or damaged",
+        lambda figures: figures.gaps,
+    ),
+)
+
 
 class Snapshot:
     """What is read on the engine's thread for one scrape."""
 
-    __slots__ = ("connections", "gauges", "loop_lag_s", "storage_bytes", "write_stall")
+    __slots__ = (
+        "backends",
+        "connections",
+        "gauges",
+        "loop_lag_s",
+        "storage_bytes",
+        "write_stall",
+    )
 
     def __init__(
         self,
@@ -89,12 +128,14 @@ class Snapshot:
         storage_bytes: Mapping[str, int],
         write_stall: int,
         loop_lag_s: float,
+        backends: Sequence[BackendFigures] = (),
     ) -> None:
         self.gauges: Mapping[str, int] = gauges
         self.connections: Mapping[str, int] = connections  # by listener
         self.storage_bytes: Mapping[str, int] = storage_bytes  # by part: sst, wal, memtables, ...
         self.write_stall: int = write_stall
         self.loop_lag_s: float = loop_lag_s
+        self.backends: Sequence[BackendFigures] = backends
 
 
 class Status:
@@ -106,10 +147,20 @@ class Status:
         self.recovery_seconds: float = 0.0
         self.durability: str = ""
         self.beat: float = time.monotonic()  # when the event loop last did its housekeeping
+        # Names of external stores that cannot be reached, and whether they are required.
+        self.backends_down: Mapping[str, bool] = {}
 
     def is_ready(self) -> bool:
-        """Return whether clients are served."""
-        return self.phase == "ready" and not self.is_stalled()
+        """Return whether clients are served, and every required store can be reached."""
+        is_serving = self.phase == "ready" and not self.is_stalled()
+        return is_serving and not any(self.backends_down.values())
+
+    def lines(self) -> list[str]:
+        """Return the state in words, and each store that cannot be reached."""
+        lines = ["stalled" if self.is_stalled() else self.phase]
+        for name, is_required in self.backends_down.items():
+            lines.append(f"backend {name} is down" + (", and it is required" * is_required))
+        return lines
 
     def is_alive(self) -> bool:
         """Return whether the process should be left running; a long recovery is no failure."""
@@ -286,6 +337,8 @@ def _gauges(snapshot: Snapshot) -> Iterable[Metric]:
     yield from families.values()
     if "history_level" in snapshot.gauges:
         yield from _history(snapshot.gauges)
+    if snapshot.backends:
+        yield from _backends(snapshot.backends)
     parts = GaugeMetricFamily(PREFIX + "storage_bytes", "Size of the database", labels=["part"])
     for part, size in snapshot.storage_bytes.items():
         parts.add_metric([part], size)
@@ -313,6 +366,30 @@ def _history(gauges: Mapping[str, int]) -> Iterable[Metric]:
     for number, word in enumerate(LEVELS):
         level.add_metric([word], number == gauges["history_level"])
     yield level
+
+
+def _backends(backends: Sequence[BackendFigures]) -> Iterable[Metric]:
+    """Return the metrics of external stores."""
+    for name, help, value in BACKEND_GAUGES:
+        gauge = GaugeMetricFamily(PREFIX + name, help, labels=["backend"])
+        for figures in backends:
+            gauge.add_metric([figures.name], value(figures))
+        yield gauge
+    for name, help, value in BACKEND_COUNTERS:
+        counter = CounterMetricFamily(PREFIX + name, help, labels=["backend"])
+        for figures in backends:
+            counter.add_metric([figures.name], value(figures))
+        yield counter
+    seconds = HistogramMetricFamily(
+        PREFIX + "backend_batch_seconds",
+        "From the start of a batch in the store's process to its confirmation",
+        labels=["backend"],
+    )
+    for figures in backends:
+        samples = figures.batch_seconds
+        buckets = [(_bound(bound), float(count)) for bound, count in samples.cumulative()]
+        seconds.add_metric([figures.name], buckets=buckets, sum_value=samples.total)
+    yield seconds
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:
@@ -411,17 +488,17 @@ def _handler(registry: CollectorRegistry, status: Status) -> type[BaseHTTPReques
             if path == "/metrics":
                 self._answer(200, generate_latest(registry), CONTENT_TYPE)
             elif path == "/healthz":
-                self._state(status.is_alive())
+                self._answer_state(status.is_alive(), status.lines()[:1])
             elif path == "/readyz":
-                self._state(status.is_ready())
+                self._answer_state(status.is_ready(), status.lines())
             else:
                 self._answer(404, b"not here; try /metrics, /healthz, /readyz\n")
 
         do_HEAD = do_GET
 
-        def _state(self, is_good: bool) -> None:
-            text = "stalled" if status.is_stalled() else status.phase
-            self._answer(200 if is_good else 503, f"{text}\n".encode())
+        def _answer_state(self, is_good: bool, lines: list[str]) -> None:
+            text = "".join(f"{line}\n" for line in lines)
+            self._answer(200 if is_good else 503, text.encode())
 
         def _answer(
             self, code: int, body: bytes, content_type: str = "text/plain; charset=utf-8"

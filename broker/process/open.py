@@ -12,8 +12,10 @@ import string
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
+from broker.backends import rules
+from broker.backends.pump import INSTANCE_BYTES
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.history.location import Place
@@ -87,6 +89,8 @@ class OpenBroker:
             self.history: Final[Place | None] = (
                 location.settle(shell) if config.settings.history_level > events.OFF else None
             )
+            # What the process of each external store is told; empty = no rule names one.
+            self.backends: Final = self._settle_backends()
             self.access: Final[Access] = stack.enter_context(
                 closing(access_files.open_files(config, log, self._run_from_thread))
             )
@@ -110,6 +114,18 @@ class OpenBroker:
         except (StorageError, ListenError, ConfigError, AccessError) as problem:
             raise StartError(str(problem)) from None
         self.status.recovery_seconds = time.monotonic() - began
+
+    def _settle_backends(self) -> dict[str, dict[str, Any]]:
+        """Return what the processes of external stores are told; keep the name of this node.
+
+        Identifiers of messages in a store are made of it.
+        """
+        shell = self.config.shell
+        node = location.find(shell).node
+        told = rules.configurations(self.config, node)
+        if told and shell.history_node is None:
+            location.remember(shell, node)
+        return told
 
     def _open_metrics(self) -> int:
         """Open the metrics server and return its port, 0 = there is none."""
@@ -161,6 +177,7 @@ class OpenBroker:
 
     def _make_engine(self) -> Engine:
         settings = self.config.settings
+        settings.feeds = rules.feeds_of(self.config)
         settings.generation_size_bytes = min(
             settings.generation_size_bytes,
             max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
@@ -176,6 +193,7 @@ class OpenBroker:
             observe=self._observe,
             denied=self.denials.note,
             damaged=self._tell_damage,
+            new_instance=_new_instance,
         )
 
     def _recover(self) -> Recovery:
@@ -195,6 +213,12 @@ class OpenBroker:
                 "run `holdfast db check`"
             ) from None
         self.status.recovered_sessions = recovery.sessions
+        for name in recovery.forgotten:
+            self.log.warning(
+                "backend_forgotten",
+                "no rule names it any more: what its store did not get yet is dropped",
+                backend=name,
+            )
         return recovery
 
     def _run_from_thread(self, call: Callable[..., None], *arguments: object) -> None:
@@ -245,6 +269,11 @@ def _new_client_id() -> str:
         number, digit = divmod(number, len(ALPHANUMERIC))
         digits += ALPHANUMERIC[digit]
     return digits
+
+
+def _new_instance() -> str:
+    """Return what marks the rows of one database in an external store."""
+    return secrets.token_hex(INSTANCE_BYTES)
 
 
 def _raise_file_limit() -> None:

@@ -4,11 +4,19 @@ Changes nothing. Read next: `broker.configuration.config`, which checks the valu
 """
 
 import os
+from importlib.util import find_spec
+from typing import Final
 
+from broker.configuration import backend_options
+from broker.configuration.backend_options import Backend
 from broker.configuration.config import Config, ConfigError
 from broker.history import location
 from broker.security import access_files
 from storage.local.data_directory import is_in_use
+
+# The package that the process of a store needs; not imported here.
+DRIVERS: Final = {backend_options.REDIS: "redis"}
+BACKEND_FILES: Final = ("password_file", "tls_ca", "tls_certificate", "tls_key")
 
 
 def check_files(config: Config) -> None:
@@ -21,9 +29,30 @@ def check_files(config: Config) -> None:
         raise ConfigError(f"storage.data_dir = {config.shell.data_dir!r}: not a directory")
     if config.settings.history_level:
         location.check(config.shell)
+    for backend in config.backends:
+        _check_backend(backend)
     from broker.network import listeners  # the loop and TLS are not needed to read a configuration
 
     try:
         listeners.check(config.listeners, is_running=is_in_use(config.shell.data_dir))
     except listeners.ListenError as problem:
         raise ConfigError(str(problem)) from None
+
+
+def _check_backend(backend: Backend) -> None:
+    """Check the files of an external store, and that its driver is installed."""
+    driver = DRIVERS[backend.type]
+    if find_spec(driver) is None:
+        raise ConfigError(
+            f"{backend.section}.type = {backend.type!r}: the package {driver} is missing: "
+            f"pip install '.[{backend.type}]' in a checkout of Holdfast, or "
+            f"'FILE.whl[{backend.type}]' with its wheel"
+        )
+    for key in BACKEND_FILES:
+        path = getattr(backend, key)
+        try:
+            if path is not None:
+                with open(path, "rb"):
+                    pass
+        except OSError as problem:
+            raise ConfigError(f"{backend.section}.{key} = {path!r}: {problem.strerror}") from None

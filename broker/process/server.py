@@ -26,7 +26,9 @@ from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
 from broker.operations.control_socket import ControlServer, Request
+from broker.process import feeding
 from broker.process.disk_watch import DiskWatch
+from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
 from broker.process.open import OpenBroker, StartError
 from broker.process.reload import ReadConfig, Reload
@@ -117,6 +119,7 @@ class Server:
         opened.driver = self._driver
         self._read_config: Final = read_config
         self._exporter: Exporter | None = None
+        self._feeding: Feeding | None = None
 
     async def run(self, early: EarlyHangUp) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
@@ -147,6 +150,7 @@ class Server:
         except ListenError as problem:
             driver.stop()
             raise StartError(str(problem)) from None
+        self._start_feeding()
         Housekeeping(self._opened, driver, self._disk, self._exporter).start()
         self._log_ready()
         await ended.wait()
@@ -187,18 +191,34 @@ class Server:
         self._driver.more_gauges = self._exporter.gauges
         self._exporter.start()
 
+    def _start_feeding(self) -> None:
+        """Start to feed the external stores, if a rule names one."""
+        told = self._opened.backends
+        if not told:
+            return
+        required = frozenset(each.name for each in self._config.backends if each.required)
+        self._feeding = Feeding(told, required, self._engine, self._driver, self._status, self._log)
+        self._feeding.start()
+
     def _open_control(self) -> None:
         """Open the control socket, if the file system allows one."""
         try:
             control = ControlServer(
                 self._config.shell.data_dir,
-                self._make_checkpoint,
+                self._answer,
                 self._driver.call_from_thread,
             )
         except OSError as problem:
-            self._log.warning("control", f"no control socket, so no checkpoint: {problem.strerror}")
+            why = problem.strerror
+            self._log.warning("control", f"no control socket, so nothing can be asked: {why}")
             return
         self._opened.stack.callback(control.close)
+
+    def _answer(self, request: Request) -> Request:
+        """Answer a request to the control socket."""
+        if request.get("do") in feeding.REQUESTS:
+            return feeding.answer(self._feeding, request)
+        return self._make_checkpoint(request)
 
     def _make_checkpoint(self, request: Request) -> Request:
         """Copy the database between two ticks; record and log it."""
@@ -265,6 +285,8 @@ class Server:
         if is_drained and history_s and self._exporter is not None:
             if not await self._exporter.finish(history_s):
                 self._log.info("exit", "some of the history is left for the next start to export")
+        if self._feeding is not None:
+            await self._feeding.close()
         self._driver.stop()
         if not is_drained:
             self._log.error("exit", f"not drained in {timeout_s:g} s; ending without")

@@ -14,6 +14,7 @@ from broker.configuration.config import Shell
 from broker.configuration.load import load
 from broker.configuration.options import OPTIONS
 from broker.configuration.show import template
+from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import (
     GAUGES,
     HISTORY_COUNTERS,
@@ -38,6 +39,7 @@ def metric_names() -> set[str]:
         storage_bytes={},
         write_stall=0,
         loop_lag_s=0.0,
+        backends=[BackendFigures("cache", is_required=False)],
     )
     collector = BrokerCollector(Counters(), Status(), lambda timeout: snapshot)
     names = set()
@@ -101,7 +103,8 @@ def test_the_list_of_metrics_in_the_documents_is_complete() -> None:
 def test_what_is_needed_at_run_time_has_an_upper_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for requirement in [*project["dependencies"], *extras["history"], *extras["audit"]]:
+    needed = [*extras["history"], *extras["redis"], *extras["audit"]]
+    for requirement in [*project["dependencies"], *needed]:
         assert re.search(r"==|,<[0-9]+(;|$)", requirement), requirement
 
 

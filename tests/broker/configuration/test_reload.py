@@ -117,3 +117,27 @@ def test_every_key_that_changes_at_once_exists() -> None:
 
 def vars_of(settings: Settings) -> list[str]:
     return [name for name in dir(settings) if not name.startswith("_")]
+
+
+CACHE = '[backends.cache]\nservers = "a:1"\n'
+RULE = '[[rules]]\non = "x"\nbackend = "cache"\naction = "%s"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("", CACHE, "[backends.cache] is new: it is used from the next start on"),
+        (CACHE, "", "[backends.cache] is gone: it is forgotten with the next start"),
+        (CACHE, CACHE + "database = 2\n", "backends.cache.database = 2 needs a restart; until"),
+        (CACHE, CACHE + 'password = "b"', 'backends.cache.password = "(not shown)" needs a'),
+        (CACHE + RULE % "a", CACHE + RULE % "b", "[[rules]] need a restart"),
+        (CACHE, CACHE + RULE % "b", "[[rules]] need a restart"),
+    ],
+)
+def test_backends_and_rules_need_a_restart(
+    tmp_path: Path, before: str, after: str, line: str
+) -> None:
+    changes = apply(config(tmp_path, before), config(tmp_path, after))
+    assert changes.settings == []
+    (told,) = changes.restart
+    assert told.startswith(line)

@@ -216,6 +216,11 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
         },
         7,
     ),
+    "HoldfastBackendDown": ({'holdfast_backend_up{backend="b"}': "0x60"}, 5),
+    "HoldfastBackendLags": ({'holdfast_backend_lag_seconds{backend="b"}': "0+60x60"}, 17),
+    "HoldfastBackendDeadLetters": ({'holdfast_backend_dead_letters{backend="b"}': "0x5 1x60"}, 7),
+    "HoldfastBackendRewound": ({'holdfast_backend_rewinds_total{backend="b"}': "0x5 1x60"}, 7),
+    "HoldfastBackendGap": ({'holdfast_backend_gaps_total{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastLoopLag": ({"holdfast_event_loop_lag_seconds": "0.6x60"}, 5),
     "HoldfastInternalErrors": ({"holdfast_internal_errors_total": "0x5 1x60"}, 7),
 }

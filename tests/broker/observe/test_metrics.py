@@ -2,11 +2,13 @@
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import STALLED_S, MetricsServer, Snapshot, Status
 from session.counters import Counters
 
@@ -20,6 +22,7 @@ class Broker:
         self.counters = Counters()
         self.status = Status()
         self.gauges: dict[str, int] = {}
+        self.backends: list[BackendFigures] = []
         self.snapshots_taken = 0
         self.is_answering = True
         self.server = MetricsServer(
@@ -40,6 +43,7 @@ class Broker:
             storage_bytes={"sst": 5, "wal": 7},
             write_stall=0,
             loop_lag_s=0.25,
+            backends=self.backends,
         )
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -259,3 +263,42 @@ def test_labels_are_bounded_words(broker: Broker) -> None:
             "listener", "mode", "le", "version", "python", "rocksdict", "build",
             "generation", "what",
         }  # fmt: skip
+
+
+def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: Broker) -> None:
+    assert not any(name.startswith("holdfast_backend") for name, _ in broker.scrape())
+    up, down = BackendFigures("up", is_required=False), BackendFigures("down", is_required=True)
+    up.is_up, up.rows, up.lag_s, up.rows_behind = True, 7, 1.5, 3
+    up.batch_seconds.add(0.004)
+    down.retries, down.rewinds, down.gaps, down.dead_letters = 1, 2, 3, 4
+    second = Broker()  # a snapshot is used again for a second
+    second.backends = [up, down]
+    samples = second.scrape()
+    second.server.close()
+    of_up, of_down = (("backend", "up"),), (("backend", "down"),)
+    assert samples["holdfast_backend_up", of_up] == 1
+    assert samples["holdfast_backend_up", of_down] == 0
+    assert samples["holdfast_backend_rows_total", of_up] == 7
+    assert samples["holdfast_backend_lag_seconds", of_up] == 1.5
+    assert samples["holdfast_backend_backlog_rows", of_up] == 3
+    assert samples["holdfast_backend_batch_seconds_count", of_up] == 1
+    assert samples["holdfast_backend_batch_seconds_sum", of_up] == 0.004
+    assert samples["holdfast_backend_retries_total", of_down] == 1
+    assert samples["holdfast_backend_rewinds_total", of_down] == 2
+    assert samples["holdfast_backend_gaps_total", of_down] == 3
+    assert samples["holdfast_backend_dead_letters", of_down] == 4
+
+
+def test_stores_that_are_down_are_named_by_readyz_alone_and_fail_it_if_required(
+    broker: Broker,
+) -> None:
+    broker.status.phase = "ready"
+    broker.status.beat = time.monotonic()
+    broker.status.backends_down = {"cache": False}
+    assert broker.get("/readyz")[::2] == (200, "ready\nbackend cache is down\n")
+    assert broker.get("/healthz")[::2] == (200, "ready\n")
+    broker.status.backends_down = {"cache": False, "main": True}
+    status, _, body = broker.get("/readyz")
+    assert (status, body.splitlines()[2]) == (503, "backend main is down, and it is required")
+    assert broker.get("/healthz")[0] == 200
+    assert broker.scrape()["holdfast_ready", ()] == 0

@@ -6,7 +6,8 @@ import pytest
 
 from broker.configuration.config import ConfigError
 from broker.configuration.load import load
-from broker.process.preflight import check_files
+from broker.process import preflight
+from broker.process.preflight import BACKEND_FILES, check_files
 
 
 def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: Path) -> None:
@@ -18,3 +19,27 @@ def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: 
     loaded = load(environment={"HOLDFAST__STORAGE__DATA_DIR": str(file)})
     with pytest.raises(ConfigError, match="not a directory"):
         check_files(loaded)
+
+
+@pytest.mark.parametrize("key", BACKEND_FILES)
+def test_files_of_an_external_store_must_be_there(tmp_path: Path, key: str) -> None:
+    pytest.importorskip("redis")
+    absent = str(tmp_path / "absent")
+    environment = {
+        "HOLDFAST__BACKENDS__CACHE__SERVERS": "127.0.0.1:1",
+        "HOLDFAST__BACKENDS__CACHE__TLS": "true",
+        "HOLDFAST__BACKENDS__CACHE__TLS_CERTIFICATE": __file__,
+        f"HOLDFAST__BACKENDS__CACHE__{key.upper()}": absent,
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_files(load(environment=environment))
+    assert str(caught.value) == f"backends.cache.{key} = {absent!r}: No such file or directory"
+
+
+def test_the_driver_of_an_external_store_must_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(preflight.DRIVERS, "redis", "no_such_package")
+    environment = {"HOLDFAST__BACKENDS__CACHE__SERVERS": "127.0.0.1:1"}
+    with pytest.raises(ConfigError, match="the package no_such_package is missing: pip install"):
+        check_files(load(environment=environment))

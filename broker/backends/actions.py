@@ -1,0 +1,186 @@
+"""The hooks, and what can be done on them: one table for the configuration and for every store.
+
+The same hook has the same parameters in every store. Pure. Read next: `broker.backends.templates`
+(own commands), `broker.backends.redis_actions` (what the actions do in Redis).
+"""
+
+from typing import Final
+
+from storage.tables.feed_rows import (
+    ACKED,
+    CONNECTED,
+    DISCONNECTED,
+    RETAIN_DELETED,
+    RETAINED,
+    SESSION_ENDED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+)
+
+CLIENT_CONNECTED: Final = "client.connected"
+CLIENT_DISCONNECTED: Final = "client.disconnected"
+SESSION_SUBSCRIBED: Final = "session.subscribed"
+SESSION_UNSUBSCRIBED: Final = "session.unsubscribed"
+MESSAGE_PUBLISH: Final = "message.publish"
+MESSAGE_ACKED: Final = "message.acked"
+
+# Hooks that other brokers have, and why we do not.
+NOT_YET: Final = {
+    "message.delivered": "deliveries are not told yet; message.acked says that a client has it",
+    "message.deliver": "deliveries are not told yet; message.acked says that a client has it",
+    "session.created": "there is client.connected",
+}
+
+
+class Hook:
+    """Something that happens, on which rules may act."""
+
+    __slots__ = ("has_topic", "kinds", "messages", "name", "parameters")
+
+    def __init__(
+        self,
+        name: str,
+        parameters: tuple[str, ...],
+        *,
+        kinds: tuple[int, ...] = (),
+        messages: bool = False,
+        has_topic: bool = True,
+    ) -> None:
+        self.name: Final = name
+        self.parameters: Final = parameters  # of own commands, as ${name}
+        self.kinds: Final = kinds  # of events that are this
+        self.messages: Final = messages  # are messages this?
+        self.has_topic: Final = has_topic  # does a rule have a topic filter?
+
+
+_MESSAGE: Final = (
+    "clientid",
+    "topic",
+    "qos",
+    "payload",
+    "msgid",
+    "message",
+    "retain",
+    "dup",
+    "timestamp",
+    "node",
+    "expiry",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+)
+_ACK: Final = ("clientid", "topic", "msgid", "qos", "timestamp", "node")
+HOOKS: Final[dict[str, Hook]] = {
+    hook.name: hook
+    for hook in (
+        Hook(
+            CLIENT_CONNECTED,
+            ("clientid", "username", "timestamp", "node"),
+            kinds=(CONNECTED,),
+            has_topic=False,
+        ),
+        Hook(
+            CLIENT_DISCONNECTED,
+            ("clientid", "username", "timestamp", "node"),
+            kinds=(DISCONNECTED,),
+            has_topic=False,
+        ),
+        Hook(
+            SESSION_SUBSCRIBED,
+            ("clientid", "topic", "qos", "timestamp", "node"),
+            kinds=(SUBSCRIBED,),
+        ),
+        Hook(
+            SESSION_UNSUBSCRIBED,
+            ("clientid", "topic", "qos", "timestamp", "node"),
+            kinds=(UNSUBSCRIBED,),
+        ),
+        Hook(MESSAGE_PUBLISH, _MESSAGE, messages=True),
+        Hook(MESSAGE_ACKED, _ACK, kinds=(ACKED,)),
+    )
+}
+# Parameters of message.publish with a part of their own behind the dot.
+DOTTED: Final = ("payload", "user_properties")
+
+
+class Action:
+    """Something built in that a rule may do."""
+
+    __slots__ = ("help", "hook", "kinds", "messages", "name")
+
+    def __init__(
+        self,
+        name: str,
+        hook: str,
+        help: str,
+        *,
+        kinds: tuple[int, ...] = (),
+        messages: bool = False,
+    ) -> None:
+        self.name: Final = name
+        self.hook: Final = hook
+        self.help: Final = help
+        self.kinds: Final = kinds  # of the events that it needs
+        self.messages: Final = messages  # does it need messages?
+
+
+_ALL: Final = (
+    Action(
+        "on_client_connected",
+        CLIENT_CONNECTED,
+        "who is online, since when, on which node",
+        kinds=(CONNECTED,),
+    ),
+    Action(
+        "on_client_disconnected",
+        CLIENT_DISCONNECTED,
+        "who is offline, since when",
+        kinds=(DISCONNECTED,),
+    ),
+    Action(
+        "on_subscribed",
+        SESSION_SUBSCRIBED,
+        "the subscriptions of each client",
+        kinds=(SUBSCRIBED,),
+    ),
+    Action(
+        "on_unsubscribed",
+        SESSION_UNSUBSCRIBED,
+        "removes them, one by one or with their session",
+        kinds=(UNSUBSCRIBED, SESSION_ENDED),
+    ),
+    Action(
+        "on_message_publish",
+        MESSAGE_PUBLISH,
+        "messages with QoS 1 and 2, and a list of them by topic",
+        messages=True,
+    ),
+    Action(
+        "on_message_retain",
+        MESSAGE_PUBLISH,
+        "the retained message of each topic",
+        kinds=(RETAINED,),
+    ),
+    Action(
+        "on_retain_delete",
+        MESSAGE_PUBLISH,
+        "removes it when it is cleared or expires",
+        kinds=(RETAIN_DELETED,),
+    ),
+    Action(
+        "on_message_acked_for_queue",
+        MESSAGE_ACKED,
+        "removes a message once a subscriber has it",
+        kinds=(ACKED,),
+    ),
+    Action(
+        "on_message_acked_for_pubsub",
+        MESSAGE_ACKED,
+        "the newest message that each subscriber has",
+        kinds=(ACKED,),
+    ),
+)
+# Built-in actions by the type of the backend.
+ACTIONS: Final[dict[str, dict[str, Action]]] = {"redis": {each.name: each for each in _ALL}}
+# The key of a backend's own commands in a rule.
+COMMANDS: Final = {"redis": "commands"}

@@ -1,0 +1,293 @@
+"""The process that writes to one store, started by a broker.
+
+Reads frames on stdin, answers with lines of JSON on stdout. A thread reads, so that the store may
+take its time; this one applies. It is a process of its own so that drivers, their threads and their
+memory stay away from the broker. It ends when stdin ends. A batch is repeated until the store has
+answered for it: after a failure it connects again, tells where the store is, and waits for the next
+run. Read next: `broker.backends.sink`, `broker.backends.rows`.
+"""
+
+import base64
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, TextIO
+
+from broker.backends.rows import (
+    BATCH,
+    CONFIG,
+    HEAD,
+    QUESTION,
+    START,
+    RowBatch,
+    decode_batch,
+    decode_start,
+    encode_wire_row,
+)
+from broker.backends.sink import (
+    Fence,
+    FenceRefused,
+    Options,
+    Poison,
+    Rule,
+    Sink,
+    Unavailable,
+    Unusable,
+)
+from storage.errors import CorruptRecord
+from storage.tables.feed_rows import FeedEvent
+
+FRAMES_MAX: Final = 8  # read ahead; the broker sends no more than four batches
+LOOK_S: Final = 5.0  # between looks at an idle store
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 30.0
+EXIT_FAILED: Final = 1
+REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
+Frame = tuple[bytes, bytes]
+
+
+class Ended(Exception):
+    """The broker has closed stdin."""
+
+
+class Worker:
+    """Applies frames to a sink."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        instance: str,
+        frames: "queue.Queue[Frame | None]",
+        say: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._sink: Final = sink
+        self._instance: Final = instance
+        self._frames: Final = frames
+        self._say: Final = say
+        self._run = 0  # the one whose batches are applied
+        self._fence: Fence | None = None  # as the store last had it
+        self._is_open = False
+        self._retry_s = 0.0
+        self._retry_at = 0.0
+        self._state = ""
+
+    def work(self) -> None:
+        """Work until stdin ends."""
+        try:
+            while True:
+                if not self._is_open:
+                    self._open()
+                self._take(self._next())
+        except Ended:
+            self._sink.close()
+
+    # Connecting
+
+    def _open(self) -> None:
+        """Connect, or wait a while and answer questions meanwhile."""
+        if time.monotonic() < self._retry_at:
+            return
+        if self._state != "disconnected":
+            self._tell_state("connecting", "")
+        try:
+            self._fence = self._sink.open()
+        except Unavailable as problem:
+            self._lost(problem)
+            return
+        self._is_open = True
+        self._retry_s = 0.0
+        self._tell_state("connected", "")
+        self._tell_cursor()
+
+    def _lost(self, problem: Unavailable) -> None:
+        self._is_open = False
+        self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
+        self._retry_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)
+        self._tell_state("disconnected", str(problem))
+
+    def _tell_state(self, state: str, why: str) -> None:
+        if state != self._state or state == "disconnected":
+            self._say({"state": state, "why": why})
+        self._state = state
+
+    def _tell_cursor(self) -> None:
+        """Tell where the store is; batches are ignored until the next run begins."""
+        self._run = 0
+        fence = self._fence
+        self._say(
+            {
+                "cursor": None if fence is None else list(fence.cursor),
+                "instance": None if fence is None else fence.instance,
+            }
+        )
+
+    # Frames
+
+    def _next(self) -> Frame | None:
+        """Return the next frame, None if it is time to do something else."""
+        wait_s = LOOK_S if self._is_open else max(0.0, self._retry_at - time.monotonic())
+        try:
+            frame = self._frames.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+        if frame is None:
+            raise Ended
+        return frame
+
+    def _take(self, frame: Frame | None) -> None:
+        try:
+            if frame is None:
+                self._look()
+            elif frame[0] == START:
+                self._start(frame[1])
+            elif frame[0] == BATCH:
+                self._apply(decode_batch(frame[1]))
+            elif frame[0] == QUESTION:
+                self._answer(json.loads(frame[1]))
+        except Unavailable as problem:
+            self._lost(problem)
+
+    def _look(self) -> None:
+        """Notice a store that is gone, or that has lost rows, also while there is nothing to do."""
+        if not self._is_open:
+            return
+        fence = self._sink.look()
+        if (fence and fence.encode()) != (self._fence and self._fence.encode()):
+            self._fence = fence
+            self._tell_cursor()
+
+    def _start(self, body: bytes) -> None:
+        if not self._is_open:
+            return  # it gets another one when the store is there again
+        start = decode_start(body)
+        fence = Fence(self._instance, start.cursor)
+        if self._fence is None or self._fence.encode() != fence.encode() or start.is_rewind:
+            self._sink.start(fence, is_rewind=start.is_rewind)
+        self._fence = fence
+        self._run = start.run
+
+    def _apply(self, batch: RowBatch) -> None:
+        if batch.run != self._run or not self._is_open:
+            return
+        began = time.perf_counter()
+        try:
+            poisons = self._sink.apply(batch, self._instance)
+        except FenceRefused:
+            self._fence = self._sink.look()
+            self._tell_cursor()
+            return
+        self._fence = Fence(self._instance, batch.upto)
+        self._say(
+            {
+                "done": list(batch.upto),
+                "run": batch.run,
+                "rows": len(batch.rows),
+                "ms": round((time.perf_counter() - began) * 1000, 3),
+                "dead": [_dead_letter(batch, poison) for poison in poisons],
+            }
+        )
+
+    def _answer(self, question: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"id": question.get("id")}
+        try:
+            if not self._is_open:
+                self._sink.open()
+                self._is_open = True
+            answer["health"] = self._sink.health()
+        except Unavailable as problem:
+            answer["error"] = str(problem)
+        self._say(answer)
+
+
+def _dead_letter(batch: RowBatch, poison: Poison) -> dict[str, Any]:
+    row = batch.rows[poison.row]
+    at = (row.end, row.seq) if isinstance(row, FeedEvent) else (row.offset, batch.after[1])
+    return {
+        "at": list(at),
+        "rule": poison.rule,
+        "why": poison.why,
+        "row": base64.b64encode(encode_wire_row(row)).decode(),
+    }
+
+
+def read_frame(source: BinaryIO) -> Frame | None:
+    """Return the next frame, None at the end, perhaps in the middle of one."""
+    head = source.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    kind, size = HEAD.unpack(head)
+    body = source.read(size)
+    return (kind, body) if len(body) == size else None
+
+
+def read_frames(source: BinaryIO, frames: "queue.Queue[Frame | None]") -> None:
+    """Put frames into the queue until there are no more."""
+    while (frame := read_frame(source)) is not None:
+        frames.put(frame)
+    frames.put(None)
+
+
+def make_sink(options: Options) -> Sink:
+    """Return the sink of a type. Raises `Unusable`."""
+    if options.type != "redis":
+        raise Unusable(f"backend {options.name}: type {options.type!r}, expected redis")
+    try:
+        from broker.backends.redis_sink import RedisSink
+    except ImportError as problem:
+        raise Unusable(
+            f"{problem}; pip install '.[redis]' in a checkout of Holdfast, or 'FILE.whl[redis]' "
+            "with its wheel"
+        ) from None
+    return RedisSink(options)
+
+
+def serve(source: BinaryIO, answers: TextIO) -> int:
+    """Work through the frames of `source` until it ends; return the exit status."""
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    first = read_frame(source)
+    if first is None:
+        return 0
+    try:
+        if first[0] != CONFIG:
+            raise Unusable(f"frame of type {first[0]!r}, expected the configuration first")
+        told = json.loads(first[1])
+        rules = [Rule(rule) for rule in told["rules"]]
+        options = Options(told["name"], told["type"], told["node"], told["options"], rules)
+        sink = make_sink(options)
+        frames: queue.Queue[Frame | None] = queue.Queue(FRAMES_MAX)
+        reader = threading.Thread(target=read_frames, args=(source, frames), daemon=True)
+        reader.start()
+        Worker(sink, told["instance"], frames, say).work()
+    except (Unusable, CorruptRecord) as problem:
+        say({"error": str(problem)})
+        return EXIT_FAILED
+    return 0
+
+
+def main() -> int:
+    """Run the process; return its exit status."""
+    os.nice(5)
+    # Signals are for the broker; it ends this process by closing stdin.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return serve(sys.stdin.buffer, sys.stdout)
+    except BrokenPipeError:
+        return 0  # the broker is gone
+    except MemoryError:
+        sys.stdout.write(json.dumps({"error": "not enough memory for a batch"}) + "\n")
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

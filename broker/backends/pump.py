@@ -1,0 +1,506 @@
+"""Brings the feed of one store to its process: what, when, and what becomes of it.
+
+Works on the loop's thread, in slices, inside ticks of the driver. It looks for rows when a commit
+has become durable, at most every 20 ms, so that an idle broker pays nothing and a loaded one does
+not read in every turn. Rows leave in batches; a few of them may be unanswered. Must never stop
+MQTT: whatever goes wrong here ends the process of the store, which is started again, and the store
+then says where to go on.
+
+    process            pump
+    {"cursor": c}  ->             after each connect
+                   <-  START      a run: its batches follow, the first one after the start's cursor
+                   <-  BATCH ...  at most `UNANSWERED_MAX`
+    {"done": c}    ->             confirmed, with the next commit
+
+Read next: `broker.backends.resumption` (where a run starts) and `session.feed.outlet` (the rows).
+"""
+
+import asyncio
+import binascii
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from broker.backends import resumption
+from broker.backends.link import Answer, LinkFailed
+from broker.backends.rows import (
+    CONFIG,
+    Cursor,
+    Row,
+    RowBatch,
+    Start,
+    encode_batch,
+    encode_start,
+    json_frame,
+)
+from broker.loop.driver import Driver
+from broker.observe.backend_figures import (
+    CONNECTED,
+    CONNECTING,
+    DISCONNECTED,
+    FAILED,
+    STARTING,
+    BackendFigures,
+)
+from broker.observe.structured_log import Log
+from session.engine import Engine
+from session.feed.outlet import DeadLetter
+from storage.tables.feed_rows import GAP, FeedEvent
+
+UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
+BATCH_ROWS: Final = 500
+BATCH_BYTES: Final = 1 << 20
+SLICE_ROWS: Final = 128  # read in one turn of the loop: 1 to 3 ms
+SLICE_PAUSE_S: Final = 0.001
+LOOK_S: Final = 0.02  # between a commit and the look at what it brought
+# A cursor that passes over what others wanted is written this often: rows of events are kept until
+# every store has passed them.
+PASS_S: Final = 5.0
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 30.0
+INSTANCE_BYTES: Final = 8
+
+STATES: Final = frozenset({CONNECTING, CONNECTED, DISCONNECTED})
+
+
+class Link(Protocol):
+    """A process that writes to a store, as the pump sees it."""
+
+    async def open(self) -> None:
+        """Start the process."""
+        ...
+
+    def has_room(self) -> bool:
+        """Return whether a frame may be sent."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame."""
+        ...
+
+    def kill(self) -> None:
+        """End the process; nothing more is heard of it."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Return once the process has ended."""
+        ...
+
+
+# Makes a link; it calls the first function with each answer, the second one when it has ended.
+MakeLink: TypeAlias = Callable[[Callable[[Answer], None], Callable[[str], None]], Link]
+
+
+class Sent:
+    """A batch that is not answered yet."""
+
+    __slots__ = ("gaps", "oldest_ms", "upto")
+
+    def __init__(self, upto: Cursor, rows: Sequence[Row]) -> None:
+        self.upto: Final = upto
+        self.oldest_ms: Final = _made_ms(rows[0]) if rows else 0  # 0 = it has no rows
+        self.gaps: Final = [
+            row for row in rows if isinstance(row, FeedEvent) and row.kind == GAP
+        ]  # told once they are confirmed
+
+
+class Pump:
+    """Feeds one store until closed."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        driver: Driver,
+        configuration: dict[str, Any],
+        make_link: MakeLink,
+        log: Log,
+        *,
+        is_required: bool = False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`configuration` is what the process is told first, without the instance.
+
+        `changed` is called when the store can be reached or no more.
+        """
+        self.name: Final = name
+        self._outlet: Final = engine.feeds
+        self._engine: Final = engine
+        self._driver: Final = driver
+        self._configuration: Final = configuration
+        self._make_link: Final = make_link
+        self._log: Final = log
+        self._changed: Final = changed
+        self._figures: Final = BackendFigures(name, is_required=is_required)
+        self._link: Link | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._leaving: list[Link] = []  # killed, and not gone yet
+        self._error: str = ""  # what the process said that it cannot go on for
+        self._retry_s: float = 0.0
+        self._retry: asyncio.TimerHandle | None = None
+        self._renewed: int = 0  # the instance is durable with this batch
+        self._run: int = 0
+        self._is_running = False  # may batches of this run be sent?
+        self._unanswered: Final[deque[Sent]] = deque()
+        # What was read and not sent, and where reading is.
+        self._rows: list[Row] = []
+        self._bytes: int = 0
+        self._read: Cursor = (0, 0)
+        self._sent: Cursor = (0, 0)
+        self._sent_at: float = 0.0
+        self._may_read = False
+        self._is_dry = False  # has everything durable been read?
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._is_closed = False
+        self._is_sound = True
+
+    # For the process around it.
+
+    def start(self) -> None:
+        """Start the process of the store, and read ahead for it."""
+        self._guarded(self._begin, self._outlet.cursor(self.name))
+        self._connect()
+
+    def commits_durable(self) -> None:
+        """Look for rows soon; call it when a commit has become durable."""
+        self._is_dry = False
+        self._look_after(LOOK_S)
+
+    def pause(self) -> None:
+        """Send nothing more until `resume`; rows wait in the database."""
+        self._is_paused = self._figures.is_paused = True
+
+    def resume(self) -> None:
+        """Send again."""
+        self._is_paused = self._figures.is_paused = False
+        self._look_after(0)
+
+    def figures(self) -> BackendFigures:
+        """Return the figures of this moment."""
+        figures, outlet = self._figures, self._outlet
+        stats = outlet.stats(self.name)
+        figures.cursor = outlet.cursor(self.name)
+        figures.rows_behind = stats.messages_behind + stats.events_behind
+        figures.dead_letters = stats.dead_letters
+        oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
+        if not oldest_ms and self._rows:
+            oldest_ms = _made_ms(self._rows[0])
+        figures.lag_s = max(0, self._driver.now - oldest_ms) / 1000 if oldest_ms else 0.0
+        return figures
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store can be reached."""
+        return self._figures.is_up
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the broker is not ready without it."""
+        return self._figures.is_required
+
+    async def close(self) -> None:
+        """End the process, and wait for that."""
+        self._is_closed = True
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._drop_link()
+        for link in self._leaving:
+            await link.wait_gone()
+
+    # The process.
+
+    def _connect(self) -> None:
+        """Start the process, unless what it must be told is not durable yet."""
+        self._retry = None
+        if self._is_closed:
+            return
+        if self._engine.durable < self._renewed:
+            self._retry = self._driver.loop.call_later(LOOK_S, self._connect)
+            return
+        self._note_state(STARTING, "")
+        self._link = link = self._make_link(self._answered, self._link_ended)
+        self._opening = self._driver.loop.create_task(self._open(link))
+
+    async def _open(self, link: Link) -> None:
+        try:
+            await link.open()
+        except LinkFailed as problem:
+            if self._link is link:
+                self._link_ended(str(problem))
+            return
+        if self._link is link:
+            self._guarded(self._introduce, link)
+
+    def _introduce(self, link: Link) -> None:
+        told = {**self._configuration, "instance": self._outlet.instance(self.name)}
+        link.send(json_frame(CONFIG, told))
+
+    def _link_ended(self, why: str) -> None:
+        """Note that the process is gone; start it again after a while."""
+        self._link = None
+        self._end_run()
+        why, self._error = self._error or why, ""
+        self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
+        self._figures.retries += 1
+        self._note_state(FAILED, why)
+        self._log.warning(
+            "backend_failed",
+            f"{why}; it is started again",
+            backend=self.name,
+            retry_s=round(self._retry_s, 1),
+        )
+        if self._retry is None and not self._is_closed:
+            delay = self._retry_s * random.uniform(0.5, 1.0)
+            self._retry = self._driver.loop.call_later(delay, self._connect)
+
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._link.kill()
+            self._leaving = [self._link]
+            self._link = None
+        self._end_run()
+
+    def _end_run(self) -> None:
+        self._is_running = False
+        self._unanswered.clear()
+
+    def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call inside a tick; after a bug, which the driver has logged, begin anew."""
+        self._is_sound = False
+        self._driver.run(self._try, call, *arguments)
+        if not self._is_sound and not self._is_closed:
+            self._may_read = False  # until the store says where to go on
+            self._drop_link()
+            self._link_ended("an internal error, which is in the log")
+
+    def _try(self, call: Callable[..., None], *arguments: object) -> None:
+        call(*arguments)
+        self._is_sound = True
+
+    # What the process says.
+
+    def _answered(self, answer: Answer) -> None:
+        self._guarded(self._take, answer)
+
+    def _take(self, answer: Answer) -> None:
+        if "done" in answer:
+            self._take_done(answer)
+        elif "cursor" in answer:
+            self._take_cursor(answer)
+        elif answer.get("state") in STATES:
+            self._take_state(str(answer["state"]), str(answer.get("why", "")))
+        elif "error" in answer:
+            self._error = str(answer["error"])  # it ends now, which is told then
+
+    def _take_state(self, state: str, why: str) -> None:
+        before = self._figures.state
+        self._note_state(state, why)
+        if state == CONNECTED and before != CONNECTED:
+            self._log.info("backend_connected", "the store can be reached", backend=self.name)
+        elif state == DISCONNECTED:
+            self._figures.retries += 1
+            if before != DISCONNECTED:
+                self._log.warning("backend_disconnected", why, backend=self.name)
+
+    def _note_state(self, state: str, why: str) -> None:
+        figures = self._figures
+        figures.state = state
+        if why:
+            figures.why = why
+        # While it tries again it is as it was: down, or not known to be.
+        is_up = figures.is_up if state == CONNECTING else state == CONNECTED
+        if is_up != figures.is_up:
+            figures.is_up = is_up
+            self._changed()
+
+    def _take_cursor(self, answer: Answer) -> None:
+        """Go on where the store is."""
+        outlet, name = self._outlet, self.name
+        theirs = None if answer["cursor"] is None else _cursor(answer["cursor"])
+        found = resumption.resume(
+            theirs,
+            answer["instance"] == outlet.instance(name),
+            had_ours=self._run > 0,
+            floor=outlet.floor(name),
+            confirmed=outlet.cursor(name),
+            end=outlet.end(),
+        )
+        self._tell(found, theirs)
+        if found.kind == resumption.AHEAD:
+            outlet.renew(name, secrets.token_hex(INSTANCE_BYTES))
+            self._renewed = self._engine.written + 1
+            self._drop_link()
+            self._retry = self._driver.loop.call_later(LOOK_S, self._connect)
+            return
+        if found.kind == resumption.ON and found.cursor != outlet.cursor(name):
+            outlet.confirm(name, found.cursor)
+        assert self._link is not None
+        self._end_run()
+        self._run += 1
+        self._begin(found.cursor)
+        is_rewind = found.kind in (resumption.REWIND, resumption.LOST)
+        self._link.send(encode_start(Start(self._run, found.cursor, is_rewind=is_rewind)))
+        self._is_running = True
+
+    def _tell(self, found: resumption.Resumption, theirs: Cursor | None) -> None:
+        """Log and count what the store's cursor means, if it is not as it should be."""
+        kind, log, backend = found.kind, self._log, self.name
+        confirmed = self._outlet.cursor(backend)
+        if kind in (resumption.REWIND, resumption.LOST):
+            self._figures.rewinds += 1
+            log.warning(
+                "backend_rewound",
+                f"the store has lost what it had confirmed: it is at {theirs or 'nothing'}, not at "
+                f"{confirmed}; "
+                f"everything after {found.cursor} is sent again",
+                backend=backend,
+            )
+        if kind == resumption.LOST:
+            self._tell_gap(
+                f"the rows between {theirs or 'its beginning'} and {found.cursor} are not kept any "
+                "more (rewind_keep)"
+            )
+        elif kind == resumption.AHEAD:
+            log.warning(
+                "backend_ahead",
+                f"the store is at {theirs} and this database at {self._outlet.end()}: an earlier "
+                f"copy was restored; it goes on from {found.cursor}, under a new mark",
+                backend=backend,
+            )
+        elif kind == resumption.NEW:
+            log.info(
+                "backend_new",
+                f"the store has nothing of this database; it starts at {found.cursor}",
+                backend=backend,
+            )
+
+    def _tell_gap(self, what: str) -> None:
+        self._figures.gaps += 1
+        self._log.error("backend_gap", f"{what}; the store does not get them", backend=self.name)
+
+    def _take_done(self, answer: Answer) -> None:
+        """Confirm what the store has, with its dead letters."""
+        outlet, name = self._outlet, self.name
+        cursor = _cursor(answer["done"])
+        dead = [_dead_letter(each) for each in answer.get("dead", ())]
+        for letter in dead:
+            self._log.error(
+                "backend_dead_letter",
+                f"rule {letter.rule}: {letter.why}",
+                backend=name,
+                position=letter.at[0],
+                event_number=letter.at[1],
+            )
+        if answer["run"] != self._run or not self._is_running:
+            if dead:  # of a batch before the connection was lost
+                outlet.confirm(name, outlet.cursor(name), dead)
+            return
+        sent = self._unanswered.popleft()
+        assert sent.upto == cursor, f"{cursor} is answered, expected {sent.upto}"
+        outlet.confirm(name, cursor, dead)
+        for gap in sent.gaps:
+            self._tell_gap(
+                f"{gap.text}: the messages {gap.offset} to {gap.accepted_ms} of the log, as far as "
+                "rules want them"
+            )
+        self._figures.rows += int(answer["rows"])
+        self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
+        self._retry_s = 0.0
+        self._push()
+
+    # Rows.
+
+    def _begin(self, cursor: Cursor) -> None:
+        """Read on from `cursor`."""
+        self._outlet.begin(self.name, cursor)
+        self._rows = []
+        self._bytes = 0
+        self._read = self._sent = cursor
+        self._may_read = True
+        self._is_dry = False
+        self._look_after(0)
+
+    def _look_after(self, delay_s: float) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = self._driver.loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._may_read:
+            self._guarded(self._work)
+
+    def _work(self) -> None:
+        """Read a slice, send a batch that is complete, and see to it that this goes on."""
+        if not self._is_full():
+            self._read_slice()
+        self._push()
+
+    def _is_full(self) -> bool:
+        return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+
+    def _read_slice(self) -> None:
+        count = min(SLICE_ROWS, BATCH_ROWS - len(self._rows))
+        page = self._outlet.read(self.name, count, BATCH_BYTES - self._bytes)
+        if page is None:
+            self._is_dry = True
+            return
+        assert page.after == self._read, f"rows after {page.after}, expected {self._read}"
+        self._rows += page.rows
+        self._bytes += sum(map(_size, page.rows))
+        self._read = page.upto
+        if page.lost:
+            self._tell_gap(
+                f"{page.lost} messages or events up to {page.upto} cannot be read (run `holdfast "
+                "db check`)"
+            )
+
+    def _push(self) -> None:
+        """Send what is complete, if it may be sent now; read on if there is room."""
+        if self._is_running and not self._is_paused and self._is_complete():
+            if len(self._unanswered) < UNANSWERED_MAX:
+                self._send()
+        if not self._is_dry and not self._is_full():
+            self._look_after(SLICE_PAUSE_S)
+
+    def _is_complete(self) -> bool:
+        if self._rows:
+            return self._is_dry or self._is_full()
+        is_due = self._driver.loop.time() - self._sent_at >= PASS_S
+        return is_due and self._read != self._sent and not self._unanswered
+
+    def _send(self) -> None:
+        assert self._link is not None
+        if not self._link.has_room():
+            self._look_after(LOOK_S)
+            return
+        rows = self._rows
+        self._link.send(encode_batch(RowBatch(self._run, self._sent, self._read, rows)))
+        self._unanswered.append(Sent(self._read, rows))
+        self._sent = self._read
+        self._sent_at = self._driver.loop.time()
+        self._rows = []
+        self._bytes = 0
+
+
+def _cursor(value: Any) -> Cursor:
+    position, seq = value
+    return int(position), int(seq)
+
+
+def _dead_letter(value: Any) -> DeadLetter:
+    row = binascii.a2b_base64(value["row"])
+    return DeadLetter(_cursor(value["at"]), str(value["rule"]), str(value["why"]), row)
+
+
+def _made_ms(row: Row) -> int:
+    return row.at_ms if isinstance(row, FeedEvent) else row.accepted_at_ms
+
+
+def _size(row: Row) -> int:
+    if isinstance(row, FeedEvent):
+        return len(row.client_id) + len(row.text) + len(row.body)
+    return len(row.topic) + len(row.payload) + len(row.properties)

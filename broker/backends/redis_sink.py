@@ -1,0 +1,270 @@
+"""Writes rows to Redis or Valkey: one server, or the one that sentinels name.
+
+A batch is one script: it compares the fence, moves it, and then runs every command. Scripts are
+atomic, and the fence is their first write: a server that takes no writes now (no memory, a replica)
+refuses there, with nothing applied. A command that fails is reported and the others go on. So even
+RPUSH happens once. Read next: `broker.backends.redis_actions`.
+
+A server that loses its newest writes goes back to an older fence, and gets the rows again. Redis up
+to 7.2 may keep half a transaction at the end of an append-only file, and finds the other half at
+its next start (valkey-io/valkey#4342): so the file is written anew before rows are sent again.
+"""
+
+import time
+from typing import Any, Final
+
+import redis
+import redis.exceptions
+import redis.sentinel
+
+from broker.backends.redis_actions import RedisActions
+from broker.backends.rows import RowBatch
+from broker.backends.sink import Fence, FenceRefused, Options, Poison, Unavailable, Unusable
+
+FENCE_KEY: Final = "holdfast:cursor:"
+# What the script answers first.
+APPLIED: Final = 0
+APPLIED_BEFORE: Final = 1
+REFUSED: Final = 2
+SCRIPT: Final = """
+local have = redis.call('GET', KEYS[1])
+if have == ARGV[2] then return {1} end
+if have ~= ARGV[1] then return {2} end
+redis.call('SET', KEYS[1], ARGV[2])
+local answer = {0}
+local at, number, count = 3, 0, #ARGV
+while at <= count do
+  local size = tonumber(ARGV[at])
+  local result
+  if ARGV[at + 1] == 'SETMAX' then
+    result = redis.pcall('GET', ARGV[at + 2])
+    if type(result) ~= 'table' and (not result or result < ARGV[at + 3]) then
+      result = redis.pcall('SET', ARGV[at + 2], ARGV[at + 3])
+    end
+  else
+    result = redis.pcall(unpack(ARGV, at + 1, at + size))
+  end
+  if type(result) == 'table' and result.err then
+    answer[#answer + 1] = number
+    answer[#answer + 1] = result.err
+  end
+  number = number + 1
+  at = at + size + 1
+end
+return answer
+"""
+REWRITE_S: Final = 600.0  # for an append-only file to be written anew
+REWRITE_POLL_S: Final = 0.05
+REWRITE_SETTINGS: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
+DEFAULT_PORT: Final = 6379
+DEFAULT_SENTINEL_PORT: Final = 26379
+
+
+class RedisSink:
+    """One Redis store."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises `Unusable` for options that cannot work."""
+        self._options: Final = options
+        self._values: Final = options.values
+        self._fence_key: Final = (FENCE_KEY + options.name).encode()
+        self._client: redis.Redis | None = None
+        self._script = ""  # its digest on the server
+        try:
+            self._actions: Final = RedisActions(options)
+        except ValueError as problem:
+            raise Unusable(f"backend {options.name}: expected {problem}") from None
+
+    # The interface of a sink
+
+    def open(self) -> Fence | None:
+        """Connect, and return the server's fence."""
+        self.close()
+        try:
+            self._client = self._connect()
+            self._script = str(_text(self._client.script_load(SCRIPT)))
+            return self._read_fence(self._client)
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+
+    def start(self, fence: Fence, *, is_rewind: bool) -> None:
+        """Put the fence where a run begins."""
+        client = self._opened()
+        try:
+            if is_rewind:
+                _rewrite_file(client)
+            client.set(self._fence_key, fence.encode())
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+
+    def apply(self, batch: RowBatch, instance: str) -> list[Poison]:
+        """Apply a batch once, and move the fence behind it."""
+        arguments: list[bytes] = [
+            Fence(instance, batch.after).encode(),
+            Fence(instance, batch.upto).encode(),
+        ]
+        told: list[tuple[int, int]] = []  # row and rule of each command
+        for index, row in enumerate(batch.rows):
+            for rule, command in self._actions.commands(row):
+                arguments.append(b"%d" % len(command))
+                arguments += command
+                told.append((index, rule))
+        answer = self._run(arguments)
+        if answer[0] == REFUSED:
+            raise FenceRefused
+        return [
+            Poison(*told[int(answer[at])], _text(answer[at + 1])) for at in range(1, len(answer), 2)
+        ]
+
+    def _run(self, arguments: list[bytes]) -> list[Any]:
+        client = self._opened()
+        try:
+            try:
+                answer = client.evalsha(self._script, 1, self._fence_key, *arguments)
+            except redis.exceptions.NoScriptError:  # SCRIPT FLUSH, or another server by the name
+                self._script = str(_text(client.script_load(SCRIPT)))
+                answer = client.evalsha(self._script, 1, self._fence_key, *arguments)
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+        assert isinstance(answer, list)
+        return answer
+
+    def look(self) -> Fence | None:
+        """Return the server's fence again."""
+        client = self._opened()
+        try:
+            return self._read_fence(client)
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+
+    def health(self) -> dict[str, Any]:
+        """Return what the server is, whether it takes rows, and what an operator should change."""
+        client = self._opened()
+        try:
+            info = client.info()
+            problems = _problems(client, info)
+            fence = self._read_fence(client)
+            probe = self._fence_key + b":check"
+            client.set(probe, b"1", ex=1)
+            client.delete(probe)
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+        is_valkey = "valkey_version" in info
+        return {
+            "server": "Valkey" if is_valkey else "Redis",
+            "version": str(info["valkey_version" if is_valkey else "redis_version"]),
+            "role": str(info.get("role", "")),
+            "writable": True,
+            "persistence": "append-only file" if info.get("aof_enabled") else "snapshots or none",
+            "fence": None if fence is None else fence.encode().decode(),
+            "problems": problems,
+        }
+
+    def close(self) -> None:
+        """Close the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # Connecting
+
+    def _opened(self) -> redis.Redis:
+        if self._client is None:
+            raise Unavailable("not connected")
+        return self._client
+
+    def _read_fence(self, client: redis.Redis) -> Fence | None:
+        value = client.get(self._fence_key)
+        return Fence.decode(value) if isinstance(value, bytes) else None
+
+    def _connect(self) -> redis.Redis:
+        values = self._values
+        timeout_s = values.get("timeout_ms", 5000) / 1000
+        common: dict[str, Any] = {
+            "db": values.get("database", 0),
+            "username": values.get("username"),
+            "password": self._password(),
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "socket_keepalive": True,
+            "client_name": f"holdfast-{self._options.name}"[:64],
+            "retry": None,  # a script that was sent twice is refused by its fence, and says so
+            "lib_name": None,
+        }
+        if values.get("tls"):
+            common |= {
+                "ssl": True,
+                "ssl_ca_certs": values.get("tls_ca"),
+                "ssl_certfile": values.get("tls_certificate"),
+                "ssl_keyfile": values.get("tls_key"),
+                "ssl_cert_reqs": "required" if values.get("tls_verify", True) else "none",
+                "ssl_check_hostname": bool(values.get("tls_verify", True)),
+            }
+        servers = values["servers"]
+        if values.get("mode") == "sentinel":
+            places = [_place(each, DEFAULT_SENTINEL_PORT) for each in servers]
+            sentinels: Any = redis.sentinel
+            kwargs = {"socket_timeout": timeout_s}
+            found: redis.Redis = sentinels.Sentinel(
+                places, sentinel_kwargs=kwargs, **common
+            ).master_for(values["sentinel_name"])
+            return found
+        host, port = _place(servers[0], DEFAULT_PORT)
+        return redis.Redis(host=host, port=port, **common)
+
+    def _password(self) -> str | None:
+        """Return the password; a file is read again at each connect, so that it can be changed."""
+        path = self._values.get("password_file")
+        if path is None:
+            return self._values.get("password") or None
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.readline().rstrip("\r\n") or None
+        except (OSError, UnicodeDecodeError) as problem:
+            raise Unavailable(f"password_file {path}: {problem}") from None
+
+    def _unavailable(self, problem: Exception) -> Unavailable:
+        """Close, and return the error to raise."""
+        self.close()
+        text = " ".join(str(problem).split()) or type(problem).__name__
+        return Unavailable(f"{', '.join(self._values['servers'])}: {text}")
+
+
+def _place(server: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = server.rpartition(":")
+    if not colon or host.endswith(":") or not port.isdecimal():
+        return server.strip("[]"), default_port
+    return host.strip("[]"), int(port)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _rewrite_file(client: redis.Redis) -> None:
+    """Let the server write its append-only file anew, if it has one, and wait for that."""
+    if not client.info("persistence").get("aof_enabled"):
+        return
+    try:
+        client.bgrewriteaof()
+    except redis.exceptions.ResponseError as problem:
+        if "in progress" not in str(problem):
+            raise
+    deadline = time.monotonic() + REWRITE_S
+    while any(client.info("persistence").get(name) for name in REWRITE_SETTINGS):
+        if time.monotonic() > deadline:
+            raise redis.exceptions.TimeoutError("the append-only file is not written anew")
+        time.sleep(REWRITE_POLL_S)
+
+
+def _problems(client: redis.Redis, info: dict[str, Any]) -> list[str]:
+    """Return what makes the server forget rows for good, or refuse them."""
+    found: list[str] = []
+    if info.get("role") not in ("master", None):
+        found.append(f"it is a {info['role']}: rows can only be written to a master")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if info.get("maxmemory") and policy != "noeviction":
+        found.append(f"maxmemory-policy is {policy}: it throws keys away, the cursor among them")
+    if not info.get("aof_enabled") and not info.get("rdb_last_save_time"):
+        found.append("it keeps nothing on disk: after a restart rows are sent again or are lost")
+    return found

@@ -1,0 +1,133 @@
+"""What the rules of the configuration mean: for the engine, and for the process of each store.
+
+Checks what the configuration cannot know: hooks, actions and own commands. Must open nothing. Read
+next: `broker.backends.actions`, the table of hooks and actions.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
+from broker.backends.templates import Command
+from broker.configuration.backend_options import Backend, WrittenRule
+from broker.configuration.config import Config, ConfigError, shown
+from session.settings import Feed
+
+# Of a backend, and what the process is not told: it is the broker's own business.
+_NOT_TOLD: Final = frozenset({"section", "name", "type", "node", "required", "rewind_keep_ms"})
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError`, one line that names the key, if a rule cannot be carried out."""
+    types = {backend.name: backend.type for backend in config.backends}
+    for rule in config.rules:
+        for problem in _problems(rule, types[str(rule.backend)]):
+            raise ConfigError(f"{rule.origin}: {rule.section}.{problem}")
+
+
+def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
+    hook = HOOKS.get(str(rule.on))
+    if hook is None:
+        why = NOT_YET.get(str(rule.on))
+        expected = why or _one_of(str(rule.on), list(HOOKS))
+        yield f"on = {shown(rule.on)}: expected {expected}"
+        return
+    if hook.has_topic and rule.topic is None:
+        yield f"topic is missing: expected a topic filter for {hook.name}, '#' for all topics"
+    if not hook.has_topic and rule.topic is not None:
+        yield f"topic = {shown(rule.topic)}: {hook.name} has no topic"
+    yield from _action_problems(rule, hook, ACTIONS[type])
+    for number, text in enumerate(rule.commands, 1):
+        try:
+            Command(text, hook.name)
+        except ValueError as problem:
+            yield f"commands, number {number}: {shown(text)}: expected {problem}"
+    if rule.expires_s and not _stores_messages(rule, hook):
+        yield "expires has no meaning where no message is stored by an action"
+
+
+def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:
+    if rule.action is None:
+        return
+    action = actions.get(rule.action)
+    here = [each.name for each in actions.values() if each.hook == hook.name]
+    if action is None:
+        expected = _one_of(rule.action, here or list(actions))
+        yield f"action = {shown(rule.action)}: expected {expected}"
+    elif action.hook != hook.name:
+        yield (
+            f"action = {shown(rule.action)}: it is for {action.hook}; for {hook.name} "
+            f"expected {' or '.join(here)}"
+        )
+
+
+def _stores_messages(rule: WrittenRule, hook: Hook) -> bool:
+    return rule.action is not None and hook.messages
+
+
+def _one_of(word: str, words: list[str]) -> str:
+    nearest = difflib.get_close_matches(word, words, 1, 0.6)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"one of {', '.join(words)}{hint}"
+
+
+def feeds_of(config: Config) -> tuple[Feed, ...]:
+    """Return what the engine must tell each backend that has a rule. Call `check` first."""
+    feeds = []
+    for backend in config.backends:
+        filters: dict[str, None] = {}
+        kinds = 0
+        rules = rules_for(backend, config.rules)
+        for rule in rules:
+            needs = _needs(rule, backend.type)
+            if needs.messages:
+                filters[str(rule.topic)] = None
+            for kind in needs.kinds:
+                kinds |= 1 << kind
+        if rules:
+            feeds.append(Feed(backend.name, tuple(filters), kinds, backend.rewind_keep_ms))
+    return tuple(feeds)
+
+
+def _needs(rule: WrittenRule, type: str) -> Action | Hook:
+    """Return who says what a rule must be told of: its action, or for commands its hook."""
+    return HOOKS[str(rule.on)] if rule.action is None else ACTIONS[type][rule.action]
+
+
+def rules_for(backend: Backend, rules: Sequence[WrittenRule]) -> list[WrittenRule]:
+    """Return the rules of a backend."""
+    return [rule for rule in rules if rule.backend == backend.name]
+
+
+def configurations(config: Config, node: str) -> dict[str, dict[str, Any]]:
+    """Return what the process of each backend with a rule is told, as JSON, by its name.
+
+    `node` is the name of this broker for backends that do not give it another one.
+    """
+    return {
+        backend.name: configuration(config, backend, node)
+        for backend in config.backends
+        if rules_for(backend, config.rules)
+    }
+
+
+def configuration(config: Config, backend: Backend, node: str) -> dict[str, Any]:
+    """Return what the process of a backend is told, all but the instance."""
+    return {
+        "name": backend.name,
+        "node": backend.node or node,
+        "type": backend.type,
+        "options": {key: value for key, value in vars(backend).items() if key not in _NOT_TOLD},
+        "rules": [_as_object(rule, backend) for rule in rules_for(backend, config.rules)],
+    }
+
+
+def _as_object(rule: WrittenRule, backend: Backend) -> dict[str, Any]:
+    told: dict[str, Any] = {"number": rule.number, "on": rule.on, "topic": rule.topic}
+    if rule.action is not None:
+        told["action"] = rule.action
+        told["expires_s"] = rule.expires_s or backend.expires_s
+    else:
+        told["commands"] = list(rule.commands)
+    return told

@@ -1,0 +1,153 @@
+"""What every external store is to the process that feeds it: open, start, apply, look, close.
+
+A sink turns rows into the commands of its store, by the rules, and applies a batch of them together
+with the cursor behind it. A batch is applied once: where the store's cursor is not the one before
+the batch, nothing is. Read next: `broker.backends.process` (who calls this),
+`broker.backends.redis_sink`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH
+from broker.backends.rows import Cursor, Row, RowBatch
+from mqtt.topics import matches, split_shared
+from storage.tables.feed_rows import (
+    GAP,
+    SESSION_ENDED,
+    FeedEvent,
+)
+
+
+class Unavailable(Exception):
+    """The store does not answer or takes no rows now; nothing of the batch was applied.
+
+    Or it is not known whether it was: its cursor says so when it answers again. One line.
+    """
+
+
+class FenceRefused(Exception):
+    """The store's cursor is not the one before the batch: it has lost rows, or is fed by others."""
+
+
+class Unusable(Exception):
+    """It cannot work at all with these options or without a package; one line."""
+
+
+class Fence:
+    """The cursor in the store, and the mark of the database that has written it."""
+
+    __slots__ = ("cursor", "instance")
+
+    def __init__(self, instance: str, cursor: Cursor) -> None:
+        self.instance: Final = instance
+        self.cursor: Final = cursor
+
+    def encode(self) -> bytes:
+        """Return it as it is kept in a store."""
+        return f"{self.instance}:{self.cursor[0]}:{self.cursor[1]}".encode()
+
+    @staticmethod
+    def decode(value: bytes) -> "Fence | None":
+        """Return the fence of a value, None if that is something else."""
+        parts = value.decode("utf-8", "replace").split(":")
+        if len(parts) != 3 or not parts[1].isdecimal() or not parts[2].isdecimal():
+            return None
+        return Fence(parts[0], (int(parts[1]), int(parts[2])))
+
+
+class Rule:
+    """One rule as the process knows it."""
+
+    __slots__ = ("action", "commands", "expires_s", "filter", "number", "on")
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.number: Final[int] = told["number"]
+        self.on: Final[str] = told["on"]
+        self.filter: Final[str | None] = told.get("topic")
+        self.action: Final[str | None] = told.get("action")
+        self.commands: Final[list[str]] = list(told.get("commands") or ())
+        self.expires_s: Final[int] = told.get("expires_s") or 0  # 0 = never
+
+    def takes(self, row: Row, type: str) -> bool:
+        """Return whether the rule does something for this row."""
+        if isinstance(row, FeedEvent):
+            if row.kind == GAP:
+                return False
+            if self.action is not None:
+                kinds = ACTIONS[type][self.action].kinds
+            else:
+                kinds = HOOKS[self.on].kinds
+            if row.kind not in kinds:
+                return False
+            if row.kind == SESSION_ENDED or self.filter is None:
+                return True
+            return _matches(self.filter, row.text)
+        if self.on != MESSAGE_PUBLISH:
+            return False
+        if self.action is not None and not ACTIONS[type][self.action].messages:
+            return False
+        return self.filter is None or matches(self.filter, row.topic)
+
+
+def _matches(topic_filter: str, text: str) -> bool:
+    """Does a filter match a topic, or a topic filter that a client has written?"""
+    shared = split_shared(text)
+    return matches(topic_filter, shared[1] if shared else text)
+
+
+class Poison:
+    """Something that the store refused for good, for one rule and one row."""
+
+    __slots__ = ("row", "rule", "why")
+
+    def __init__(self, row: int, rule: int, why: str) -> None:
+        self.row: Final = row  # its index in the batch
+        self.rule: Final = rule  # the number of the rule
+        self.why: Final = why
+
+
+class Options:
+    """What a sink is made of: the backend's options and rules, as the configuration has them."""
+
+    __slots__ = ("name", "node", "rules", "type", "values")
+
+    def __init__(
+        self, name: str, type: str, node: str, values: dict[str, Any], rules: Sequence[Rule]
+    ) -> None:
+        self.name: Final = name
+        self.type: Final = type
+        self.node: Final = node  # name of this broker in the store
+        self.values: Final = values
+        self.rules: Final = rules
+
+
+class Sink(Protocol):
+    """One store. Every method may raise `Unavailable`; the caller then begins again at `open`."""
+
+    def open(self) -> Fence | None:
+        """Connect, and return the store's fence, None if it has none."""
+        ...
+
+    def start(self, fence: Fence, *, is_rewind: bool) -> None:
+        """Put the fence where a run begins. `is_rewind`: the store has lost rows it had."""
+        ...
+
+    def apply(self, batch: RowBatch, instance: str) -> list[Poison]:
+        """Apply a batch once, and move the fence behind it, both or neither.
+
+        A batch that is applied already counts as applied. Raises `FenceRefused`.
+        """
+        ...
+
+    def look(self) -> Fence | None:
+        """Return the store's fence again, to notice that it is there and has lost nothing."""
+        ...
+
+    def health(self) -> dict[str, Any]:
+        """Return what an operator wants to know: version, whether rows can be written, problems."""
+        ...
+
+    def close(self) -> None:
+        """Close connections. Idempotent; raises nothing."""
+        ...

@@ -1,0 +1,178 @@
+"""Own commands of a rule: text with `${name}` in it, made into arguments for each row.
+
+A command is cut into tokens first, at spaces, with quotes where a token has spaces; then the names
+are replaced. So a token stays one argument whatever a client has sent. Pure. Read next:
+`broker.backends.actions` (which names a hook has).
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from broker.backends.actions import DOTTED, HOOKS
+
+# Returns the value of a parameter for a row, b"" if the row has none.
+Lookup: TypeAlias = Callable[[str], bytes]
+
+_NAME: Final = re.compile(r"\$\{([^${}]*)\}")
+_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))""")
+_SPACE_OR_END: Final = re.compile(r"\s|$")
+# Would change the connection, block it, or end the batch that they are part of.
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"), "rows are applied in a script already"
+    ),
+    **dict.fromkeys(
+        (
+            "SUBSCRIBE",
+            "PSUBSCRIBE",
+            "SSUBSCRIBE",
+            "UNSUBSCRIBE",
+            "PUNSUBSCRIBE",
+            "SUNSUBSCRIBE",
+            "MONITOR",
+            "SYNC",
+            "PSYNC",
+        ),
+        "a script cannot wait for messages",
+    ),
+    **dict.fromkeys(
+        (
+            "BLPOP",
+            "BRPOP",
+            "BRPOPLPUSH",
+            "BLMOVE",
+            "BLMPOP",
+            "BZPOPMIN",
+            "BZPOPMAX",
+            "BZMPOP",
+            "WAIT",
+            "WAITAOF",
+        ),
+        "it would block the server",
+    ),
+    **dict.fromkeys(
+        ("SELECT", "AUTH", "HELLO", "QUIT", "RESET", "CLIENT", "READONLY", "READWRITE", "ASKING"),
+        "the connection belongs to the backend",
+    ),
+    **dict.fromkeys(
+        (
+            "SHUTDOWN",
+            "DEBUG",
+            "CONFIG",
+            "REPLICAOF",
+            "SLAVEOF",
+            "FAILOVER",
+            "CLUSTER",
+            "ACL",
+            "MODULE",
+            "SAVE",
+            "BGSAVE",
+            "BGREWRITEAOF",
+            "FLUSHALL",
+            "FLUSHDB",
+            "SWAPDB",
+            "MIGRATE",
+        ),
+        "it is not for rows",
+    ),
+    **dict.fromkeys(
+        ("EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "SCRIPT", "FUNCTION"),
+        "a script cannot call another one",
+    ),
+}
+
+
+class Template:
+    """One argument: text and names in turn."""
+
+    __slots__ = ("names", "texts")
+
+    def __init__(self, token: str) -> None:
+        parts = _NAME.split(token)
+        self.texts: Final = [part.encode() for part in parts[::2]]
+        self.names: Final = parts[1::2]
+
+    def fill(self, value_of: Lookup) -> bytes:
+        """Return the argument for a row."""
+        if not self.names:
+            return self.texts[0]
+        pieces = [self.texts[0]]
+        for name, text in zip(self.names, self.texts[1:], strict=True):
+            pieces += (value_of(name), text)
+        return b"".join(pieces)
+
+
+class Command:
+    """One own command."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, text: str, hook: str) -> None:
+        """Parse a command for a hook. Raises ValueError that says what was expected."""
+        tokens = split(text)
+        if not tokens:
+            raise ValueError("a command, for example 'HSET mqtt:seen ${clientid} ${timestamp}'")
+        if "${" in tokens[0]:
+            raise ValueError(f"the name of a command first, not {tokens[0]!r}")
+        why = REFUSED.get(tokens[0].upper())
+        if why is not None:
+            raise ValueError(f"another command than {tokens[0].upper()}: {why}")
+        self.arguments: Final = [Template(token) for token in tokens]
+        for token, argument in zip(tokens, self.arguments, strict=True):
+            if "${" in _NAME.sub("", token):
+                raise ValueError(f"names written as ${{name}}, not {token!r}")
+            for name in argument.names:
+                check_name(name, hook)
+
+    def fill(self, value_of: Lookup) -> list[bytes]:
+        """Return the command's arguments for a row."""
+        return [argument.fill(value_of) for argument in self.arguments]
+
+
+def split(text: str) -> list[str]:
+    """Cut a command into tokens at spaces; `"..."` and `'...'` keep theirs. Raises ValueError."""
+    tokens: list[str] = []
+    at = 0
+    text = text.strip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        assert found is not None
+        double, single, plain = found.groups()
+        at = found.end()
+        if plain is not None and plain[0] in "\"'":
+            raise ValueError(f"a closing quote after {plain}")
+        if plain is None and not _SPACE_OR_END.match(text, at):
+            raise ValueError(f"a space after the quote before {text[at : at + 20]!r}")
+        if double is not None:
+            double = re.sub(r"\\(.)", r"\1", double)
+        tokens.append(next(each for each in (double, single, plain) if each is not None))
+    return tokens
+
+
+def check_name(name: str, hook: str) -> None:
+    """Raise ValueError, which lists the names there are, if a hook does not have this one."""
+    known = HOOKS[hook].parameters
+    first, dot, rest = name.partition(".")
+    if name in known or (dot and rest and first in DOTTED and "payload" in known):
+        return
+    names = [*known, *(f"{each}.NAME" for each in DOTTED if "payload" in known)]
+    raise ValueError(
+        f"for {hook} one of {', '.join('${' + each + '}' for each in names)}, not ${{{name}}}"
+    )
+
+
+def payload_field(payload: bytes, path: str) -> bytes:
+    """Return a field of a JSON payload, b"" if there is none; objects come as JSON."""
+    try:
+        value = json.loads(payload)
+        for part in path.split("."):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return b""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )

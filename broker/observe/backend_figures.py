@@ -1,0 +1,55 @@
+"""What is told of one external store: its state and its numbers, for metrics and commands.
+
+Read next: `broker.backends.pump`, which fills it, and docs/backends.md.
+"""
+
+from typing import Final
+
+from session.counters import LogBuckets
+
+STARTING: Final = "starting"  # the process is there and has said nothing yet
+CONNECTING: Final = "connecting"
+CONNECTED: Final = "connected"
+DISCONNECTED: Final = "disconnected"  # the store cannot be reached, or takes nothing
+FAILED: Final = "failed"  # the process has ended and is started again
+
+BATCH_UNIT_S: Final = 1e-4  # the smallest batch that is told apart
+
+
+class BackendFigures:
+    """The state of a backend at one moment."""
+
+    __slots__ = (
+        "batch_seconds",
+        "cursor",
+        "dead_letters",
+        "gaps",
+        "is_paused",
+        "is_required",
+        "is_up",
+        "lag_s",
+        "name",
+        "retries",
+        "rewinds",
+        "rows",
+        "rows_behind",
+        "state",
+        "why",
+    )
+
+    def __init__(self, name: str, *, is_required: bool) -> None:
+        self.name: str = name
+        self.is_required: bool = is_required
+        self.state: str = STARTING
+        self.why: str = ""  # of the last time when it was not connected
+        self.is_up: bool = False
+        self.is_paused: bool = False  # nothing is sent, on request
+        self.cursor: tuple[int, int] = (0, 0)  # what the store has confirmed
+        self.lag_s: float = 0.0  # age of the oldest row that the store has not confirmed
+        self.rows_behind: int = 0  # at most
+        self.rows: int = 0  # confirmed since the start of the broker, as the numbers below
+        self.retries: int = 0
+        self.rewinds: int = 0
+        self.gaps: int = 0
+        self.dead_letters: int = 0  # that are in the database now
+        self.batch_seconds: LogBuckets = LogBuckets(BATCH_UNIT_S)

@@ -1,0 +1,94 @@
+"""A real Redis server: started, killed, damaged and read by tests."""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port
+
+redis: Any = pytest.importorskip("redis")
+SERVER: Final = shutil.which("redis-server")
+needs_redis = pytest.mark.skipif(SERVER is None, reason="redis-server is missing")
+
+
+class RedisServer:
+    """One server with an append-only file, over any number of starts."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory: Path = directory
+        self.port: int = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> Self:
+        """Start it and return once it answers."""
+        command = [SERVER or "redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
+        with open(self.directory / "redis.log", "ab") as log:
+            self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            with contextlib.suppress(redis.exceptions.RedisError):
+                with self.client() as client:
+                    client.ping()
+                return self
+            assert time.monotonic() < deadline and self._process.poll() is None
+            time.sleep(POLL_SECONDS)
+
+    def client(self) -> Any:
+        """Return a client, to be closed."""
+        return redis.Redis(port=self.port, socket_timeout=30)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(READY_SECONDS)
+            self._process = None
+
+    def freeze(self) -> None:
+        """Suspend it: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def lose(self, share: float) -> None:
+        """Cut the end of what a killed server has written since it began its newest file."""
+        (file,) = (self.directory / "appendonlydir").glob("*.incr.aof")
+        with open(file, "r+b") as stream:
+            stream.truncate(int(file.stat().st_size * (1 - share)))
+
+    def everything(self) -> dict[str, Any]:
+        """Return every key with its value, but for the cursors of backends."""
+        found: dict[str, Any] = {}
+        with self.client() as client:
+            for key in client.keys("*"):
+                if key.startswith(b"holdfast:"):
+                    continue
+                kind = client.type(key)
+                found[key.decode()] = (
+                    client.hgetall(key)
+                    if kind == b"hash"
+                    else client.zrange(key, 0, -1)
+                    if kind == b"zset"
+                    else client.lrange(key, 0, -1)
+                    if kind == b"list"
+                    else client.get(key)
+                )
+        return found
+
+    def list(self, key: str) -> "list[bytes]":
+        """Return the members of a list."""
+        with self.client() as client:
+            members: list[bytes] = client.lrange(key, 0, -1)
+        return members

@@ -1,0 +1,128 @@
+"""Rules: what cannot be carried out, what the engine is asked for, and what the process is told."""
+
+import json
+
+import pytest
+
+from broker.backends import rules
+from broker.backends.actions import ACTIONS, HOOKS
+from broker.configuration.config import Config, ConfigError
+from broker.configuration.load import load
+from storage.tables import feed_rows
+
+CACHE = '[backends.cache]\nservers = "a:1"\nexpires = "1d"\nnode = "emqx@127.0.0.1"\n'
+TWO = CACHE + '[backends.other]\nservers = "b:1"\nrewind_keep = "1h"\n'
+
+
+def config(tmp_path, text: str) -> Config:  # type: ignore[no-untyped-def]
+    path = tmp_path / "holdfast.toml"
+    path.write_text(text)
+    return load(str(path), environment={})
+
+
+def rule(on: str, *, topic: str | None = "#", backend: str = "cache", **more: str) -> str:
+    lines = [f'on = "{on}"', f'backend = "{backend}"']
+    if topic is not None:
+        lines.append(f'topic = "{topic}"')
+    lines += [f'{key} = "{value}"' for key, value in more.items()]
+    return "[[rules]]\n" + "\n".join(lines) + "\n"
+
+
+STORED = rule("message.publish", action="on_message_publish")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (rule("message.published", action="a"), ["on = 'message.published'", "message.publish?"]),
+        (rule("message.delivered", action="a"), ["on = 'message.delivered'", "message.acked"]),
+        (rule("message.publish", topic=None, action="a"), ["topic is missing", "'#' for all"]),
+        (rule("client.connected", action="on_client_connected"), ["topic = '#'", "has no topic"]),
+        (rule("message.publish", action="on_mesage_publish"), ["did you mean on_message_publish?"]),
+        (
+            rule("client.connected", topic=None, action="on_message_publish"),
+            ["it is for message.publish; for client.connected expected on_client_connected"],
+        ),
+        (rule("message.publish", commands="SET a ${client}"), ["number 1", "${clientid}"]),
+        (rule("message.publish", commands="MULTI"), ["commands, number 1: 'MULTI': expected"]),
+        (
+            rule("message.acked", action="on_message_acked_for_queue", expires="1h"),
+            ["expires has no meaning"],
+        ),
+        (rule("message.publish", commands="SET a b", expires="1h"), ["expires has no meaning"]),
+    ],
+)
+def test_a_rule_that_cannot_be_carried_out_is_one_line(  # type: ignore[no-untyped-def]
+    tmp_path, text: str, words: list[str]
+) -> None:
+    loaded = config(tmp_path, CACHE + text)
+    with pytest.raises(ConfigError) as caught:
+        rules.check(loaded)
+    complaint = str(caught.value)
+    assert complaint.startswith(f"file {tmp_path}/holdfast.toml: rules[1].")
+    assert "\n" not in complaint
+    for word in words:
+        assert word in complaint, complaint
+
+
+@pytest.mark.parametrize("name", ACTIONS["redis"])
+def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
+    action = ACTIONS["redis"][name]
+    topic = "#" if HOOKS[action.hook].has_topic else None
+    loaded = config(tmp_path, CACHE + rule(action.hook, topic=topic, action=name))
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.filters == (("#",) if action.messages else ())
+    for kind in feed_rows.KINDS:
+        wanted = kind in action.kinds or kind == feed_rows.GAP
+        assert bool(feed.kinds & 1 << kind) == wanted
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_commands_are_told_of_what_their_hook_is(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
+    hook = HOOKS[name]
+    text = rule(name, topic="a/+" if hook.has_topic else None, commands="SET a ${clientid}")
+    loaded = config(tmp_path, CACHE + text)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.filters == (("a/+",) if hook.messages else ())
+    kinds = [kind for kind in feed_rows.KINDS if feed.kinds & 1 << kind]
+    assert kinds == sorted((*hook.kinds, feed_rows.GAP))
+
+
+def test_each_backend_is_told_of_its_own_rules_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(
+        tmp_path,
+        TWO
+        + STORED
+        + rule("message.publish", topic="a/#", action="on_message_retain")
+        + rule("message.publish", topic="b/#", backend="other", commands="SET a b"),
+    )
+    rules.check(loaded)
+    first, second = rules.feeds_of(loaded)
+    assert (first.name, first.filters, first.keep_ms) == ("cache", ("#",), 900_000)
+    assert first.kinds == 1 << feed_rows.RETAINED | 1 << feed_rows.GAP
+    assert (second.name, second.filters, second.keep_ms) == ("other", ("b/#",), 3_600_000)
+    told = rules.configurations(loaded, "edge")
+    assert json.loads(json.dumps(told)) == {
+        "cache": {**told["cache"], "options": {**told["cache"]["options"], "servers": ["a:1"]}},
+        "other": {**told["other"], "options": {**told["other"]["options"], "servers": ["b:1"]}},
+    }
+    assert told["cache"]["node"] == "emqx@127.0.0.1"
+    assert told["other"]["node"] == "edge"
+    assert told["cache"]["rules"] == [
+        {"number": 1, "on": "message.publish", "topic": "#", "action": "on_message_publish",
+         "expires_s": 86_400},
+        {"number": 2, "on": "message.publish", "topic": "a/#", "action": "on_message_retain",
+         "expires_s": 86_400},
+    ]  # fmt: skip
+    assert told["other"]["rules"] == [
+        {"number": 3, "on": "message.publish", "topic": "b/#", "commands": ["SET a b"]}
+    ]
+
+
+def test_without_rules_nobody_is_told_anything(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(tmp_path, TWO)
+    rules.check(loaded)
+    assert rules.feeds_of(loaded) == ()
+    assert rules.configurations(loaded, "edge") == {}

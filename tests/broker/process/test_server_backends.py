@@ -1,0 +1,390 @@
+"""A real broker and a real Redis: every row arrives, once, whoever is killed meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.process.starts import events
+from tests.durability.load import Publisher
+from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess, http_get
+from tests.durability.rawclient import RawClient
+
+pytestmark = [pytest.mark.full, needs_redis]  # starts processes
+
+PATIENCE_S: Final = 60.0
+NODE: Final = "edge@here"
+ALL_ACTIONS: Final = (
+    ("client.connected", None, "on_client_connected"),
+    ("client.disconnected", None, "on_client_disconnected"),
+    ("session.subscribed", "#", "on_subscribed"),
+    ("session.unsubscribed", "#", "on_unsubscribed"),
+    ("message.publish", "#", "on_message_publish"),
+    ("message.publish", "#", "on_message_retain"),
+    ("message.publish", "#", "on_retain_delete"),
+    ("message.acked", "queue/#", "on_message_acked_for_queue"),
+    ("message.acked", "pubsub/#", "on_message_acked_for_pubsub"),
+)
+LOG: Final = '[[rules]]\non = "message.publish"\ntopic = "load/#"\nbackend = "cache"\ncommands = '
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A running Redis."""
+    running = RedisServer(tmp_path / "redis").start()
+    yield running
+    running.kill()
+
+
+def feed(broker: BrokerProcess, server: RedisServer, rules: str, options: str = "") -> Path:
+    """Configure a broker that is not started yet: a backend and its rules; return the file."""
+    path = broker.directory / "holdfast.toml"
+    path.write_text(
+        f'[backends.cache]\nservers = "127.0.0.1:{server.port}"\nnode = "{NODE}"\n'
+        f'timeout = "2s"\n{options}\n{rules}'
+    )
+    broker.arguments = ("--config", str(path))
+    return path
+
+
+def all_rules() -> str:
+    """Return a rule for every action."""
+    text = ""
+    for on, topic, action in ALL_ACTIONS:
+        text += f'[[rules]]\non = "{on}"\nbackend = "cache"\naction = "{action}"\n'
+        text += f'topic = "{topic}"\n' if topic else ""
+    return text
+
+
+def until(condition: Callable[[], bool], broker: BrokerProcess) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, broker.tail()
+        time.sleep(POLL_SECONDS)
+
+
+def command(broker: BrokerProcess, *words: str) -> tuple[int, str, str]:
+    """Run `holdfast backend` with the broker's configuration; return status, stdout and stderr."""
+    given = [*words, *broker.arguments, "--data-dir", str(broker.data_dir)]
+    result = subprocess.run(
+        [sys.executable, "-m", "broker", "backend", *given],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=broker.directory,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+def status(broker: BrokerProcess) -> dict[str, Any]:
+    """Return what the running broker says of its one backend."""
+    code, out, err = command(broker, "status", "--json")
+    assert not err, err
+    (told,) = json.loads(out)
+    assert code == (told["state"] != "connected")
+    assert isinstance(told, dict)
+    return told
+
+
+def test_what_happens_is_in_redis_as_applications_expect_it(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, all_rules())
+    broker.start()
+    device, shore = RawClient(broker.port, "device"), RawClient(broker.port, "shore")
+    device.durable()
+    device.subscribe("queue/1", "pubsub/+", qos=1)
+    shore.connect()
+    for topic in ("queue/1", "pubsub/1", "other"):
+        shore.publish(topic, topic.encode(), qos=1)
+    shore.publish("kept", b"retained", qos=1, retain=True)
+    shore.publish("gone", b"retained", qos=1, retain=True)
+    shore.publish("gone", b"", qos=1, retain=True)
+    device.take(2)
+    device.unsubscribe("queue/1")
+    device.disconnect()
+    until(lambda: server.everything().get("mqtt:client:device", {}).get(b"state") == b"0", broker)
+    found = server.everything()
+    names = {
+        key.removeprefix("mqtt:msg:"): value
+        for key, value in found.items()
+        if key.startswith("mqtt:msg:") and isinstance(value, dict)
+    }
+    by_topic = {
+        value[b"topic"].decode(): name for name, value in names.items() if value[b"payload"]
+    }
+    assert sorted(by_topic) == ["gone", "kept", "other", "pubsub/1"]
+    other = names[by_topic["other"]]
+    assert {key: other[key] for key in (b"from", b"qos", b"payload", b"retain")} == {
+        b"from": b"shore", b"qos": b"1", b"payload": b"other", b"retain": b"false",
+    }  # fmt: skip
+    assert found["mqtt:msg:other"] == [by_topic["other"].encode()]
+    assert "mqtt:msg:queue/1" not in found, "it was acknowledged"
+    assert found["mqtt:acked:device:pubsub/1"] == by_topic["pubsub/1"].encode()
+    assert found["mqtt:retain:kept"][b"payload"] == b"retained"
+    assert "mqtt:retain:gone" not in found
+    assert found["mqtt:sub:device"] == {b"pubsub/+": b"1"}
+    assert found["mqtt:client:shore"][b"state"] == b"1"
+    assert list(found[f"mqtt:node:{NODE}"]) == [b"shore"]
+    shore.drop()
+
+
+def test_after_a_crash_clients_are_offline_and_ended_sessions_have_no_subscriptions(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, all_rules())
+    broker.start()
+    durable, clean = RawClient(broker.port, "durable"), RawClient(broker.port, "clean")
+    for client in (durable, clean):
+        client.connect(clean_start=True, expiry=3600 if client is durable else 0)
+        client.subscribe("t", qos=1)
+    until(lambda: b"t" in server.everything().get("mqtt:sub:clean", {}), broker)
+    broker.crash()
+    until(lambda: server.everything()["mqtt:client:clean"][b"state"] == b"0", broker)
+    until(lambda: "mqtt:sub:clean" not in server.everything(), broker)
+    found = server.everything()
+    assert found["mqtt:client:durable"][b"state"] == b"0"
+    assert found["mqtt:sub:durable"] == {b"t": b"1"}
+    assert f"mqtt:node:{NODE}" not in found
+    durable.drop()
+    clean.drop()
+
+
+def is_exact(server: RedisServer, publishers: list[Publisher]) -> bool:
+    """Check that the list has each message of each publisher once and in order, so far."""
+    listed = server.list("log")
+    assert len(listed) == len(set(listed)), "a row was applied twice"
+    total = 0
+    for publisher in publishers:
+        for topic in {topic for topic, _ in publisher.acknowledged}:
+            wanted = [number for each, number in publisher.acknowledged if each == topic]
+            prefix = f"{topic}:".encode()
+            found = [int(each[len(prefix) :]) for each in listed if each.startswith(prefix)]
+            assert found == wanted[: len(found)]
+            total += len(wanted)
+    return len(listed) == total
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["killed", "loses its newest rows"])
+def test_every_row_is_applied_once_whoever_is_killed(
+    prepare: Callable[..., BrokerProcess], server: RedisServer, loses: bool
+) -> None:
+    """RPUSH is not idempotent: a row that was lost or sent twice is seen."""
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${topic}:${payload}"\n')
+    broker.start()
+    publishers = [
+        Publisher(broker.port, f"p{number}", qos=2, version=5, rate=2000) for number in range(2)
+    ]
+    for publisher in publishers:
+        publisher.start()
+    for kill_broker, kill_redis, kill_process in ((0, 1, 0), (1, 0, 0), (0, 0, 1), (1, 1, 0)) * 2:
+        seen = len(server.list("log"))
+        until(lambda seen=seen: len(server.list("log")) > seen + 200, broker)  # type: ignore[misc]
+        if kill_process:
+            kill_process_of(broker)
+        if kill_redis:
+            server.kill()
+            if loses:
+                server.lose(0.2)
+        if kill_broker:
+            broker.crash()
+        if kill_redis:
+            server.start()
+    for publisher in publishers:
+        publisher.finish()
+    for publisher in publishers:
+        publisher.join(PATIENCE_S)
+        assert publisher.violations == []
+        assert not publisher.is_alive()
+    until(lambda: is_exact(server, publishers), broker)
+    told = status(broker)
+    assert (told["gaps"], told["dead_letters"]) == (0, 0)
+
+
+def kill_process_of(broker: BrokerProcess) -> None:
+    """Kill the process of the one backend."""
+    (process,) = processes_of(broker)
+    os.kill(process, signal.SIGKILL)
+
+
+def processes_of(broker: BrokerProcess) -> list[int]:
+    """Return the processes of stores."""
+    children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if b"broker.backends.process" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def test_a_store_that_is_down_delays_nobody_and_is_named(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n')
+    broker.start()
+    until(lambda: status(broker)["state"] == "connected", broker)
+    server.kill()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    for number in range(50):
+        client.publish("load/1", b"%d" % number, qos=1)
+    until(lambda: status(broker)["state"] == "disconnected", broker)
+    assert http_get(broker.metrics_port, "/readyz") == (200, "ready\nbackend cache is down\n")
+    metrics = broker.metrics()
+    assert metrics['holdfast_backend_up{backend="cache"}'] == 0
+    assert metrics['holdfast_backend_backlog_rows{backend="cache"}'] == 50
+    assert metrics['holdfast_backend_lag_seconds{backend="cache"}'] > 0
+    assert "backend_disconnected" in events(broker)
+    broker.restart()
+    server.start()
+    until(lambda: len(server.list("log")) == 50, broker)
+    until(lambda: status(broker)["rows_behind"] == 0, broker)
+    assert server.list("log") == [b"%d" % number for number in range(50)]
+    assert broker.metrics()['holdfast_backend_rows_total{backend="cache"}'] == 50
+    client.drop()
+
+
+def test_a_store_that_hangs_delays_nobody_and_gets_each_row_once(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    """A script that came too late for an answer may still be carried out."""
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n')
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.publish("load/1", b"0", qos=1)
+    until(lambda: server.list("log") == [b"0"], broker)
+    server.freeze()
+    for number in range(1, 100):
+        client.publish("load/1", b"%d" % number, qos=1)
+    until(lambda: status(broker)["state"] == "disconnected", broker)
+    for number in range(100, 200):
+        client.publish("load/1", b"%d" % number, qos=1)
+    server.thaw()
+    until(lambda: len(server.list("log")) >= 200, broker)
+    until(lambda: status(broker)["rows_behind"] == 0, broker)
+    assert server.list("log") == [b"%d" % number for number in range(200)]
+    client.drop()
+
+
+def test_a_required_store_makes_the_broker_not_ready(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n', "required = true")
+    broker.start()
+    server.kill()
+    until(lambda: http_get(broker.metrics_port, "/readyz")[0] == 503, broker)
+    assert http_get(broker.metrics_port, "/healthz")[0] == 200
+    assert (
+        "backend cache is down, and it is required" in http_get(broker.metrics_port, "/readyz")[1]
+    )
+    server.start()
+    until(lambda: http_get(broker.metrics_port, "/readyz") == (200, "ready\n"), broker)
+
+
+def test_an_operator_checks_a_store_and_pauses_its_feed(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n')
+    code, out, err = command(broker, "check")
+    assert (code, err) == (0, "")
+    assert "writable     yes" in out and "none: no broker has written here" in out
+    assert command(broker, "status")[0] == 2, "no broker runs"
+    broker.start()
+    until(lambda: status(broker)["state"] == "connected", broker)
+    assert command(broker, "pause", "cache")[:2] == (0, "cache: paused\n")
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.publish("load/1", b"1", qos=1)
+    until(lambda: status(broker)["lag_seconds"] > 0.1, broker)
+    assert server.list("log") == []
+    code, out, _ = command(broker, "status")
+    assert code == 0 and "cache: paused" in out
+    assert command(broker, "resume", "cache")[:2] == (0, "cache: resumed\n")
+    until(lambda: server.list("log") == [b"1"], broker)
+    until(lambda: status(broker)["rows_behind"] == 0, broker)
+    (told,) = json.loads(command(broker, "check", "cache", "--json")[1])
+    assert told["usable"] and told["server"] == "Redis"
+    own = status(broker)
+    assert told["fence"].endswith(f":{own['position']}:{own['event']}")
+    server.kill()
+    code, out, _ = command(broker, "check")
+    assert code == 1 and "unusable" in out and "Connection refused" in out
+    assert command(broker, "check", "other")[0] == 2
+    assert command(broker, "pause", "other")[0] == 1
+    client.drop()
+
+
+def test_a_row_that_redis_refuses_is_a_dead_letter_and_the_rest_flows(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH ${payload} 1"\n')
+    broker.start()
+    with server.client() as client:
+        client.set("poisoned", 1)
+    publisher = RawClient(broker.port, "c")
+    publisher.connect()
+    for payload in (b"a", b"poisoned", b"b"):
+        publisher.publish("load/1", payload, qos=1)
+    until(lambda: server.list("b") == [b"1"], broker)
+    until(lambda: status(broker)["dead_letters"] == 1, broker)
+    assert server.list("a") == [b"1"]
+    assert "WRONGTYPE" in str(events(broker)["backend_dead_letter"]["message"])
+    publisher.drop()
+
+
+def test_without_rules_there_is_no_process(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, "")
+    broker.start()
+    assert command(broker, "status")[:2] == (0, "no rule names a backend\n")
+    assert not any("holdfast_backend" in name for name in broker.metrics())
+    assert processes_of(broker) == []
+
+
+def test_the_process_of_a_store_has_no_file_of_the_broker_and_ends_with_it(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n')
+    broker.start()
+    until(lambda: status(broker)["state"] == "connected", broker)
+    for end in (broker.kill, broker.stop):
+        (process,) = processes_of(broker)
+        files = [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()]
+        assert not [file for file in files if str(broker.directory / "data") in file]
+        end()
+        until(lambda process=process: not is_running(process), broker)  # type: ignore[misc]
+        if end == broker.kill:
+            broker.start()
+            until(lambda: status(broker)["state"] == "connected", broker)
+    assert "internal_error" not in events(broker)
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process is there, and is no zombie that nobody waits for."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
