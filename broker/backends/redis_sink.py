@@ -16,6 +16,8 @@ from typing import Any, Final
 import redis
 import redis.exceptions
 import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from broker.backends.redis_actions import RedisActions
 from broker.backends.rows import RowBatch
@@ -188,8 +190,7 @@ class RedisSink:
             "socket_connect_timeout": timeout_s,
             "socket_keepalive": True,
             "client_name": f"holdfast-{self._options.name}"[:64],
-            "retry": None,  # a script that was sent twice is refused by its fence, and says so
-            "lib_name": None,
+            "retry": Retry(NoBackoff(), 0),  # the worker connects again, and looks where it is
         }
         if values.get("tls"):
             common |= {

@@ -1,0 +1,26 @@
+"""Do hooks and actions fit together?"""
+
+from broker.backends.actions import ACTIONS, COMMANDS, HOOKS, MESSAGE_PUBLISH, NOT_YET
+from storage.tables.feed_rows import GAP, KINDS
+
+
+def test_every_action_is_for_a_hook_and_needs_something() -> None:
+    for actions in ACTIONS.values():
+        for name, action in actions.items():
+            assert action.name == name
+            assert action.hook in HOOKS
+            assert action.help
+            assert action.messages or action.kinds
+            assert set(action.kinds) <= set(KINDS) - {GAP}
+
+
+def test_a_hook_is_of_messages_or_of_events() -> None:
+    for hook in HOOKS.values():
+        assert hook.messages is (hook.name == MESSAGE_PUBLISH)
+        assert bool(hook.kinds) is not hook.messages
+        assert "clientid" in hook.parameters
+
+
+def test_what_is_not_offered_is_no_hook() -> None:
+    assert not NOT_YET.keys() & HOOKS.keys()
+    assert COMMANDS.keys() == ACTIONS.keys()
