@@ -7,6 +7,7 @@ it has.
 import asyncio
 import base64
 import json
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -578,5 +579,43 @@ def test_an_idle_broker_pays_nothing() -> None:
         commits = made.broker.counters.commits - commits  # heartbeats
         assert len(made.store.ends) == batches
         assert looks <= commits + 1
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_fails_the_store_has_every_message_once_and_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def play(made: Feeding) -> None:
+        store, number = made.store, 0
+        for _ in range(30):
+            what = chance.choice(("publish", "publish", "die", "lose", "cut", "refuse", "nonsense"))
+            link = store.link
+            if what == "publish":
+                count = chance.randint(1, 20)
+                await made.publish(*(b"%d" % each for each in range(number, number + count)))
+                number += count
+            elif what == "refuse":  # no answer until the next failure
+                store.answers = False
+            elif link.config and not link.is_killed:
+                if what == "lose":
+                    store.forget(chance.randint(1, 3))
+                store.answers = True
+                if what == "nonsense":
+                    link.say({"done": [1, 2, 3]})
+                elif what == "cut":
+                    link.say({"state": "disconnected", "why": "cut"})
+                    link.connect()
+                else:
+                    link.die("killed")
+            for _ in range(chance.choice((1, 10, 300))):
+                await asyncio.sleep(0)
+        store.answers = True
+        store.link.work()
+        await made.publish(b"%d" % number)
+        await made.until_confirmed(number + 1)
+        assert store.payloads() == numbered(number + 1)
+        assert made.pump.figures().gaps == 0
 
     scenario(play)
