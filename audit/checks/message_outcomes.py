@@ -217,15 +217,14 @@ def _duplicates(rows: Rows, pairs: Pairs, fresh: Flags) -> Longs:
     Sent as new a second time (legal at QoS 1 after a crash), or sent after PUBACK, PUBREC or
     PUBCOMP.
     """
-    same = np.zeros(pairs.size, np.bool_)
-    same[1:] = pairs.number[1:] == pairs.number[:-1]
     relevant = np.isin(pairs.kind, (DELIVERED, ACKED, COMPLETED))
     before: Longs = np.cumsum(relevant) - relevant  # rows of exchanges before this one, over all
+    # False in the first row of a pair, so the row before a started one is of the same pair.
     started = before - before[pairs.begin][pairs.number] > 0
     answered = np.zeros(pairs.size, np.bool_)
     answered[1:] = np.isin(pairs.kind[:-1], (ACKED, COMPLETED))
     again = (rows.attempt[pairs.at] <= 1) & (rows.qos[pairs.at] > 0)
-    return pairs.total(fresh & same & started & (answered | again))
+    return pairs.total(fresh & started & (answered | again))
 
 
 def _ranges(rows: Rows, pairs: Pairs, outcome: Longs, owed: Longs) -> tuple[Longs, Longs]:
@@ -305,11 +304,10 @@ def _not_sent_again(
         return lost
     sent = pairs.at[course.sent_last[which]]
     resume = _next_of(resumed, sent)
-    newer = _next_of(fresh, np.minimum(resume, rows.size - 1))
+    newer = _next_of(fresh, resume)
     here = np.minimum(newer, rows.size - 1)
-    guilty = (resume < rows.size) & (newer < rows.size)
+    guilty = newer < rows.size
     guilty &= (rows.sid[here] == rows.sid[sent]) & (rows.msg[here] > rows.msg[sent])
-    guilty &= rows.msg[sent] < UNSTORED
     which, sent, here = which[guilty], sent[guilty], here[guilty]
     lost[which] = True
     check = ("L2", "not_sent_again")
@@ -338,7 +336,7 @@ def _stuck(
     boot = np.zeros(rows.size, np.int64)
     for node, newest in clock.boot.items():
         boot[(rows.owner >> 1) == node] = newest
-    alive = (last_in > last_out) & (last_in >= 0) & (rows.boot[last_in] == boot[last_in])
+    alive = (last_in > last_out) & (rows.boot[last_in] == boot[last_in])
     active = np.maximum.reduceat(np.where(rows.kind == OWED, 0, rows.ts), rows.first)
     # In flight: sent on this connection at QoS 1 or 2, not acknowledged. Its window may be full.
     in_flight = _busy(rows, pairs, last_in)
@@ -357,15 +355,15 @@ def _stuck(
 def _busy(rows: Rows, pairs: Pairs, last_in: Longs) -> Flags:
     """Return which sessions have something in flight on their connection."""
     sent = pairs.last(pairs.kind == DELIVERED)
-    final = (pairs.kind == COMPLETED) | (
-        (pairs.kind == ACKED) & ((rows.qos[pairs.at] != 2) | (rows.reason[pairs.at] >= REFUSED))
+    final = (rows.kind == COMPLETED) | (
+        (rows.kind == ACKED) & ((rows.qos != 2) | (rows.reason >= REFUSED))
     )
-    waiting = (sent >= 0) & (pairs.pick(rows.qos, sent, 0) > 0) & (pairs.last(final) < sent)
+    waiting = (pairs.pick(rows.qos, sent) > 0) & (pairs.last(final[pairs.at]) < sent)
     waiting &= pairs.at[sent] > last_in[pairs.sid]
     # Retained copies have no message id, only a packet id. So has the PUBCOMP for a message that
     # was given up, which answers no copy.
     copies = (rows.kind == RETAINED) & (rows.qos > 0)
-    at = np.flatnonzero(copies | (np.isin(rows.kind, (ACKED, COMPLETED)) & (rows.msg < 0)))
+    at = np.flatnonzero(copies | (final & (rows.msg < 0)))
     at = at[np.lexsort((rows.pid[at], rows.sid[at]))]
     is_last = np.append(changes(rows.sid[at], rows.pid[at])[1:], True)[: len(at)]
     unanswered = at[is_last & copies[at]]

@@ -172,8 +172,7 @@ class Backlog:
         lost = self._damage.passed_over(cursor, session.client_id)
         self._counters.drop("damaged", len(lost))
         if connection.trim is not None:
-            for offset in lost:
-                connection.trim.drops(offset)  # it has counted them
+            connection.trim.pass_over(lost)
         if self._deliveries.is_on:
             number, now = connection.number, self._tick.now
             self._deliveries.dropped_range(

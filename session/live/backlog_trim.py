@@ -27,15 +27,31 @@ class Trim:
     Its oldest `drop_first`, or all after its oldest `keep_first`; a `keep_first` of -1 is no limit.
     """
 
-    __slots__ = ("drop_first", "keep_first", "until")
+    __slots__ = ("_last", "_lost", "drop_first", "keep_first", "until")
 
     def __init__(self, drop_first: int, keep_first: int, until: int) -> None:
         self.drop_first = drop_first
         self.keep_first = keep_first
         self.until = until  # the last offset of the backlog; later messages are not dropped
+        self._lost: list[int] = []  # offsets that cannot be read and are not counted yet, backwards
+        self._last = 0  # the offset of the last message that was counted
+
+    def pass_over(self, offsets: Sequence[int]) -> None:
+        """Note messages that cannot be read; call it before `drops` for those behind them.
+
+        They were counted with the others, each in its place. Some may be noted again.
+        """
+        found = {*self._lost, *(offset for offset in offsets if offset > self._last)}
+        self._lost = sorted(found, reverse=True)
 
     def drops(self, offset: int) -> bool:
         """Return whether to drop the next message of the backlog; call it for each, in order."""
+        while self._lost and self._lost[-1] < offset:
+            self._take(self._lost.pop())
+        self._last = offset
+        return self._take(offset)
+
+    def _take(self, offset: int) -> bool:
         if offset > self.until:
             return False
         if self.drop_first:
@@ -78,10 +94,9 @@ class Plan:
         for _ in range(PLAN_PAGES):
             self.pages += 1
             if self._bytes_max:
-                for message in cursor.next(COUNT_PAGE, PLAN_SCAN):
-                    self._count(counted_size(message))
+                self._count_page(cursor.next(COUNT_PAGE, PLAN_SCAN), cursor.lost)
             else:
-                for _ in range(cursor.skip(COUNT_PAGE, PLAN_SCAN)):
+                for _ in range(cursor.skip(COUNT_PAGE, PLAN_SCAN) + len(cursor.lost)):
                     self._count(0)
             cursor.lost.clear()
             if cursor.is_at_end or cursor.position >= self._until or self._is_over:
@@ -95,6 +110,15 @@ class Plan:
         if self._keeps_oldest:
             return Trim(0, self.kept, self._until) if self._is_over else None
         return Trim(self.dropped, -1, self._until) if self.dropped else None
+
+    def _count_page(self, messages: list[Message], lost: list[int]) -> None:
+        """Count messages, and in their places those that cannot be read: a trim counts them."""
+        sizes = [(message.offset, counted_size(message)) for message in messages]
+        if lost:
+            sizes += [(offset, 0) for offset in lost]
+            sizes.sort()
+        for _, size in sizes:
+            self._count(size)
 
     def _count(self, size: int) -> None:
         if self._keeps_oldest:

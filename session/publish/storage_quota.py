@@ -138,8 +138,10 @@ class Quota:
         self._closed_bytes[number] = size_bytes
 
     def generation_dropped(self, number: int) -> None:
-        """Note that a generation and its messages are gone."""
+        """Note that a generation and its messages are gone: backlogs may be smaller now."""
         self._closed_bytes.pop(number, None)
+        for budget in self._budgets.values():
+            budget.was_full = False  # so it is counted again, though its reader has not moved
 
     def is_total_full(self) -> bool:
         """Have the stored messages reached the total limit?"""
@@ -264,8 +266,9 @@ class Quota:
             session = decode_session(holder[1:].decode(), unseal(value, "session"))
         except (DamagedRows, ValueError):
             return None  # it cannot be resumed
-        if not session.disconnected_at_ms:
+        if not session.disconnected_at_ms and session.client_id not in self._tick.parted:
             return None
+        # Of one that left in this tick the row is older: it is owed this much at most.
         return max(int.from_bytes(since, "big"), session.position)
 
 

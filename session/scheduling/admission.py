@@ -59,17 +59,20 @@ class Admission:
 
     def _refusal(self, connection: Connection, now: int) -> int:
         settings = self._settings
+        most = settings.connections_per_address
         address = connection.remote.rpartition(":")[0]
-        if settings.connections_per_address and address:
+        count = 0
+        if most and address:
             connection.address = address
             count = self._addresses[address] = self._addresses.get(address, 0) + 1
-            if count > settings.connections_per_address:
-                return reasons.QUOTA_EXCEEDED
+            if count > TAKEOVERS * most:
+                return reasons.QUOTA_EXCEEDED  # closed at once
+        # Before the limit of the address, which may not apply: what is read costs as much.
         if self._meter is not None and not self._meter.try_take(now):
             return reasons.CONNECTION_RATE_EXCEEDED
         if settings.server_reference and settings.redirect_when == "always":
             return self.farewell()
-        return 0
+        return reasons.QUOTA_EXCEEDED if count > most else 0
 
     def farewell(self) -> int:
         """Return the reason code for clients when this broker stops serving them."""

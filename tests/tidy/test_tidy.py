@@ -170,7 +170,6 @@ NO_MIRROR: Final[dict[str, str]] = {
     "audit.checks.incoming_qos2": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.publish_checks": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.order_check": "needs Spark; test_delivery_checks.py runs it",
-    "audit.checks.message_outcomes": "half of a judgement; test_judge_session.py tries it",
     "audit.checks.packed_rows": "what a judgement begins with; test_judge_session.py tries it",
     "audit.checks.session_rowset": "needs Spark; test_delivery_checks.py runs it",
     "audit.checks.gap_filter": "needs Spark; test_delivery_checks.py runs it",

@@ -3,109 +3,11 @@
 Each test tells a short story of one session in rows; the trace says outcomes and suspicions.
 """
 
-import numpy as np
 import pytest
 
 from audit.checks import packed_rows as packed
-from audit.checks.judge_session import trace
-from audit.checks.packed_rows import OPEN_END, OUTCOMES, SUSPICIONS, UNSTORED, Clock
-
-HOUR = 3_600_000_000
-
-
-class Session:
-    """Rows of a session, a second apart, in the order they are told."""
-
-    def __init__(self, session: int = 1, group: bool = False) -> None:
-        self.rows: list[dict[str, int]] = []
-        self.session, self.owner = session, int(group)
-        self.boot, self.seq, self.now = 1, 0, 0
-        self.conn = 1
-
-    def row(self, kind: int, msg: int = -1, a: int = -1, stream: int = -1, **fields: int) -> int:
-        self.seq += 1
-        self.now += 1_000_000
-        b = kind
-        for name, value in fields.items():
-            shift, bits = getattr(packed, name.upper())
-            assert value < 1 << bits
-            b |= value << shift
-        gseq = self.boot << 40 | self.seq
-        self.rows.append(
-            {
-                "owner": self.owner,
-                "session": self.session,
-                "gseq": gseq,
-                "ts": self.now,
-                "msg": msg,
-                "a": a,
-                "b": b,
-                "stream": stream,
-            }
-        )
-        return gseq
-
-    def connect(self, rmax: int = 10, resumed: bool = False) -> None:
-        self.conn += 1
-        self.row(packed.CONNECTED, a=self.conn, extra=rmax, dup=int(resumed))
-
-    def resume(self, rmax: int = 10) -> None:
-        self.row(packed.OFFLINE)
-        self.connect(rmax, resumed=True)
-
-    def crash(self) -> None:
-        self.boot += 1
-        self.seq = 0
-
-    def owe(self, *messages: int, until: int = OPEN_END) -> None:
-        for msg in messages:
-            self.row(packed.OWED, msg, until, stream=7)
-
-    def send(self, msg: int, pid: int, qos: int = 1, **fields: int) -> None:
-        fields = {"attempt": 1, **fields}
-        self.row(packed.DELIVERED, msg, self.conn, qos=qos, pid=pid, **fields)
-
-    def resend(self, msg: int, pid: int, qos: int = 1, **fields: int) -> None:
-        self.send(msg, pid, qos, **{"attempt": 2, "dup": 1, **fields})
-
-    def ack(self, msg: int, pid: int, qos: int = 1, reason: int = 0) -> None:
-        self.row(packed.ACKED, msg, self.conn, qos=qos, pid=pid, reason=reason)
-
-    def complete(self, msg: int, pid: int) -> None:
-        self.row(packed.COMPLETED, msg, self.conn, qos=2, pid=pid)
-
-    def exchange(self, msg: int, pid: int = 1) -> None:
-        self.send(msg, pid)
-        self.ack(msg, pid)
-
-
-def judge(
-    *sessions: Session, crashed: list[int] | None = None, horizon_us: int = HOUR, wait_us: int = 0
-) -> tuple[dict[int, str], list[tuple[str, str, int]]]:
-    """Return outcomes by message, and suspicions as (check, what, message)."""
-    rows = [row for session in sessions for row in session.rows]
-    rng = np.random.default_rng(7)
-    order = rng.permutation(len(rows))  # the order they come in means nothing
-    columns = {name: np.array([rows[at][name] for at in order], np.int64) for name in packed.PACKED}
-    died = [max(row["ts"] for row in rows if row["gseq"] >> 40 == boot) for boot in crashed or []]
-    clock = Clock(
-        end_us={0: max(row["ts"] for row in rows) + wait_us},
-        boot={0: max(session.boot for session in sessions)},
-        crashed={0: crashed or []},
-        died_us={0: died},
-        horizon_us=horizon_us,
-    )
-    deliveries, found = trace(columns, clock)
-    outcomes = {}
-    if deliveries is not None:
-        outcomes = {
-            int(msg): OUTCOMES[code]
-            for msg, code in zip(deliveries["msg"], deliveries["outcome"], strict=True)
-        }
-    suspicions = sorted(
-        (*SUSPICIONS[code], int(msg)) for code, msg in zip(found["code"], found["msg"], strict=True)
-    )
-    return outcomes, suspicions
+from audit.checks.packed_rows import OPEN_END, UNSTORED
+from tests.audit.judged import HOUR, Session, judge
 
 
 def test_what_is_acknowledged_is_done_and_what_waits_is_open() -> None:

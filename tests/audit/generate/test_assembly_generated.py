@@ -42,3 +42,14 @@ def test_numbers_of_nodes_overlap(clean: Made) -> None:
             GROUP BY session HAVING count(DISTINCT node) = 2)"""
     )
     assert both[0] > 50
+
+
+def test_every_unit_of_the_steady_traffic_publishes_to_its_own_topic(clean: Made) -> None:
+    rows = clean.oracle.rows(
+        r"""SELECT DISTINCT regexp_extract(client_id, '-(\d+)-unit$', 1),
+            regexp_extract(topic, '/unit(\d+)/', 1)
+            FROM h WHERE ev = 'msg_accepted' AND client_id LIKE '%-fleet-%-unit'"""
+    )
+    assert ("0", "0") in rows
+    assert len(rows) > 4
+    assert all(unit == topic for unit, topic in rows)

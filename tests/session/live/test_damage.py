@@ -45,6 +45,27 @@ def test_a_session_that_cannot_be_read_is_refused_and_all_others_go_on(family: s
     assert rows[0] in broker.rows(family), "it can still be rescued"
 
 
+@pytest.mark.parametrize("limit", [{"max_offline_messages": 4}, {"max_offline_bytes": 8}])
+@pytest.mark.parametrize(
+    ("policy", "left"), [("drop_new", (0, 2, 3)), ("drop_oldest", (2, 3, 4, 5))]
+)
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_damaged_message_takes_its_own_place_in_a_limit_and_no_other(
+    limit: dict[str, int], policy: str, left: tuple[int, ...], is_away: bool
+) -> None:
+    broker = Broker(layout="filters", on_limit=policy, **limit)
+    broker.durable("c", "t").drop()
+    blocks(broker, 6)
+    damaged(broker, "msg.1", at=1)
+    broker.restart()
+    if is_away:
+        broker.advance(s=30)  # the backlog is cut before its client comes back
+    found = [int(payload) for payload in broker.durable("c").receive_all()]
+    if "max_offline_bytes" in limit:  # what cannot be read takes no bytes
+        left = {"drop_new": (0, 2, 3, 4), "drop_oldest": (2, 3, 4, 5)}[policy]
+    assert found == list(left)
+
+
 @pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
 def test_a_damaged_message_costs_that_message(layout: str) -> None:
     broker = Broker(layout=layout)

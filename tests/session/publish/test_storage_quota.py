@@ -71,6 +71,40 @@ def test_reject_sees_a_session_that_leaves_a_backlog_behind() -> None:
     assert publish(broker, b"9") == [b"9"]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_reject_sees_a_session_that_leaves_in_the_tick_of_the_messages(
+    seconds: int, is_known: bool
+) -> None:
+    broker = Broker(max_offline_messages=5, on_limit="reject", max_inflight=1)
+    if is_known:  # else nothing was counted for its filter before
+        broker.durable("up to date", "t").drop()
+        publish(broker, b"0")
+    behind = broker.durable("behind", "t")
+    behind.stop_taking()
+    if is_known:
+        broker.durable("up to date").receive_all()
+    publish(broker, *numbers(8))
+    broker.advance(s=seconds)
+    publisher = broker.connect("p")
+    with broker.one_tick():
+        behind.drop()
+        for packet_id in range(1, 21):
+            publisher.send(Publish("t", b"more", 1, packet_id=packet_id))
+    codes = [each.reason_code for each in publisher.take() if isinstance(each, Puback)]
+    assert codes == [0x97] * 20
+
+
+def test_reject_ends_when_a_full_backlog_is_gone_by_its_age() -> None:
+    broker = Broker(max_offline_messages=3, on_limit="reject", max_age_s=60, generation_age_s=10)
+    broker.durable("s", "t").drop()
+    assert publish(broker, *numbers(6)) == numbers(3)
+    for _ in range(20):
+        broker.advance(s=10)
+    assert broker.counters.dropped["max_age"] == 3
+    assert publish(broker, *numbers(6)) == numbers(3)
+
+
 def test_reject_survives_a_restart() -> None:
     broker = Broker(max_offline_messages=2, on_limit="reject")
     broker.durable("s", "t").drop()

@@ -119,6 +119,22 @@ def test_connections_that_come_too_fast_are_refused() -> None:
     broker.connect("c")
 
 
+def test_connections_that_come_too_fast_are_refused_above_the_limit_of_their_address_too() -> None:
+    broker = Broker(connection_rate=2, connections_per_address=1)
+    assert from_address(broker, "10.0.0.1:1", "a")[1] == 0
+    assert from_address(broker, "10.0.0.1:2", "b")[1] == reasons.QUOTA_EXCEEDED
+    broker.advance(s=1)
+    from_address(broker, "10.0.0.2:1", "c")
+    assert from_address(broker, "10.0.0.1:3", "a")[1] == 0  # it comes back
+    assert from_address(broker, "10.0.0.1:4", "a")[1] == reasons.CONNECTION_RATE_EXCEEDED
+
+
+def test_a_broker_that_serves_nobody_refers_those_above_the_limit_of_their_address_too() -> None:
+    broker = Broker(connections_per_address=1, server_reference="b:1", redirect_when="always")
+    broker.open(remote="10.0.0.1:1")
+    assert from_address(broker, "10.0.0.1:2", "a")[1] == reasons.USE_ANOTHER_SERVER
+
+
 def test_a_flood_of_connections_without_connect_is_closed_at_the_door() -> None:
     broker = Broker(max_connections=1)
     strangers = [broker.open() for _ in range(1025)]
