@@ -30,9 +30,11 @@ from broker.backends.rows import (
 from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
 from mqtt.packets import Puback, Suback
+from session.feed.outlet import decode_dead_letter
 from session.settings import Feed, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
+from storage.tables.tables import DEAD_LETTERS, scan_all
 from tests.broker.inside import InsideBroker, publish, run, subscribe
 
 NAME = "cache"
@@ -445,6 +447,25 @@ def test_a_row_that_the_store_refuses_is_a_dead_letter_and_the_rest_goes_on() ->
         assert made.pump.figures().dead_letters == 1
         (told,) = made.events("backend_dead_letter")
         assert told["message"] == "rule 1: WRONGTYPE"
+
+    scenario(play, store)
+
+
+def test_rows_that_are_refused_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pumping, "DEAD_LETTERS_MAX", 3)
+    monkeypatch.setattr(pumping, "DEAD_LETTER_BYTES_MAX", 10)
+    store = Store()
+    store.poison = dict.fromkeys((b"small", b"large" * 10), "WRONGTYPE")
+
+    async def play(made: Feeding) -> None:
+        for _ in range(3):
+            await made.publish(*store.poison, b"good")
+        await made.until_confirmed(3)
+        figures = made.pump.figures()
+        assert (figures.dead_letters, store.payloads()) == (3, [b"good"] * 3)
+        assert figures.gaps >= 1
+        rows = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
+        assert [decode_dead_letter(value).row for _, value in rows] == [b"small", b"", b"small"]
 
     scenario(play, store)
 
