@@ -20,6 +20,7 @@ KEYS = {
     "incoming": tables.incoming_key("c", 65_535),
     "mailbox": tables.mailbox_key("c", 2**40),
     "session holder": tables.holder_key(258, tables.session_holder("c")),
+    "backend holder": tables.holder_key(258, tables.backend_holder("cache")),
     "group holder": tables.holder_key(258, tables.group_holder("g")),
     "group": tables.group_key("g", "a/+/#"),
     "retained": tables.retained_key("täg/a/b"),
@@ -61,6 +62,10 @@ def test_the_families_are_those_on_disk() -> None:
         "connections",
         "history",
         "books",
+        "feed",
+        "backends",
+        "presence",
+        "dead_letters",
     )
 
 

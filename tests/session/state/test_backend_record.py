@@ -1,0 +1,51 @@
+"""Is the record of a backend read back exactly, or not at all?"""
+
+import pytest
+
+from session.state.backend_record import BackendRecord, decode_backend, encode_backend
+from tests.session.state.cases import golden
+
+
+def full() -> BackendRecord:
+    """Return a record that has something of everything."""
+    record = BackendRecord("0123456789abcdef", (2**40, 70_000))
+    record.floor = (2**39, 258)
+    record.dead_letters = 3
+    record.last_dead_letter = 2**33
+    record.filters = {"täg/#": 2**40, "+/b": 0}
+    return record
+
+
+RECORDS = {"new": BackendRecord("i", (0, 0)), "full": full()}
+
+
+def fields(record: BackendRecord) -> tuple[object, ...]:
+    """Return everything of a record."""
+    return tuple(getattr(record, name) for name in BackendRecord.__slots__)
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_row_gives_the_record_back(case: str) -> None:
+    assert fields(decode_backend(encode_backend(RECORDS[case]))) == fields(RECORDS[case])
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_the_format_is_the_one_on_disk(case: str) -> None:
+    expected = golden("backend-record-v1.hex")[case]
+    assert encode_backend(RECORDS[case]).hex() == expected.hex()
+    assert fields(decode_backend(expected)) == fields(RECORDS[case])
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
+    value = encode_backend(RECORDS[case])
+    for size in range(len(value)):
+        with pytest.raises(ValueError):
+            decode_backend(value[:size])
+    with pytest.raises(ValueError, match="left over"):
+        decode_backend(value + b"\0")
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="version 02"):
+        decode_backend(b"\x02" + encode_backend(full())[1:])

@@ -1,0 +1,66 @@
+"""Is a row of feed events what is on disk, and read back exactly or not at all?"""
+
+import pytest
+
+from storage.errors import CorruptRecord
+from storage.tables import feed_rows
+from storage.tables.feed_rows import FeedEvent, decode_event, decode_row, encode_event, encode_row
+from storage.tables.tables import seal
+from tests.storage.log_cases import golden
+
+EVENTS = [
+    FeedEvent(feed_rows.CONNECTED, 1_763_711_111_111, 7, "clïent", username="ann"),
+    FeedEvent(
+        feed_rows.ACKED, 2, 2**40, "c", "täg/a", qos=2, offset=2**40, accepted_ms=1_763_711_111_000
+    ),
+    FeedEvent(feed_rows.RETAINED, 3, 8, "", "t", qos=1, offset=8, body=b"\0record"),
+]
+ROWS = {"one event": EVENTS[:1], "three events": EVENTS}
+KEY = feed_rows.feed_key(258)
+
+
+def fields(event: FeedEvent) -> tuple[object, ...]:
+    """Return everything of an event."""
+    return tuple(getattr(event, name) for name in FeedEvent.__slots__ if name != "seq")
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_row_gives_its_events_back_with_their_numbers(case: str) -> None:
+    found = decode_row(KEY, encode_row(ROWS[case]))
+    assert [fields(event) for event in found] == [fields(event) for event in ROWS[case]]
+    assert [event.seq for event in found] == list(range(258, 258 + len(found)))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_the_format_is_the_one_on_disk(case: str) -> None:
+    assert encode_row(ROWS[case]).hex() == golden("feed-row-v1.hex")[case].hex()
+
+
+def test_keys_sort_like_numbers() -> None:
+    numbers = [0, 1, 255, 256, 2**40]
+    assert sorted(map(feed_rows.feed_key, numbers)) == [feed_rows.feed_key(n) for n in numbers]
+    assert [feed_rows.split_feed_key(feed_rows.feed_key(n)) for n in numbers] == numbers
+    with pytest.raises(CorruptRecord, match="key of 9 bytes"):
+        feed_rows.split_feed_key(bytes(9))
+
+
+def test_every_truncation_is_noticed() -> None:
+    body = encode_row(EVENTS)[4:]
+    for size in range(len(body)):
+        with pytest.raises(CorruptRecord):
+            decode_row(KEY, seal(body[:size]))
+        with pytest.raises(CorruptRecord):
+            decode_row(KEY, encode_row(EVENTS)[:size])
+    with pytest.raises(CorruptRecord, match="expected"):
+        decode_row(KEY, seal(body + b"\0"))
+
+
+def test_a_kind_of_a_later_version_is_refused() -> None:
+    data = bytes([feed_rows.KINDS[-1] + 1]) + encode_event(EVENTS[0])[1:]
+    with pytest.raises(CorruptRecord, match="not known"):
+        decode_event(data, 1)
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(CorruptRecord, match="version 02"):
+        decode_row(KEY, seal(b"\x02" + encode_row(EVENTS)[5:]))
