@@ -58,6 +58,9 @@ LOOK_S: Final = 0.02  # between a commit and the look at what it brought
 # A cursor that passes over what others wanted is written this often: rows of events are kept until
 # every store has passed them.
 PASS_S: Final = 5.0
+# Whoever may publish may be able to make rows that a store refuses: they must not fill the disk.
+DEAD_LETTERS_MAX: Final = 10_000
+DEAD_LETTER_BYTES_MAX: Final = 64 << 10  # of a row that is kept with its letter
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 INSTANCE_BYTES: Final = 8
@@ -386,15 +389,7 @@ class Pump:
         """Confirm what the store has, with its dead letters."""
         outlet, name = self._outlet, self.name
         cursor = _cursor(answer["done"])
-        dead = [_dead_letter(each) for each in answer.get("dead", ())]
-        for letter in dead:
-            self._log.error(
-                "backend_dead_letter",
-                f"rule {letter.rule}: {letter.why}",
-                backend=name,
-                position=letter.at[0],
-                event_number=letter.at[1],
-            )
+        dead = self._dead_letters(answer.get("dead", ()))
         if answer["run"] != self._run or not self._is_running:
             if dead:  # of a batch before the connection was lost
                 outlet.confirm(name, outlet.cursor(name), dead)
@@ -411,6 +406,27 @@ class Pump:
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
         self._retry_s = 0.0
         self._push()
+
+    def _dead_letters(self, told: Sequence[Any]) -> list[DeadLetter]:
+        """Tell of the rows that the store has refused; return those that are kept."""
+        room = DEAD_LETTERS_MAX - self._outlet.stats(self.name).dead_letters if told else 0
+        kept: list[DeadLetter] = []
+        for letter in map(_dead_letter, told):
+            self._log.error(
+                "backend_dead_letter",
+                f"rule {letter.rule}: {letter.why}",
+                backend=self.name,
+                position=letter.at[0],
+                event_number=letter.at[1],
+            )
+            if len(kept) < room:
+                kept.append(letter)
+        if len(kept) < len(told):
+            self._tell_gap(
+                f"{len(told) - len(kept)} rows were refused while {DEAD_LETTERS_MAX} dead letters "
+                "are kept already"
+            )
+        return kept
 
     # Rows.
 
@@ -493,6 +509,8 @@ def _cursor(value: Any) -> Cursor:
 
 def _dead_letter(value: Any) -> DeadLetter:
     row = binascii.a2b_base64(value["row"])
+    if len(row) > DEAD_LETTER_BYTES_MAX:
+        row = b""
     return DeadLetter(_cursor(value["at"]), str(value["rule"]), str(value["why"]), row)
 
 

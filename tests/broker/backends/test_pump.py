@@ -7,6 +7,7 @@ it has.
 import asyncio
 import base64
 import json
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -29,9 +30,11 @@ from broker.backends.rows import (
 from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
 from mqtt.packets import Puback, Suback
+from session.feed.outlet import decode_dead_letter
 from session.settings import Feed, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
+from storage.tables.tables import DEAD_LETTERS, scan_all
 from tests.broker.inside import InsideBroker, publish, run, subscribe
 
 NAME = "cache"
@@ -448,6 +451,25 @@ def test_a_row_that_the_store_refuses_is_a_dead_letter_and_the_rest_goes_on() ->
     scenario(play, store)
 
 
+def test_rows_that_are_refused_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pumping, "DEAD_LETTERS_MAX", 3)
+    monkeypatch.setattr(pumping, "DEAD_LETTER_BYTES_MAX", 10)
+    store = Store()
+    store.poison = dict.fromkeys((b"small", b"large" * 10), "WRONGTYPE")
+
+    async def play(made: Feeding) -> None:
+        for _ in range(3):
+            await made.publish(*store.poison, b"good")
+        await made.until_confirmed(3)
+        figures = made.pump.figures()
+        assert (figures.dead_letters, store.payloads()) == (3, [b"good"] * 3)
+        assert figures.gaps >= 1
+        rows = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
+        assert [decode_dead_letter(value).row for _, value in rows] == [b"small", b"", b"small"]
+
+    scenario(play, store)
+
+
 def test_dead_letters_of_an_earlier_run_are_kept() -> None:
     async def play(made: Feeding) -> None:
         await made.publish(*numbered(3))
@@ -578,5 +600,43 @@ def test_an_idle_broker_pays_nothing() -> None:
         commits = made.broker.counters.commits - commits  # heartbeats
         assert len(made.store.ends) == batches
         assert looks <= commits + 1
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_fails_the_store_has_every_message_once_and_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def play(made: Feeding) -> None:
+        store, number = made.store, 0
+        for _ in range(30):
+            what = chance.choice(("publish", "publish", "die", "lose", "cut", "refuse", "nonsense"))
+            link = store.link
+            if what == "publish":
+                count = chance.randint(1, 20)
+                await made.publish(*(b"%d" % each for each in range(number, number + count)))
+                number += count
+            elif what == "refuse":  # no answer until the next failure
+                store.answers = False
+            elif link.config and not link.is_killed:
+                if what == "lose":
+                    store.forget(chance.randint(1, 3))
+                store.answers = True
+                if what == "nonsense":
+                    link.say({"done": [1, 2, 3]})
+                elif what == "cut":
+                    link.say({"state": "disconnected", "why": "cut"})
+                    link.connect()
+                else:
+                    link.die("killed")
+            for _ in range(chance.choice((1, 10, 300))):
+                await asyncio.sleep(0)
+        store.answers = True
+        store.link.work()
+        await made.publish(b"%d" % number)
+        await made.until_confirmed(number + 1)
+        assert store.payloads() == numbered(number + 1)
+        assert made.pump.figures().gaps == 0
 
     scenario(play)
