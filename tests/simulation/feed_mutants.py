@@ -9,20 +9,19 @@ from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.lifetime.collection import Collection
 from session.lifetime.feeds import Feeds
+from storage.tables.feed_rows import FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant(None, seeds=200)
-def cursor_moves_before_the_confirmation(patcher: Patcher) -> None:
-    """What was read counts as confirmed: a crash loses it."""
+@mutant("absent", seeds=220)
+def what_was_read_is_not_kept(patcher: Patcher) -> None:
+    """A generation counts as read once its rows are sent: a crash, or a store that forgets."""
 
-    def around(original: Any, self: FeedOutlet, name: str, count: int, size: int) -> Any:
-        page = original(self, name, count, size)
-        if page is not None:
-            self.confirm(name, page.upto)
-        return page
+    def around(original: Any, self: FeedOutlet, name: str) -> Any:
+        streams, _ = original(self, name)
+        return streams, self.backends[name].read[0]
 
-    patcher.wrap(FeedOutlet, "read", around)
+    patcher.wrap(FeedOutlet, "owed", around)
 
 
 @mutant(None, seeds=200)
@@ -93,14 +92,24 @@ def rows_are_kept_for_no_time(patcher: Patcher) -> None:
 @mutant(None, seeds=200)
 def messages_overtake_events(patcher: Patcher) -> None:
     """All durable messages come before the next event."""
+    ends: dict[int, int] = {}
 
-    def around(original: Any, self: FeedOutlet, backend: Backend, page: Any) -> Any:
+    def later(original: Any, self: FeedOutlet, backend: Backend, page: Any) -> Any:
         event = original(self, backend, page)
         if event is not None:
+            ends.setdefault(event.seq, event.end)
             event.end = max(event.end, self._durable[0])
         return event
 
-    patcher.wrap(FeedOutlet, "_next_event", around)
+    def as_told(original: Any, self: FeedOutlet, name: str, count: int, size: int) -> Any:
+        page = original(self, name, count, size)
+        for row in [] if page is None else page.rows:
+            if isinstance(row, FeedEvent):
+                row.end = ends.pop(row.seq, row.end)
+        return page
+
+    patcher.wrap(FeedOutlet, "_next_event", later)
+    patcher.wrap(FeedOutlet, "read", as_told)
 
 
 @mutant(None, seeds=200)

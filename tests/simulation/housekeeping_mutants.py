@@ -34,7 +34,7 @@ def sweep_does_not_look_at_groups(patcher: Patcher) -> None:
     patcher.wrap(Collection, "_sweep_groups", around)
 
 
-@mutant("absent", seeds=100)
+@mutant("absent", seeds=100, start=150)
 def sweep_takes_only_the_oldest_in_flight(patcher: Patcher) -> None:
     """Of the messages in flight only the oldest keeps its generation."""
 

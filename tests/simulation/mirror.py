@@ -39,8 +39,8 @@ class Mirror:
     def __init__(self, world: "World") -> None:
         self.world: Final = world
         self.random: Final = Random(world.seed * 2 + 1)
-        share = SHARE / 4 if world.profile.large else SHARE
-        self.is_on: bool = self.random.random() < share
+        # Not where blocks of the log are filled to the byte: few worlds are, and all are needed.
+        self.is_on: bool = self.random.random() < SHARE and not world.profile.large
         self.filters: Final = self.random.choice(
             (("#",), ("#",), ("a/#", "s/0", "will/+"), ("x/y", "+/y", "#", "w/#"), ())
         )
@@ -50,6 +50,7 @@ class Mirror:
         self.applied: list[tuple[int, tuple[str, Cursor] | None, int]] = []  # what was before each
         self.away_until = 0
         self.instances = 0
+        world.settings.feeds = self.feeds()
 
     def feeds(self) -> tuple[Feed, ...]:
         """Return what the broker is configured with."""

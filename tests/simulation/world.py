@@ -96,7 +96,6 @@ class World:
         self.client_id_count = 0
         self.settings = self.profile.settings(self.random)
         self.mirror = Mirror(self)
-        self.settings.feeds = self.mirror.feeds()
         # Its own random numbers: what is recorded changes nothing else.
         self.history_random = Random(seed)
         self.detail = self.history_random.choice(DETAILS) if has_history else "off"
@@ -110,8 +109,7 @@ class World:
         self.booted_at = START_MS - DAY_MS
         self.crash_wanted = False
         self.trap: str | None = None
-        self.slow_until = 0
-        self.slow_ms = 0
+        self.slow_until = self.slow_ms = 0
         self.full_until = 0
         self.next_sync_fails = False
         self.starts = 0

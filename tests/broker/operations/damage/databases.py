@@ -5,10 +5,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from session.feed.outlet import DeadLetter
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
 from storage.tables.tables import scan_all
 from tests.audit.databases import written
+from tests.session.feed.backends import NAME, feed
 from tests.session.harness import Broker
 
 Rows = dict[str, dict[bytes, bytes]]
@@ -19,9 +21,10 @@ def fleet(layout: str = "blocks") -> Broker:
 
     `boat` waits for 60 messages, `crane` for 20 of them, `tug` is one of a shared subscription and
     has two in flight, `idle` waits for nothing, `diver` has an unfinished QoS 2 PUBLISH, `pilot` is
-    connected with a will.
+    connected with a will. A backend was told of them, and has refused a row.
     """
-    broker = Broker(layout=layout, max_inflight=2, history_detail="full")
+    feeds = feed("only/for/it")
+    broker = Broker(layout=layout, max_inflight=2, history_detail="full", feeds=feeds)
     broker.durable("boat", "fleet/#").drop()
     broker.durable("crane", "fleet/1").drop()
     broker.durable("idle", "nothing/+").drop()
@@ -37,6 +40,9 @@ def fleet(layout: str = "blocks") -> Broker:
     for number in range(5):
         broker.publish("dock", b"%d" % number)
     broker.durable("pilot", "pilots", qos=2)
+    broker.advance(1000)
+    broker.engine.feeds.confirm(NAME, (0, 1), [DeadLetter((0, 1), "1", "WRONGTYPE", b"row")])
+    broker.settle()
     return broker
 
 

@@ -9,14 +9,19 @@ import pytest
 from broker.operations.damage import copying
 from broker.operations.damage.check import check
 from broker.operations.damage.repair import Repaired, repair
+from mqtt.message import Message
 from mqtt.packets import Pubcomp, Publish, Pubrel
+from session.settings import Feed
 from storage.api import Batch
 from storage.errors import WriteStalled
 from storage.local.memory import MemoryStore
 from storage.local.rocks import RocksStore
+from storage.tables.feed_rows import CONNECTED
 from storage.tables.tables import (
+    BACKENDS,
     CONNECTIONS,
     DUE,
+    FEED,
     FILTERS,
     GROUPS,
     HOLDERS,
@@ -37,13 +42,14 @@ from tests.broker.operations.damage.databases import (
     saved,
     tables,
 )
+from tests.session.feed.backends import NAME, feed, read, take
 from tests.session.harness import Broker
 from tests.session.messages import in_flight
 
 
-def started(rows: Rows, layout: str = "blocks") -> Broker:
+def started(rows: Rows, layout: str = "blocks", feeds: tuple[Feed, ...] = ()) -> Broker:
     """Start an engine on rows."""
-    broker = Broker(layout=layout, max_inflight=100)
+    broker = Broker(layout=layout, max_inflight=100, feeds=feeds)
     broker.store = MemoryStore()
     for family in rows:
         broker.store.create_family(family)
@@ -244,3 +250,26 @@ def test_the_packet_id_of_a_lost_qos_2_message_waits_for_pubcomp(tmp_path: Path)
     client.expect(Pubrel(packet_id))
     client.send(Pubcomp(packet_id, 0x92))
     assert in_flight(client) == 0
+
+
+@pytest.mark.parametrize("torn", [None, FILTERS, HOLDERS, BACKENDS, FEED])
+def test_a_backend_goes_on_with_what_can_be_read(tmp_path: Path, torn: str | None) -> None:
+    broker = Broker(feeds=feed("a", kinds=1 << CONNECTED))
+    for number in range(3):
+        broker.publish("a", b"%d" % number)
+    broker.advance(1000)
+    take(broker)
+    broker.publish("a", b"waits")
+    data = saved(broker, tmp_path / "data")
+    if torn is not None:
+        with opened(data) as store:
+            (key, *_) = rows_of(data)[torn]
+            store.write([(torn, key, b"torn")])
+    done = repair(str(data), str(tmp_path / "new"))
+    again = started(rows_of(tmp_path / "new"), feeds=feed("a", kinds=1 << CONNECTED))
+    again.publish("a", b"new")
+    again.advance(1000)
+    found = [row.payload for row in read(again) if isinstance(row, Message)]
+    assert found == ([b"new"] if torn == BACKENDS else [b"waits", b"new"])
+    assert again.engine.feeds.instance(NAME)
+    assert isinstance(done, Repaired)
