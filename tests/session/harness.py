@@ -35,12 +35,17 @@ from mqtt.packets import (
 )
 from session.counters import Counters
 from session.engine import Engine
+from session.feed.recorder import FeedRecorder
+from session.history.history import History
 from session.live.commit_gate import CommitGate
 from session.live.connection import CLOSED, Connection
+from session.live.damage import Damage
+from session.live.tick import Tick
 from session.ports import Authenticator, Exchange, Policy, Verdict
 from session.recovery import Recovery
 from session.settings import Settings
 from storage.local.memory import MemoryStore
+from storage.log.message_log import MessageLog
 from tests.session.store_audit import audit
 
 START_MS: Final = 1_700_000_000_000
@@ -562,6 +567,12 @@ def connect_packet(client_id: str, version: int, **fields: Any) -> Connect:
     if version >= 5:
         fields["session_expiry_interval"] = expiry
     return Connect(client_id, version, **fields)
+
+
+def untold_history(tick: Tick, log: MessageLog, settings: Settings, counters: Counters) -> History:
+    """Return a history beside which no store is told of anything."""
+    feed = FeedRecorder(tick, log, Damage(counters), (), settings.progress_delay_ms)
+    return History(tick, log, settings, {}, feed)
 
 
 def idle_gate(settings: Settings, counters: Counters) -> CommitGate:

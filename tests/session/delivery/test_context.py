@@ -3,7 +3,6 @@
 from broker.security.authenticators import AllowAllPolicy
 from session.counters import Counters
 from session.delivery.context import DeliveryContext
-from session.history.history import History
 from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.ports import Policy
@@ -13,7 +12,7 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Rules, idle_gate
+from tests.session.harness import Rules, idle_gate, untold_history
 
 
 def context(policy: Policy, settings: Settings) -> DeliveryContext:
@@ -24,7 +23,7 @@ def context(policy: Policy, settings: Settings) -> DeliveryContext:
         Database(store, log, Due(store), Totals(), 1),
         Router(Tick(0)),
         policy,
-        History(tick, log, settings, {}),
+        untold_history(tick, log, settings, counters),
     )
 
 

@@ -7,7 +7,6 @@ from session.counters import Counters
 from session.delivery.context import DeliveryContext
 from session.delivery.outgoing import Outgoing
 from session.delivery.publish_bytes import EncodedPublish
-from session.history.history import History
 from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.live.tick import Tick
@@ -19,7 +18,7 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Rules, Stream, idle_gate
+from tests.session.harness import Rules, Stream, idle_gate, untold_history
 
 
 class Desk:
@@ -35,7 +34,7 @@ class Desk:
             Database(store, log, Due(store), Totals(), 1),
             self.routes,
             rules or AllowAllPolicy(),
-            History(tick, log, settings, {}),
+            untold_history(tick, log, settings, self.counters),
         )
         self.outgoing = Outgoing(context)
         self.connection = Connection(1, Stream(), Decoder("server", 0), 0, "tcp", "", None)

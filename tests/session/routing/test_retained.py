@@ -8,7 +8,6 @@ from mqtt.message import NEVER, Message
 from mqtt.packets import Puback, Publish, Subscribe, Subscription, Will
 from mqtt.topics import matches
 from session.counters import Counters
-from session.history.history import History
 from session.live.core import Core, Database
 from session.live.tick import Tick
 from session.routing.retained import EXAMINE_MAX, FOUND_BYTES_MAX, PAGE_MAX, Retained
@@ -17,7 +16,7 @@ from storage.local.memory import MemoryStore
 from storage.log.message_log import MessageLog
 from storage.tables.tables import FAMILIES, Totals
 from storage.tables.timers import Due
-from tests.session.harness import Broker, idle_gate
+from tests.session.harness import Broker, idle_gate, untold_history
 from tests.session.messages import retain, topics_of
 
 # Keeping them
@@ -272,7 +271,7 @@ def full_store(topics: list[str]) -> Retained:
     retained = Retained(
         Core(tick, idle_gate(settings, counters), settings, counters),
         Database(store, log, Due(store), Totals(), 1),
-        History(tick, log, settings, {}),
+        untold_history(tick, log, settings, counters),
     )
     for topic in topics:
         retained.keep(Message(topic, topic.encode(), 0, True, b"", "p", 1, NEVER))
