@@ -39,9 +39,9 @@ from broker.backends.sink import (
     Sink,
     Unavailable,
     Unusable,
+    place_of,
 )
 from storage.errors import CorruptRecord
-from storage.tables.feed_rows import FeedEvent
 
 FRAMES_MAX: Final = 8  # read ahead; the broker sends no more than four batches
 LOOK_S: Final = 5.0  # between looks at an idle store
@@ -97,13 +97,13 @@ class Worker:
             self._tell_state("connecting", "")
         try:
             self._fence = self._sink.open()
+            self._is_open = True
+            self._tell_state("connected", "")
+            self._tell_cursor()
         except Unavailable as problem:
             self._lost(problem)
             return
-        self._is_open = True
         self._retry_s = 0.0
-        self._tell_state("connected", "")
-        self._tell_cursor()
 
     def _lost(self, problem: Unavailable) -> None:
         self._is_open = False
@@ -120,10 +120,15 @@ class Worker:
         """Tell where the store is; batches are ignored until the next run begins."""
         self._run = 0
         fence = self._fence
+        refusals = [] if fence is None else self._sink.refusals(self._instance)
         self._say(
             {
                 "cursor": None if fence is None else list(fence.cursor),
                 "instance": None if fence is None else fence.instance,
+                "refused": [
+                    {"upto": each.upto, "at": each.at, "rule": each.rule, "why": each.why}
+                    for each in refusals
+                ],
             }
         )
 
@@ -207,9 +212,8 @@ class Worker:
 
 def _dead_letter(batch: RowBatch, poison: Poison) -> dict[str, Any]:
     row = batch.rows[poison.row]
-    at = (row.end, row.seq) if isinstance(row, FeedEvent) else (row.offset, batch.after[1])
     return {
-        "at": list(at),
+        "at": list(place_of(row, batch)),
         "rule": poison.rule,
         "why": poison.why,
         "row": base64.b64encode(encode_wire_row(row)).decode(),

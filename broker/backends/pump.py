@@ -340,7 +340,7 @@ class Pump:
             self._retry = self._driver.loop.call_later(LOOK_S, self._connect)
             return
         if found.kind == resumption.ON and found.cursor != outlet.cursor(name):
-            outlet.confirm(name, found.cursor)
+            self._take_unheard(found.cursor, answer.get("refused", ()))
         assert self._link is not None
         self._end_run()
         self._run += 1
@@ -406,6 +406,19 @@ class Pump:
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
         self._retry_s = 0.0
         self._push()
+
+    def _take_unheard(self, cursor: Cursor, refused: Sequence[Any]) -> None:
+        """Confirm what the store had applied when its answer was lost, with its dead letters.
+
+        These come without their rows.
+        """
+        confirmed = self._outlet.cursor(self.name)
+        unheard = [
+            {**each, "row": ""}
+            for each in refused
+            if each["upto"][0] > confirmed[0] or each["upto"][1] > confirmed[1]
+        ]
+        self._outlet.confirm(self.name, cursor, self._dead_letters(unheard))
 
     def _dead_letters(self, told: Sequence[Any]) -> list[DeadLetter]:
         """Tell of the rows that the store has refused; return those that are kept."""

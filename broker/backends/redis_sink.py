@@ -10,6 +10,7 @@ to 7.2 may keep half a transaction at the end of an append-only file, and finds 
 its next start (valkey-io/valkey#4342): so the file is written anew before rows are sent again.
 """
 
+import json
 import time
 from typing import Any, Final
 
@@ -21,9 +22,21 @@ from redis.retry import Retry
 
 from broker.backends.redis_actions import RedisActions
 from broker.backends.rows import RowBatch
-from broker.backends.sink import Fence, FenceRefused, Options, Poison, Unavailable, Unusable
+from broker.backends.sink import (
+    Fence,
+    FenceRefused,
+    Options,
+    Poison,
+    Refusal,
+    Unavailable,
+    Unusable,
+    place_of,
+)
 
 FENCE_KEY: Final = "holdfast:cursor:"
+# A list of the last batches with refused commands: cursor, places of all commands, the answer. The
+# broker has at most four batches unanswered.
+REFUSED_KEY: Final = "holdfast:refused:"
 # What the script answers first.
 APPLIED: Final = 0
 APPLIED_BEFORE: Final = 1
@@ -34,7 +47,7 @@ if have == ARGV[2] then return {1} end
 if have ~= ARGV[1] then return {2} end
 redis.call('SET', KEYS[1], ARGV[2])
 local answer = {0}
-local at, number, count = 3, 0, #ARGV
+local at, number, count = 4, 0, #ARGV
 while at <= count do
   local size = tonumber(ARGV[at])
   local result
@@ -53,6 +66,10 @@ while at <= count do
   number = number + 1
   at = at + size + 1
 end
+if #answer > 1 then
+  redis.call('RPUSH', KEYS[2], cjson.encode({ARGV[2], ARGV[3], answer}))
+  redis.call('LTRIM', KEYS[2], -16, -1)
+end
 return answer
 """
 REWRITE_S: Final = 600.0  # for an append-only file to be written anew
@@ -70,6 +87,7 @@ class RedisSink:
         self._options: Final = options
         self._values: Final = options.values
         self._fence_key: Final = (FENCE_KEY + options.name).encode()
+        self._refused_key: Final = (REFUSED_KEY + options.name).encode()
         self._client: redis.Redis | None = None
         self._script = ""  # its digest on the server
         try:
@@ -101,31 +119,58 @@ class RedisSink:
 
     def apply(self, batch: RowBatch, instance: str) -> list[Poison]:
         """Apply a batch once, and move the fence behind it."""
-        arguments: list[bytes] = [
-            Fence(instance, batch.after).encode(),
-            Fence(instance, batch.upto).encode(),
-        ]
+        commands: list[bytes] = []
         told: list[tuple[int, int]] = []  # row and rule of each command
+        places: list[str] = []
+        poisons: list[Poison] = []
         for index, row in enumerate(batch.rows):
-            for rule, command in self._actions.commands(row):
-                arguments.append(b"%d" % len(command))
-                arguments += command
+            try:
+                found = self._actions.commands(row)
+            except Exception as bug:  # shell boundary: one row must not stop all behind it
+                poisons.append(Poison(index, 0, f"{type(bug).__name__}: {bug}"))
+                continue
+            position, seq = place_of(row, batch)
+            for rule, command in found:
+                commands.append(b"%d" % len(command))
+                commands += command
                 told.append((index, rule))
-        answer = self._run(arguments)
+                places.append(f"{position},{seq},{rule}")
+        fences = [Fence(instance, cursor).encode() for cursor in (batch.after, batch.upto)]
+        answer = self._run([*fences, " ".join(places).encode(), *commands])
         if answer[0] == REFUSED:
             raise FenceRefused
-        return [
-            Poison(*told[int(answer[at])], _text(answer[at + 1])) for at in range(1, len(answer), 2)
-        ]
+        for at in range(1, len(answer), 2):
+            poisons.append(Poison(*told[int(answer[at])], _text(answer[at + 1])))
+        return poisons
+
+    def refusals(self, instance: str) -> list[Refusal]:
+        """Return what the server has refused in the last batches that had such rows."""
+        client = self._opened()
+        try:
+            kept = client.lrange(self._refused_key, 0, -1)
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+        found: list[Refusal] = []
+        for value in kept if isinstance(kept, list) else ():
+            fence_text, places, answer = json.loads(value)
+            fence = Fence.decode(fence_text.encode())
+            if fence is None or fence.instance != instance:
+                continue
+            each = places.split(" ")
+            for at in range(1, len(answer), 2):
+                position, seq, rule = map(int, each[int(answer[at])].split(","))
+                found.append(Refusal(fence.cursor, (position, seq), rule, str(answer[at + 1])))
+        return found
 
     def _run(self, arguments: list[bytes]) -> list[Any]:
         client = self._opened()
+        keys = (self._fence_key, self._refused_key)
         try:
             try:
-                answer = client.evalsha(self._script, 1, self._fence_key, *arguments)
+                answer = client.evalsha(self._script, 2, *keys, *arguments)
             except redis.exceptions.NoScriptError:  # SCRIPT FLUSH, or another server by the name
                 self._script = str(_text(client.script_load(SCRIPT)))
-                answer = client.evalsha(self._script, 1, self._fence_key, *arguments)
+                answer = client.evalsha(self._script, 2, *keys, *arguments)
         except (redis.exceptions.RedisError, OSError) as problem:
             raise self._unavailable(problem) from None
         assert isinstance(answer, list)

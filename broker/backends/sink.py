@@ -107,6 +107,25 @@ class Poison:
         self.why: Final = why
 
 
+class Refusal:
+    """The same as the store remembers it: nobody may have heard the answer to its batch."""
+
+    __slots__ = ("at", "rule", "upto", "why")
+
+    def __init__(self, upto: Cursor, at: Cursor, rule: int, why: str) -> None:
+        self.upto: Final = upto  # where the batch ended
+        self.at: Final = at  # of the row
+        self.rule: Final = rule
+        self.why: Final = why
+
+
+def place_of(row: Row, batch: RowBatch) -> Cursor:
+    """Return the cursor that names a row of a batch."""
+    if isinstance(row, FeedEvent):
+        return row.end, row.seq
+    return row.offset, batch.after[1]
+
+
 class Options:
     """What a sink is made of: the backend's options and rules, as the configuration has them."""
 
@@ -138,6 +157,10 @@ class Sink(Protocol):
 
         A batch that is applied already counts as applied. Raises `FenceRefused`.
         """
+        ...
+
+    def refusals(self, instance: str) -> list[Refusal]:
+        """Return what the store has refused in the last batches that had such rows."""
         ...
 
     def look(self) -> Fence | None:

@@ -120,7 +120,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.full
 def test_each_batch_is_answered_in_its_order(process: Process, server: RedisServer) -> None:
     process.configure(server.port)
-    assert process.answer("cursor") == {"cursor": None, "instance": None}
+    assert process.answer("cursor") == {"cursor": None, "instance": None, "refused": []}
     process.send(encode_start(Start(1, (0, 0))))
     for number in (1, 2, 3):
         process.apply(1, number, message(number, payload=b"%d" % number))
@@ -172,7 +172,7 @@ def test_a_server_that_comes_back_says_where_it_is(process: Process, server: Red
     process.apply(1, 2, message(2))
     process.state("disconnected")
     server.start()
-    assert process.answer("cursor") == {"cursor": [1, 0], "instance": INSTANCE}
+    assert process.answer("cursor") == {"cursor": [1, 0], "instance": INSTANCE, "refused": []}
     process.apply(1, 2, message(2))  # of the run before: not applied
     process.send(encode_start(Start(2, (1, 0))))
     process.apply(2, 2, message(2, payload=b"again"))

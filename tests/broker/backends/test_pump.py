@@ -53,6 +53,7 @@ class Store:
         self.answers = True  # to batches, at once
         self.failures = 0  # starts that fail
         self.poison: dict[bytes, str] = {}  # payloads that it refuses
+        self.refused: list[dict[str, Any]] = []
 
     def make(self, answered: Callable[[Answer], None], ended: Callable[[str], None]) -> Any:
         self.links.append(FakeProcess(self, answered, ended))
@@ -120,7 +121,8 @@ class FakeProcess:
         """Say that the store can be reached, and what it has."""
         self.run = None
         self.say({"state": "connected", "why": ""})
-        self.say({"cursor": self.store.cursor, "instance": self.store.instance})
+        store = self.store
+        self.say({"cursor": store.cursor, "instance": store.instance, "refused": store.refused})
 
     def work(self) -> None:
         """Apply and answer what waits."""
@@ -144,6 +146,9 @@ class FakeProcess:
         store.cursor = batch.upto
         store.ends.append((batch.upto, len(store.rows)))
         self.sizes.append(len(batch.rows))
+        for each in dead:
+            told = {key: value for key, value in each.items() if key != "row"}
+            store.refused.append({**told, "upto": batch.upto})
         answer = {"done": batch.upto, "run": batch.run, "rows": len(batch.rows), "ms": 2.5}
         self.say({**answer, "dead": dead})
 
@@ -330,6 +335,30 @@ def test_what_the_store_has_already_is_not_sent_again() -> None:
         assert told["message"] == "signal 9; it is started again"
 
     scenario(play)
+
+
+def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
+    store = Store()
+    store.poison[b"1"] = "WRONGTYPE"
+
+    async def play(made: Feeding) -> None:
+        await made.publish(*numbered(3))
+        await made.until_confirmed(2)
+        assert made.pump.figures().dead_letters == 1
+        store.answers = False
+        await made.publish(*numbered(3))
+        await made.until(lambda: sum(len(each.rows) for each in store.link.waiting) == 3)
+        store.link.answered = lambda answer: None
+        store.link.work()
+        store.link.die("signal 9")
+        store.answers = True
+        await made.until(made.is_confirmed)
+        assert made.pump.figures().dead_letters == 2
+        letters = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
+        assert [decode_dead_letter(value).row for _, value in letters] == [b"1", b""]
+        assert len(made.events("backend_dead_letter")) == 2
+
+    scenario(play, store)
 
 
 def test_rows_on_their_way_when_the_connection_is_lost_are_sent_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.backends.rows import RowBatch
 from broker.backends.sink import Fence, FenceRefused, Unavailable, Unusable
-from storage.tables.feed_rows import ACKED
+from storage.tables.feed_rows import ACKED, RETAINED
 from tests.broker.backends.redis_server import RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NOW_MS, batch, event, message, options, rule
 
@@ -98,10 +98,33 @@ def test_a_command_that_fails_is_told_and_the_others_are_applied(server: RedisSe
     rows = [message(1, "a"), message(2, "b")]
     found = sink.apply(batch((0, 0), (2, 0), *rows), INSTANCE)
     assert [(poison.row, poison.rule) for poison in found] == [(0, 4), (1, 3), (1, 4)]
+    kept = sink.refusals(INSTANCE)
+    assert [(each.upto, each.at, each.rule, each.why) for each in kept] == [
+        ((2, 0), (rows[poison.row].offset, 0), poison.rule, poison.why) for poison in found
+    ]
+    assert sink.refusals("another database") == []
     assert "WRONGTYPE" in found[0].why and "nknown" in found[1].why
     with server.client() as client:
         assert client.get("seen") == b"2"
     assert cursor(sink) == (2, 0)
+
+
+def test_only_the_last_refusals_are_kept(server: RedisServer) -> None:
+    sink = opened(server, rule("message.publish", "#", commands=["NOSUCH x"]))
+    for number in range(1, 40):
+        sink.apply(large(number), INSTANCE)
+    assert [each.upto[0] for each in sink.refusals(INSTANCE)] == list(range(24, 40))
+
+
+def test_a_row_that_nothing_can_be_made_of_is_told_and_the_rest_is_applied(
+    server: RedisServer,
+) -> None:
+    retain = rule("message.publish", "#", 2, action="on_message_retain")
+    sink = opened(server, LOG, retain)
+    broken = event(RETAINED, "", "t", body=b"no record")
+    found = sink.apply(batch((0, 0), (1, 1), broken, message(1)), INSTANCE)
+    assert [(poison.row, "CorruptRecord" in poison.why) for poison in found] == [(0, True)]
+    assert len(server.list("log")) == 1
 
 
 def test_a_server_without_memory_applies_nothing_and_then_all(server: RedisServer) -> None:
