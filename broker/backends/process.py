@@ -166,6 +166,8 @@ class Worker:
         if (fence and fence.encode()) != (self._fence and self._fence.encode()):
             self._fence = fence
             self._tell_cursor()
+        elif self._run:
+            self._say({"alive": True})
 
     def _start(self, body: bytes) -> None:
         if not self._is_open:

@@ -294,6 +294,9 @@ class Pump:
             self._take_done(answer)
         elif "cursor" in answer:
             self._take_cursor(answer)
+        elif "alive" in answer:
+            if self._is_running:
+                self._outlet.heard(self.name)
         elif answer.get("state") in STATES:
             self._take_state(str(answer["state"]), str(answer.get("why", "")))
         elif "error" in answer:

@@ -40,11 +40,13 @@ from storage.tables.tables import (
 Row: TypeAlias = Message | FeedEvent
 
 READ_MESSAGES: Final = 128  # read from the log at once
-READ_ROWS: Final = 16  # of events, at once; a row may have those of a thousand clients
+READ_ROWS: Final = 4  # of events, at once; a row may have those of a thousand clients
 SCAN_MAX: Final = 2048  # rows without a match that one call looks at
-TRIM_ROWS: Final = 64  # deleted at once
-MARK_MS: Final = 10_000  # between two places that a store may be read from again
-TIDY_MS: Final = 5000
+TRIM_ROWS: Final = 8  # deleted at once; they are read for it
+# Between two places that a store may be read from again; less if rows are kept for a short time.
+MARK_MS: Final = 10_000
+MARKS_SHIFT: Final = 3
+TIDY_MS: Final = 2000
 LETTER_HEAD: Final = 23  # version, cursor, sizes of rule and reason
 
 
@@ -91,8 +93,10 @@ class Backend:
         self.feed: Final = feed
         self.record: Final = record
         self.streams: list[Stream] = []
-        # Cursors that were confirmed, with their time, oldest first: the floor moves along them.
+        # Cursors that were confirmed, with their time, oldest first: the floor moves along them, as
+        # long as the store is heard of. One that is away may have lost rows when it went.
         self.marks: Final[deque[tuple[int, Cursor]]] = deque()
+        self.heard_ms: int = 0  # when the store was last heard of
         # Where reading is: what was returned, what was read ahead.
         self.read: Cursor = record.cursor
         self.messages: Final[deque[Message]] = deque()
@@ -156,12 +160,23 @@ class FeedOutlet:
         return self._log.end, self._recorder.seq
 
     def begin(self, name: str, cursor: Cursor) -> None:
-        """Read on from `cursor`, which is between the floor and the end."""
+        """Read on from `cursor`, which is between the floor and the end.
+
+        What the store had confirmed beyond it is lost there, and counts as not confirmed.
+        """
         backend = self.backends[name]
-        floor, end = backend.record.floor, self.end()
-        position = min(max(cursor[0], floor[0]), end[0])
-        seq = min(max(cursor[1], floor[1]), end[1])
+        record, end = backend.record, self.end()
+        position = min(max(cursor[0], record.floor[0]), end[0])
+        seq = min(max(cursor[1], record.floor[1]), end[1])
         backend.restart((position, seq))
+        if position < record.cursor[0] or seq < record.cursor[1]:
+            record.cursor = (min(position, record.cursor[0]), min(seq, record.cursor[1]))
+            marks = backend.marks
+            while marks and (
+                marks[-1][1][0] > record.cursor[0] or marks[-1][1][1] > record.cursor[1]
+            ):
+                marks.pop()
+            self._dirty[backend] = None
 
     def renew(self, name: str, instance: str) -> None:
         """Mark the rows of a backend otherwise from now on: its store knows more than we do."""
@@ -183,8 +198,13 @@ class FeedOutlet:
             key = dead_letter_key(name, record.last_dead_letter)
             batch.append((DEAD_LETTERS, key, encode_dead_letter(letter)))
         record.cursor = (max(record.cursor[0], cursor[0]), max(record.cursor[1], cursor[1]))
+        backend.heard_ms = self._tick.now
         self._mark(backend)
         self._dirty[backend] = None
+
+    def heard(self, name: str) -> None:
+        """Note that the store is there and has lost nothing of what it has confirmed."""
+        self.backends[name].heard_ms = self._tick.now
 
     def stats(self, name: str) -> FeedStats:
         """Return the figures of a backend."""
@@ -364,10 +384,9 @@ class FeedOutlet:
             return
         self.tidy_ms = now + TIDY_MS
         for backend in self.backends.values():
-            self._mark(backend)
             marks = backend.marks
             floor = backend.record.floor
-            while marks and marks[0][0] + backend.feed.keep_ms <= now:
+            while marks and marks[0][0] + backend.feed.keep_ms <= backend.heard_ms:
                 floor = marks.popleft()[1]
             if floor != backend.record.floor:
                 backend.record.floor = floor
@@ -378,7 +397,8 @@ class FeedOutlet:
     def _mark(self, backend: Backend) -> None:
         marks = backend.marks
         now = self._tick.now
-        if not marks or now - marks[-1][0] >= MARK_MS:
+        interval_ms = min(MARK_MS, backend.feed.keep_ms >> MARKS_SHIFT)
+        if not marks or now - marks[-1][0] >= interval_ms:
             marks.append((now, backend.record.cursor))
 
     def _trim(self) -> bool:

@@ -132,3 +132,15 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
         return
 
     patcher.wrap(FeedRecorder, "session_ended", around)
+
+
+@mutant(None, seeds=100, start=100)
+def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
+    """Rows are kept for a time, also when the store is not heard of meanwhile."""
+
+    def around(original: Any, self: FeedOutlet, now: int) -> None:
+        for backend in self.backends.values():
+            backend.heard_ms = now
+        original(self, now)
+
+    patcher.wrap(FeedOutlet, "tidy", around)

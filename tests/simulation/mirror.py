@@ -102,6 +102,9 @@ class Mirror:
         self.applied = self.applied[: self.applied.index(at)]
         self.fence = at[1]
         del self.rows[at[2] :]
+        if self.random.random() < 0.3:
+            sometimes("store_forgot_and_was_away")
+            self.away_until = self.world.now + self.random.choice((1_000, 5_000))
 
     # The end
 
@@ -233,6 +236,9 @@ class Pump:
         try:
             if not self.begun:
                 self._begin()
+            elif not self.waiting and self.mirror.fence is not None:
+                if self.mirror.fence[1] == self.known:
+                    process.engine.feeds.heard(NAME)
             self._read()
         except Unrecoverable as error:
             process.world.fail_stop(str(error))

@@ -111,6 +111,7 @@ RARE: Final[dict[str, str]] = {
     "store_away": "the store beside the broker did not answer for a while",
     "store_applied_before": "the store got a batch again that it had applied",
     "store_forgot": "the store lost its newest rows",
+    "store_forgot_and_was_away": "the same, and it came back only later",
     "store_read_again": "rows that the store had confirmed were sent again",
     "version_changed": "a client came back with the other protocol version",
     "settings_changed": "the broker was restarted with other settings",

@@ -197,6 +197,18 @@ def test_a_cursor_that_went_back_is_told(process: Process, server: RedisServer) 
 
 @needs_redis
 @pytest.mark.full
+def test_an_idle_server_is_looked_at(process: Process, server: RedisServer) -> None:
+    process.configure(server.port)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    assert process.answer("alive") == {"alive": True}
+    with server.client() as client:
+        client.flushall()
+    assert process.answer("cursor")["cursor"] is None
+
+
+@needs_redis
+@pytest.mark.full
 def test_questions_are_answered_also_while_the_server_is_away(
     process: Process, server: RedisServer
 ) -> None:

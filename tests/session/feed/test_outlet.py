@@ -211,6 +211,9 @@ def test_a_generation_stays_while_a_store_may_read_it() -> None:
     broker.advance(30_000)
     assert broker.counters.generations_dropped == 0  # the store may forget what it has confirmed
     broker.advance(120_000)
+    assert broker.counters.generations_dropped == 0  # it is not known whether the store is there
+    broker.engine.feeds.heard(NAME)
+    broker.advance(30_000)
     assert broker.counters.generations_dropped > 0
 
 
@@ -235,6 +238,8 @@ def test_events_that_every_store_has_are_deleted_after_a_while() -> None:
         broker.connect(f"c{number}").disconnect()
         broker.advance(1000)
     take(broker)
+    broker.advance(60_000)
+    broker.engine.feeds.heard(NAME)
     broker.advance(60_000)
     assert len(broker.store.scan(FEED, b"", count=1000)) == 1  # it has the last number
 
@@ -339,3 +344,23 @@ def test_without_backends_nothing_is_written_for_them() -> None:
     broker.advance(1000)
     assert broker.store.scan(FEED, b"", count=1) == []
     assert broker.engine.feeds.names() == []
+
+
+def test_rows_are_kept_for_a_store_that_went_and_was_away_for_long() -> None:
+    broker = Broker(feeds=feed("#", keep_ms=20_000), generation_size_bytes=1 << 10)
+    client = broker.connect("c", keep_alive=0)
+    broker.advance(1000)
+    cursors = [broker.engine.feeds.cursor(NAME)]
+    for number in range(6):
+        client.publish("t", b"%d" % number + bytes(500), 1)
+        broker.advance(3000)
+        assert len(take(broker)) >= 1
+        cursors.append(broker.engine.feeds.cursor(NAME))
+    broker.advance(3_600_000)  # it went, had lost the last four rows, and comes back
+    broker.engine.feeds.begin(NAME, cursors[2])
+    broker.settle()
+    assert broker.engine.feeds.cursor(NAME) == cursors[2]
+    broker.restart(after_ms=3_600_000)  # before it has got them again
+    broker.advance(100_000)
+    payloads = [row.payload[:1] for row in read(broker) if isinstance(row, Message)]
+    assert payloads == [b"2", b"3", b"4", b"5"]
