@@ -44,7 +44,9 @@ class Mirror:
         self.filters: Final = self.random.choice(
             (("#",), ("#",), ("a/#", "s/0", "will/+"), ("x/y", "+/y", "#", "w/#"), ())
         )
-        self.keep_ms: Final = self.random.choice((3_000, 900_000))
+        self.keep_ms: int = self.random.choice((3_000, 900_000))
+        if world.settings.total_bytes_max:
+            self.keep_ms = 0  # what is kept counts: publishers would be refused for that long
         self.rows: list[Row] = []
         self.fence: tuple[str, Cursor] | None = None
         self.applied: list[tuple[int, tuple[str, Cursor] | None, int]] = []  # what was before each
