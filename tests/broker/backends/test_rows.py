@@ -20,7 +20,8 @@ from broker.backends.rows import (
 )
 from mqtt.message import Message
 from storage.errors import CorruptRecord
-from storage.tables.feed_rows import CONNECTED, RETAINED, FeedEvent
+from storage.tables.feed_rows import CONNECTED, RETAINED, FeedEvent, encode_event
+from storage.tables.message_record import encode_message
 from tests.broker.backends.told_rows import event, message
 
 ROWS = [
@@ -32,7 +33,9 @@ ROWS = [
 
 def fields(row: Message | FeedEvent) -> list[object]:
     """Return everything of a row."""
-    return [getattr(row, name) for name in type(row).__slots__]
+    if isinstance(row, Message):
+        return [encode_message(row), row.offset]
+    return [encode_event(row), row.seq]
 
 
 def test_a_batch_comes_back_whole() -> None:
