@@ -81,6 +81,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "WriteOptions": {"storage/local/rocks.py": "the adapter"},
     "except Exception": {
         "broker/loop/driver.py": "shell boundary: the event loop",
+        "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",
