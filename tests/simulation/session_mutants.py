@@ -346,7 +346,7 @@ def crash_is_dated_by_the_heartbeat(patcher: Patcher) -> None:
     patcher.set(session.lifetime.disconnect, "crash_time", lambda alive_ms, period_ms: alive_ms)
 
 
-@mutant("disk", seeds=2500, slow=True)
+@mutant("disk", seeds=800, start=8200, slow=True)
 def life_beside_the_store_is_ignored(patcher: Patcher) -> None:
     """A crash on a full disk counts as having happened when the disk filled up."""
 
