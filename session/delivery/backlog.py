@@ -190,6 +190,24 @@ class Backlog:
             connection.cursor = cursor
         return cursor
 
+    def filter_removed(self, connection: Connection) -> None:
+        """Read on without a filter; what exceeds the limits without it is counted anew.
+
+        The limits are those of what waited when the session came back, no more.
+        """
+        connection.cursor = None
+        session, plan, trim = connection.session, connection.plan, connection.trim
+        assert session is not None
+        if plan is None and trim is None:
+            return
+        until = plan.until if plan is not None else 0
+        if trim is not None:
+            until = trim.until
+        connection.plan = connection.trim = None
+        streams = self.streams(session)
+        if streams and session.position < until:
+            connection.plan = self._trimmer.begin(streams, session.position, until)
+
     def streams(self, session: Session) -> list[Stream]:
         """Return the streams whose messages are stored for the session."""
         found = []

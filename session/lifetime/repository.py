@@ -74,6 +74,7 @@ class Sessions:
         self._due: Final = database.due
         self._totals: Final = database.totals
         self._routes: Final = routes
+        self._backlog: Final = delivery.backlog
         self._mailbox: Final = delivery.mailbox
         self._groups: Final = delivery.groups
         self._shared: Final = delivery.shared
@@ -292,7 +293,7 @@ class Sessions:
         stream, _ = self._stream_of(session, subscription)
         self._session_events.unsubscribed(connection, session, subscription, stream)
         self._remove_subscription(session, subscription, connection)
-        connection.cursor = None
+        self._backlog.filter_removed(connection)
         return True
 
     def _remove_subscription(

@@ -68,10 +68,15 @@ class Plan:
     """Counts a backlog slice by slice, to find what exceeds the limits."""
 
     def __init__(
-        self, log: MessageLog, streams: Sequence[Stream], position: int, settings: Settings
+        self,
+        log: MessageLog,
+        streams: Sequence[Stream],
+        position: int,
+        settings: Settings,
+        until: int,
     ) -> None:
-        self._until: Final = log.end  # later messages are not dropped
-        self._cursor: Final = log.cursor(streams, position, self._until)
+        self.until: Final = until  # later messages are not dropped
+        self._cursor: Final = log.cursor(streams, position, until)
         self._count_max: Final = settings.max_offline_messages
         self._bytes_max: Final = settings.max_offline_bytes
         self._keeps_oldest: Final = settings.on_limit == "drop_new"
@@ -99,7 +104,7 @@ class Plan:
                 for _ in range(cursor.skip(COUNT_PAGE, PLAN_SCAN) + len(cursor.lost)):
                     self._count(0)
             cursor.lost.clear()
-            if cursor.is_at_end or cursor.position >= self._until or self._is_over:
+            if cursor.is_at_end or cursor.position >= self.until or self._is_over:
                 return True
             if cursor.searches >= searches_max:
                 break
@@ -108,8 +113,8 @@ class Plan:
     def trim(self) -> "Trim | None":
         """Return what to leave out, None = nothing. Call it after `advance` returned True."""
         if self._keeps_oldest:
-            return Trim(0, self.kept, self._until) if self._is_over else None
-        return Trim(self.dropped, -1, self._until) if self.dropped else None
+            return Trim(0, self.kept, self.until) if self._is_over else None
+        return Trim(self.dropped, -1, self.until) if self.dropped else None
 
     def _count_page(self, messages: list[Message], lost: list[int]) -> None:
         """Count messages, and in their places those that cannot be read: a trim counts them."""
@@ -165,9 +170,12 @@ class Trimmer:
         """Return whether the limits count bytes, and not only messages."""
         return self._settings.max_offline_bytes > 0
 
-    def begin(self, streams: Sequence[Stream], position: int) -> Plan:
-        """Return a plan of the backlog above `position`; call it only if that `is_limited`."""
-        return Plan(self._log, streams, position, self._settings)
+    def begin(self, streams: Sequence[Stream], position: int, until: int = 0) -> Plan:
+        """Return a plan of the backlog above `position`; call it only if that `is_limited`.
+
+        It ends at the offset `until`, or without one at the end of the log.
+        """
+        return Plan(self._log, streams, position, self._settings, until or self._log.end)
 
 
 def counted_size(message: Message) -> int:

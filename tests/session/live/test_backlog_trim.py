@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqtt.packets import Publish
+from mqtt.packets import Publish, Unsubscribe
 from session.live import backlog_trim
 from session.settings import OnLimit
 from tests.session.backlogs import numbers, publish
@@ -110,3 +110,18 @@ def test_the_own_messages_that_no_local_hides_do_not_use_up_the_plan() -> None:
     publish(broker, b"1", b"2")
     session.drop()
     assert broker.connect("s", expiry=100).receive_all() == [b"fills the window", b"1", b"2"]
+
+
+@pytest.mark.parametrize("limit", [{"max_offline_messages": 5}, {"max_offline_bytes": 10}])
+def test_a_filter_that_goes_takes_its_share_of_the_limit_along(limit: dict[str, int]) -> None:
+    """Messages of another filter are within the limit without it: none of them is dropped."""
+    broker = Broker(on_limit="drop_oldest", max_inflight=1, **limit)
+    session = broker.durable("s", "a", "b")
+    session.drop()
+    publish(broker, *numbers(9), topic="a")
+    publish(broker, *numbers(5), topic="b")
+    with broker.one_tick():  # before anything is counted or dropped
+        session = broker.request("s", expiry=100)
+        session.send(Unsubscribe(1, ["a"]))
+    assert session.receive_all() == numbers(5)
+    assert broker.counters.dropped["session_limit"] == 0
