@@ -16,7 +16,7 @@ from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
-from session.live.backlog_trim import Trimmer
+from session.live.backlog_trim import Plan, Trim, Trimmer
 from session.live.connection import ACTIVE, Connection
 from session.state.in_flight import FROM_LOG
 from session.state.session import Session
@@ -111,6 +111,9 @@ class Backlog:
 
     def _catch_up(self, connection: Connection, session: Session) -> int:
         """Send the next page of a session's backlog; return the work done, in messages."""
+        counted: Plan | Trim | None = connection.plan or connection.trim
+        if counted is not None and counted.cuts != self._log.cuts:
+            self._count_again(connection)
         if connection.plan is not None:
             searches = connection.plan.searches
             is_complete = connection.plan.advance()
@@ -191,11 +194,15 @@ class Backlog:
         return cursor
 
     def filter_removed(self, connection: Connection) -> None:
-        """Read on without a filter; what exceeds the limits without it is counted anew.
+        """Read on without a filter."""
+        connection.cursor = None
+        self._count_again(connection)
+
+    def _count_again(self, connection: Connection) -> None:
+        """Count what exceeds the limits again: what was counted before is not all there.
 
         The limits are those of what waited when the session came back, no more.
         """
-        connection.cursor = None
         session, plan, trim = connection.session, connection.plan, connection.trim
         assert session is not None
         if plan is None and trim is None:

@@ -124,6 +124,7 @@ class Collection:
         if oldest.is_closed and self._is_dropped_by_policy(oldest, now):
             self._counters.drop("max_age", max(0, oldest.last_offset - oldest.first_offset + 1))
             self._outlet.generation_lost(oldest, "dropped by a limit")
+            self._log.cuts += 1
             self._drop(oldest.number)
             return
         candidates = self._closed_candidates(generations[:-1])

@@ -170,7 +170,8 @@ class Trimming:
 
     def _go_on(self, job: _Job) -> bool:
         """Count on, or drop the next messages; True if done, or if the session was here since."""
-        if job.session.client_id in self._sessions.live or not self._is_as_counted(job):
+        is_void = job.plan.cuts != self._log.cuts and job.cursor is None
+        if is_void or job.session.client_id in self._sessions.live or not self._is_as_counted(job):
             self.given_up += 1
             return True
         cursor = job.cursor
@@ -197,17 +198,26 @@ class Trimming:
             return False
 
     def _drop_next(self, job: _Job, cursor: Cursor) -> bool:
-        """Drop the next messages of a backlog, and move the session's position; True if done."""
+        """Drop the next messages of a backlog, and move the session's position; True if done.
+
+        If the log was cut since they were counted, only what is gone is told.
+        """
         session = job.session
         page = min(DROP_PAGE, self._settings.expiry_slice)
         missing, before = cursor.missing, cursor.position
         messages = cursor.next(min(page, job.left), SCAN_MAX)
+        upto = cursor.position
+        if job.plan.cuts != self._log.cuts:
+            job.left = 0
+            if messages:
+                upto = messages[0].offset - 1
+                messages = []
         gone = cursor.missing - missing
         if gone:
             self._counters.drop("max_age", gone)
             if self._deliveries.is_on:
                 self._deliveries.dropped_range(
-                    session, 0, before + 1, cursor.position, gone, "max_age", self._tick.now
+                    session, 0, before + 1, upto, gone, "max_age", self._tick.now
                 )
         lost = 0
         if cursor.lost:
@@ -222,8 +232,8 @@ class Trimming:
             if self._outgoing.options(session, message) is not None:
                 self._outgoing.drop_offline(session, message, "session_limit")
         job.left -= len(messages) + gone + lost
-        if cursor.position > session.position:
-            session.position = cursor.position
+        if upto > session.position:
+            session.position = upto
             job.value = self._sessions.write(session)
             # A CONNECT in this tick must load the new record, so it has to settle first.
             self._tick.parted.add(session.client_id)

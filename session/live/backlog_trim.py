@@ -27,9 +27,10 @@ class Trim:
     Its oldest `drop_first`, or all after its oldest `keep_first`; a `keep_first` of -1 is no limit.
     """
 
-    __slots__ = ("_last", "_lost", "drop_first", "keep_first", "until")
+    __slots__ = ("_last", "_lost", "cuts", "drop_first", "keep_first", "until")
 
-    def __init__(self, drop_first: int, keep_first: int, until: int) -> None:
+    def __init__(self, drop_first: int, keep_first: int, until: int, cuts: int) -> None:
+        self.cuts = cuts  # of the log, when the backlog was counted
         self.drop_first = drop_first
         self.keep_first = keep_first
         self.until = until  # the last offset of the backlog; later messages are not dropped
@@ -76,6 +77,7 @@ class Plan:
         until: int,
     ) -> None:
         self.until: Final = until  # later messages are not dropped
+        self.cuts: Final = log.cuts  # it is void when the log was cut since
         self._cursor: Final = log.cursor(streams, position, until)
         self._count_max: Final = settings.max_offline_messages
         self._bytes_max: Final = settings.max_offline_bytes
@@ -113,8 +115,8 @@ class Plan:
     def trim(self) -> "Trim | None":
         """Return what to leave out, None = nothing. Call it after `advance` returned True."""
         if self._keeps_oldest:
-            return Trim(0, self.kept, self.until) if self._is_over else None
-        return Trim(self.dropped, -1, self.until) if self.dropped else None
+            return Trim(0, self.kept, self.until, self.cuts) if self._is_over else None
+        return Trim(self.dropped, -1, self.until, self.cuts) if self.dropped else None
 
     def _count_page(self, messages: list[Message], lost: list[int]) -> None:
         """Count messages, and in their places those that cannot be read: a trim counts them."""

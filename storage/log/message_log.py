@@ -57,6 +57,7 @@ class MessageLog:
 
     __slots__ = (
         "_generations",
+        "cuts",
         "generation_age_ms",
         "generation_size_bytes",
         "held_filters",
@@ -80,6 +81,9 @@ class MessageLog:
         # sessions: `since` is the offset after which every matching message has an index row. Set
         # it to a live mapping; without one `get_streams` looks at all messages.
         self.held_filters: Mapping[str, Stream] = {}
+        # How often a generation was dropped although somebody may have been owed messages of it.
+        # Whoever has counted messages before must count them again.
+        self.cuts: int = 0
 
     def open(self, now_ms: int) -> None:
         """Load the generations and find the end of the log, or begin the first generation.
