@@ -12,13 +12,12 @@ from session.feed.recorder import FeedRecorder
 from session.history.recorder import Recorder
 from session.lifetime.repository import Sessions
 from session.live.core import Core, Database
+from session.live.tick import STALLED_CHANGES_MAX
 from session.publish.store_health import StoreHealth
 from session.routing.retained import Retained
 from session.scheduling.read_pauses import ReadPauses
 from storage.errors import Recoverable
 
-# Changes of an unwritten batch above which clients that add to it are not read from any more.
-STALLED_CHANGES_MAX: Final = 4096
 STALLED_BYTES_MAX: Final = (
     8 << 20
 )  # the same for bytes received since the store first refused a batch

@@ -23,6 +23,7 @@ if COMPILED:
     assert session.engine.__file__.endswith(".so"), session.engine.__file__
 
 LOOKS_INSIDE = (
+    "tests/session/lifetime/test_connect.py::test_clients_do_not_fill_a_batch",
     "tests/session/lifetime/test_trimming.py::test_a_generation_that_goes_takes_no_message",
     "tests/broker/configuration/test_options.py::test_every_engine_setting_can_be_configured",
     "tests/broker/configuration/test_show.py::test_the_template_loads_as_the_defaults_even_with",

@@ -6,6 +6,7 @@ TOML or of the environment and raises ValueError with what was expected;
 """
 
 import re
+from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 # What a parsed option may be; wide, because one table holds all kinds.
@@ -367,20 +368,11 @@ class Origins:
 
     def parse(self, raw: object) -> Setting:
         """Return the origins in their order."""
-        items = raw
-        if isinstance(raw, str):
-            items = [item.strip() for item in raw.split(",")] if raw else []
-        if not isinstance(items, list):
-            raise ValueError(self._expected)
-        for item in items:
-            if not isinstance(item, str) or not (item in ("*", "null") or ORIGIN.fullmatch(item)):
-                raise ValueError(self._expected)
-        return tuple(items)
+        return _items(raw, _is_origin, self._expected)
 
     def render(self, value: Setting) -> str:
         """Return the TOML array."""
-        assert isinstance(value, tuple)
-        return "[" + ", ".join(quote(str(origin)) for origin in value) + "]"
+        return _array(value)
 
 
 class Servers:
@@ -390,21 +382,37 @@ class Servers:
 
     def parse(self, raw: object) -> Setting:
         """Return the servers in their order."""
-        items = raw
-        if isinstance(raw, str):
-            items = [item.strip() for item in raw.split(",")] if raw else []
-        if not isinstance(items, list):
-            raise ValueError(self._expected)
-        for item in items:
-            found = SERVER.fullmatch(item) if isinstance(item, str) else None
-            if found is None or not 1 <= int(found[1]) <= 65_535:
-                raise ValueError(self._expected)
-        return tuple(items)
+        return _items(raw, _is_server, self._expected)
 
     def render(self, value: Setting) -> str:
         """Return the TOML array."""
-        assert isinstance(value, tuple)
-        return "[" + ", ".join(quote(str(server)) for server in value) + "]"
+        return _array(value)
+
+
+def _items(raw: object, is_valid: Callable[[str], bool], expected: str) -> tuple[str, ...]:
+    """Return the texts of a list, or of one text with commas, if all of them are valid."""
+    items = raw
+    if isinstance(raw, str):
+        items = [item.strip() for item in raw.split(",")] if raw else []
+    if not isinstance(items, list):
+        raise ValueError(expected)
+    if not all(isinstance(item, str) and is_valid(item) for item in items):
+        raise ValueError(expected)
+    return tuple(items)
+
+
+def _array(value: Setting) -> str:
+    assert isinstance(value, tuple)
+    return "[" + ", ".join(quote(str(item)) for item in value) + "]"
+
+
+def _is_origin(item: str) -> bool:
+    return item in ("*", "null") or ORIGIN.fullmatch(item) is not None
+
+
+def _is_server(item: str) -> bool:
+    found = SERVER.fullmatch(item)
+    return found is not None and 1 <= int(found[1]) <= 65_535
 
 
 class Lines:

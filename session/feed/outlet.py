@@ -119,7 +119,6 @@ class FeedOutlet:
     def __init__(self, core: Core, database: Database, recorder: FeedRecorder) -> None:
         self._tick: Final = core.tick
         self._damage: Final = core.damage
-        self._counters: Final = core.counters
         self._store: Final = database.store
         self._log: Final = database.log
         self._recorder: Final = recorder

@@ -65,6 +65,9 @@ class FeedRecorder:
         self.has_acks: Final = bool(kinds & 1 << ACKED)
         self.seq: int = 0  # of the last event that was put into a batch
         self._events: list[FeedEvent] = []
+        # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
+        # not wait for these.
+        self._presence: dict[bytes, bytes | None] = {}
         self._due_ms: int = 0  # when they must be written, 0 = there are none
 
     @property
@@ -73,9 +76,17 @@ class FeedRecorder:
         return bool(self._kinds & _LIVES)
 
     def _put(self, event: FeedEvent) -> None:
+        self._wait()
+        self._events.append(event)
+
+    def _wait(self) -> None:
         if not self._due_ms:
             self._due_ms = self._tick.now + self._delay_ms
-        self._events.append(event)
+
+    def hurry(self) -> None:
+        """Let the next write take what was collected, alone if need be."""
+        if self._due_ms:
+            self._due_ms = 1
 
     # Clients
 
@@ -83,8 +94,8 @@ class FeedRecorder:
         """Tell of an accepted CONNECT; `is_stored` says that a crash does not end its session."""
         if not self._kinds & _LIVES:
             return
-        value = STORED if is_stored else IN_MEMORY
-        self._tick.batch.append((PRESENCE, client_id.encode(), value))
+        self._presence[client_id.encode()] = STORED if is_stored else IN_MEMORY
+        self._wait()
         if not self._kinds & _PRESENCE:
             return
         now = self._tick.now
@@ -105,7 +116,8 @@ class FeedRecorder:
             self.session_ended(client_id)
 
     def _gone(self, client_id: str, username: str, at_ms: int) -> None:
-        self._tick.batch.append((PRESENCE, client_id.encode(), None))
+        self._presence[client_id.encode()] = None
+        self._wait()
         if self._kinds & _PRESENCE:
             self._put(FeedEvent(DISCONNECTED, at_ms, self._log.end, client_id, username=username))
 
@@ -194,9 +206,12 @@ class FeedRecorder:
         return bool(self._due_ms) and self._due_ms <= now
 
     def seal(self, batch: Batch) -> None:
-        """Put the row of the collected events into the batch."""
-        if not self._events:
+        """Put the row of the collected events into the batch, and who came and went."""
+        if not self._due_ms:
             return
+        for key, value in self._presence.items():
+            batch.append((PRESENCE, key, value))
+        self._presence = {}
         if self.has_acks:
             self._find_topics()
         if self._events:

@@ -35,6 +35,7 @@ from session.live.connection_states import (
     TAKEN_OVER,
     move,
 )
+from session.live.tick import STALLED_CHANGES_MAX
 from session.publish.accept import Publishing
 from session.state.session import EXPIRY_NEVER, Session
 from session.state.will_record import ConnectionRecord, encode_connection
@@ -270,9 +271,12 @@ class ConnectHandler:
     def _needs_no_store(self, client_id: str, packet: Connect) -> bool:
         """Can this client be served while the store takes no writes?
 
-        Only if it asks for nothing durable, and has no stored session that would have to end.
+        Only if it asks for nothing durable, and has no stored session that would have to end. An
+        external store may be told of it, so the batch grows all the same.
         """
         if self._expiry_of(packet) or packet.will is not None:
+            return False
+        if len(self._tick.batch) > STALLED_CHANGES_MAX:
             return False
         try:
             return self._sessions.is_unknown(client_id)

@@ -90,6 +90,7 @@ class Feeds:
             self._recorder.crashed(key.decode(), value, at_ms)
             gone += 1
             if gone % SLICE == 0:
+                self._recorder.hurry()
                 self._write()
         self._damage.note_all("feed", damages)
 

@@ -31,6 +31,10 @@ STEPS_SHIFT: Final = 3
 # Bytes of a large message that are copied for each of its receivers: 8 KiB are a unit.
 COPY_SHIFT: Final = 13
 
+# Changes of a batch that the store refuses above which nobody may add to it: clients are not read
+# from, and no client connects.
+STALLED_CHANGES_MAX: Final = 4096
+
 
 class Tick:
     """The time, the work and the changes of the current tick."""

@@ -1,5 +1,6 @@
 """Is an event in the batch of what it tells of, and is nothing else written for it?"""
 
+from mqtt.packets import Connack
 from session.feed.recorder import IN_MEMORY, STORED
 from storage.tables.feed_rows import (
     ACKED,
@@ -11,7 +12,7 @@ from storage.tables.feed_rows import (
     decode_row,
 )
 from storage.tables.tables import FEED, PRESENCE
-from tests.session.feed.backends import feed, take, told
+from tests.session.feed.backends import feed, read, take, told
 from tests.session.harness import Broker
 
 
@@ -97,3 +98,15 @@ def test_the_acknowledgement_of_a_message_that_is_gone_is_left_out() -> None:
     broker.advance(1000)
     assert broker.counters.damaged_rows["message"] == 1
     assert [row for row in take(broker) if isinstance(row, FeedEvent)] == []
+
+
+def test_a_client_without_a_session_does_not_wait_for_what_stores_are_told() -> None:
+    broker = Broker(feeds=feed())
+    broker.hold_commits()
+    client = broker.request("c")
+    assert isinstance(client.answer(Connack), Connack)
+    client.ping()
+    assert read(broker) == []
+    broker.advance(300)
+    broker.commit()
+    assert told(read(broker)) == [(CONNECTED, "c", "")]

@@ -20,6 +20,7 @@ from mqtt.packets import (
     Subscription,
 )
 from session.ports import Verdict
+from tests.session.feed.backends import feed
 from tests.session.harness import NEVER, Broker, Client, SlowAuthenticator, connect_packet, will
 
 
@@ -566,6 +567,29 @@ def test_connecting_does_not_wait_for_a_store_that_it_does_not_need() -> None:
     assert broker.refused("waiting") == reasons.SERVER_UNAVAILABLE
     assert broker.refused("w", will=will("w")) == reasons.SERVER_UNAVAILABLE
     assert broker.refused("x", clean_start=True) == reasons.SERVER_UNAVAILABLE
+
+
+def test_clients_do_not_fill_a_batch_that_the_store_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An external store is told who is connected: rows for clients that need none themselves."""
+    monkeypatch.setattr("session.lifetime.connect.STALLED_CHANGES_MAX", 20)
+    broker = Broker(feeds=feed())
+    broker.store.full = True
+    broker.connect("c").ping()  # it does not wait for what stores are told
+    for number in range(100):
+        client = broker.request(f"c{number}")
+        broker.advance(500)  # the batch is tried again, with all that was collected
+        connack = client.answer(Connack)
+        assert isinstance(connack, Connack)
+        if connack.reason_code:
+            break
+        client.drop()
+    assert connack.reason_code == reasons.SERVER_UNAVAILABLE
+    assert 20 < len(broker.engine._tick.batch) < 30
+    broker.store.full = False
+    broker.advance(2000)
+    broker.connect("later").ping()
 
 
 def test_a_durable_session_is_not_begun_below_the_low_water_mark() -> None:
