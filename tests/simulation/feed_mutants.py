@@ -134,7 +134,7 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "session_ended", around)
 
 
-@mutant(None, seeds=100, start=100)
+@mutant(None, seeds=100, start=900)
 def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     """Rows are kept for a time, also when the store is not heard of meanwhile."""
 
