@@ -205,6 +205,16 @@ class Feeding:
         outlet = self.broker.engine.feeds
         return outlet.cursor(NAME) == self.store.cursor
 
+    async def letters(self, count: int) -> list[bytes]:
+        """Wait until so many dead letters are in the store; return their rows."""
+
+        def stored() -> list[bytes]:
+            found = scan_all(self.broker.store, DEAD_LETTERS, b"", None)
+            return [decode_dead_letter(value).row for _, value in found]
+
+        await self.until(lambda: len(stored()) >= count)  # the commit may still be under way
+        return stored()
+
     def events(self, name: str) -> list[dict[str, Any]]:
         return self.broker.events(name)
 
@@ -354,8 +364,7 @@ def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
         store.answers = True
         await made.until(made.is_confirmed)
         assert made.pump.figures().dead_letters == 2
-        letters = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
-        assert [decode_dead_letter(value).row for _, value in letters] == [b"1", b""]
+        assert await made.letters(2) == [b"1", b""]
         assert len(made.events("backend_dead_letter")) == 2
 
     scenario(play, store)
@@ -493,8 +502,7 @@ def test_rows_that_are_refused_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPa
         figures = made.pump.figures()
         assert (figures.dead_letters, store.payloads()) == (3, [b"good"] * 3)
         assert figures.gaps >= 1
-        rows = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
-        assert [decode_dead_letter(value).row for _, value in rows] == [b"small", b"", b"small"]
+        assert await made.letters(3) == [b"small", b"", b"small"]
 
     scenario(play, store)
 
