@@ -43,6 +43,9 @@ CANDIDATES_MAX: Final = 64
 EARLY_SIZE_SHIFT: Final = 4
 EARLY_AGE_DIVISOR: Final = 60
 LOW_SIZE_SHIFT: Final = 8
+# The open generation takes at most this share of the room above the low-water mark, if that is
+# little, and at least 1 MiB.
+ROOM_SHIFT: Final = 2
 
 
 class Collection:
@@ -116,7 +119,7 @@ class Collection:
 
     def _check_generations(self, now: int) -> None:
         """Begin a generation if it is time, and drop the oldest one or start a sweep."""
-        if self._log.rotation_due(now):
+        if self._log.rotation_due(now) or self._fills_the_room():
             try:
                 self.rotate(now)
             except Recoverable:
@@ -158,6 +161,23 @@ class Collection:
         return (
             self._health.refuses_new or age_ms >= self._log.generation_age_ms // EARLY_AGE_DIVISOR
         )
+
+    def note_room(self) -> None:
+        """Look at the generations soon if the open one takes much of the room on the disk."""
+        if self._fills_the_room():
+            self._next_sweep_ms = 1
+
+    def _fills_the_room(self) -> bool:
+        """Does the open generation take so much of the disk that it must not grow further?
+
+        A few messages at its end keep all of it: on a disk that is nearly full they would keep what
+        everybody else needs.
+        """
+        if self._health.refuses_new:
+            return False  # nothing is added to it
+        least = self._log.generation_size_bytes >> LOW_SIZE_SHIFT
+        size = self._log.newest_size_bytes
+        return size > max(least, self._health.room_bytes >> ROOM_SHIFT)
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Close the generation that takes messages and begin the next one."""

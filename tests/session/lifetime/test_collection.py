@@ -344,6 +344,40 @@ def test_a_low_disk_does_not_end_a_generation_of_little_worth() -> None:
     assert numbers_of(broker) == [1]
 
 
+def test_on_a_nearly_full_disk_a_few_late_messages_keep_little() -> None:
+    broker = Broker(generation_size_bytes=100 << 8)
+    session = broker.durable("c", "t")
+    broker.durable("off", "u").drop()
+    broker.engine.note_disk_space(is_low=False, room_bytes=4 * 400)
+    for number in range(10):
+        broker.publish("t", b"x" * 300)
+        if number == 4:
+            broker.publish("u", b"late")
+        broker.advance(s=3)
+        session.receive_all()
+    broker.advance(s=10)
+    assert numbers_of(broker) == [3, 6]  # of ten messages two are with the late one
+    broker.engine.note_disk_space(is_low=False, room_bytes=4 * 8000)
+    for _ in range(10):
+        broker.publish("t", b"x" * 300)
+        broker.advance(s=3)
+        session.receive_all()
+    assert numbers_of(broker) == [3, 6]  # there is room
+    assert broker.durable("off").receive_all() == [b"late"]
+
+
+def test_a_generation_that_takes_much_of_the_room_ends_at_the_next_look_at_the_disk() -> None:
+    broker = Broker(generation_size_bytes=100 << 8)
+    broker.durable("c", "t").drop()
+    broker.engine.note_disk_space(is_low=False, room_bytes=4 * 400)
+    broker.publish("t", b"x" * 300)
+    broker.publish("t", b"x" * 300)
+    assert numbers_of(broker) == [1]
+    broker.engine.note_disk_space(is_low=False, room_bytes=4 * 100)
+    broker.advance(ms=10)
+    assert numbers_of(broker) == [1, 2]
+
+
 def test_a_full_disk_does_not_stop_the_broker_when_a_generation_should_end_early() -> None:
     broker = early()
     session = broker.durable("c", "t")
