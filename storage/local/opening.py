@@ -26,7 +26,7 @@ from storage.local.database_files import (
     manifest_name,
 )
 from storage.local.log_format import CUT_MARK
-from storage.local.rocks import RocksStore
+from storage.local.rocks import RocksStore, is_unread
 from storage.local.slot_file import sync_directory
 from storage.local.torn_log import Finding
 from storage.local.watermark import Watermark
@@ -344,7 +344,7 @@ class _Opening:
     def _explained(self, error: Unrecoverable) -> StorageError:
         """Return the refusal for an error of RocksDB: the file, what is missing, what to do."""
         told = " ".join(str(error).split())
-        if "Corruption" not in told and MISSING not in told:
+        if "Corruption" not in told and MISSING not in told and not is_unread(told):
             return error
         if self._finding is None and self._synced.opening_log:
             found = self._examine("all")
@@ -394,5 +394,7 @@ def _reason(told: str) -> str:
     """Return what is wrong, from the text of RocksDB."""
     if MISSING in told:
         return "missing"
+    if is_unread(told):
+        return "cannot be read: " + told.rsplit(": ", 1)[-1]
     reason = told.split("Corruption: ")[-1]
     return "damaged: " + re.sub(r"\s*The file \S+ may be corrupted\.?", "", reason).strip()

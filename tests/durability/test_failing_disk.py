@@ -7,6 +7,7 @@ Faults are put between the broker and its disk by `iofault`; a full disk is a sm
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ import pytest
 
 from mqtt.packets import Disconnect, Puback, Publish
 from storage.limits import RESERVE_BYTES
+from tests.broker.process.starts import events
 from tests.durability.iofault import Faults, build
-from tests.durability.process import BrokerProcess, holdfast
+from tests.durability.process import BrokerFailed, BrokerProcess, holdfast
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 EXIT_SECONDS: Final = 5.0
@@ -504,6 +506,52 @@ def test_sessions_over_their_limit_that_never_come_back_do_not_fill_a_disk(
         client.expect_nothing()
         client.drop()
         publisher.drop()
+
+
+# A disk with a sector that cannot be read
+
+
+def _db(faults: Faults, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `holdfast db` on the same disk."""
+    command = [sys.executable, "-m", "broker", "db", *arguments]
+    environment = os.environ | faults.environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_sector_that_cannot_be_read_costs_what_it_holds(
+    broker: BrokerProcess, faults: Faults, tmp_path: Path
+) -> None:
+    """EIO of a read, as from a bad sector or a file system that has checksums of its own."""
+    subscriber = _subscribed_offline(broker)
+    publisher = _connected(broker, "publisher")
+    for number in range(40):
+        publisher.publish("disk/t", b"%d " % number + RANDOM_PAYLOAD[:2000])
+    publisher.drop()
+    assert broker.stop() == 0
+    wanted = b"20 " + RANDOM_PAYLOAD[:2000]
+    tables = [
+        path for path in (broker.data_dir / "db").glob("*.sst") if wanted in path.read_bytes()
+    ]
+    (table,) = tables
+    content = table.read_bytes()
+    faults.set(f"mode=eio ops=pread path={table.name} at={len(content) - 10}")  # its footer
+    with pytest.raises(BrokerFailed, match=f"{table.name}: cannot be read: Input/output error; .*"):
+        broker.start()
+    faults.set(f"mode=eio ops=pread path={table.name} at={content.index(wanted)}")
+    broker.start()
+    subscriber.resume()
+    found = [_number(publish) for publish in subscriber.take_all(idle=0.5)]
+    assert 36 <= len(found) < 40 and 20 not in found and found == sorted(set(found))
+    assert broker.metrics()['holdfast_messages_dropped_total{reason="damaged"}'] == 40 - len(found)
+    assert "Input/output error" in str(events(broker)["rows_damaged"])
+    assert broker.stop() == 0
+
+    checked = _db(faults, "check", str(broker.data_dir))
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert "messages that cannot be read" in checked.stdout
+    repaired = _db(faults, "repair", str(broker.data_dir), str(tmp_path / "new"))
+    assert (repaired.returncode, repaired.stderr) == (0, "")
+    assert "kept: 1 sessions, 1 subscriptions" in repaired.stdout
 
 
 # A disk that has lost something
