@@ -9,7 +9,8 @@
  * it) are faulted. Rules come from $HOLDFAST_IOFAULT (';' between them) and from the file named by
  * $HOLDFAST_IOFAULT_CONTROL, which is read again whenever it changed, so that a running process can
  * be switched. Calls before a fault run normally; a delay sleeps first and then runs the call. With
- * at, only calls of pread count whose range has this byte: a bad sector. `all` is without pread.
+ * at, only calls of pread and read count whose range has this byte: a bad sector. `all` is without
+ * pread, which stands for both.
  *
  * mode=drop fails nothing. It appends to $HOLDFAST_IOFAULT_SIDE what a power cut would leave of each
  * file, "INODE LENGTH" a line: 0 when it is created or truncated, its length at the start of every
@@ -47,7 +48,7 @@ struct rule {
 };
 
 static struct rule rules[RULES_MAX];
-static int rules_fixed, rules_count, dropping;
+static int rules_fixed, rules_count, dropping, reading;
 static int side = -1;
 static const char *control;
 static struct timespec control_time;
@@ -55,6 +56,7 @@ static ino_t control_inode;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ssize_t (*real_write)(int, const void *, size_t);
+static ssize_t (*real_read)(int, void *, size_t);
 static ssize_t (*real_pread)(int, void *, size_t, off_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 static int (*real_fsync)(int);
@@ -104,6 +106,7 @@ static void parse(char *text) {
             if (!strcmp(word, "ms")) rule.ms = atol(value);
             if (!strcmp(word, "at")) rule.at = atol(value);
         }
+        if (rule.ops & PREAD) reading = 1;
         if (rule.mode == DROP) dropping = 1;
         else if (rule.mode != NONE && rules_count < RULES_MAX) rules[rules_count++] = rule;
     }
@@ -111,6 +114,7 @@ static void parse(char *text) {
 
 __attribute__((constructor)) static void start(void) {
     real_write = dlsym(RTLD_NEXT, "write");
+    real_read = dlsym(RTLD_NEXT, "read");
     real_pread = dlsym(RTLD_NEXT, "pread");
     real_pwrite = dlsym(RTLD_NEXT, "pwrite");
     real_fsync = dlsym(RTLD_NEXT, "fsync");
@@ -149,7 +153,7 @@ static void refresh(void) {
     rules_count = rules_fixed;
     char text[4096];
     int fd = real_open(control, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    ssize_t size = fd < 0 ? 0 : real_read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     text[size < 0 ? 0 : size] = 0;
     parse(text);
@@ -249,6 +253,13 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) {
 }
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
     return pwrite(fd, data, size, offset);
+}
+
+ssize_t read(int fd, void *data, size_t size) {
+    off_t offset = reading ? lseek(fd, 0, SEEK_CUR) : -1;
+    int error = offset < 0 ? 0 : fault_in(PREAD, fd, NULL, offset, size);
+    if (error) return errno = error, -1;
+    return real_read(fd, data, size);
 }
 
 ssize_t pread(int fd, void *data, size_t size, off_t offset) {

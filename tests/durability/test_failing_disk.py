@@ -554,6 +554,36 @@ def test_a_sector_that_cannot_be_read_costs_what_it_holds(
     assert "kept: 1 sessions, 1 subscriptions" in repaired.stdout
 
 
+def test_a_log_that_cannot_be_read_whole_is_saved_up_to_there(
+    broker: BrokerProcess, faults: Faults, tmp_path: Path
+) -> None:
+    _subscribed_offline(broker)
+    publisher = _connected(broker, "publisher")
+    for number in range(40):
+        publisher.publish("disk/t", b"%d " % number + RANDOM_PAYLOAD[:2000])
+    publisher.drop()
+    broker.kill()
+    wanted = b"20 " + RANDOM_PAYLOAD[:1000]
+    (log,) = (path for path in _logs(broker) if wanted in path.read_bytes())
+    faults.set(f"mode=eio ops=pread path={log} at={log.read_bytes().index(wanted)}")
+    told = f"{log}: cannot be read: Input/output error; .*holdfast db repair"
+    with pytest.raises(BrokerFailed, match=told):
+        broker.start()
+    checked = _db(faults, "check", str(broker.data_dir))
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert f"{log}: 4096 bytes cannot be read" in checked.stdout
+    new = holdfast(tmp_path / "new")
+    repaired = _db(faults, "repair", str(broker.data_dir), str(new.data_dir))
+    assert (repaired.returncode, repaired.stderr) == (0, "")
+    new.start()
+    subscriber = RawClient(new.port, "subscriber")
+    subscriber.resume()
+    found = [_number(publish) for publish in subscriber.take_all(idle=0.5)]
+    assert 16 <= len(found) <= 20 and found == list(range(len(found)))
+    subscriber.drop()
+    new.close()
+
+
 # A disk that has lost something
 
 
