@@ -181,6 +181,10 @@ _ALL: Final = (
     ),
 )
 # Built-in actions by the type of the backend.
-ACTIONS: Final[dict[str, dict[str, Action]]] = {"redis": {each.name: each for each in _ALL}}
-# The key of a backend's own commands in a rule.
-COMMANDS: Final = {"redis": "commands"}
+ACTIONS: Final[dict[str, dict[str, Action]]] = {
+    "redis": {each.name: each for each in _ALL},
+    "kafka": {},  # every row is sent whole
+    "webhook": {},
+}
+# The key of a backend's own commands in a rule, None if it has none.
+COMMANDS: Final = {"redis": "commands", "kafka": None, "webhook": None}

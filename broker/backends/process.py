@@ -31,6 +31,7 @@ from broker.backends.rows import (
     encode_wire_row,
 )
 from broker.backends.sink import (
+    UNKNOWN,
     Fence,
     FenceRefused,
     Options,
@@ -96,19 +97,22 @@ class Worker:
         if self._state != "disconnected":
             self._tell_state("connecting", "")
         try:
-            self._fence = self._sink.open()
-            self._is_open = True
-            self._tell_state("connected", "")
-            self._tell_cursor()
+            self._connect()
         except Unavailable as problem:
             self._lost(problem)
-            return
-        self._retry_s = 0.0
+
+    def _connect(self) -> None:
+        self._fence = self._sink.open()
+        self._is_open = True
+        self._tell_state("connected", "")
+        self._tell_cursor()
 
     def _lost(self, problem: Unavailable) -> None:
         self._is_open = False
+        self._run = 0
         self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
-        self._retry_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)
+        wait_s = max(problem.retry_s, self._retry_s * random.uniform(0.5, 1.0))
+        self._retry_at = time.monotonic() + wait_s
         self._tell_state("disconnected", str(problem))
 
     def _tell_state(self, state: str, why: str) -> None:
@@ -117,8 +121,14 @@ class Worker:
         self._state = state
 
     def _tell_cursor(self) -> None:
-        """Tell where the store is; batches are ignored until the next run begins."""
+        """Tell where the store is; batches are ignored until the next run begins.
+
+        A store that keeps no cursor has none of ours: the instance without a cursor.
+        """
         self._run = 0
+        if self._fence is UNKNOWN:
+            self._say({"cursor": None, "instance": self._instance, "refused": []})
+            return
         fence = self._fence
         refusals = [] if fence is None else self._sink.refusals(self._instance)
         self._say(
@@ -163,6 +173,9 @@ class Worker:
         if not self._is_open:
             return
         fence = self._sink.look()
+        self._retry_s = 0.0
+        if fence is UNKNOWN:
+            fence = self._fence  # as far as anybody knows
         if (fence and fence.encode()) != (self._fence and self._fence.encode()):
             self._fence = fence
             self._tell_cursor()
@@ -190,6 +203,7 @@ class Worker:
             self._tell_cursor()
             return
         self._fence = Fence(self._instance, batch.upto)
+        self._retry_s = 0.0
         self._say(
             {
                 "done": list(batch.upto),
@@ -204,10 +218,10 @@ class Worker:
         answer: dict[str, Any] = {"id": question.get("id")}
         try:
             if not self._is_open:
-                self._sink.open()
-                self._is_open = True
+                self._connect()
             answer["health"] = self._sink.health()
         except Unavailable as problem:
+            self._lost(problem)
             answer["error"] = str(problem)
         self._say(answer)
 
@@ -241,16 +255,28 @@ def read_frames(source: BinaryIO, frames: "queue.Queue[Frame | None]") -> None:
 
 def make_sink(options: Options) -> Sink:
     """Return the sink of a type. Raises `Unusable`."""
-    if options.type != "redis":
-        raise Unusable(f"backend {options.name}: type {options.type!r}, expected redis")
     try:
-        from broker.backends.redis_sink import RedisSink
+        if options.type == "redis":
+            from broker.backends.redis_sink import RedisSink
+
+            return RedisSink(options)
+        if options.type == "kafka":
+            from broker.backends.kafka_sink import KafkaSink
+
+            return KafkaSink(options)
+        if options.type == "webhook":
+            from broker.backends.webhook_sink import WebhookSink
+
+            return WebhookSink(options)
     except ImportError as problem:
+        extra = options.type
         raise Unusable(
-            f"{problem}; pip install '.[redis]' in a checkout of Holdfast, or 'FILE.whl[redis]' "
-            "with its wheel"
+            f"{problem}; pip install '.[{extra}]' in a checkout of Holdfast, or "
+            f"'FILE.whl[{extra}]' with its wheel"
         ) from None
-    return RedisSink(options)
+    raise Unusable(
+        f"backend {options.name}: type {options.type!r}, expected redis, kafka or webhook"
+    )
 
 
 def serve(source: BinaryIO, answers: TextIO) -> int:

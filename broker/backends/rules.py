@@ -8,18 +8,34 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
+from broker.backends.actions import ACTIONS, COMMANDS, HOOKS, NOT_YET, Action, Hook
+from broker.backends.kafka_rows import topic_problem
 from broker.backends.templates import Command
-from broker.configuration.backend_options import Backend, WrittenRule
+from broker.configuration.backend_options import KEYS, Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
+from broker.configuration.options import BACKEND_OPTIONS
 from session.settings import Feed
 
 # Of a backend, and what the process is not told: it is the broker's own business.
-_NOT_TOLD: Final = frozenset({"section", "name", "type", "node", "required", "rewind_keep_ms"})
+_NOT_TOLD: Final = frozenset({"type", "node", "required", "rewind_keep"})
 
 
 def check(config: Config) -> None:
     """Raise `ConfigError`, one line that names the key, if a rule cannot be carried out."""
+    _check_rules(config)
+    for backend in config.backends:
+        if backend.topic is None:
+            continue
+        hooks = [str(rule.on) for rule in rules_for(backend, config.rules)]
+        expected = topic_problem(backend.topic, hooks)
+        if expected is not None:
+            place = f"{backend.section}.topic"
+            raise ConfigError(
+                f"{config.origins[place]}: {place} = {shown(backend.topic)}: expected {expected}"
+            )
+
+
+def _check_rules(config: Config) -> None:
     types = {backend.name: backend.type for backend in config.backends}
     for rule in config.rules:
         for problem in _problems(rule, types[str(rule.backend)]):
@@ -37,6 +53,11 @@ def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
         yield f"topic is missing: expected a topic filter for {hook.name}, '#' for all topics"
     if not hook.has_topic and rule.topic is not None:
         yield f"topic = {shown(rule.topic)}: {hook.name} has no topic"
+    if COMMANDS[type] is None:
+        for key in ("action", "commands"):
+            if getattr(rule, key):
+                yield f"{key} has no meaning for the type {type}, which gets every row whole"
+                return
     yield from _action_problems(rule, hook, ACTIONS[type])
     for number, text in enumerate(rule.commands, 1):
         try:
@@ -118,7 +139,11 @@ def configuration(config: Config, backend: Backend, node: str) -> dict[str, Any]
         "name": backend.name,
         "node": backend.node or node,
         "type": backend.type,
-        "options": {key: value for key, value in vars(backend).items() if key not in _NOT_TOLD},
+        "options": {
+            option.attribute: getattr(backend, option.attribute)
+            for option in BACKEND_OPTIONS
+            if option.key in KEYS[backend.type] and option.key not in _NOT_TOLD
+        },
         "rules": [_as_object(rule, backend) for rule in rules_for(backend, config.rules)],
     }
 

@@ -11,18 +11,38 @@ from typing import Final
 from mqtt.topics import SHARE_PREFIX, filter_problem
 
 REDIS: Final = "redis"
-TYPES: Final = (REDIS,)
+KAFKA: Final = "kafka"
+WEBHOOK: Final = "webhook"
+TYPES: Final = (REDIS, KAFKA, WEBHOOK)
 
 SINGLE: Final = "single"
 SENTINEL: Final = "sentinel"
 MODES: Final = (SINGLE, SENTINEL)
 
 SCORES: Final = ("time", "one")
+ROW_KEYS: Final = ("topic", "clientid")
+ROW_VALUES: Final = ("json", "payload")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 BACKENDS_MAX: Final = 16  # each is a process and a label value of the metrics
 RULES_MAX: Final = 256  # each is tried for every row
 
 _TLS_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
+_SERVER_KEYS: Final = frozenset(
+    {"servers", "username", "password", "password_file", "tls", *_TLS_KEYS, "tls_verify"}
+)
+_EVERY: Final = frozenset({"type", "node", "required", "rewind_keep", "timeout"})
+# The keys that mean something, by type.
+KEYS: Final = {
+    REDIS: _EVERY | _SERVER_KEYS | {"mode", "sentinel_name", "database", "score", "expires"},
+    KAFKA: _EVERY | _SERVER_KEYS | {"topic", "key", "value", "sasl_mechanism"},
+    WEBHOOK: _EVERY
+    | {"url", "secret", "secret_file", "headers", "username", "password", "password_file"}
+    | {*_TLS_KEYS, "tls_verify"},
+}
+ALL_KEYS: Final = tuple(sorted(frozenset().union(*KEYS.values())))
+# Types that take every row whole, so that a rule needs neither an action nor commands.
+WHOLE: Final = frozenset({KAFKA, WEBHOOK})
 
 
 class Backend:
@@ -50,13 +70,57 @@ class Backend:
         self.score: str = "time"
         self.timeout_ms: int = 5000
         self.expires_s: int = 0  # 0 = what the message itself says
+        self.topic: str | None = None  # of Kafka; it may have names such as ${topic}
+        self.key: str = ROW_KEYS[0]
+        self.value: str = ROW_VALUES[0]
+        self.sasl_mechanism: str = SASL_MECHANISMS[0]
+        self.url: str | None = None
+        self.secret: str = ""  # of the signature
+        self.secret_file: str | None = None
+        self.headers: tuple[tuple[str, str], ...] = ()
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
         section = self.section
-        if not self.servers:
+        if self.type == WEBHOOK:
+            yield from self._url_problems()
+        elif not self.servers:
             yield f"{section}.servers is missing: expected host:port"
-        elif self.mode == SINGLE and len(self.servers) > 1:
+        if self.type != WEBHOOK and not self.tls:
+            yield from self._tls_problems(f"{section}.tls = true")
+        if self.type == KAFKA and self.topic is None:
+            yield f"{section}.topic is missing: expected a topic of Kafka, such as 'mqtt'"
+        if self.type == REDIS:
+            yield from self._mode_problems()
+        for key in ("password", "secret"):
+            if getattr(self, key) and getattr(self, f"{key}_file") is not None:
+                yield f"{section}.{key} and {section}.{key}_file: expected one of them"
+        if self.tls_key is not None and self.tls_certificate is None:
+            yield f"{section}.tls_key needs {section}.tls_certificate as well"
+
+    def _tls_problems(self, needed: str) -> Iterator[str]:
+        section = self.section
+        for key in _TLS_KEYS:
+            if getattr(self, key) is not None:
+                yield f"{section}.{key} needs {needed} as well"
+        if not self.tls_verify:
+            yield f"{section}.tls_verify needs {needed} as well"
+
+    def _url_problems(self) -> Iterator[str]:
+        section = self.section
+        if self.url is None:
+            yield f"{section}.url is missing: expected https://host/path"
+        elif not self.url.startswith("https://"):
+            yield from self._tls_problems(f"{section}.url = 'https://...'")
+        if self.username is None and (self.password or self.password_file is not None):
+            yield f"{section}.password needs {section}.username as well"
+        names = [name.lower() for name, _ in self.headers]
+        if self.username is not None and "authorization" in names:
+            yield f"{section}.headers: expected no Authorization beside {section}.username"
+
+    def _mode_problems(self) -> Iterator[str]:
+        section = self.section
+        if self.mode == SINGLE and len(self.servers) > 1:
             yield (
                 f"{section}.servers: expected one server, not {len(self.servers)}, in the mode "
                 f"{SINGLE}; several are the sentinels of {section}.mode = '{SENTINEL}'"
@@ -65,16 +129,6 @@ class Backend:
             yield f"{section}.sentinel_name is missing: the mode {SENTINEL} needs one"
         if self.mode != SENTINEL and self.sentinel_name is not None:
             yield f"{section}.sentinel_name has no meaning in the mode {self.mode}"
-        if self.password and self.password_file is not None:
-            yield f"{section}.password and {section}.password_file: expected one of them"
-        if not self.tls:
-            for key in _TLS_KEYS:
-                if getattr(self, key) is not None:
-                    yield f"{section}.{key} needs {section}.tls = true as well"
-            if not self.tls_verify:
-                yield f"{section}.tls_verify needs {section}.tls = true as well"
-        if self.tls_key is not None and self.tls_certificate is None:
-            yield f"{section}.tls_key needs {section}.tls_certificate as well"
 
 
 class WrittenRule:
@@ -99,8 +153,6 @@ class WrittenRule:
                 yield f"{section}.{key} is missing"
         if self.action is not None and self.commands:
             yield f"{section}.action and {section}.commands: expected one of them"
-        if self.action is None and not self.commands:
-            yield f"{section} has neither an action nor commands: expected one of them"
         if self.topic is not None:
             problem = filter_problem(self.topic)
             if problem is not None:
@@ -124,11 +176,17 @@ def conflicts(backends: list[Backend], rules: list[WrittenRule]) -> Iterator[str
     if len(rules) > RULES_MAX:
         yield f"{len(rules)} rules: expected at most {RULES_MAX}"
     names = [backend.name for backend in backends]
+    whole = [backend.name for backend in backends if backend.type in WHOLE]
     first: dict[tuple[object, ...], WrittenRule] = {}
     for rule in rules:
         if rule.backend not in names:
             there = "one of " + ", ".join(names) if names else "a [backends.NAME], there is none"
             yield f"{rule.origin}: {rule.section}.backend = {rule.backend!r}: expected {there}"
+        if rule.action is None and not rule.commands and rule.backend not in whole:
+            yield (
+                f"{rule.origin}: {rule.section} has neither an action nor commands: expected one "
+                "of them"
+            )
         same = first.setdefault(rule.what(), rule)
         if same is not rule:
             yield f"{rule.origin}: {rule.section} says the same as {same.section}"

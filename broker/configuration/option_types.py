@@ -8,9 +8,21 @@ TOML or of the environment and raises ValueError with what was expected;
 import re
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 # What a parsed option may be; wide, because one table holds all kinds.
 Setting: TypeAlias = str | int | bool | tuple[tuple[str, str], ...] | tuple[str, ...] | None
+
+URL_BYTES_MAX: Final = 4096
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[ -~]{0,4000}[!-~])?)?")
+# Of a request that rows are sent with.
+OWN_HEADERS: Final = frozenset(
+    {
+        "connection", "content-encoding", "content-length", "content-type", "host",
+        "idempotency-key", "transfer-encoding", "user-agent",
+    }
+)  # fmt: skip
 
 SIZE_UNITS: Final = {
     "b": 1,
@@ -359,6 +371,64 @@ class Pairs:
         assert isinstance(value, tuple)
         pairs = [pair for pair in value if isinstance(pair, tuple)]
         return "[" + ", ".join(quote(f"{name}={text}") for name, text in pairs) + "]"
+
+
+class Headers:
+    """A table of HTTP headers; the values are never shown again."""
+
+    _expected = "a table of HTTP headers such as {X-Plant = '7'}"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the (name, value) pairs in their order."""
+        if not isinstance(raw, dict):
+            raise ValueError(self._expected)
+        for name, value in raw.items():
+            if not isinstance(value, str) or value == SECRET_SHOWN:
+                raise ValueError(self._expected)
+            if HEADER_NAME.fullmatch(name) is None or HEADER_VALUE.fullmatch(value) is None:
+                raise ValueError("names and values as HTTP has them: no spaces in names, ASCII")
+            if name.lower() in OWN_HEADERS or name.lower().startswith("webhook-"):
+                raise ValueError(f"other headers than {name}, which the broker sets")
+        return tuple(raw.items())
+
+    def render(self, value: Setting) -> str:
+        """Return the TOML table, without the values."""
+        assert isinstance(value, tuple)
+        names = [pair[0] for pair in value if isinstance(pair, tuple)]
+        return "{" + ", ".join(f"{quote(name)} = {quote(SECRET_SHOWN)}" for name in names) + "}"
+
+
+class Url:
+    """An http or https URL; empty means "not set"."""
+
+    def parse(self, raw: object) -> Setting:
+        """Return the URL."""
+        if not isinstance(raw, str):
+            raise ValueError("a URL such as https://host/path")
+        if raw:
+            split_url(raw)
+        return raw or None
+
+    def render(self, value: Setting) -> str:
+        """Return the URL, quoted."""
+        return quote(str(value or ""))
+
+
+def split_url(text: str) -> SplitResult:
+    """Return the parts of an http or https URL. Raises ValueError that says what was expected."""
+    if not (text.isascii() and text.isprintable()) or " " in text or len(text) > URL_BYTES_MAX:
+        raise ValueError(f"a URL of at most {URL_BYTES_MAX} ASCII characters, without spaces")
+    try:
+        parts = urlsplit(text)
+        is_valid = bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_valid = False
+    if not is_valid or parts.scheme not in ("http", "https"):
+        raise ValueError("a URL such as https://host/path")
+    if "@" in parts.netloc or parts.fragment:
+        raise ValueError("a URL without user and fragment; there are username and password")
+    return parts
 
 
 class Origins:

@@ -15,6 +15,7 @@ from broker.configuration.option_types import (
     Duration,
     FileMode,
     Flag,
+    Headers,
     Integer,
     Kind,
     Lines,
@@ -25,6 +26,7 @@ from broker.configuration.option_types import (
     Servers,
     Size,
     Text,
+    Url,
 )
 
 ENV_PREFIX: Final = "HOLDFAST__"
@@ -278,6 +280,22 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "longest wait for an answer of the store"),
     Option("backends", "expires", "backend", "expires_s", Duration(_S),
            "age at which the store drops a message; 0 = when the message itself expires"),
+    Option("backends", "topic", "backend", "topic", Text(empty_is_none=True),
+           "topic of Kafka for rows; it may have names such as ${topic}"),
+    Option("backends", "key", "backend", "key", Choice(*backend_options.ROW_KEYS),
+           "key of a row in Kafka: what rows stay in order by"),
+    Option("backends", "value", "backend", "value", Choice(*backend_options.ROW_VALUES),
+           "value of a row in Kafka: all of it as JSON, or the payload alone"),
+    Option("backends", "sasl_mechanism", "backend", "sasl_mechanism",
+           Choice(*backend_options.SASL_MECHANISMS), "how user name and password are shown"),
+    Option("backends", "url", "backend", "url", Url(),
+           "where rows are sent to, http or https"),
+    Option("backends", "secret", "backend", "secret", Secret(),
+           "key of the signature of requests; empty = they are not signed"),
+    Option("backends", "secret_file", "backend", "secret_file", Text(empty_is_none=True),
+           "file whose first line is the secret, read at each connect"),
+    Option("backends", "headers", "backend", "headers", Headers(),
+           "further headers of each request; their values are not shown"),
 )  # fmt: skip
 
 # Of `[[rules]]`.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from broker.configuration import backend_options
 from broker.configuration.config import Config, Table
 from broker.configuration.listener_options import Endpoint
 from broker.configuration.option_types import Setting
@@ -35,7 +36,9 @@ def show(config: Config) -> str:
             ],
         )
     for backend in config.backends:
-        lines += _show_section(backend.section, _written(config, backend, BACKEND_OPTIONS))
+        keys = backend_options.KEYS[backend.type]
+        options = [option for option in BACKEND_OPTIONS if option.key in keys]
+        lines += _show_section(backend.section, _written(config, backend, options))
     for rule in config.rules:
         written = _written(config, rule, RULE_OPTIONS)
         lines += _show_section("[rules]", [line for line in written if line[1] != "default"])

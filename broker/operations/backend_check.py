@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from broker.backends.link import Answer, BackendLink, LinkFailed
 from broker.backends.rows import CONFIG, QUESTION, json_frame
@@ -69,7 +70,7 @@ def as_json(configurations: dict[str, dict[str, Any]], found: dict[str, Health])
             {
                 "backend": name,
                 "type": configurations[name]["type"],
-                "servers": list(configurations[name]["options"]["servers"]),
+                "servers": _places(configurations[name]),
                 "rules": len(configurations[name]["rules"]),
                 "usable": not health.why,
                 "why": health.why,
@@ -85,7 +86,7 @@ def as_lines(configurations: dict[str, dict[str, Any]], found: dict[str, Health]
     """Yield what was found for people."""
     for name, health in found.items():
         told = configurations[name]
-        yield f"{name}: {told['type']} at {', '.join(told['options']['servers'])}"
+        yield f"{name}: {told['type']} at {', '.join(_places(told))}"
         lines = [("rules", str(len(told["rules"])) if told["rules"] else "none: it gets nothing")]
         if health.why:
             lines.append(("unusable", health.why))
@@ -95,13 +96,25 @@ def as_lines(configurations: dict[str, dict[str, Any]], found: dict[str, Health]
             yield f"  {word:<12} {text}"
 
 
+def _places(told: dict[str, Any]) -> list[str]:
+    """Return where a store is; of a URL without what may be secret in it."""
+    url = told["options"].get("url")
+    if not url:
+        return list(told["options"]["servers"])
+    scheme, netloc, *_ = urlsplit(url)
+    return [f"{scheme}://{netloc}"]
+
+
 def _server_lines(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     role = f", {told['role']}" if told.get("role") else ""
     yield "server", f"{told['server']} {told['version']}{role}"
     yield "writable", "yes" if told["writable"] else "no"
-    yield "persistence", str(told["persistence"])
-    fence = str(told["fence"] or "").split(":")
-    if len(fence) == 3:
+    if "persistence" in told:
+        yield "persistence", str(told["persistence"])
+    fence = str(told.get("fence") or "").split(":")
+    if "fence" not in told:
+        yield "cursor", "kept by the broker: rows arrive at least once"
+    elif len(fence) == 3:
         yield "cursor", f"position {fence[1]}, event {fence[2]}, of the database {fence[0]}"
     else:
         yield "cursor", "none: no broker has written here under this name"

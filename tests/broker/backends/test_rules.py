@@ -126,3 +126,54 @@ def test_without_rules_nobody_is_told_anything(tmp_path) -> None:  # type: ignor
     rules.check(loaded)
     assert rules.feeds_of(loaded) == ()
     assert rules.configurations(loaded, "edge") == {}
+
+
+KAFKA = '[backends.log]\ntype = "kafka"\nservers = "a:1"\ntopic = "TOPIC"\n'
+HOOK = '[backends.hook]\ntype = "webhook"\nurl = "http://a/"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            HOOK + rule("message.publish", backend="hook", action="on_message_publish"),
+            ["rules[1].action has no meaning for the type webhook"],
+        ),
+        (
+            HOOK + rule("message.publish", backend="hook", commands="SET a b"),
+            ["rules[1].commands has no meaning for the type webhook"],
+        ),
+        (
+            HOOK + rule("message.publish", backend="hook", topic=None),
+            ["rules[1].topic is missing"],
+        ),
+        (KAFKA.replace("TOPIC", "${x}"), ["backends.log.topic = '${x}'", "not ${x}"]),
+        (
+            KAFKA.replace("TOPIC", "${username}") + rule("message.publish", backend="log"),
+            ["backends.log.topic", "message.publish has no ${username}"],
+        ),
+    ],
+)
+def test_what_a_store_of_whole_rows_cannot_do_is_one_line(  # type: ignore[no-untyped-def]
+    tmp_path, text: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rules.check(config(tmp_path, text))
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(
+        tmp_path,
+        HOOK
+        + rule("message.publish", topic="a/#", backend="hook")
+        + rule("client.connected", topic=None, backend="hook"),
+    )
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.filters == ("a/#",)
+    assert feed.kinds == 1 << feed_rows.CONNECTED | 1 << feed_rows.GAP
+    told = rules.configurations(loaded, "edge")["hook"]
+    assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")
+    assert "servers" not in told["options"]

@@ -9,6 +9,8 @@ from broker.configuration.show import show
 from tests.broker.configuration.refused import refused
 
 CACHE = '[backends.cache]\nservers = "10.0.0.1:6379"\n'
+KAFKA = '[backends.log]\ntype = "kafka"\nservers = "a:9092"\ntopic = "mqtt.${topic}"\n'
+HOOK = '[backends.hook]\ntype = "webhook"\nurl = "https://example.org/rows"\n'
 STORED = '[[rules]]\non = "message.publish"\ntopic = "#"\nbackend = "cache"\naction = "a"\n'
 
 
@@ -44,6 +46,28 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
 
+def test_a_backend_has_the_keys_of_its_type(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(
+        KAFKA + 'key = "clientid"\nvalue = "payload"\nsasl_mechanism = "SCRAM-SHA-512"\n'
+        'username = "u"\npassword = "p"\n'
+        + HOOK
+        + 'secret = "s"\nusername = "u"\npassword = "p"\ntls_verify = false\n'
+        '[backends.hook.headers]\nX-Plant = "7"\n'
+        '[[rules]]\non = "client.connected"\nbackend = "hook"\n'
+    )
+    loaded = load(path, environment={})
+    log, hook = loaded.backends
+    assert (log.topic, log.key, log.value) == ("mqtt.${topic}", "clientid", "payload")
+    assert (hook.url, hook.headers) == ("https://example.org/rows", (("X-Plant", "7"),))
+    assert loaded.rules[0].as_tuple() == ("client.connected", None, "hook", None, (), 0)
+    text = show(loaded)
+    kafka = text[text.index("[backends.log]") : text.index("[backends.hook]")]
+    webhook = text[text.index("[backends.hook]") :]
+    assert "sasl_mechanism" in kafka and "url" not in kafka and "score" not in kafka
+    assert "servers" not in webhook
+    assert 'headers = {"X-Plant" = "(not shown)"}' in webhook
+
+
 def test_what_show_prints_loads_back_and_hides_the_password(write) -> None:  # type: ignore[no-untyped-def]
     path = write(CACHE + 'password = "very secret"\n' + STORED + 'expires = "7d"\n')
     text = show(load(path, environment={}))
@@ -75,7 +99,31 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         ("[backends]\ncache = 1", ["backends.cache = 1", "a table [backends.NAME]"]),
         ("[backends.Cache]\n", ["backend name 'Cache'", "lower-case letters"]),
         ("[backends.cache]\n", ["backends.cache.servers is missing", "host:port"]),
-        (CACHE + 'type = "mysql"', ["backends.cache.type = 'mysql'", "one of redis"]),
+        (
+            CACHE + 'type = "mysql"',
+            ["backends.cache.type = 'mysql'", "one of redis, kafka, webhook"],
+        ),
+        (CACHE + 'url = "http://a/"', ["cache.url has no meaning for the type redis", "servers"]),
+        (KAFKA + 'score = "one"', ["backends.log.score has no meaning for the type kafka"]),
+        (KAFKA.replace("topic", "#"), ["backends.log.topic is missing", "'mqtt'"]),
+        (KAFKA.replace("servers", "#"), ["backends.log.servers is missing"]),
+        (KAFKA + 'key = "qos"', ["key = 'qos'", "one of topic, clientid"]),
+        (KAFKA + 'value = "raw"', ["value = 'raw'", "one of json, payload"]),
+        (KAFKA + 'sasl_mechanism = "X"', ["sasl_mechanism = 'X'", "one of PLAIN"]),
+        (KAFKA + 'tls_ca = "ca.pem"', ["log.tls_ca needs backends.log.tls = true"]),
+        (HOOK + "tls = true", ["backends.hook.tls has no meaning for the type webhook"]),
+        (HOOK.replace("url", "#"), ["backends.hook.url is missing"]),
+        (HOOK.replace("https", "ftp"), ["url = 'ftp://example.org/rows'", "a URL such as"]),
+        (HOOK.replace("//", "//u:p@"), ["without user and fragment"]),
+        (HOOK.replace("https", "http") + 'tls_ca = "c"', ["tls_ca needs", "url = 'https://"]),
+        (HOOK + 'secret = "a"\nsecret_file = "b"', ["secret_file: expected one of them"]),
+        (HOOK + 'password = "a"', ["backends.hook.password needs backends.hook.username"]),
+        (HOOK + "headers = {X = 1}", ["backends.hook.headers = ...", "a table of HTTP headers"]),
+        (HOOK + 'headers = {"X Y" = "z"}', ["backends.hook.headers = ...", "no spaces in names"]),
+        (HOOK + 'headers = {X = "a\\r\\nY: b"}', ["names and values as HTTP has them"]),
+        (HOOK + 'headers = {Host = "x"}', ["other headers than Host"]),
+        (HOOK + 'headers = {Webhook-Id = "x"}', ["other headers than Webhook-Id"]),
+        (HOOK + 'username = "u"\nheaders = {authorization = "x"}', ["expected no Authorization"]),
         (CACHE + "sever = 1", ["'backends.cache.sever'", "did you mean backends.cache.servers?"]),
         ('[backends.a]\nservers = "redis"', ["backends.a.servers = 'redis'", "host:port"]),
         ('[backends.a]\nservers = ["h:0"]', ["backends.a.servers = ['h:0']", "host:port"]),

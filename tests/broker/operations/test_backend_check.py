@@ -59,3 +59,16 @@ def test_a_store_that_is_not_there_is_an_answer() -> None:
 def test_a_process_that_cannot_work_says_why() -> None:
     odd = {"cache": {**TOLD["cache"], "type": "other"}}
     assert "'other'" in backend_check.ask(odd)["cache"].why
+
+
+def test_a_store_without_a_cursor_is_described_without_what_is_secret_in_its_url() -> None:
+    told = {"hook": {**TOLD["cache"], "type": "webhook", "options": {"url": "https://a:1/x?key=y"}}}
+    health = Health({"server": "S", "version": "1", "writable": True, "problems": []})
+    assert list(backend_check.as_lines(told, {"hook": health})) == [
+        "hook: webhook at https://a:1",
+        "  rules        1",
+        "  server       S 1",
+        "  writable     yes",
+        "  cursor       kept by the broker: rows arrive at least once",
+    ]
+    assert '"https://a:1"' in backend_check.as_json(told, {"hook": health})

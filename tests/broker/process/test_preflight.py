@@ -25,9 +25,17 @@ def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: 
 def test_files_of_an_external_store_must_be_there(tmp_path: Path, key: str) -> None:
     pytest.importorskip("redis")
     absent = str(tmp_path / "absent")
-    environment = {
+    place = {
         "HOLDFAST__BACKENDS__CACHE__SERVERS": "127.0.0.1:1",
         "HOLDFAST__BACKENDS__CACHE__TLS": "true",
+    }
+    if key == "secret_file":
+        place = {
+            "HOLDFAST__BACKENDS__CACHE__TYPE": "webhook",
+            "HOLDFAST__BACKENDS__CACHE__URL": "https://127.0.0.1:1/",
+        }
+    environment = {
+        **place,
         "HOLDFAST__BACKENDS__CACHE__TLS_CERTIFICATE": __file__,
         f"HOLDFAST__BACKENDS__CACHE__{key.upper()}": absent,
     }
