@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.backends.actions import ACTIONS, COMMANDS, HOOKS, NOT_YET, Action, Hook
 from broker.backends.kafka_rows import topic_problem
 from broker.backends.templates import Command
-from broker.configuration.backend_options import KEYS, Backend, WrittenRule
+from broker.configuration.backend_options import KEYS, WHOLE, Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
 from session.settings import Feed
@@ -107,7 +107,9 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
             for kind in needs.kinds:
                 kinds |= 1 << kind
         if rules:
-            feeds.append(Feed(backend.name, tuple(filters), kinds, backend.rewind_keep_ms))
+            # A store that keeps no cursor cannot say that it has lost rows.
+            keep_ms = 0 if backend.type in WHOLE else backend.rewind_keep_ms
+            feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms))
     return tuple(feeds)
 
 

@@ -31,17 +31,20 @@ _TLS_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
 _SERVER_KEYS: Final = frozenset(
     {"servers", "username", "password", "password_file", "tls", *_TLS_KEYS, "tls_verify"}
 )
-_EVERY: Final = frozenset({"type", "node", "required", "rewind_keep", "timeout"})
+_EVERY: Final = frozenset({"type", "node", "required", "timeout"})
 # The keys that mean something, by type.
 KEYS: Final = {
-    REDIS: _EVERY | _SERVER_KEYS | {"mode", "sentinel_name", "database", "score", "expires"},
+    REDIS: _EVERY
+    | _SERVER_KEYS
+    | {"rewind_keep", "mode", "sentinel_name", "database", "score", "expires"},
     KAFKA: _EVERY | _SERVER_KEYS | {"topic", "key", "value", "sasl_mechanism"},
     WEBHOOK: _EVERY
     | {"url", "secret", "secret_file", "headers", "username", "password", "password_file"}
     | {*_TLS_KEYS, "tls_verify"},
 }
 ALL_KEYS: Final = tuple(sorted(frozenset().union(*KEYS.values())))
-# Types that take every row whole, so that a rule needs neither an action nor commands.
+# Types that take every row whole, so that a rule needs neither an action nor commands. They keep no
+# cursor.
 WHOLE: Final = frozenset({KAFKA, WEBHOOK})
 
 

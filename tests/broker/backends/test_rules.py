@@ -172,7 +172,7 @@ def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # 
     )
     rules.check(loaded)
     (feed,) = rules.feeds_of(loaded)
-    assert feed.filters == ("a/#",)
+    assert (feed.filters, feed.keep_ms) == (("a/#",), 0)
     assert feed.kinds == 1 << feed_rows.CONNECTED | 1 << feed_rows.GAP
     told = rules.configurations(loaded, "edge")["hook"]
     assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")

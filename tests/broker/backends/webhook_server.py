@@ -114,7 +114,7 @@ class Receiver:
         self.decide: Decide = decide  # of batches with rows
         self.probed: Decide = lambda request: OK  # of batches without
         self.requests: Final[list[Received]] = []  # with rows
-        self.taken: Final[list[dict[str, Any]]] = []  # rows that it has answered 2xx for
+        self.taken: Final[list[dict[str, Any]]] = []  # rows, in their order
         self.probes: Final[list[Received]] = []
         self.connections: Final[list[socket.socket]] = []
         self.port: Final = free_port()
@@ -148,9 +148,13 @@ class Receiver:
             self.requests.append(request)
         reply = self.decide(request)
         if reply is not None and 200 <= reply.status < 300:
-            with self._lock:
-                self.taken.extend(request.rows)
+            self.keep(request)
         return reply
+
+    def keep(self, request: Received) -> None:
+        """Take the rows of a request."""
+        with self._lock:
+            self.taken.extend(request.rows)
 
     def payloads(self) -> list[str]:
         """Return the payloads of all rows that it has taken, in their order."""

@@ -104,6 +104,7 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
             ["backends.cache.type = 'mysql'", "one of redis, kafka, webhook"],
         ),
         (CACHE + 'url = "http://a/"', ["cache.url has no meaning for the type redis", "servers"]),
+        (HOOK + 'rewind_keep = "1h"', ["hook.rewind_keep has no meaning for the type webhook"]),
         (KAFKA + 'score = "one"', ["backends.log.score has no meaning for the type kafka"]),
         (KAFKA.replace("topic", "#"), ["backends.log.topic is missing", "'mqtt'"]),
         (KAFKA.replace("servers", "#"), ["backends.log.servers is missing"]),
