@@ -2,9 +2,9 @@
 
 Reads frames on stdin, answers with lines of JSON on stdout. A thread reads, so that the store may
 take its time; this one applies. It is a process of its own so that drivers, their threads and their
-memory stay away from the broker. It ends when stdin ends. A batch is repeated until the store has
-answered for it: after a failure it connects again, tells where the store is, and waits for the next
-run. Read next: `broker.backends.sink`, `broker.backends.rows`.
+memory stay away from the broker. It ends at once when stdin ends. A batch is repeated until the
+store has answered for it: after a failure it connects again, tells where the store is, and waits
+for the next run. Read next: `broker.backends.sink`, `broker.backends.rows`.
 """
 
 import base64
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO, Final, TextIO
+from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
 from broker.backends.rows import (
     BATCH,
@@ -53,10 +53,6 @@ REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
 Frame = tuple[bytes, bytes]
 
 
-class Ended(Exception):
-    """The broker has closed stdin."""
-
-
 class Worker:
     """Applies frames to a sink."""
 
@@ -64,7 +60,7 @@ class Worker:
         self,
         sink: Sink,
         instance: str,
-        frames: "queue.Queue[Frame | None]",
+        frames: "queue.Queue[Frame]",
         say: Callable[[dict[str, Any]], None],
     ) -> None:
         self._sink: Final = sink
@@ -78,15 +74,12 @@ class Worker:
         self._retry_at = 0.0
         self._state = ""
 
-    def work(self) -> None:
-        """Work until stdin ends."""
-        try:
-            while True:
-                if not self._is_open:
-                    self._open()
-                self._take(self._next())
-        except Ended:
-            self._sink.close()
+    def work(self) -> NoReturn:
+        """Work until the process ends."""
+        while True:
+            if not self._is_open:
+                self._open()
+            self._take(self._next())
 
     # Connecting
 
@@ -148,12 +141,9 @@ class Worker:
         """Return the next frame, None if it is time to do something else."""
         wait_s = LOOK_S if self._is_open else max(0.0, self._retry_at - time.monotonic())
         try:
-            frame = self._frames.get(timeout=wait_s)
+            return self._frames.get(timeout=wait_s)
         except queue.Empty:
             return None
-        if frame is None:
-            raise Ended
-        return frame
 
     def _take(self, frame: Frame | None) -> None:
         try:
@@ -246,11 +236,15 @@ def read_frame(source: BinaryIO) -> Frame | None:
     return (kind, body) if len(body) == size else None
 
 
-def read_frames(source: BinaryIO, frames: "queue.Queue[Frame | None]") -> None:
-    """Put frames into the queue until there are no more."""
+def read_frames(source: BinaryIO, frames: "queue.Queue[Frame]") -> None:
+    """Put frames into the queue until there are no more; then end the process.
+
+    At once, in the middle of a batch as well: the broker is gone, or has left us, and the process
+    that follows us must not meet us at the store.
+    """
     while (frame := read_frame(source)) is not None:
         frames.put(frame)
-    frames.put(None)
+    os._exit(0)
 
 
 def make_sink(options: Options) -> Sink:
@@ -296,14 +290,13 @@ def serve(source: BinaryIO, answers: TextIO) -> int:
         rules = [Rule(rule) for rule in told["rules"]]
         options = Options(told["name"], told["type"], told["node"], told["options"], rules)
         sink = make_sink(options)
-        frames: queue.Queue[Frame | None] = queue.Queue(FRAMES_MAX)
+        frames: queue.Queue[Frame] = queue.Queue(FRAMES_MAX)
         reader = threading.Thread(target=read_frames, args=(source, frames), daemon=True)
         reader.start()
         Worker(sink, told["instance"], frames, say).work()
     except (Unusable, CorruptRecord) as problem:
         say({"error": str(problem)})
         return EXIT_FAILED
-    return 0
 
 
 def main() -> int:

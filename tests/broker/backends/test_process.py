@@ -231,10 +231,10 @@ def receiver() -> Iterator[Receiver]:
     yield from receivers()
 
 
-def configure_webhook(process: Process, receiver: Receiver) -> None:
+def configure_webhook(process: Process, receiver: Receiver, timeout_ms: int = 5000) -> None:
     """Tell the process of a receiver."""
     told = {"name": "hook", "type": "webhook", "node": NODE, "instance": INSTANCE}
-    values = {"url": receiver.url, "timeout_ms": 5000}
+    values = {"url": receiver.url, "timeout_ms": timeout_ms}
     process.send(
         json_frame(CONFIG, {**told, "options": values, "rules": [rule("message.publish", "#")]})
     )
@@ -296,6 +296,30 @@ def test_a_store_that_takes_no_batch_is_tried_less_and_less_often(
         process.apply(run, 1, message(1))
         process.state("disconnected")
     assert times[4] - times[3] >= 0.4  # half of 0.1 s, doubled three times
+
+
+@pytest.mark.full
+def test_it_ends_at_once_with_its_broker_also_in_the_middle_of_a_batch(
+    process: Process, receiver: Receiver
+) -> None:
+    """Otherwise it would send rows beside the process of the next start, and after it."""
+    came, release = threading.Event(), threading.Event()
+
+    def hang(request: Received) -> Reply:
+        came.set()
+        release.wait(2 * PATIENCE_S)
+        return Reply()
+
+    receiver.decide = hang
+    configure_webhook(process, receiver, timeout_ms=600_000)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    process.apply(1, 1, message(1))
+    assert came.wait(PATIENCE_S)
+    try:
+        assert process.end() == 0
+    finally:
+        release.set()
 
 
 @pytest.mark.full
