@@ -74,7 +74,7 @@ class KafkaSink:
         try:
             self._producer = Producer(self._settings())
         except (KafkaException, ValueError) as problem:
-            raise self._unavailable(str(problem)) from None
+            raise self._unavailable(_text(problem)) from None
         self._look_at_topic()
         return UNKNOWN
 
@@ -183,7 +183,7 @@ class KafkaSink:
             found = producer.list_topics(fixed, timeout=self._timeout_s)
         except KafkaException as problem:
             producer.poll(0)  # it may say why
-            raise self._unavailable(self._said or _text(problem.args[0])) from None
+            raise self._unavailable(self._said or _text(problem)) from None
         error = found.topics[fixed].error
         if error is not None:
             raise self._unavailable(f"topic {fixed}: {_text(error)}")
@@ -268,7 +268,9 @@ def _note(
         failed[index] = error
 
 
-def _text(error: KafkaError | ValueError) -> str:
+def _text(error: KafkaError | KafkaException | ValueError) -> str:
     """Return an error in one line."""
+    if isinstance(error, KafkaException):
+        error = error.args[0]
     text = error.str() if isinstance(error, KafkaError) else str(error)
     return "".join(filter(str.isprintable, " ".join(text.split())))

@@ -1,7 +1,7 @@
 """A real Kafka server, one node: started, killed and read by tests.
 
-Everybody may do everything on the plain listener. On the other one clients have names, and may
-write only to topics that begin with `free`.
+Everybody may do everything on the plain listener. On another one clients have names and only the
+rights that a test gives them; on the third, both ends show certificates.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 import pytest
 
+from tests.broker.network.certificates import Authority
 from tests.durability.process import POLL_SECONDS, ROOT, free_port
 
 kafka: Any = pytest.importorskip("confluent_kafka")
@@ -35,8 +36,9 @@ SETTINGS: Final = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAIN://127.0.0.1:{port},NAMED://127.0.0.1:{named},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAIN:PLAINTEXT,NAMED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAIN://127.0.0.1:{port},NAMED://127.0.0.1:{named},TLS://127.0.0.1:{tls},\
+CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAIN:PLAINTEXT,NAMED:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAIN
 controller.listener.names=CONTROLLER
 sasl.enabled.mechanisms=PLAIN
@@ -44,7 +46,12 @@ listener.name.named.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_{user}="{password}";
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
+super.users=User:ANONYMOUS;User:CN=holdfast
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={directory}/server.pem
+listener.name.tls.ssl.truststore.type=PEM
+listener.name.tls.ssl.truststore.location={authority}
+listener.name.tls.ssl.client.auth=required
 log.dirs={directory}/data
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -62,11 +69,16 @@ class KafkaServer:
         self.directory: Final = directory
         self.port: Final = free_port()
         self.named_port: Final = free_port()
+        self.tls_port: Final = free_port()
+        self.authority: Final = Authority(directory / "certificates")
+        certificate, key = self.authority.server()
+        (directory / "server.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
         self._settings: Final = directory / "server.properties"
         self._settings.write_text(
             SETTINGS.format(
                 port=self.port, named=self.named_port, controller=free_port(),
-                directory=directory, user=USER, password=PASSWORD,
+                tls=self.tls_port, authority=self.authority.file, directory=directory,
+                user=USER, password=PASSWORD,
             )
         )  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None

@@ -193,6 +193,25 @@ def test_a_wrong_password_and_a_forbidden_topic_let_rows_wait(
     assert payloads(server, topic) == ["1"]
 
 
+def test_both_ends_show_certificates(server: KafkaServer, topic: str) -> None:
+    certificate, key = server.authority.issue("holdfast")
+    values = {
+        "servers": [f"127.0.0.1:{server.tls_port}"], "tls": True, "timeout_ms": 1500,
+        "tls_ca": str(server.authority.file), "tls_certificate": str(certificate),
+        "tls_key": str(key),
+    }  # fmt: skip
+    assert opened(server, topic, **values).apply(numbered(1), INSTANCE) == []
+    assert payloads(server, topic) == ["1"]
+    with pytest.raises(Unavailable, match="SSL handshake failed"):
+        made(server, topic, **{**values, "tls_ca": None}).open()
+    trusting = opened(server, topic, **{**values, "tls_ca": None, "tls_verify": False})
+    assert any("tls_verify" in each for each in trusting.health()["problems"])
+    with pytest.raises(Unavailable):  # no certificate of ours
+        made(server, topic, **{**values, "tls_certificate": None, "tls_key": None}).open()
+    with pytest.raises(Unavailable, match=r"ssl\.ca\.location failed"):
+        made(server, topic, **{**values, "tls_ca": "absent"}).open()
+
+
 def test_a_forbidden_topic_that_a_row_has_chosen_is_a_dead_letter(server: KafkaServer) -> None:
     prefix = uuid4().hex
     for name in ("free", "other"):
