@@ -10,7 +10,8 @@ import json
 from typing import Any, Final
 
 from broker.backends.actions import CLIENT_CONNECTED, CLIENT_DISCONNECTED, MESSAGE_ACKED
-from broker.backends.message_ids import message_id, node_number, unstored_id
+from broker.backends.message_ids import message_id, node_number
+from broker.backends.parameters import USER_PROPERTIES_MAX, id_of
 from broker.backends.rows import Cursor, Row, RowBatch
 from broker.backends.sink import Options, Poison, Rule
 from mqtt import packets, properties
@@ -20,7 +21,6 @@ from storage.tables.feed_rows import FeedEvent
 
 UTF8: Final = "utf-8"
 BASE64: Final = "base64"
-USER_PROPERTIES_MAX: Final = 1 << 20  # as many as a PUBLISH can have
 
 
 class JsonRow:
@@ -81,11 +81,7 @@ class JsonRows:
             return {**found, "username": event.username}
         found |= {"topic": event.text, "qos": event.qos}
         if hook == MESSAGE_ACKED:
-            found["msgid"] = (
-                message_id(event.accepted_ms, self._node, event.offset)
-                if event.offset
-                else unstored_id(event.accepted_ms, self._node, event.seq)
-            )
+            found["msgid"] = id_of(event, self._node).decode()
         return found
 
     def _of_message(self, message: Message) -> dict[str, Any]:

@@ -112,6 +112,10 @@ class KafkaSink:
             "problems": self._problems(found),
         }
 
+    def create(self) -> list[str]:
+        """Make nothing: there are no tables."""
+        return []
+
     def close(self) -> None:
         """End the producer; what it still had is sent again by the next one."""
         producer, self._producer = self._producer, None

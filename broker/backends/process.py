@@ -8,6 +8,7 @@ for the next run. Read next: `broker.backends.sink`, `broker.backends.rows`.
 """
 
 import base64
+import importlib
 import json
 import os
 import queue
@@ -51,6 +52,16 @@ RETRY_MAX_S: Final = 30.0
 EXIT_FAILED: Final = 1
 REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
 Frame = tuple[bytes, bytes]
+HEALTH: Final = "health"
+CREATE: Final = "create"
+# By type: module and class of the sink, imported in this process only, and the extra it needs.
+SINKS: Final = {
+    "redis": ("broker.backends.redis_sink", "RedisSink", "redis"),
+    "cassandra": ("broker.backends.cassandra_sink", "CassandraSink", "cassandra"),
+    "dynamodb": ("broker.backends.dynamodb_sink", "DynamodbSink", "dynamodb"),
+    "kafka": ("broker.backends.kafka_sink", "KafkaSink", "kafka"),
+    "webhook": ("broker.backends.webhook_sink", "WebhookSink", "webhook"),
+}
 
 
 class Worker:
@@ -207,9 +218,12 @@ class Worker:
     def _answer(self, question: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": question.get("id")}
         try:
-            if not self._is_open:
-                self._connect()
-            answer["health"] = self._sink.health()
+            if question.get("what") == CREATE:
+                answer[CREATE] = self._sink.create()
+            else:
+                if not self._is_open:
+                    self._connect()
+                answer[HEALTH] = self._sink.health()
         except Unavailable as problem:
             self._lost(problem)
             answer["error"] = str(problem)
@@ -249,28 +263,23 @@ def read_frames(source: BinaryIO, frames: "queue.Queue[Frame]") -> None:
 
 def make_sink(options: Options) -> Sink:
     """Return the sink of a type. Raises `Unusable`."""
+    if options.type not in SINKS:
+        raise Unusable(
+            f"backend {options.name}: type {options.type!r}, expected one of {', '.join(SINKS)}"
+        )
+    module, name, extra = SINKS[options.type]
     try:
-        if options.type == "redis":
-            from broker.backends.redis_sink import RedisSink
-
-            return RedisSink(options)
-        if options.type == "kafka":
-            from broker.backends.kafka_sink import KafkaSink
-
-            return KafkaSink(options)
-        if options.type == "webhook":
-            from broker.backends.webhook_sink import WebhookSink
-
-            return WebhookSink(options)
+        made: Callable[[Options], Sink] = getattr(importlib.import_module(module), name)
     except ImportError as problem:
-        extra = options.type
+        if problem.name == module:
+            raise Unusable(
+                f"backend {options.name}: this build cannot write to the type {options.type!r}"
+            ) from None
         raise Unusable(
             f"{problem}; pip install '.[{extra}]' in a checkout of Holdfast, or "
             f"'FILE.whl[{extra}]' with its wheel"
         ) from None
-    raise Unusable(
-        f"backend {options.name}: type {options.type!r}, expected redis, kafka or webhook"
-    )
+    return made(options)
 
 
 def serve(source: BinaryIO, answers: TextIO) -> int:

@@ -5,19 +5,26 @@ next: `broker.backends.actions`, the table of hooks and actions.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from broker.backends.actions import ACTIONS, COMMANDS, HOOKS, NOT_YET, Action, Hook
+from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
 from broker.backends.kafka_rows import topic_problem
-from broker.backends.templates import Command
-from broker.configuration.backend_options import KEYS, WHOLE, Backend, WrittenRule
+from broker.backends.templates import Command, Statement
+from broker.configuration import backend_options
+from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
 from session.settings import Feed
 
 # Of a backend, and what the process is not told: it is the broker's own business.
 _NOT_TOLD: Final = frozenset({"type", "node", "required", "rewind_keep"})
+# How own commands are parsed, by the key that they are written with.
+PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
+    "commands": Command,
+    "cql": Statement,
+    "statements": Statement,
+}
 
 
 def check(config: Config) -> None:
@@ -53,23 +60,22 @@ def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
         yield f"topic is missing: expected a topic filter for {hook.name}, '#' for all topics"
     if not hook.has_topic and rule.topic is not None:
         yield f"topic = {shown(rule.topic)}: {hook.name} has no topic"
-    if COMMANDS[type] is None:
-        for key in ("action", "commands"):
-            if getattr(rule, key):
-                yield f"{key} has no meaning for the type {type}, which gets every row whole"
-                return
     yield from _action_problems(rule, hook, ACTIONS[type])
-    for number, text in enumerate(rule.commands, 1):
+    key = backend_options.COMMANDS[type] or ""
+    for number, text in enumerate(rule.own_commands(), 1):
         try:
-            Command(text, hook.name)
+            PARSERS[key](text, hook.name)
         except ValueError as problem:
-            yield f"commands, number {number}: {shown(text)}: expected {problem}"
+            yield f"{key}, number {number}: {shown(text)}: expected {problem}"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
 
 
 def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:
     if rule.action is None:
+        return
+    if not actions:
+        yield f"action = {shown(rule.action)}: expected none: the row itself is sent"
         return
     action = actions.get(rule.action)
     here = [each.name for each in actions.values() if each.hook == hook.name]
@@ -79,7 +85,7 @@ def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) 
     elif action.hook != hook.name:
         yield (
             f"action = {shown(rule.action)}: it is for {action.hook}; for {hook.name} "
-            f"expected {' or '.join(here)}"
+            f"expected {' or '.join(here) or 'own commands'}"
         )
 
 
@@ -108,7 +114,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                 kinds |= 1 << kind
         if rules:
             # A store that keeps no cursor cannot say that it has lost rows.
-            keep_ms = 0 if backend.type in WHOLE else backend.rewind_keep_ms
+            keep_ms = backend.rewind_keep_ms if backend.has_cursor() else 0
             feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms))
     return tuple(feeds)
 
@@ -144,7 +150,7 @@ def configuration(config: Config, backend: Backend, node: str) -> dict[str, Any]
         "options": {
             option.attribute: getattr(backend, option.attribute)
             for option in BACKEND_OPTIONS
-            if option.key in KEYS[backend.type] and option.key not in _NOT_TOLD
+            if option.key in backend.keys() and option.key not in _NOT_TOLD
         },
         "rules": [_as_object(rule, backend) for rule in rules_for(backend, config.rules)],
     }
@@ -156,5 +162,5 @@ def _as_object(rule: WrittenRule, backend: Backend) -> dict[str, Any]:
         told["action"] = rule.action
         told["expires_s"] = rule.expires_s or backend.expires_s
     else:
-        told["commands"] = list(rule.commands)
+        told["commands"] = list(rule.own_commands())
     return told

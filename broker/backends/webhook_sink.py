@@ -138,6 +138,10 @@ class WebhookSink:
             "problems": list(self._problems()),
         }
 
+    def create(self) -> list[str]:
+        """Make nothing: there are no tables."""
+        return []
+
     def close(self) -> None:
         """Close the connection."""
         client, self._client = self._client, None

@@ -16,7 +16,7 @@ from broker.configuration.listener_options import (
     conflicts,
 )
 from broker.configuration.option_types import Headers, Secret, Setting
-from broker.configuration.options import OPTIONS, Option
+from broker.configuration.options import BACKEND_OPTIONS, OPTIONS, Option
 from session.settings import Settings
 
 # What is written in a table that there may be several of.
@@ -146,6 +146,7 @@ class Config:
             raise ConfigError(problem)
         for backend in self.backends:
             self._refuse_keys_of_other_types(backend)
+            backend.finish()
             for problem in backend.problems():
                 raise ConfigError(problem)
         for rule in self.rules:
@@ -155,13 +156,13 @@ class Config:
             raise ConfigError(problem)
 
     def _refuse_keys_of_other_types(self, backend: Backend) -> None:
-        known = backend_options.KEYS[backend.type]
-        for key in backend_options.ALL_KEYS:
-            place = f"{backend.section}.{key}"
-            if key not in known and place in self.origins:
+        keys = backend.keys()
+        for option in BACKEND_OPTIONS:
+            name = f"{backend.section}.{option.key}"
+            if name in self.origins and option.key not in keys:
                 raise ConfigError(
-                    f"{self.origins[place]}: {place} has no meaning for the type {backend.type}: "
-                    f"expected {', '.join(sorted(known))}"
+                    f"{self.origins[name]}: {name} has no meaning for the type {backend.type}: "
+                    f"expected one of {', '.join(keys)}"
                 )
 
     def _refuse_open_listeners(self) -> None:

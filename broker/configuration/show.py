@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from broker.configuration import backend_options
 from broker.configuration.config import Config, Table
 from broker.configuration.listener_options import Endpoint
 from broker.configuration.option_types import Setting
@@ -36,8 +35,8 @@ def show(config: Config) -> str:
             ],
         )
     for backend in config.backends:
-        keys = backend_options.KEYS[backend.type]
-        options = [option for option in BACKEND_OPTIONS if option.key in keys]
+        keys = backend.keys()
+        options = [each for each in BACKEND_OPTIONS if each.key in keys]
         lines += _show_section(backend.section, _written(config, backend, options))
     for rule in config.rules:
         written = _written(config, rule, RULE_OPTIONS)

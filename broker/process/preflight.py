@@ -14,12 +14,17 @@ from broker.history import location
 from broker.security import access_files
 from storage.local.data_directory import is_in_use
 
-# The package that the process of a store needs, if any; not imported here.
+# The packages that the processes of stores need; not imported here. A webhook needs none.
 DRIVERS: Final = {
     backend_options.REDIS: "redis",
+    backend_options.CASSANDRA: "cassandra",
+    backend_options.DYNAMODB: "boto3",
     backend_options.KAFKA: "confluent_kafka",
 }
-BACKEND_FILES: Final = ("password_file", "secret_file", "tls_ca", "tls_certificate", "tls_key")
+BACKEND_FILES: Final = (
+    *("password_file", "secret_file", "secret_access_key_file"),
+    *("tls_ca", "tls_certificate", "tls_key"),
+)
 
 
 def check_files(config: Config) -> None:
