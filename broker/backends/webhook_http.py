@@ -4,6 +4,7 @@ No redirects are followed: a body with its signature goes to the configured plac
 Read next: `broker.backends.webhook_sink`, which says what an answer means.
 """
 
+import contextlib
 import http.client
 import io
 import socket
@@ -83,10 +84,13 @@ class HttpClient:
         if connection.sock is None:
             connection.connect()
         connection.sock.settimeout(self._timeout_s)
-        connection.request("POST", self._path, body, dict(headers))
+        is_sent = False
+        with contextlib.suppress(ConnectionError):  # it may have answered before it had all of it
+            connection.request("POST", self._path, body, dict(headers))
+            is_sent = True
         response = connection.getresponse()
         read = response.read(ANSWER_BYTES_MAX)
-        if response.status < 200 or not response.isclosed():  # more follows
+        if not is_sent or response.status < 200 or not response.isclosed():  # more follows
             self.close()
         reason, text = map(_line, (response.reason, read.decode("utf-8", "replace")))
         return Answer(response.status, reason, response.headers, text)

@@ -191,6 +191,17 @@ def test_rows_that_are_refused_are_found_and_the_others_arrive_in_order(
         assert first.told["upto"] <= second.told["after"]
 
 
+def test_what_is_too_large_is_refused_also_by_a_server_that_does_not_read_it(
+    receiver: Receiver,
+) -> None:
+    receiver.bytes_max = 100_000
+    large = b"x" * (8 << 20)  # more than buffers on the way hold
+    rows = [message(1, payload=b"1"), message(2, payload=large), message(3, payload=b"3")]
+    (found,) = opened(receiver).apply(batch((0, 0), (3, 0), *rows), INSTANCE)
+    assert (found.row, found.why.startswith("413 ")) == (1, True)
+    assert receiver.payloads() == ["1", "3"]
+
+
 def test_a_row_that_nothing_can_be_made_of_is_told_and_the_rest_is_sent(
     receiver: Receiver,
 ) -> None:

@@ -82,6 +82,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take a request and answer it."""
         size = int(self.headers["Content-Length"])
+        if size > self.server.receiver.bytes_max:
+            self.close_connection = True  # with most of the body unread
+            self.send_error(413)
+            return
         headers = {name.lower(): value for name, value in self.headers.items()}
         reply = self.server.receiver.take(Received(self.path, headers, self.rfile.read(size)))
         if reply is None:
@@ -112,6 +116,7 @@ class Receiver:
 
     def __init__(self, decide: Decide = lambda request: OK) -> None:
         self.decide: Decide = decide  # of batches with rows
+        self.bytes_max: int = 1 << 30  # of a body; a larger one is refused before it is read
         self.probed: Decide = lambda request: OK  # of batches without
         self.requests: Final[list[Received]] = []  # with rows
         self.taken: Final[list[dict[str, Any]]] = []  # rows, in their order
