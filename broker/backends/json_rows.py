@@ -70,10 +70,12 @@ class JsonRows:
 
     def _fields(self, row: Row, hook: str, instance: str) -> dict[str, Any]:
         if isinstance(row, FeedEvent):
-            head = {"id": f"{instance}:{row.end}:{row.seq}", "hook": hook}
-            return {**head, **self._of_event(row, hook)}
-        head = {"id": f"{instance}:{row.offset}:0", "hook": hook}
-        return {**head, **self._of_message(row)}
+            position, seq, fields = row.end, row.seq, self._of_event(row, hook)
+        else:
+            position, seq, fields = row.offset, 0, self._of_message(row)
+        # The time: after an earlier copy of the database was restored, numbers are given again.
+        name = f"{instance}:{position}:{seq}:{fields['timestamp']}"
+        return {"id": name, "hook": hook, **fields}
 
     def _of_event(self, event: FeedEvent, hook: str) -> dict[str, Any]:
         found: dict[str, Any] = {"clientid": event.client_id, "timestamp": event.at_ms}

@@ -166,7 +166,9 @@ class WebhookSink:
         if self._client is None:
             raise Unavailable("not connected")
         body = self._body(rows, after, upto, instance)
-        name = "-".join(map(str, (instance or "probe", *after, *upto)))
+        name = "probe"
+        if rows:  # the time, as in the identifiers of rows
+            name = "-".join(map(str, (instance, *after, *upto, rows[-1].fields["timestamp"])))
         try:
             answer = self._client.post(body, {**self._headers, **self._signed(name, body)})
         except HttpFailed as problem:

@@ -58,6 +58,8 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+{role}.session.timeout.ms=4000
+{role}.heartbeat.interval.ms=500
 """
 
 
@@ -78,7 +80,7 @@ class KafkaServer:
             SETTINGS.format(
                 port=self.port, named=self.named_port, controller=free_port(),
                 tls=self.tls_port, authority=self.authority.file, directory=directory,
-                user=USER, password=PASSWORD,
+                user=USER, password=PASSWORD, role="broker",
             )
         )  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None

@@ -46,7 +46,7 @@ def as_json(row: Row, *rules: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_message_is_told_whole() -> None:
     assert as_json(message(7, "a/ö", "grüße".encode(), retain=True, qos=2)) == {
-        "id": f"{INSTANCE}:7:0",
+        "id": f"{INSTANCE}:7:0:{NOW_MS}",
         "hook": "message.publish",
         "msgid": message_id(NOW_MS, NUMBER, 7),
         "clientid": "sender",
@@ -96,7 +96,7 @@ def test_the_properties_of_mqtt_5_are_told() -> None:
 def test_a_client_that_comes_or_goes_is_told(kind: int, hook: str) -> None:
     told = as_json(event(kind, "c", seq=4, end=3, username="u"), rule(hook))
     assert told == {
-        "id": f"{INSTANCE}:3:4", "hook": hook, "clientid": "c", "username": "u",
+        "id": f"{INSTANCE}:3:4:{NOW_MS}", "hook": hook, "clientid": "c", "username": "u",
         "timestamp": NOW_MS,
     }  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_client_that_comes_or_goes_is_told(kind: int, hook: str) -> None:
 def test_a_subscription_is_told_with_its_filter(kind: int, hook: str) -> None:
     told = as_json(event(kind, "c", "a/+", qos=1), rule(hook, "a/#"))
     assert told == {
-        "id": f"{INSTANCE}:0:1", "hook": hook, "clientid": "c", "topic": "a/+", "qos": 1,
+        "id": f"{INSTANCE}:0:1:{NOW_MS}", "hook": hook, "clientid": "c", "topic": "a/+", "qos": 1,
         "timestamp": NOW_MS,
     }  # fmt: skip
 
@@ -155,3 +155,8 @@ def test_a_row_that_nothing_can_be_made_of_is_named_and_the_others_are_told() ->
     found, poisons = JsonRows(options(ALL)).of(batch((0, 0), (2, 0), broken, message(2)), INSTANCE)
     assert [each.index for each in found] == [1]
     assert [(each.row, each.rule, "0x7F" in each.why) for each in poisons] == [(0, 1, True)]
+
+
+def test_numbers_that_are_given_again_after_a_restore_make_other_ids() -> None:
+    first, again = as_json(message(1)), as_json(message(1, accepted_at_ms=NOW_MS + 1))
+    assert first["id"] != again["id"]

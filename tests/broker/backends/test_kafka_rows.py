@@ -8,7 +8,16 @@ from broker.backends.json_rows import JsonRow, JsonRows
 from broker.backends.kafka_rows import KafkaRows, topic_problem
 from broker.backends.rows import Row
 from storage.tables.feed_rows import CONNECTED
-from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, options, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    options,
+    rule,
+)
 
 HOOKS = ("message.publish", "client.connected")
 
@@ -68,7 +77,7 @@ def test_the_value_is_json_or_the_payload_if_there_is_one() -> None:
 def test_headers_say_what_a_row_is() -> None:
     row = json_row(message(1))
     assert dict(made("m").headers(row)) == {
-        "id": f"{INSTANCE}:1:0".encode(), "hook": b"message.publish", "qos": b"1",
+        "id": f"{INSTANCE}:1:0:{NOW_MS}".encode(), "hook": b"message.publish", "qos": b"1",
         "msgid": str(row.fields["msgid"]).encode(),
     }  # fmt: skip
     assert [name for name, _ in made("m").headers(json_row(event(CONNECTED)))] == ["id", "hook"]

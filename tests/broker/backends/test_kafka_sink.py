@@ -70,7 +70,7 @@ def test_a_row_has_key_headers_time_and_json(server: KafkaServer, topic: str) ->
     told = json.loads(found.value())
     assert (told["payload"], told["topic"], found.key()) == ("4", "a/b", b"a/b")
     assert dict(found.headers()) == {
-        "id": f"{INSTANCE}:4:0".encode(), "hook": b"message.publish", "qos": b"1",
+        "id": f"{INSTANCE}:4:0:{NOW_MS}".encode(), "hook": b"message.publish", "qos": b"1",
         "msgid": told["msgid"].encode(),
     }  # fmt: skip
     assert found.timestamp()[1] == NOW_MS

@@ -14,7 +14,16 @@ import pytest
 from broker.backends.sink import UNKNOWN, Unavailable, Unusable
 from broker.backends.webhook_sink import WebhookSink
 from storage.tables.feed_rows import ACKED
-from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, options, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    options,
+    rule,
+)
 from tests.broker.backends.webhook_server import PATIENCE_S, Received, Receiver, Reply, receivers
 from tests.broker.network.certificates import LOOPBACK, Authority
 
@@ -67,8 +76,8 @@ def test_rows_come_as_json_with_the_cursors_around_them(receiver: Receiver) -> N
         "backend": "cache", "node": NODE, "instance": INSTANCE, "after": [3, 3], "upto": [7, 3],
     }  # fmt: skip
     assert [(row["id"], row["payload"]) for row in rows] == [
-        (f"{INSTANCE}:4:0", "4"),
-        (f"{INSTANCE}:7:0", "7"),
+        (f"{INSTANCE}:4:0:{NOW_MS}", "4"),
+        (f"{INSTANCE}:7:0:{NOW_MS}", "7"),
     ]
     assert request.path == "/rows"
     assert request.headers["content-type"] == "application/json"
@@ -138,7 +147,7 @@ def test_a_batch_that_is_sent_again_has_the_same_key(receiver: Receiver) -> None
     sink.apply(numbered(1, 2), INSTANCE)
     sink.apply(numbered(3), INSTANCE)
     first, again, other = receiver.requests
-    assert first.headers["idempotency-key"] == f"{INSTANCE}-0-3-2-3"
+    assert first.headers["idempotency-key"] == f"{INSTANCE}-0-3-2-3-{NOW_MS}"
     assert again.headers["idempotency-key"] == first.headers["webhook-id"]
     assert again.body == first.body
     assert other.headers["idempotency-key"] != first.headers["idempotency-key"]
