@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, Queue
@@ -29,6 +30,7 @@ from broker.backends.rows import (
 from broker.backends.sink import Options, Unusable
 from tests.broker.backends.redis_server import RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, batch, message, rule
+from tests.broker.backends.webhook_server import Received, Receiver, Reply, receivers
 
 PATIENCE_S: Final = 60.0
 
@@ -220,6 +222,123 @@ def test_questions_are_answered_also_while_the_server_is_away(
     assert str(server.port) in process.answer("id")["error"]
 
 
+# A store that keeps no cursor
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A running receiver of rows."""
+    yield from receivers()
+
+
+def configure_webhook(process: Process, receiver: Receiver, timeout_ms: int = 5000) -> None:
+    """Tell the process of a receiver."""
+    told = {"name": "hook", "type": "webhook", "node": NODE, "instance": INSTANCE}
+    values = {"url": receiver.url, "timeout_ms": timeout_ms}
+    process.send(
+        json_frame(CONFIG, {**told, "options": values, "rules": [rule("message.publish", "#")]})
+    )
+
+
+UNKNOWN_CURSOR: Final = {"cursor": None, "instance": INSTANCE, "refused": []}
+
+
+@pytest.mark.full
+def test_a_store_without_a_cursor_says_that_it_is_ours(
+    process: Process, receiver: Receiver
+) -> None:
+    configure_webhook(process, receiver)
+    assert process.answer("cursor") == UNKNOWN_CURSOR
+    process.send(encode_start(Start(1, (4, 2))))
+    process.send(encode_batch(batch((4, 2), (5, 2), message(5), run=1)))
+    assert process.answer("done")["done"] == [5, 2]
+    assert process.answer("alive") == {"alive": True}, "an idle one has lost nothing"
+    process.send(json_frame(QUESTION, {"id": 1, "what": "health"}))
+    assert process.answer("id")["health"]["writable"] is True
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.full
+def test_batches_behind_one_that_failed_wait_for_another_run(
+    process: Process, receiver: Receiver
+) -> None:
+    receiver.decide = lambda request: Reply(500 if len(receiver.requests) == 1 else 200)
+    configure_webhook(process, receiver)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    for number in (1, 2, 3):
+        process.apply(1, number, message(number, payload=b"%d" % number))
+    process.send(json_frame(QUESTION, {"id": 1, "what": "health"}))
+    assert process.answer("cursor") == UNKNOWN_CURSOR
+    process.apply(1, 4, message(4))
+    process.send(encode_start(Start(2, (0, 0))))
+    process.apply(2, 1, message(1, payload=b"again"))
+    assert process.answer("done")["run"] == 2
+    assert receiver.payloads() == ["again"]
+
+
+@pytest.mark.full
+def test_a_store_that_takes_no_batch_is_tried_less_and_less_often(
+    process: Process, receiver: Receiver
+) -> None:
+    """It can be reached each time: that alone must not begin the waiting anew."""
+    times: list[float] = []
+
+    def refuse(request: Received) -> Reply:
+        times.append(time.monotonic())
+        return Reply(500)
+
+    receiver.decide = refuse
+    configure_webhook(process, receiver)
+    for run in range(1, 6):
+        process.answer("cursor")
+        process.send(encode_start(Start(run, (0, 0))))
+        process.apply(run, 1, message(1))
+        process.state("disconnected")
+    assert times[4] - times[3] >= 0.4  # half of 0.1 s, doubled three times
+
+
+@pytest.mark.full
+def test_it_ends_at_once_with_its_broker_also_in_the_middle_of_a_batch(
+    process: Process, receiver: Receiver
+) -> None:
+    """Otherwise it would send rows beside the process of the next start, and after it."""
+    came, release = threading.Event(), threading.Event()
+
+    def hang(request: Received) -> Reply:
+        came.set()
+        release.wait(2 * PATIENCE_S)
+        return Reply()
+
+    receiver.decide = hang
+    configure_webhook(process, receiver, timeout_ms=600_000)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    process.apply(1, 1, message(1))
+    assert came.wait(PATIENCE_S)
+    try:
+        assert process.end() == 0
+    finally:
+        release.set()
+
+
+@pytest.mark.full
+def test_a_store_that_asks_for_it_is_left_alone_for_a_while(
+    process: Process, receiver: Receiver
+) -> None:
+    times: list[float] = []
+
+    def refuse(request: Received) -> Reply:
+        times.append(time.monotonic())
+        return Reply(429, Retry_After="1")
+
+    receiver.probed = refuse
+    configure_webhook(process, receiver)
+    process.state("disconnected")
+    process.state("disconnected")
+    assert times[1] - times[0] >= 1.0
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "said"),
@@ -267,5 +386,5 @@ def test_it_is_not_ended_by_signals_for_the_broker(process: Process) -> None:
 
 
 def test_a_type_that_there_is_not_is_refused() -> None:
-    with pytest.raises(Unusable, match="expected redis"):
+    with pytest.raises(Unusable, match="expected one of redis, cassandra"):
         make_sink(Options("x", "mongodb", NODE, {}, ()))
