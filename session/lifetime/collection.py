@@ -124,8 +124,6 @@ class Collection:
                 self.rotate(now)
             except Recoverable:
                 return  # a full disk: nothing has changed, the next run tries again
-        if self._sweep.candidates:
-            return
         generations = self._log.list_generations()
         oldest = generations[0]
         if oldest.is_closed and self._is_dropped_by_policy(oldest, now):
@@ -133,6 +131,8 @@ class Collection:
             self._outlet.generation_lost(oldest, "dropped by a limit")
             self._log.cuts += 1
             self._drop(oldest.number)
+            return
+        if self._sweep.candidates:
             return
         candidates = self._closed_candidates(generations[:-1])
         newest = generations[-1]

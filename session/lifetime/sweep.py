@@ -108,8 +108,13 @@ class Sweep:
         return self.candidates[-1].last if self.candidates else 0
 
     def generation_dropped(self, number: int) -> None:
-        """Forget who needed a generation."""
+        """Forget a generation, and who needed it."""
         self.pins.pop(number, None)
+        left = [each for each in self.candidates if each.number != number]
+        if len(left) < len(self.candidates):
+            self.candidates = left
+            if not left:
+                self.end()
 
     def session_offline(self, session: Session) -> None:
         """Look at a session again that goes offline and may need a candidate."""
