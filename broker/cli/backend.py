@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any, Final
 
+from broker.cli.backends import dead_letters
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -28,7 +29,7 @@ COLUMNS: Final = (
 
 
 def add(commands: Commands) -> None:
-    """Add `backend check`, `status`, `pause` and `resume`."""
+    """Add `backend check`, `status`, `pause`, `resume` and `dead`."""
     backend = commands.add_parser("backend", help="look at external stores and their feeds")
     actions = backend.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
@@ -47,6 +48,7 @@ def add(commands: Commands) -> None:
     for parser, request in ((pause, "backend_pause"), (resume, "backend_resume")):
         parser.add_argument("name", metavar="NAME")
         parser.set_defaults(run=run_backend_order, request=request)
+    dead_letters.add(actions)
     for parser in (check, status, pause, resume):
         add_config_flags(parser)
 
