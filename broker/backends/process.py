@@ -8,6 +8,7 @@ run. Read next: `broker.backends.sink`, `broker.backends.rows`.
 """
 
 import base64
+import importlib
 import json
 import os
 import queue
@@ -53,6 +54,16 @@ RETRY_MAX_S: Final = 30.0
 EXIT_FAILED: Final = 1
 REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
 Frame = tuple[bytes, bytes]
+HEALTH: Final = "health"
+CREATE: Final = "create"
+# By type: module and class of the sink, imported in this process only, and the extra it needs.
+SINKS: Final = {
+    "redis": ("broker.backends.redis_sink", "RedisSink", "redis"),
+    "cassandra": ("broker.backends.cassandra_sink", "CassandraSink", "cassandra"),
+    "dynamodb": ("broker.backends.dynamodb_sink", "DynamodbSink", "dynamodb"),
+    "kafka": ("broker.backends.kafka_sink", "KafkaSink", "kafka"),
+    "webhook": ("broker.backends.webhook_sink", "WebhookSink", "webhook"),
+}
 
 
 class Ended(Exception):
@@ -236,10 +247,13 @@ class Worker:
     def _answer(self, question: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": question.get("id")}
         try:
-            if not self._is_open:
-                self._sink.open()
-                self._is_open = True
-            answer["health"] = self._sink.health()
+            if question.get("what") == CREATE:
+                answer[CREATE] = self._sink.create()
+            else:
+                if not self._is_open:
+                    self._sink.open()
+                    self._is_open = True
+                answer[HEALTH] = self._sink.health()
         except Unavailable as problem:
             answer["error"] = str(problem)
         self._say(answer)
@@ -292,16 +306,23 @@ def read_frames(source: BinaryIO, frames: "queue.Queue[Frame | None]") -> None:
 
 def make_sink(options: Options) -> Sink:
     """Return the sink of a type. Raises `Unusable`."""
-    if options.type != "redis":
-        raise Unusable(f"backend {options.name}: type {options.type!r}, expected redis")
-    try:
-        from broker.backends.redis_sink import RedisSink
-    except ImportError as problem:
+    if options.type not in SINKS:
         raise Unusable(
-            f"{problem}; pip install '.[redis]' in a checkout of Holdfast, or 'FILE.whl[redis]' "
-            "with its wheel"
+            f"backend {options.name}: type {options.type!r}, expected one of {', '.join(SINKS)}"
+        )
+    module, name, extra = SINKS[options.type]
+    try:
+        made: Callable[[Options], Sink] = getattr(importlib.import_module(module), name)
+    except ImportError as problem:
+        if problem.name == module:
+            raise Unusable(
+                f"backend {options.name}: this build cannot write to the type {options.type!r}"
+            ) from None
+        raise Unusable(
+            f"{problem}; pip install '.[{extra}]' in a checkout of Holdfast, or "
+            f"'FILE.whl[{extra}]' with its wheel"
         ) from None
-    return RedisSink(options)
+    return made(options)
 
 
 def serve(source: BinaryIO, answers: TextIO) -> int:

@@ -174,6 +174,10 @@ class Sink(Protocol):
         """Return what an operator wants to know: version, whether rows can be written, problems."""
         ...
 
+    def create(self) -> list[str]:
+        """Make the tables that are missing, and return their names; connects by itself."""
+        ...
+
     def close(self) -> None:
         """Close connections. Idempotent; raises nothing."""
         ...

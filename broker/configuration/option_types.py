@@ -37,6 +37,9 @@ FILE_MODE: Final = re.compile(r"0?[0-7]{3}")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 # A name, an IPv4 address, or an IPv6 address in brackets; and the port.
 SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+# As HTTP has them; text beyond ASCII does not survive every server.
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+HEADER_VALUE: Final = re.compile(r"[\t -~]{0,8192}")
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
@@ -108,6 +111,27 @@ class Secret:
     def render(self, value: Setting) -> str:
         """Return "" or a placeholder, quoted."""
         return quote(SECRET_SHOWN if value else "")
+
+
+class Matching:
+    """Text of a pattern; `empty_is_none` as for `Text`."""
+
+    def __init__(self, pattern: str, expected: str, *, empty_is_none: bool = False) -> None:
+        self._pattern = re.compile(pattern)
+        self._expected = expected
+        self._empty_is_none = empty_is_none
+
+    def parse(self, raw: object) -> Setting:
+        """Return the text."""
+        if raw == "" and self._empty_is_none:
+            return None
+        if not isinstance(raw, str) or self._pattern.fullmatch(raw) is None or not _fits(raw):
+            raise ValueError(self._expected)
+        return raw
+
+    def render(self, value: Setting) -> str:
+        """Return the text quoted."""
+        return quote("" if value is None else str(value))
 
 
 class Name:
@@ -359,6 +383,44 @@ class Pairs:
         assert isinstance(value, tuple)
         pairs = [pair for pair in value if isinstance(pair, tuple)]
         return "[" + ", ".join(quote(f"{name}={text}") for name, text in pairs) + "]"
+
+
+class Headers:
+    """A table of HTTP headers; from the environment "name=value" separated by commas.
+
+    Their values are never shown: there may be secrets among them.
+    """
+
+    _expected = "a table of header names and values such as { x-place = 'dock' }"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the (name, value) pairs in their order."""
+        items = raw
+        if isinstance(raw, str):
+            items = dict(item.partition("=")[::2] for item in raw.split(",")) if raw else {}
+        if not isinstance(items, dict):
+            raise ValueError(self._expected)
+        pairs: list[tuple[str, str]] = []
+        for name, value in items.items():
+            if not isinstance(value, str):
+                raise ValueError(self._expected)
+            name, value = name.strip(), value.strip()
+            if HEADER_NAME.fullmatch(name) is None or HEADER_VALUE.fullmatch(value) is None:
+                raise ValueError(self._expected)
+            if value == SECRET_SHOWN:
+                raise ValueError("the header itself, not what is shown in its place")
+            pairs.append((name, value))
+        return tuple(pairs)
+
+    def render(self, value: Setting) -> str:
+        """Return a TOML table with the names, and a placeholder for each value."""
+        assert isinstance(value, tuple)
+        names = [pair[0] for pair in value]
+        return (
+            "{ " + ", ".join(f"{quote(name)} = {quote(SECRET_SHOWN)}" for name in names) + " }"
+            if names
+            else "{}"
+        )
 
 
 class Origins:

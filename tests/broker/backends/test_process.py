@@ -269,7 +269,7 @@ def test_it_is_not_ended_by_signals_for_the_broker(process: Process) -> None:
 
 
 def test_a_type_that_there_is_not_is_refused() -> None:
-    with pytest.raises(Unusable, match="expected redis"):
+    with pytest.raises(Unusable, match="expected one of redis, cassandra"):
         make_sink(Options("x", "mongodb", NODE, {}, ()))
 
 

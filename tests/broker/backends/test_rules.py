@@ -65,6 +65,41 @@ def test_a_rule_that_cannot_be_carried_out_is_one_line(  # type: ignore[no-untyp
         assert word in complaint, complaint
 
 
+OTHERS = {
+    "cassandra": 'servers = "a:1"',
+    "dynamodb": "",
+    "kafka": 'servers = "a:1"\ntopic = "t"',
+    "webhook": 'url = "https://a/"',
+}
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "said"),
+    [
+        ("cassandra", rule("message.publish", cql="INSERT ${nobody}"), "cql, number 1"),
+        ("dynamodb", rule("message.publish", statements="x '${topic}'"), "statements, number 1"),
+        ("dynamodb", rule("message.acked", action="on_message_acked_for_pubsub"), "did you mean"),
+        ("kafka", rule("message.acked", action="on_message_acked"), "expected none: the row"),
+    ],
+)
+def test_a_mistake_of_a_type_is_one_line(tmp_path, type: str, text: str, said: str) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(tmp_path, f'[backends.cache]\ntype = "{type}"\n{OTHERS[type]}\n{text}')
+    with pytest.raises(ConfigError, match=said):
+        rules.check(loaded)
+
+
+def test_a_store_without_actions_is_told_of_what_the_hook_is(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = f'[backends.cache]\ntype = "webhook"\n{OTHERS["webhook"]}\n'
+    loaded = config(tmp_path, text + rule("message.publish", topic="a/#"))
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.filters == ("a/#",)
+    told = rules.configurations(loaded, "edge")["cache"]
+    assert told["rules"][0]["commands"] == []
+    assert "servers" not in told["options"]
+    assert told["options"]["url"] == "https://a/"
+
+
 @pytest.mark.parametrize("name", ACTIONS["redis"])
 def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     action = ACTIONS["redis"][name]
