@@ -102,17 +102,19 @@ def test_a_letter_is_not_sent_to_another_backend() -> None:
     assert told(take(broker)) == [(AGAIN, "", "1")]
 
 
-def test_what_cannot_be_sent_or_dropped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = refused(3)
+def test_what_cannot_be_sent_or_dropped_is_said() -> None:
+    broker = refused(dead_letters.RETRIES_MAX + 1)
     feeds = broker.engine.feeds
-    assert retry(broker, 9) == "there is no such dead letter"
-    assert feeds.drop_dead_letter(NAME, 9) == "there is no such dead letter"
-    monkeypatch.setattr(dead_letters, "RETRIES_MAX", 2)
+    assert retry(broker, 999) == "there is no such dead letter"
+    assert feeds.drop_dead_letter(NAME, 999) == "there is no such dead letter"
     assert feeds.retry_dead_letter(NAME, 1) == ""
     assert feeds.retry_dead_letter(NAME, 1) == "it is on its way already"
     assert feeds.drop_dead_letter(NAME, 1) == "it is on its way to the store"
-    assert feeds.retry_dead_letter(NAME, 2) == ""
-    assert feeds.retry_dead_letter(NAME, 3) == dead_letters.FULL
+    for number in range(2, dead_letters.RETRIES_MAX + 1):
+        assert retry(broker, number) == ""
+    assert retry(broker, dead_letters.RETRIES_MAX + 1) == dead_letters.FULL
+    take(broker)
+    assert [number for number, _, _ in letters(broker)] == [dead_letters.RETRIES_MAX + 1]
     without_row = refused(row=b"")
     assert retry(without_row) == "its row was not kept"
 
