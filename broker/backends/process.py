@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
 from broker.backends.rows import (
@@ -26,9 +26,11 @@ from broker.backends.rows import (
     HEAD,
     QUESTION,
     START,
+    Row,
     RowBatch,
     decode_batch,
     decode_start,
+    decode_wire_rows,
     encode_wire_row,
 )
 from broker.backends.sink import (
@@ -44,6 +46,7 @@ from broker.backends.sink import (
     place_of,
 )
 from storage.errors import CorruptRecord
+from storage.tables.feed_rows import AGAIN, FeedEvent
 
 FRAMES_MAX: Final = 8  # read ahead; the broker sends no more than four batches
 LOOK_S: Final = 5.0  # between looks at an idle store
@@ -73,7 +76,10 @@ class Worker:
         instance: str,
         frames: "queue.Queue[Frame]",
         say: Callable[[dict[str, Any]], None],
+        options: Options,
     ) -> None:
+        """`options` are those of the sink: a row that is sent again is for one of its rules."""
+        self._options: Final = options
         self._sink: Final = sink
         self._instance: Final = instance
         self._frames: Final = frames
@@ -197,13 +203,15 @@ class Worker:
         if batch.run != self._run or not self._is_open:
             return
         began = time.perf_counter()
+        dead: list[dict[str, Any]] = []
         try:
-            poisons = self._sink.apply(batch, self._instance)
+            for part in split(batch):
+                dead += self._apply_part(part)
+                self._fence = Fence(self._instance, part.upto)
         except FenceRefused:
             self._fence = self._sink.look()
             self._tell_cursor()
             return
-        self._fence = Fence(self._instance, batch.upto)
         self._retry_s = 0.0
         self._say(
             {
@@ -211,9 +219,34 @@ class Worker:
                 "run": batch.run,
                 "rows": len(batch.rows),
                 "ms": round((time.perf_counter() - began) * 1000, 3),
-                "dead": [_dead_letter(batch, poison) for poison in poisons],
+                "dead": dead,
             }
         )
+
+    def _apply_part(self, part: RowBatch) -> list[dict[str, Any]]:
+        """Apply rows, or one dead letter for its rule alone; return what was refused."""
+        again = part.rows[0] if len(part.rows) == 1 else None
+        if not isinstance(again, FeedEvent) or again.kind != AGAIN:
+            poisons = self._sink.apply(part, self._instance)
+            return [_dead_letter(part, part.rows[each.row], each) for each in poisons]
+        (row,) = decode_wire_rows(again.body)
+        others = [rule for rule in self._options.rules if again.text not in ("0", str(rule.number))]
+        for rule in others:
+            rule.is_muted = True
+        try:
+            rows = [row] if self._wants(row) else []
+            inner = RowBatch(part.run, part.after, part.upto, rows)
+            poisons = self._sink.apply(inner, self._instance)
+        finally:
+            for rule in others:
+                rule.is_muted = False
+        if not rows:
+            poisons = [Poison(0, 0, "the rule does not want this row any more")]
+        # Rule and row are those of the letter.
+        return [{**_dead_letter(part, row, each), "rule": again.text} for each in poisons]
+
+    def _wants(self, row: Row) -> bool:
+        return any(rule.takes(row, self._options.type) for rule in self._options.rules)
 
     def _answer(self, question: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": question.get("id")}
@@ -230,10 +263,28 @@ class Worker:
         self._say(answer)
 
 
-def _dead_letter(batch: RowBatch, poison: Poison) -> dict[str, Any]:
-    row = batch.rows[poison.row]
+def split(batch: RowBatch) -> Iterator[RowBatch]:
+    """Yield the parts of a batch; each dead letter that is sent again is a part of its own."""
+    after = batch.after
+    rows: list[Row] = []
+    for row in batch.rows:
+        if not isinstance(row, FeedEvent) or row.kind != AGAIN:
+            rows.append(row)
+            continue
+        before = (max(after[0], row.end), row.seq - 1)
+        if rows or before != after:
+            yield RowBatch(batch.run, after, before, rows)
+        after = (before[0], row.seq)
+        rows = []
+        yield RowBatch(batch.run, before, after, [row])
+    if rows or after != batch.upto or batch.after == batch.upto:
+        yield RowBatch(batch.run, after, batch.upto, rows)
+
+
+def _dead_letter(batch: RowBatch, row: Row, poison: Poison) -> dict[str, Any]:
+    told = batch.rows[poison.row]
     return {
-        "at": list(place_of(row, batch)),
+        "at": list(place_of(told, batch)),
         "rule": poison.rule,
         "why": poison.why,
         "row": base64.b64encode(encode_wire_row(row)).decode(),
@@ -302,7 +353,7 @@ def serve(source: BinaryIO, answers: TextIO) -> int:
         frames: queue.Queue[Frame] = queue.Queue(FRAMES_MAX)
         reader = threading.Thread(target=read_frames, args=(source, frames), daemon=True)
         reader.start()
-        Worker(sink, told["instance"], frames, say).work()
+        Worker(sink, told["instance"], frames, say, options).work()
     except (Unusable, CorruptRecord) as problem:
         say({"error": str(problem)})
         return EXIT_FAILED

@@ -45,11 +45,12 @@ def check(config: Config) -> None:
 def _check_rules(config: Config) -> None:
     types = {backend.name: backend.type for backend in config.backends}
     for rule in config.rules:
-        for problem in _problems(rule, types[str(rule.backend)]):
+        for problem in problems(rule, types[str(rule.backend)]):
             raise ConfigError(f"{rule.origin}: {rule.section}.{problem}")
 
 
-def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
+def problems(rule: WrittenRule, type: str) -> Iterator[str]:
+    """Yield why a rule cannot be carried out, each one line that begins with the key."""
     hook = HOOKS.get(str(rule.on))
     if hook is None:
         why = NOT_YET.get(str(rule.on))

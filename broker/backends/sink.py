@@ -68,7 +68,7 @@ UNKNOWN: Final = Fence("", (0, 0))
 class Rule:
     """One rule as the process knows it."""
 
-    __slots__ = ("action", "commands", "expires_s", "filter", "number", "on")
+    __slots__ = ("action", "commands", "expires_s", "filter", "is_muted", "number", "on")
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.number: Final[int] = told["number"]
@@ -77,9 +77,12 @@ class Rule:
         self.action: Final[str | None] = told.get("action")
         self.commands: Final[list[str]] = list(told.get("commands") or ())
         self.expires_s: Final[int] = told.get("expires_s") or 0  # 0 = never
+        self.is_muted: bool = False  # a row is sent again for another rule
 
     def takes(self, row: Row, type: str) -> bool:
         """Return whether the rule does something for this row."""
+        if self.is_muted:
+            return False
         if isinstance(row, FeedEvent):
             if row.kind == GAP:
                 return False

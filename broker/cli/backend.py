@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any, Final
 
+from broker.cli.backends import dead_letters, importing
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -28,7 +29,7 @@ COLUMNS: Final = (
 
 
 def add(commands: Commands) -> None:
-    """Add `backend check`, `create`, `status`, `pause` and `resume`."""
+    """Add `backend check`, `create`, `status`, `pause`, `resume`, `dead`, `import`."""
     backend = commands.add_parser("backend", help="look at external stores and their feeds")
     actions = backend.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
@@ -52,6 +53,8 @@ def add(commands: Commands) -> None:
     for parser, request in ((pause, "backend_pause"), (resume, "backend_resume")):
         parser.add_argument("name", metavar="NAME")
         parser.set_defaults(run=run_backend_order, request=request)
+    dead_letters.add(actions)
+    importing.add(actions)
     for parser in (check, create, status, pause, resume):
         add_config_flags(parser)
 

@@ -21,6 +21,7 @@ RETAINED: Final = 7
 RETAIN_DELETED: Final = 8
 SESSION_ENDED: Final = 9
 GAP: Final = 10
+AGAIN: Final = 12  # a dead letter: rule in `text`, number in `offset`, backend in `username`
 KINDS: Final = (
     CONNECTED,
     DISCONNECTED,
@@ -32,6 +33,7 @@ KINDS: Final = (
     RETAIN_DELETED,
     SESSION_ENDED,
     GAP,
+    AGAIN,
 )
 
 _VERSION: Final = 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from broker import own_process
-from broker.backends.process import make_sink
+from broker.backends.process import make_sink, split
 from broker.backends.rows import (
     CONFIG,
     QUESTION,
@@ -24,12 +24,14 @@ from broker.backends.rows import (
     decode_wire_rows,
     encode_batch,
     encode_start,
+    encode_wire_row,
     frame,
     json_frame,
 )
 from broker.backends.sink import Options, Unusable
+from storage.tables.feed_rows import AGAIN, CONNECTED, FeedEvent
 from tests.broker.backends.redis_server import RedisServer, needs_redis
-from tests.broker.backends.told_rows import INSTANCE, NODE, batch, message, rule
+from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, rule
 from tests.broker.backends.webhook_server import Received, Receiver, Reply, receivers
 
 PATIENCE_S: Final = 60.0
@@ -388,3 +390,53 @@ def test_it_is_not_ended_by_signals_for_the_broker(process: Process) -> None:
 def test_a_type_that_there_is_not_is_refused() -> None:
     with pytest.raises(Unusable, match="expected one of redis, cassandra"):
         make_sink(Options("x", "mongodb", NODE, {}, ()))
+
+
+def again(row: Row, seq: int, end: int, number: int = 1) -> FeedEvent:
+    """Return the event that carries a dead letter of a rule."""
+    body = encode_wire_row(row)
+    return event(AGAIN, "", str(number), seq, end=end, username="cache", body=body)
+
+
+def test_a_dead_letter_that_is_sent_again_is_a_part_of_its_own() -> None:
+    rows = [message(1), again(message(9), 1, 1), again(message(9), 2, 3), message(5)]
+    parts = list(split(batch((0, 0), (6, 4), *rows)))
+    assert [(part.after, part.upto, list(part.rows)) for part in parts] == [
+        ((0, 0), (1, 0), rows[:1]),
+        ((1, 0), (1, 1), rows[1:2]),
+        ((1, 1), (3, 1), []),
+        ((3, 1), (3, 2), rows[2:3]),
+        ((3, 2), (6, 4), rows[3:]),
+    ]
+    whole = batch((0, 0), (6, 4), message(1), event(CONNECTED))
+    (part,) = split(whole)
+    assert (part.after, part.upto, part.rows) == (whole.after, whole.upto, list(whole.rows))
+
+
+@needs_redis
+@pytest.mark.full
+def test_a_dead_letter_is_sent_again_for_its_rule_alone(
+    process: Process, server: RedisServer
+) -> None:
+    poison = rule("message.publish", "#", 1, commands=["RPUSH poison ${payload}"])
+    log = rule("message.publish", "#", 2, commands=["RPUSH log ${payload}"])
+    process.configure(server.port, poison, log)
+    process.answer("cursor")
+    with server.client() as client:
+        client.set("poison", 1)
+        process.send(encode_start(Start(1, (0, 0))))
+        process.apply(1, 1, message(1, payload=b"a"))
+        (dead,) = process.answer("done")["dead"]
+        (row,) = decode_wire_rows(base64.b64decode(dead["row"]))
+        sent = batch((1, 0), (2, 1), again(row, 1, 1), message(2, payload=b"b"), run=1)
+        client.delete("poison")
+        process.send(encode_batch(sent))
+        assert process.answer("done")["dead"] == []
+        assert client.lrange("poison", 0, -1) == [b"a", b"b"]
+        assert client.lrange("log", 0, -1) == [b"a", b"b"]
+        gone = again(row, 2, 2, number=7)
+        process.send(encode_batch(batch((2, 1), (2, 2), gone, run=1)))
+        (dead,) = process.answer("done")["dead"]
+    assert (dead["at"], dead["rule"]) == ([2, 2], "7")
+    assert "does not want this row" in dead["why"]
+    assert base64.b64decode(dead["row"]) == encode_wire_row(row)

@@ -30,7 +30,7 @@ from broker.backends.rows import (
 from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
 from mqtt.packets import Puback, Suback
-from session.feed.outlet import decode_dead_letter
+from session.feed.dead_letters import decode_dead_letter
 from session.settings import Feed, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
