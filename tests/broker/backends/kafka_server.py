@@ -58,6 +58,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
 {role}.session.timeout.ms=4000
 {role}.heartbeat.interval.ms=500
 """
