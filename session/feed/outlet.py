@@ -21,6 +21,7 @@ from storage.errors import CorruptRecord, DamagedRows
 from storage.log.message_log import Cursor as LogCursor
 from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
+    FOREIGN,
     GAP,
     FeedEvent,
     decode_row,
@@ -430,6 +431,8 @@ class FeedOutlet:
 def _wants(feed: Feed, event: FeedEvent) -> bool:
     if event.kind == GAP and event.body and event.body != feed.name.encode():
         return False
+    if event.kind in FOREIGN and event.username and event.username != feed.name:
+        return False  # it is about a message of another store
     return bool(feed.kinds & 1 << event.kind)
 
 
