@@ -9,13 +9,16 @@ from typing import Final
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
+    DELIVERED,
     DISCONNECTED,
     RETAIN_DELETED,
     RETAINED,
+    RETURNED,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
 )
+from storage.tables.fetch_rows import PUBSUB, QUEUE
 
 CLIENT_CONNECTED: Final = "client.connected"
 CLIENT_DISCONNECTED: Final = "client.disconnected"
@@ -106,7 +109,7 @@ DOTTED: Final = ("payload", "user_properties")
 class Action:
     """Something built in that a rule may do."""
 
-    __slots__ = ("help", "hook", "kinds", "messages", "name")
+    __slots__ = ("fetch", "help", "hook", "kinds", "messages", "name")
 
     def __init__(
         self,
@@ -116,12 +119,14 @@ class Action:
         *,
         kinds: tuple[int, ...] = (),
         messages: bool = False,
+        fetch: int = 0,
     ) -> None:
         self.name: Final = name
         self.hook: Final = hook
         self.help: Final = help
         self.kinds: Final = kinds  # of the events that it needs
         self.messages: Final = messages  # does it need messages?
+        self.fetch: Final = fetch  # as what subscriptions are looked up in the store, 0 = not
 
 
 _ALL: Final = (
@@ -142,6 +147,19 @@ _ALL: Final = (
         SESSION_SUBSCRIBED,
         "the subscriptions of each client",
         kinds=(SUBSCRIBED,),
+    ),
+    Action(
+        "on_message_fetch_for_queue",
+        SESSION_SUBSCRIBED,
+        "messages of a queue from the store, each for one subscriber",
+        kinds=(DELIVERED, RETURNED),
+        fetch=QUEUE,
+    ),
+    Action(
+        "on_message_fetch_for_pubsub",
+        SESSION_SUBSCRIBED,
+        "messages from the store that are newer than the subscriber's position",
+        fetch=PUBSUB,
     ),
     Action(
         "on_unsubscribed",

@@ -50,6 +50,8 @@ class Backend:
         self.score: str = "time"
         self.timeout_ms: int = 5000
         self.expires_s: int = 0  # 0 = what the message itself says
+        self.max_returned_count: int = 500
+        self.time_range_ms: int = 0  # 0 = whatever their age
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -90,6 +92,8 @@ class WrittenRule:
         self.action: str | None = None
         self.commands: tuple[str, ...] = ()
         self.expires_s: int = 0  # 0 = what the backend says
+        self.max_returned_count: int = 0  # the same
+        self.time_range_ms: int = 0  # the same
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -114,7 +118,7 @@ class WrittenRule:
 
     def as_tuple(self) -> tuple[object, ...]:
         """Return everything it says."""
-        return *self.what(), self.expires_s
+        return *self.what(), self.expires_s, self.max_returned_count, self.time_range_ms
 
 
 def conflicts(backends: list[Backend], rules: list[WrittenRule]) -> Iterator[str]:

@@ -1,6 +1,13 @@
 """Do hooks and actions fit together?"""
 
-from broker.backends.actions import ACTIONS, COMMANDS, HOOKS, MESSAGE_PUBLISH, NOT_YET
+from broker.backends.actions import (
+    ACTIONS,
+    COMMANDS,
+    HOOKS,
+    MESSAGE_PUBLISH,
+    NOT_YET,
+    SESSION_SUBSCRIBED,
+)
 from storage.tables.feed_rows import GAP, KINDS
 
 
@@ -10,7 +17,8 @@ def test_every_action_is_for_a_hook_and_needs_something() -> None:
             assert action.name == name
             assert action.hook in HOOKS
             assert action.help
-            assert action.messages or action.kinds
+            assert action.messages or action.kinds or action.fetch
+            assert not action.fetch or action.hook == SESSION_SUBSCRIBED
             assert set(action.kinds) <= set(KINDS) - {GAP}
 
 

@@ -337,6 +337,12 @@ def test_what_the_store_has_already_is_not_sent_again() -> None:
     scenario(play)
 
 
+def letters_of(made: "Feeding") -> list[bytes]:
+    """Return the rows of the dead letters in the database."""
+    letters = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
+    return [decode_dead_letter(value).row for _, value in letters]
+
+
 def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
     store = Store()
     store.poison[b"1"] = "WRONGTYPE"
@@ -354,8 +360,8 @@ def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
         store.answers = True
         await made.until(made.is_confirmed)
         assert made.pump.figures().dead_letters == 2
-        letters = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
-        assert [decode_dead_letter(value).row for _, value in letters] == [b"1", b""]
+        await made.until(lambda: len(letters_of(made)) == 2)
+        assert letters_of(made) == [b"1", b""]
         assert len(made.events("backend_dead_letter")) == 2
 
     scenario(play, store)

@@ -37,9 +37,9 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
         "environment HOLDFAST__BACKENDS__CACHE__PASSWORD"
     )
     first, own = loaded.rules
-    assert first.as_tuple() == ("message.publish", "#", "cache", "a", (), 0)
+    assert first.as_tuple() == ("message.publish", "#", "cache", "a", (), 0, 0, 0)
     assert own.as_tuple() == (
-        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600,
+        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0,
     )  # fmt: skip
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
