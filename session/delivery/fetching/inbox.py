@@ -45,6 +45,8 @@ from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
 LEASE_MS: Final = 60_000
 # Subscriptions of one session that are looked up; those beyond are not.
 FETCHES_MAX: Final = 1000
+# Acknowledgements that wait for one of an earlier message. With more of them nothing is asked for.
+ACKED_MAX: Final = 1000
 LOOK_MAX: Final = 64  # waiting requests that one call looks at
 # Messages of queues that sessions have got lately: a store that forgot may offer one again.
 HELD_MAX: Final = 10_000
@@ -96,7 +98,7 @@ class Fetch:
 class Fetches:
     """What a connected session fetches, and what of that it has in flight."""
 
-    __slots__ = ("connection", "fetches", "session", "taken")
+    __slots__ = ("acked", "connection", "fetches", "session", "taken")
 
     def __init__(self, connection: Connection, session: Session) -> None:
         self.connection: Final = connection
@@ -104,6 +106,8 @@ class Fetches:
         self.fetches: Final[dict[tuple[str, int, str], Fetch]] = {}
         # By number in the mailbox: origin and topic.
         self.taken: Final[dict[int, tuple[Origin, str]]] = {}
+        # Of topics with a position: what was acknowledged before earlier messages were.
+        self.acked: Final[dict[tuple[str, str], list[tuple[str, int]]]] = {}
 
 
 class FetchRequest:
@@ -186,11 +190,14 @@ class Inbox:
         is_new: bool,
     ) -> None:
         """Ask for what a SUBSCRIBE wants, if a rule says so."""
-        if not _is_fetched(subscription):
-            if not is_new:
-                self.unsubscribed(session, subscription.topic_filter)
+        if _is_fetched(subscription):
+            self._open(connection, session, subscription, self._tick.now if is_new else 0)
             return
-        self._open(connection, session, subscription, self._tick.now if is_new else 0)
+        state = None if is_new else self._states.get(session.client_id)
+        if state is not None:  # at QoS 0 now: the position stays
+            for fetch in state.fetches.values():
+                if fetch.topic == subscription.topic_filter:
+                    self._forget(fetch)
 
     def _open(
         self, connection: Connection, session: Session, subscription: Subscription, began_ms: int
@@ -233,12 +240,11 @@ class Inbox:
             _, name, kind, topic = split_fetch_key(key)
             rule = self._rule(name, kind, topic)
             subscription = session.subscriptions.get(topic)
-            if rule is None or subscription is None or not _is_fetched(subscription):
+            if rule is None or subscription is None:
                 self._tick.batch.append((FETCHES, key, None))
                 continue
             fetch = Fetch(state, name, rule, topic, began_ms, position)
             state.fetches[name, kind, topic] = fetch
-            self._want(fetch)
         for subscription in session.subscriptions.values():
             if _is_fetched(subscription):
                 self._open(connection, session, subscription, 0)
@@ -315,17 +321,50 @@ class Inbox:
     def acknowledged(self, session: Session, entry: int) -> None:
         """Tell the store of the end of an exchange, if its message came from there."""
         found = self._take_out(session, entry)
-        if found is not None:
-            origin, topic = found
-            self._feed.fetched_acked(
-                session.client_id, origin.backend, topic, origin.message_id, entry & QOS_MASK
-            )
+        if found is None:
+            return
+        origin, topic = found
+        if origin.kind == QUEUE:
+            self._tell_acked(session, origin.backend, topic, origin.message_id, entry & QOS_MASK)
+            return
+        state = self._states[session.client_id]
+        acked = state.acked.setdefault((origin.backend, topic), [])
+        acked.append((origin.message_id, entry & QOS_MASK))
+        self._tell_in_order(state, origin.backend, topic)
+
+    def _tell_in_order(self, state: Fetches, name: str, topic: str) -> None:
+        """Tell of acknowledged messages up to the first one that is still in flight.
+
+        The store keeps one position: behind it nothing may be missing.
+        """
+        acked = state.acked.get((name, topic))
+        if not acked:
+            return
+        first = ""
+        for origin, of_topic in state.taken.values():
+            if origin.kind != QUEUE and origin.backend == name and of_topic == topic:
+                if not first or origin.message_id < first:
+                    first = origin.message_id
+        acked.sort()
+        count = 0
+        for message_id, qos in acked:
+            if first and message_id > first:
+                break
+            self._tell_acked(state.session, name, topic, message_id, qos)
+            count += 1
+        del acked[:count]
+
+    def _tell_acked(
+        self, session: Session, name: str, topic: str, message_id: str, qos: int
+    ) -> None:
+        self._feed.fetched_acked(session.client_id, name, topic, message_id, qos)
 
     def given_up(self, session: Session, entry: int) -> None:
         """Give a message back that cannot be sent again."""
         found = self._take_out(session, entry)
         if found is not None:
             self._give_back(session, found[0], found[1])
+            self._tell_in_order(self._states[session.client_id], found[0].backend, found[1])
 
     def _take_out(self, session: Session, entry: int) -> tuple[Origin, str] | None:
         state = self._states.get(session.client_id)
@@ -379,7 +418,8 @@ class Inbox:
             if reached[0] < fetch.offset or reached[1] < fetch.events:
                 continue
             del waiting[fetch]
-            if self._has_room(fetch.owner.connection):
+            acked = fetch.owner.acked.get((name, fetch.topic), ())
+            if self._has_room(fetch.owner.connection) and len(acked) < ACKED_MAX:
                 return self._request(fetch)
             waiting[fetch] = None  # behind the others
         return None
@@ -428,16 +468,23 @@ class Inbox:
         is_queue = fetch.rule.kind == QUEUE
         is_whole = not is_queue or self._tick.now - fetch.asked_ms <= LEASE_MS // 2
         count = 0
+        had = {
+            origin.message_id
+            for origin, topic in fetch.owner.taken.values()
+            if origin.backend == fetch.backend and topic == fetch.topic
+        }
         for each in messages[: fetch.rule.count_max] if is_whole else ():
             if not self._has_room(connection):
                 is_whole = False
                 break
             if len(each.message_id.encode()) > MESSAGE_ID_BYTES_MAX:
                 continue
+            is_new = each.message_id not in had
             if is_queue:
-                count += self._take(fetch, each)
+                count += is_new and self._take(fetch, each)
             elif each.message_id > fetch.position:
-                self._take(fetch, each)
+                if is_new:
+                    self._take(fetch, each)
                 fetch.position = each.message_id
         if is_whole and not is_queue and len(messages) <= fetch.rule.count_max:
             fetch.position = max(fetch.position, upto)
@@ -473,7 +520,12 @@ class Inbox:
             ):
                 self._give_back(session, origin, fetch.topic)
                 return False
-            self._feed.fetched_acked(session.client_id, name, fetch.topic, origin.message_id, 0)
+            if is_queue:
+                self._tell_acked(session, name, fetch.topic, origin.message_id, 0)
+            else:
+                acked = fetch.owner.acked.setdefault((name, fetch.topic), [])
+                acked.append((origin.message_id, 0))
+                self._tell_in_order(fetch.owner, name, fetch.topic)
             return True
         reference = self._mailbox.reserve(session)
         packet_id = self._sender.send_bound(

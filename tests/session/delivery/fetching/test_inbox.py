@@ -4,7 +4,13 @@ import pytest
 
 from mqtt.message import Message
 from mqtt.packets import Subscribe, Subscription
-from session.delivery.fetching.inbox import FETCHES_MAX, LEASE_MS, FetchedMessage, FetchRequest
+from session.delivery.fetching.inbox import (
+    ACKED_MAX,
+    FETCHES_MAX,
+    LEASE_MS,
+    FetchedMessage,
+    FetchRequest,
+)
 from session.settings import Feed, Fetching
 from storage.tables.feed_rows import ACKED, DELIVERED, FOREIGN, RETURNED, FeedEvent
 from storage.tables.fetch_rows import PUBSUB, QUEUE
@@ -108,9 +114,11 @@ def test_a_subscription_with_qos_0_asks_nothing() -> None:
     client = broker.durable("c", "pubsub/a", qos=0)
     assert ask(broker) is None
     client.subscribe("pubsub/a", qos=1)
-    asked(broker)
+    answer(broker, asked(broker), "m1", more=True)
     client.subscribe("pubsub/a", qos=0)
-    assert ask(broker) is None and broker.rows(FETCHES) == []
+    assert ask(broker) is None
+    client.subscribe("pubsub/a", qos=1)
+    assert asked(broker).after == "m1"
 
 
 def test_answers_wait_for_no_store() -> None:
@@ -326,6 +334,42 @@ def test_a_session_in_memory_gets_each_message_once() -> None:
     client.drop()
     assert [each[::3] for each in events(broker)] == [(ACKED, b"m1"), (RETURNED, b"m2")]
     assert broker.rows(FETCHES) == []
+
+
+def test_a_position_is_told_in_order() -> None:
+    broker = fetching()
+    client = broker.durable("c", "pubsub/a")
+    answer(broker, asked(broker), "m1", "m2", "m3")
+    first, second, third = client.messages()
+    client.acknowledge(third, second)
+    assert events(broker) == []
+    client.acknowledge(first)
+    assert [each[3] for each in events(broker)] == [b"m1", b"m2", b"m3"]
+
+
+def test_with_many_acknowledgements_that_wait_nothing_is_asked_for() -> None:
+    broker = fetching()
+    client = broker.durable("c", "pubsub/a")
+    answer(broker, asked(broker), "m", more=True)
+    first = client.message()
+    for number in range(ACKED_MAX // 3 + 1):
+        ids = [f"n{number * 3 + each:04}" for each in range(3)]
+        answer(broker, asked(broker), *ids, more=True)
+        client.receive_all()
+    assert ask(broker) is None
+    client.acknowledge(first)
+    assert len(events(broker)) > ACKED_MAX
+    assert asked(broker).topic == "pubsub/a"
+
+
+def test_what_is_in_flight_is_not_sent_again_to_a_new_subscription() -> None:
+    broker = fetching()
+    client = broker.durable("c", "pubsub/a")
+    answer(broker, asked(broker), "m1")
+    client.unsubscribe("pubsub/a")
+    client.subscribe("pubsub/a", qos=1)
+    answer(broker, asked(broker), "m1", "m2")
+    assert client.payloads() == [b"m1", b"m2"]
 
 
 def test_the_rules_are_asked_for_each_message() -> None:
