@@ -514,6 +514,7 @@ class Client:
         assert view is not None
         packet_id = self.sender.free_id()
         item = view.unsubscribing(name)
+        world.mirror.inbox.unsubscribed(self.name, name)
         if item is not None and item.share is not None:
             self.oracle.leave_group(item, self.name)
         if self.receiver.must or any(not a.acked for a in self.receiver.arrivals.values()):

@@ -48,6 +48,9 @@ FETCHES_MAX: Final = 1000
 # Acknowledgements that wait for one of an earlier message. With more of them nothing is asked for.
 ACKED_MAX: Final = 1000
 LOOK_MAX: Final = 64  # waiting requests that one call looks at
+# Messages of a page that other sessions have: a store that forgot offers them. With more of them
+# nothing is asked for until the next SUBSCRIBE or CONNECT.
+SKIPPED_MAX: Final = 1000
 # Messages of queues that sessions have got lately: a store that forgot may offer one again.
 HELD_MAX: Final = 10_000
 
@@ -67,6 +70,7 @@ class Fetch:
         "position",
         "rule",
         "sealed",
+        "skipped",
         "topic",
     )
 
@@ -85,6 +89,7 @@ class Fetch:
         self.topic: Final = topic  # and topic filter: one without wildcards
         self.began_ms: Final = began_ms  # when the subscription began, 0 = not known
         self.position: str = position  # id of the last message that the session got
+        self.skipped: int = 0  # messages of a queue that others have, in the last page
         self.is_due: bool = False  # asked for again while a request was under way
         self.number: int = 0  # of the request that is not answered, 0 = none
         self.asked_ms: int = 0
@@ -437,7 +442,7 @@ class Inbox:
             fetch,
             fetch.number,
             session.subscriptions[fetch.topic].since,
-            min(rule.count_max, session.send_quota),
+            min(rule.count_max, session.send_quota) + fetch.skipped,
             now - rule.range_ms if rule.range_ms else 0,
         )
 
@@ -473,25 +478,31 @@ class Inbox:
             for origin, topic in fetch.owner.taken.values()
             if origin.backend == fetch.backend and topic == fetch.topic
         }
-        for each in messages[: fetch.rule.count_max] if is_whole else ():
+        skipped = 0
+        count_max = fetch.rule.count_max + fetch.skipped
+        for each in messages[:count_max] if is_whole else ():
             if not self._has_room(connection):
                 is_whole = False
                 break
             if len(each.message_id.encode()) > MESSAGE_ID_BYTES_MAX:
                 continue
             is_new = each.message_id not in had
-            if is_queue:
-                count += is_new and self._take(fetch, each)
+            if is_queue and (not is_new or (fetch.backend, each.message_id) in self._held):
+                skipped += 1
+            elif is_queue:
+                count += self._take(fetch, each)
             elif each.message_id > fetch.position:
                 if is_new:
                     self._take(fetch, each)
                 fetch.position = each.message_id
-        if is_whole and not is_queue and len(messages) <= fetch.rule.count_max:
+        if is_whole and not is_queue and len(messages) <= count_max:
             fetch.position = max(fetch.position, upto)
         if fetch.position != position:
             self._write(fetch)
             count += 1
-        if fetch.is_due or not is_whole or (more and count):
+        is_further = count > 0 or fetch.skipped < skipped < SKIPPED_MAX
+        fetch.skipped = skipped if more else 0
+        if fetch.is_due or not is_whole or (more and is_further):
             self._want(fetch)
 
     def _take(self, fetch: Fetch, fetched: FetchedMessage) -> bool:
@@ -501,8 +512,6 @@ class Inbox:
         origin = Origin(name, fetch.rule.kind, fetched.message_id)
         subscription = session.subscriptions[fetch.topic]
         is_queue = fetch.rule.kind == QUEUE
-        if is_queue and (name, origin.message_id) in self._held:
-            return False
         if not self._may_have(connection, session, subscription, message):
             self._give_back(session, origin, fetch.topic)
             return False

@@ -290,6 +290,20 @@ def test_two_sessions_never_get_the_same_message_of_a_queue() -> None:
     assert first.payloads() + second.payloads() == [b"m1"]
 
 
+def test_messages_that_others_have_do_not_hide_those_behind_them() -> None:
+    broker = fetching()
+    broker.durable("a", "queue/a")
+    answer(broker, asked(broker), "m1", "m2", "m3")
+    client = broker.durable("b", "queue/a")
+    answer(broker, asked(broker), "m1", "m2", "m3", more=True)
+    request = asked(broker)
+    assert request.count == 6
+    answer(broker, request, "m1", "m2", "m3", "m4", more=True)
+    assert client.payloads() == [b"m4"]
+    answer(broker, asked(broker), "m1", "m2", "m3", more=True)
+    assert ask(broker) is None  # it does not get on
+
+
 def test_what_a_session_leaves_is_for_others() -> None:
     broker = fetching()
     client = broker.durable("a", "queue/a")
