@@ -73,6 +73,7 @@ class Inbox:
         self.members: list[str] = []
         self.seen: Final[dict[str, set[int]]] = {}
         self.ever: Final[dict[str, set[int]]] = {}
+        self.restarted: Final[set[str]] = set()  # clients that began anew in this session
 
     def join(self, plans: "Sequence[Plan]") -> None:
         """Let some clients subscribe."""
@@ -157,15 +158,12 @@ class Inbox:
     def session_begun(self, client: str) -> None:
         """A client has a new session."""
         self.seen[client] = set()
+        self.restarted.discard(client)
 
     def unsubscribed(self, client: str, topic: str) -> None:
         """A client ends a subscription; without a position a new one begins anew."""
         if topic == POSITIONED and not self.has_positions:
-            self.seen[client] = {
-                number
-                for number in self.seen.get(client, ())
-                if self.inserted[f"{number:06}"][0] != topic
-            }
+            self.restarted.add(client)
 
     def received(self, client: str, number: int, packet: Publish) -> None:
         """A client got a message."""
@@ -173,7 +171,8 @@ class Inbox:
         if packet.retain or packet.topic != topic or packet.qos > qos:
             raise Violation("fetched_once", f"{client} got message {number} as {packet!r}")
         seen = self.seen.setdefault(client, set())
-        if number in seen and not packet.dup:
+        may_repeat = topic == POSITIONED and client in self.restarted
+        if number in seen and not packet.dup and not may_repeat:
             raise Violation("fetched_once", f"{client} got message {number} of {topic} again")
         if packet.dup and number not in seen:
             sometimes("fetched_again_after_crash")

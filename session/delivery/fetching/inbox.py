@@ -530,7 +530,9 @@ class Inbox:
                 self._give_back(session, origin, fetch.topic)
                 return False
             if is_queue:
+                self._hold(name, origin.message_id)
                 self._tell_acked(session, name, fetch.topic, origin.message_id, 0)
+                self._feed.hurry()  # the message waits for a commit with this
             else:
                 acked = fetch.owner.acked.setdefault((name, fetch.topic), [])
                 acked.append((origin.message_id, 0))
