@@ -161,8 +161,8 @@ class Inbox:
         self.restarted.discard(client)
 
     def unsubscribed(self, client: str, topic: str) -> None:
-        """A client ends a subscription; without a position a new one begins anew."""
-        if topic == POSITIONED and not self.has_positions:
+        """A client ends a subscription: the next one begins at the position in the store."""
+        if topic == POSITIONED:
             self.restarted.add(client)
 
     def received(self, client: str, number: int, packet: Publish) -> None:
