@@ -56,6 +56,7 @@ from session.live.damage import TellDamage
 from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
 from session.ports import Authenticator, Policy, Transport
+from session.publish.store_health import NO_LIMIT
 from session.recovery import Recovery, open_database, recover
 from session.settings import CHANGEABLE, Settings
 from storage.api import Store
@@ -579,9 +580,13 @@ class Engine:
         """
         return self._health.refused_by
 
-    def note_disk_space(self, *, is_low: bool) -> None:
-        """Refuse new state while the disk is below its low-water mark."""
-        self._health.note_disk_space(is_low=is_low)
+    def note_disk_space(self, *, is_low: bool, room_bytes: int = NO_LIMIT) -> None:
+        """Refuse new state while the disk is below its low-water mark.
+
+        `room_bytes` is what is free above it: a generation of the log takes a quarter of it.
+        """
+        self._health.note_disk_space(is_low=is_low, room_bytes=room_bytes)
+        self._collection.note_room()
 
     def publish_system(self, topic: str, payload: bytes, now: int) -> None:
         """Publish a `$SYS` message to connected clients, and retain it in memory."""

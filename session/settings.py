@@ -259,6 +259,11 @@ class Settings:
         self.tick_work_max: int = 8192
         # Rows that one slice of garbage collection or expiry may read or write.
         self.expiry_slice: int = 256
+        # A session that lags with more durable filters than this reads up to a fixed end of the
+        # log, and so many offsets of what it is owed behind that are noted meanwhile: 150 kB. To
+        # follow the end takes a search for each filter and tick, of 128.
+        self.followed_streams: int = 64
+        self.arrivals_max: int = 4096
 
     @property
     def history_level(self) -> int:
@@ -314,6 +319,7 @@ class Settings:
             "pending_messages_max",
             "heartbeat_ms",
             "expiry_slice",
+            "arrivals_max",
             "pending_bytes_max",
             "clean_queue_bytes_max",
             "tick_work_max",

@@ -89,6 +89,8 @@ class TickWriter:
         if not batch and not self._recorder.is_due(now) and not self._feed.is_due(now):
             return True
         self._feed.seal(batch)
+        if self._feed.again:
+            self._outlet.seal_retries()
         if self._recorder.is_on:
             self._recorder.seal(batch, now)
         if not batch:

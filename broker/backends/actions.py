@@ -6,6 +6,7 @@ The same hook has the same parameters in every store. Pure. Read next: `broker.b
 
 from typing import Final
 
+from broker.configuration import backend_options
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
@@ -186,6 +187,12 @@ _ALL: Final = (
         kinds=(RETAIN_DELETED,),
     ),
     Action(
+        "on_acked_delete",
+        SESSION_UNSUBSCRIBED,
+        "removes what on_message_acked has written for the client and the topic",
+        kinds=(UNSUBSCRIBED,),
+    ),
+    Action(
         "on_message_acked_for_queue",
         MESSAGE_ACKED,
         "removes a message once a subscriber has it",
@@ -197,8 +204,42 @@ _ALL: Final = (
         "the newest message that each subscriber has",
         kinds=(ACKED,),
     ),
+    Action(
+        "on_message_acked",
+        MESSAGE_ACKED,
+        "the newest message that each subscriber has",
+        kinds=(ACKED,),
+    ),
 )
-# Built-in actions by the type of the backend.
-ACTIONS: Final[dict[str, dict[str, Action]]] = {"redis": {each.name: each for each in _ALL}}
-# The key of a backend's own commands in a rule.
-COMMANDS: Final = {"redis": "commands"}
+_COMMON: Final = (
+    "on_client_connected",
+    "on_client_disconnected",
+    "on_subscribed",
+    "on_unsubscribed",
+    "on_message_publish",
+    "on_message_retain",
+    "on_retain_delete",
+)
+_NAMES: Final = {
+    backend_options.REDIS: (
+        "on_message_acked_for_queue",
+        "on_message_acked_for_pubsub",
+        "on_message_fetch_for_queue",
+        "on_message_fetch_for_pubsub",
+    ),
+    backend_options.CASSANDRA: ("on_message_acked",),
+    backend_options.DYNAMODB: (
+        "on_message_acked_for_queue",
+        "on_message_acked",
+        "on_acked_delete",
+    ),
+}
+# Built-in actions by the type of the backend; the others send rows as they are.
+ACTIONS: Final[dict[str, dict[str, Action]]] = {
+    type: {
+        each.name: each
+        for each in _ALL
+        if type in _NAMES and each.name in (*_COMMON, *_NAMES[type])
+    }
+    for type in backend_options.TYPES
+}

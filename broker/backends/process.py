@@ -2,12 +2,13 @@
 
 Reads frames on stdin, answers with lines of JSON on stdout. A thread reads, so that the store may
 take its time; this one applies. It is a process of its own so that drivers, their threads and their
-memory stay away from the broker. It ends when stdin ends. A batch is repeated until the store has
-answered for it: after a failure it connects again, tells where the store is, and waits for the next
-run. Read next: `broker.backends.sink`, `broker.backends.rows`.
+memory stay away from the broker. It ends at once when stdin ends. A batch is repeated until the
+store has answered for it: after a failure it connects again, tells where the store is, and waits
+for the next run. Read next: `broker.backends.sink`, `broker.backends.rows`.
 """
 
 import base64
+import importlib
 import json
 import os
 import queue
@@ -16,8 +17,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, BinaryIO, Final, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import (
@@ -27,12 +28,15 @@ from broker.backends.rows import (
     HEAD,
     QUESTION,
     START,
+    Row,
     RowBatch,
     decode_batch,
     decode_start,
+    decode_wire_rows,
     encode_wire_row,
 )
 from broker.backends.sink import (
+    UNKNOWN,
     Fence,
     FenceRefused,
     Fetching,
@@ -46,6 +50,7 @@ from broker.backends.sink import (
     place_of,
 )
 from storage.errors import CorruptRecord
+from storage.tables.feed_rows import AGAIN, FeedEvent
 
 FRAMES_MAX: Final = 8  # read ahead; the broker sends no more than four batches
 LOOK_S: Final = 5.0  # between looks at an idle store
@@ -54,10 +59,16 @@ RETRY_MAX_S: Final = 30.0
 EXIT_FAILED: Final = 1
 REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
 Frame = tuple[bytes, bytes]
-
-
-class Ended(Exception):
-    """The broker has closed stdin."""
+HEALTH: Final = "health"
+CREATE: Final = "create"
+# By type: module and class of the sink, imported in this process only, and the extra it needs.
+SINKS: Final = {
+    "redis": ("broker.backends.redis_sink", "RedisSink", "redis"),
+    "cassandra": ("broker.backends.cassandra_sink", "CassandraSink", "cassandra"),
+    "dynamodb": ("broker.backends.dynamodb_sink", "DynamodbSink", "dynamodb"),
+    "kafka": ("broker.backends.kafka_sink", "KafkaSink", "kafka"),
+    "webhook": ("broker.backends.webhook_sink", "WebhookSink", "webhook"),
+}
 
 
 class Worker:
@@ -67,9 +78,12 @@ class Worker:
         self,
         sink: Sink,
         instance: str,
-        frames: "queue.Queue[Frame | None]",
+        frames: "queue.Queue[Frame]",
         say: Callable[[dict[str, Any]], None],
+        options: Options,
     ) -> None:
+        """`options` are those of the sink: a row that is sent again is for one of its rules."""
+        self._options: Final = options
         self._sink: Final = sink
         self._instance: Final = instance
         self._frames: Final = frames
@@ -81,15 +95,12 @@ class Worker:
         self._retry_at = 0.0
         self._state = ""
 
-    def work(self) -> None:
-        """Work until stdin ends."""
-        try:
-            while True:
-                if not self._is_open:
-                    self._open()
-                self._take(self._next())
-        except Ended:
-            self._sink.close()
+    def work(self) -> NoReturn:
+        """Work until the process ends."""
+        while True:
+            if not self._is_open:
+                self._open()
+            self._take(self._next())
 
     # Connecting
 
@@ -100,19 +111,22 @@ class Worker:
         if self._state != "disconnected":
             self._tell_state("connecting", "")
         try:
-            self._fence = self._sink.open()
-            self._is_open = True
-            self._tell_state("connected", "")
-            self._tell_cursor()
+            self._connect()
         except Unavailable as problem:
             self._lost(problem)
-            return
-        self._retry_s = 0.0
+
+    def _connect(self) -> None:
+        self._fence = self._sink.open()
+        self._is_open = True
+        self._tell_state("connected", "")
+        self._tell_cursor()
 
     def _lost(self, problem: Unavailable) -> None:
         self._is_open = False
+        self._run = 0
         self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
-        self._retry_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)
+        wait_s = max(problem.retry_s, self._retry_s * random.uniform(0.5, 1.0))
+        self._retry_at = time.monotonic() + wait_s
         self._tell_state("disconnected", str(problem))
 
     def _tell_state(self, state: str, why: str) -> None:
@@ -121,8 +135,14 @@ class Worker:
         self._state = state
 
     def _tell_cursor(self) -> None:
-        """Tell where the store is; batches are ignored until the next run begins."""
+        """Tell where the store is; batches are ignored until the next run begins.
+
+        A store that keeps no cursor has none of ours: the instance without a cursor.
+        """
         self._run = 0
+        if self._fence is UNKNOWN:
+            self._say({"cursor": None, "instance": self._instance, "refused": []})
+            return
         fence = self._fence
         refusals = [] if fence is None else self._sink.refusals(self._instance)
         self._say(
@@ -142,12 +162,9 @@ class Worker:
         """Return the next frame, None if it is time to do something else."""
         wait_s = LOOK_S if self._is_open else max(0.0, self._retry_at - time.monotonic())
         try:
-            frame = self._frames.get(timeout=wait_s)
+            return self._frames.get(timeout=wait_s)
         except queue.Empty:
             return None
-        if frame is None:
-            raise Ended
-        return frame
 
     def _take(self, frame: Frame | None) -> None:
         try:
@@ -169,6 +186,9 @@ class Worker:
         if not self._is_open:
             return
         fence = self._sink.look()
+        self._retry_s = 0.0
+        if fence is UNKNOWN:
+            fence = self._fence  # as far as anybody knows
         if (fence and fence.encode()) != (self._fence and self._fence.encode()):
             self._fence = fence
             self._tell_cursor()
@@ -189,20 +209,23 @@ class Worker:
         if batch.run != self._run or not self._is_open:
             return
         began = time.perf_counter()
+        dead: list[dict[str, Any]] = []
         try:
-            poisons = self._sink.apply(batch, self._instance)
+            for part in split(batch):
+                dead += self._apply_part(part)
+                self._fence = Fence(self._instance, part.upto)
         except FenceRefused:
             self._fence = self._sink.look()
             self._tell_cursor()
             return
-        self._fence = Fence(self._instance, batch.upto)
+        self._retry_s = 0.0
         self._say(
             {
                 "done": list(batch.upto),
                 "run": batch.run,
                 "rows": len(batch.rows),
                 "ms": round((time.perf_counter() - began) * 1000, 3),
-                "dead": [_dead_letter(batch, poison) for poison in poisons],
+                "dead": dead,
             }
         )
 
@@ -222,22 +245,68 @@ class Worker:
             page.why = str(problem)
         self._say(page.as_answer(question))
 
+    def _apply_part(self, part: RowBatch) -> list[dict[str, Any]]:
+        """Apply rows, or one dead letter for its rule alone; return what was refused."""
+        again = part.rows[0] if len(part.rows) == 1 else None
+        if not isinstance(again, FeedEvent) or again.kind != AGAIN:
+            poisons = self._sink.apply(part, self._instance)
+            return [_dead_letter(part, part.rows[each.row], each) for each in poisons]
+        (row,) = decode_wire_rows(again.body)
+        others = [rule for rule in self._options.rules if again.text not in ("0", str(rule.number))]
+        for rule in others:
+            rule.is_muted = True
+        try:
+            rows = [row] if self._wants(row) else []
+            inner = RowBatch(part.run, part.after, part.upto, rows)
+            poisons = self._sink.apply(inner, self._instance)
+        finally:
+            for rule in others:
+                rule.is_muted = False
+        if not rows:
+            poisons = [Poison(0, 0, "the rule does not want this row any more")]
+        # Rule and row are those of the letter.
+        return [{**_dead_letter(part, row, each), "rule": again.text} for each in poisons]
+
+    def _wants(self, row: Row) -> bool:
+        return any(rule.takes(row, self._options.type) for rule in self._options.rules)
+
     def _answer(self, question: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"id": question.get("id")}
         try:
-            if not self._is_open:
-                self._sink.open()
-                self._is_open = True
-            answer["health"] = self._sink.health()
+            if question.get("what") == CREATE:
+                answer[CREATE] = self._sink.create()
+            else:
+                if not self._is_open:
+                    self._connect()
+                answer[HEALTH] = self._sink.health()
         except Unavailable as problem:
+            self._lost(problem)
             answer["error"] = str(problem)
         self._say(answer)
 
 
-def _dead_letter(batch: RowBatch, poison: Poison) -> dict[str, Any]:
-    row = batch.rows[poison.row]
+def split(batch: RowBatch) -> Iterator[RowBatch]:
+    """Yield the parts of a batch; each dead letter that is sent again is a part of its own."""
+    after = batch.after
+    rows: list[Row] = []
+    for row in batch.rows:
+        if not isinstance(row, FeedEvent) or row.kind != AGAIN:
+            rows.append(row)
+            continue
+        before = (max(after[0], row.end), row.seq - 1)
+        if rows or before != after:
+            yield RowBatch(batch.run, after, before, rows)
+        after = (before[0], row.seq)
+        rows = []
+        yield RowBatch(batch.run, before, after, [row])
+    if rows or after != batch.upto or batch.after == batch.upto:
+        yield RowBatch(batch.run, after, batch.upto, rows)
+
+
+def _dead_letter(batch: RowBatch, row: Row, poison: Poison) -> dict[str, Any]:
+    told = batch.rows[poison.row]
     return {
-        "at": list(place_of(row, batch)),
+        "at": list(place_of(told, batch)),
         "rule": poison.rule,
         "why": poison.why,
         "row": base64.b64encode(encode_wire_row(row)).decode(),
@@ -254,25 +323,36 @@ def read_frame(source: BinaryIO) -> Frame | None:
     return (kind, body) if len(body) == size else None
 
 
-def read_frames(source: BinaryIO, frames: "queue.Queue[Frame | None]") -> None:
-    """Put frames into the queue until there are no more."""
+def read_frames(source: BinaryIO, frames: "queue.Queue[Frame]") -> None:
+    """Put frames into the queue until there are no more; then end the process.
+
+    At once, in the middle of a batch as well: the broker is gone, or has left us, and the process
+    that follows us must not meet us at the store.
+    """
     while (frame := read_frame(source)) is not None:
         frames.put(frame)
-    frames.put(None)
+    os._exit(0)
 
 
 def make_sink(options: Options) -> Sink:
     """Return the sink of a type. Raises `Unusable`."""
-    if options.type != "redis":
-        raise Unusable(f"backend {options.name}: type {options.type!r}, expected redis")
-    try:
-        from broker.backends.redis_sink import RedisSink
-    except ImportError as problem:
+    if options.type not in SINKS:
         raise Unusable(
-            f"{problem}; pip install '.[redis]' in a checkout of Holdfast, or 'FILE.whl[redis]' "
-            "with its wheel"
+            f"backend {options.name}: type {options.type!r}, expected one of {', '.join(SINKS)}"
+        )
+    module, name, extra = SINKS[options.type]
+    try:
+        made: Callable[[Options], Sink] = getattr(importlib.import_module(module), name)
+    except ImportError as problem:
+        if problem.name == module:
+            raise Unusable(
+                f"backend {options.name}: this build cannot write to the type {options.type!r}"
+            ) from None
+        raise Unusable(
+            f"{problem}; pip install '.[{extra}]' in a checkout of Holdfast, or "
+            f"'FILE.whl[{extra}]' with its wheel"
         ) from None
-    return RedisSink(options)
+    return made(options)
 
 
 def serve(source: BinaryIO, answers: TextIO) -> int:
@@ -292,14 +372,13 @@ def serve(source: BinaryIO, answers: TextIO) -> int:
         rules = [Rule(rule) for rule in told["rules"]]
         options = Options(told["name"], told["type"], told["node"], told["options"], rules)
         sink = make_sink(options)
-        frames: queue.Queue[Frame | None] = queue.Queue(FRAMES_MAX)
+        frames: queue.Queue[Frame] = queue.Queue(FRAMES_MAX)
         reader = threading.Thread(target=read_frames, args=(source, frames), daemon=True)
         reader.start()
-        Worker(sink, told["instance"], frames, say).work()
+        Worker(sink, told["instance"], frames, say, options).work()
     except (Unusable, CorruptRecord) as problem:
         say({"error": str(problem)})
         return EXIT_FAILED
-    return 0
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ from broker.observe.backend_figures import (
 )
 from broker.observe.structured_log import Log
 from session.engine import Engine
-from session.feed.outlet import DeadLetter
+from session.feed.dead_letters import DeadLetter
 from storage.tables.feed_rows import GAP, FeedEvent
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
@@ -429,8 +429,10 @@ class Pump:
         These come without their rows.
         """
         confirmed = self._outlet.cursor(self.name)
+        retried = self._outlet.retried(self.name)
         unheard = [
-            {**each, "row": ""}
+            # A row that was sent again is known by its event, which ends its batch.
+            {**each, "row": "", "at": each["upto"] if each["upto"][1] in retried else each["at"]}
             for each in refused
             if each["upto"][0] > confirmed[0] or each["upto"][1] > confirmed[1]
         ]

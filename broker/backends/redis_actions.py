@@ -6,20 +6,18 @@ Keys and fields are those that others have used for years, so that applications 
 Pure. Read next: `broker.backends.redis_sink`, which applies them.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from broker.backends import actions
 from broker.backends.inbox.redis_inbox import CLAIM_KEY, KEPT, LEASED
-from broker.backends.message_ids import message_id, node_number, unstored_id
+from broker.backends.message_ids import message_id, node_number
+from broker.backends.parameters import Parameters, expires_s, flag, id_of, seconds
 from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
-from broker.backends.templates import Command, payload_field
-from mqtt import packets, properties
+from broker.backends.templates import Command
 from mqtt.message import Message
-from mqtt.wire import Reader
-from storage.tables.feed_rows import FOREIGN, RETURNED, SESSION_ENDED, FeedEvent
+from storage.tables.feed_rows import RETURNED, SESSION_ENDED, FeedEvent
 from storage.tables.message_record import decode_message
 
 Arguments: TypeAlias = list[bytes]
@@ -28,7 +26,6 @@ Act: TypeAlias = Callable[[Row], list[Arguments]]
 SETMAX: Final = b"SETMAX"
 DELIF: Final = b"DELIF"
 UNDEFINED: Final = b"undefined"
-USER_PROPERTIES_MAX: Final = 1 << 20  # as many as a PUBLISH can have
 
 
 class RedisActions:
@@ -107,9 +104,9 @@ class RedisActions:
             [b"HSET", key, *_fields(name, message)],
             [b"ZADD", b"mqtt:msg:" + message.topic.encode(), score, name],
         ]
-        expires_s = _expires_s(message, rule)
-        if expires_s:
-            found.append([b"EXPIRE", key, b"%d" % expires_s])
+        expiry_s = expires_s(message, rule)
+        if expiry_s:
+            found.append([b"EXPIRE", key, b"%d" % expiry_s])
         return found
 
     def _on_message_retain(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
@@ -119,9 +116,9 @@ class RedisActions:
             [b"DEL", key],  # it may be of another type, or expire
             [b"HSET", key, *_fields(self._id_of(event), message)],
         ]
-        expires_s = _expires_s(message, rule)
-        if expires_s:
-            found.append([b"EXPIRE", key, b"%d" % expires_s])
+        expiry_s = expires_s(message, rule)
+        if expiry_s:
+            found.append([b"EXPIRE", key, b"%d" % expiry_s])
         return found
 
     def _on_retain_delete(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
@@ -158,139 +155,13 @@ class RedisActions:
         return id_of(event, self._node_number)
 
 
-def id_of(event: FeedEvent, node: int) -> bytes:
-    """Return the identifier of the message that an event is about."""
-    if event.kind in FOREIGN and event.body:
-        return event.body
-    if event.offset:
-        return message_id(event.accepted_ms, node, event.offset).encode()
-    return unstored_id(event.accepted_ms, node, event.seq).encode()
-
-
-def seconds(ms: int) -> bytes:
-    """Return a time in seconds since 1970, as text."""
-    return b"%d" % (ms // 1000)
-
-
 def _fields(name: bytes, message: Message) -> Arguments:
     return [
         *(b"id", name, b"from", message.publisher.encode()),
         *(b"qos", b"%d" % message.qos, b"topic", message.topic.encode()),
         *(b"payload", message.payload, b"ts", seconds(message.accepted_at_ms)),
-        *(b"retain", _flag(message.retain)),
+        *(b"retain", flag(message.retain)),
     ]
-
-
-def _expires_s(message: Message, rule: Rule) -> int:
-    """Return after how many seconds a message goes, 0 = never: its own expiry, or the rule's."""
-    if message.expires_at_ms:
-        return max(1, -(-(message.expires_at_ms - message.accepted_at_ms) // 1000))
-    return rule.expires_s
-
-
-def _flag(value: bool) -> bytes:
-    return b"true" if value else b"false"
-
-
-class Parameters:
-    """The values of the names in own commands, for one row; b"" where the row has none."""
-
-    __slots__ = ("_known", "_node", "_node_number", "_row")
-
-    def __init__(self, row: Row, node: bytes, node_number: int) -> None:
-        self._row: Final = row
-        self._node: Final = node
-        self._node_number: Final = node_number
-        self._known: properties.Properties | None = None
-
-    def get(self, name: str) -> bytes:
-        """Return the value of a name."""
-        row = self._row
-        if name == "node":
-            return self._node
-        if isinstance(row, FeedEvent):
-            return self._of_event(row, name)
-        first, _, rest = name.partition(".")
-        if rest and first == "payload":
-            return payload_field(row.payload, rest)
-        if rest:
-            return b",".join(
-                value.encode() for key, value in self._properties().user if key == rest
-            )
-        return self._of_message(row, name)
-
-    def _of_event(self, event: FeedEvent, name: str) -> bytes:
-        if name == "clientid":
-            return event.client_id.encode()
-        if name == "username":
-            return event.username.encode()
-        if name == "topic":
-            return event.text.encode()
-        if name == "qos":
-            return b"%d" % event.qos
-        if name == "msgid":
-            return id_of(event, self._node_number)
-        return b"%d" % event.at_ms  # timestamp
-
-    def _of_message(self, message: Message, name: str) -> bytes:
-        if name == "clientid":
-            return message.publisher.encode()
-        if name == "topic":
-            return message.topic.encode()
-        if name == "qos":
-            return b"%d" % message.qos
-        if name == "payload":
-            return message.payload
-        if name == "msgid":
-            return self._message_id(message)
-        if name == "message":
-            return self._as_json(message)
-        if name == "retain":
-            return _flag(message.retain)
-        if name == "dup":
-            return _flag(False)  # it is accepted once
-        if name == "timestamp":
-            return b"%d" % message.accepted_at_ms
-        if name == "expiry":
-            own = message.expires_at_ms - message.accepted_at_ms
-            return b"%d" % (own // 1000) if message.expires_at_ms else b""
-        found = self._properties()
-        if name == "correlation_data":
-            return found.binaries.get(properties.CORRELATION_DATA, b"")
-        which = properties.CONTENT_TYPE if name == "content_type" else properties.RESPONSE_TOPIC
-        return found.strings.get(which, "").encode()
-
-    def _message_id(self, message: Message) -> bytes:
-        return message_id(message.accepted_at_ms, self._node_number, message.offset).encode()
-
-    def _properties(self) -> properties.Properties:
-        if self._known is None:
-            assert isinstance(self._row, Message)
-            raw = self._row.properties
-            self._known = properties.read(
-                Reader(raw, 0, len(raw)), packets.PUBLISH, USER_PROPERTIES_MAX
-            )
-        return self._known
-
-    def _as_json(self, message: Message) -> bytes:
-        """Return the whole message as JSON; a payload that is no text has each byte as a letter."""
-        try:
-            payload = message.payload.decode()
-        except UnicodeDecodeError:
-            payload = message.payload.decode("latin-1")
-        return json.dumps(
-            {
-                "id": self._message_id(message).decode(),
-                "from": message.publisher,
-                "qos": message.qos,
-                "topic": message.topic,
-                "payload": payload,
-                "ts": message.accepted_at_ms // 1000,
-                "retain": message.retain,
-            },
-            ensure_ascii=False,
-            separators=(",", ":"),
-        ).encode()
 
 
 assert set(actions.ACTIONS["redis"]) == {

@@ -235,6 +235,10 @@ class RedisSink:
             "problems": problems,
         }
 
+    def create(self) -> list[str]:
+        """Return []: keys need no table."""
+        return []
+
     def close(self) -> None:
         """Close the connection."""
         client, self._client = self._client, None

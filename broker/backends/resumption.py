@@ -44,8 +44,11 @@ def resume(
     """Return where to go on after the store's cursor `theirs`; `is_ours` = this database wrote it.
 
     `had_ours`: the store once had a cursor of this database, as far as that is known. After AHEAD
-    the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first.
+    the rows of the backend must be marked otherwise (`FeedOutlet.renew`) first. A store that keeps
+    no cursor says that it is ours and has none: our own decides, and rows may come twice.
     """
+    if theirs is None and is_ours:
+        return Resumption(ON, confirmed)
     if theirs is None and (had_ours or floor != confirmed):
         return Resumption(LOST, floor)
     if theirs is None or not is_ours:

@@ -5,33 +5,54 @@ next: `broker.backends.actions`, the table of hooks and actions.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
-from broker.backends.templates import Command
+from broker.backends.kafka_rows import topic_problem
+from broker.backends.templates import Command, Statement
+from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
+from broker.configuration.options import BACKEND_OPTIONS
 from session.settings import Feed, Fetching
 
 # Of a backend, and what the process is not told: it is the broker's own business.
 _NOT_TOLD: Final = frozenset(
-    {
-        *("section", "name", "type", "node", "required", "rewind_keep_ms"),
-        *("max_returned_count", "time_range_ms"),
-    }
+    {"type", "node", "required", "rewind_keep", "max_returned_count", "time_range"}
 )
+# How own commands are parsed, by the key that they are written with.
+PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
+    "commands": Command,
+    "cql": Statement,
+    "statements": Statement,
+}
 
 
 def check(config: Config) -> None:
     """Raise `ConfigError`, one line that names the key, if a rule cannot be carried out."""
+    _check_rules(config)
+    for backend in config.backends:
+        if backend.topic is None:
+            continue
+        hooks = [str(rule.on) for rule in rules_for(backend, config.rules)]
+        expected = topic_problem(backend.topic, hooks)
+        if expected is not None:
+            place = f"{backend.section}.topic"
+            raise ConfigError(
+                f"{config.origins[place]}: {place} = {shown(backend.topic)}: expected {expected}"
+            )
+
+
+def _check_rules(config: Config) -> None:
     types = {backend.name: backend.type for backend in config.backends}
     for rule in config.rules:
-        for problem in _problems(rule, types[str(rule.backend)]):
+        for problem in problems(rule, types[str(rule.backend)]):
             raise ConfigError(f"{rule.origin}: {rule.section}.{problem}")
 
 
-def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
+def problems(rule: WrittenRule, type: str) -> Iterator[str]:
+    """Yield why a rule cannot be carried out, each one line that begins with the key."""
     hook = HOOKS.get(str(rule.on))
     if hook is None:
         why = NOT_YET.get(str(rule.on))
@@ -43,11 +64,12 @@ def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
     if not hook.has_topic and rule.topic is not None:
         yield f"topic = {shown(rule.topic)}: {hook.name} has no topic"
     yield from _action_problems(rule, hook, ACTIONS[type])
-    for number, text in enumerate(rule.commands, 1):
+    key = backend_options.COMMANDS[type] or ""
+    for number, text in enumerate(rule.own_commands(), 1):
         try:
-            Command(text, hook.name)
+            PARSERS[key](text, hook.name)
         except ValueError as problem:
-            yield f"commands, number {number}: {shown(text)}: expected {problem}"
+            yield f"{key}, number {number}: {shown(text)}: expected {problem}"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
     if rule.max_returned_count or rule.time_range_ms:
@@ -59,6 +81,9 @@ def _problems(rule: WrittenRule, type: str) -> Iterator[str]:
 def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:
     if rule.action is None:
         return
+    if not actions:
+        yield f"action = {shown(rule.action)}: expected none: the row itself is sent"
+        return
     action = actions.get(rule.action)
     here = [each.name for each in actions.values() if each.hook == hook.name]
     if action is None:
@@ -67,7 +92,7 @@ def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) 
     elif action.hook != hook.name:
         yield (
             f"action = {shown(rule.action)}: it is for {action.hook}; for {hook.name} "
-            f"expected {' or '.join(here)}"
+            f"expected {' or '.join(here) or 'own commands'}"
         )
 
 
@@ -98,9 +123,9 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
             if isinstance(needs, Action) and needs.fetch:
                 fetches.append(_fetching(rule, backend, needs.fetch))
         if rules:
-            feeds.append(
-                Feed(backend.name, tuple(filters), kinds, backend.rewind_keep_ms, tuple(fetches))
-            )
+            # A store that keeps no cursor cannot say that it has lost rows.
+            keep_ms = backend.rewind_keep_ms if backend.has_cursor() else 0
+            feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms, tuple(fetches)))
     return tuple(feeds)
 
 
@@ -141,7 +166,11 @@ def configuration(config: Config, backend: Backend, node: str) -> dict[str, Any]
         "name": backend.name,
         "node": backend.node or node,
         "type": backend.type,
-        "options": {key: value for key, value in vars(backend).items() if key not in _NOT_TOLD},
+        "options": {
+            option.attribute: getattr(backend, option.attribute)
+            for option in BACKEND_OPTIONS
+            if option.key in backend.keys() and option.key not in _NOT_TOLD
+        },
         "rules": [_as_object(rule, backend) for rule in rules_for(backend, config.rules)],
     }
 
@@ -152,5 +181,5 @@ def _as_object(rule: WrittenRule, backend: Backend) -> dict[str, Any]:
         told["action"] = rule.action
         told["expires_s"] = rule.expires_s or backend.expires_s
     else:
-        told["commands"] = list(rule.commands)
+        told["commands"] = list(rule.own_commands())
     return told

@@ -2,8 +2,8 @@
 
 A sink turns rows into the commands of its store, by the rules, and applies a batch of them together
 with the cursor behind it. A batch is applied once: where the store's cursor is not the one before
-the batch, nothing is. Read next: `broker.backends.process` (who calls this),
-`broker.backends.redis_sink`.
+the batch, nothing is. A store that keeps no cursor gets each batch at least once. Read next:
+`broker.backends.process` (who calls this), `broker.backends.redis_sink`.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,10 @@ class Unavailable(Exception):
 
     Or it is not known whether it was: its cursor says so when it answers again. One line.
     """
+
+    def __init__(self, why: str, retry_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_s: Final = retry_s  # the store asks not to be tried again before
 
 
 class FenceRefused(Exception):
@@ -57,10 +61,15 @@ class Fence:
         return Fence(parts[0], (int(parts[1]), int(parts[2])))
 
 
+# Of a store that keeps no cursor, such as a webhook: the broker's own cursor decides, and whatever
+# comes behind that is sent again.
+UNKNOWN: Final = Fence("", (0, 0))
+
+
 class Rule:
     """One rule as the process knows it."""
 
-    __slots__ = ("action", "commands", "expires_s", "filter", "number", "on")
+    __slots__ = ("action", "commands", "expires_s", "filter", "is_muted", "number", "on")
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.number: Final[int] = told["number"]
@@ -69,9 +78,12 @@ class Rule:
         self.action: Final[str | None] = told.get("action")
         self.commands: Final[list[str]] = list(told.get("commands") or ())
         self.expires_s: Final[int] = told.get("expires_s") or 0  # 0 = never
+        self.is_muted: bool = False  # a row is sent again for another rule
 
     def takes(self, row: Row, type: str) -> bool:
         """Return whether the rule does something for this row."""
+        if self.is_muted:
+            return False
         if isinstance(row, FeedEvent):
             if row.kind == GAP:
                 return False
@@ -162,7 +174,7 @@ class Sink(Protocol):
     """One store. Every method may raise `Unavailable`; the caller then begins again at `open`."""
 
     def open(self) -> Fence | None:
-        """Connect, and return the store's fence, None if it has none."""
+        """Connect, and return the store's fence, None if it has none, `UNKNOWN` if none is kept."""
         ...
 
     def start(self, fence: Fence, *, is_rewind: bool) -> None:
@@ -186,6 +198,10 @@ class Sink(Protocol):
 
     def health(self) -> dict[str, Any]:
         """Return what an operator wants to know: version, whether rows can be written, problems."""
+        ...
+
+    def create(self) -> list[str]:
+        """Make the tables that are missing, and return their names; connects by itself."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Own commands of a rule: text with `${name}` in it, made into arguments for each row.
+"""Own commands of a rule: text with `${name}` in it, filled for each row.
 
 A command is cut into tokens first, at spaces, with quotes where a token has spaces; then the names
-are replaced. So a token stays one argument whatever a client has sent. Pure. Read next:
+are replaced. So a token stays one argument whatever a client has sent. In a statement of a store
+that binds values the names are what is bound. Pure. Read next:
 `broker.backends.actions` (which names a hook has).
 """
 
@@ -17,6 +18,8 @@ Lookup: TypeAlias = Callable[[str], bytes]
 
 _NAME: Final = re.compile(r"\$\{([^${}]*)\}")
 _TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))""")
+# Of a statement: a string or a quoted name; a name of ours; any other character.
+_PIECE: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|\$\{([^${}]*)\}|(.)""", re.DOTALL)
 _SPACE_OR_END: Final = re.compile(r"\s|$")
 # Would change the connection, block it, or end the batch that they are part of.
 REFUSED: Final[Mapping[str, str]] = {
@@ -129,6 +132,35 @@ class Command:
     def fill(self, value_of: Lookup) -> list[bytes]:
         """Return the command's arguments for a row."""
         return [argument.fill(value_of) for argument in self.arguments]
+
+
+class Statement:
+    """One own statement of a store that binds values: `${name}` becomes `?`, never text."""
+
+    __slots__ = ("names", "text")
+
+    def __init__(self, text: str, hook: str) -> None:
+        """Parse a statement for a hook. Raises ValueError that says what was expected."""
+        text = text.strip().removesuffix(";").rstrip()
+        if not text:
+            raise ValueError("a statement")
+        pieces: list[str] = []
+        names: list[str] = []
+        for found in _PIECE.finditer(text):
+            quoted, name, other = found.groups()
+            if name is not None:
+                check_name(name, hook)
+                names.append(name)
+                pieces.append("?")
+                continue
+            piece = quoted if quoted is not None else other
+            if "${" in piece or piece == "$":
+                raise ValueError(f"names written as ${{name}}, without quotes: not {piece!r}")
+            if piece == "?":
+                raise ValueError("${name} in place of '?'")
+            pieces.append(piece)
+        self.text: Final = "".join(pieces)
+        self.names: Final = names  # of the values to bind, in their order
 
 
 def split(text: str) -> list[str]:

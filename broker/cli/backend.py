@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any, Final
 
+from broker.cli.backends import dead_letters, importing
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -28,7 +29,7 @@ COLUMNS: Final = (
 
 
 def add(commands: Commands) -> None:
-    """Add `backend check`, `status`, `pause` and `resume`."""
+    """Add `backend check`, `create`, `status`, `pause`, `resume`, `dead`, `import`."""
     backend = commands.add_parser("backend", help="look at external stores and their feeds")
     actions = backend.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
@@ -36,6 +37,11 @@ def add(commands: Commands) -> None:
     )
     check.add_argument("name", metavar="NAME", nargs="?", help="one backend, instead of all")
     check.set_defaults(run=run_backend_check)
+    create = actions.add_parser(
+        "create", help="make the tables that are missing; 0 = all are there, 1 = they are not"
+    )
+    create.add_argument("name", metavar="NAME", nargs="?", help="one backend, instead of all")
+    create.set_defaults(run=run_backend_create)
     status = actions.add_parser(
         "status", help="ask the running broker; 0 = all are up, 1 = one is not, 2 = not asked"
     )
@@ -47,15 +53,38 @@ def add(commands: Commands) -> None:
     for parser, request in ((pause, "backend_pause"), (resume, "backend_resume")):
         parser.add_argument("name", metavar="NAME")
         parser.set_defaults(run=run_backend_order, request=request)
-    for parser in (check, status, pause, resume):
+    dead_letters.add(actions)
+    importing.add(actions)
+    for parser in (check, create, status, pause, resume):
         add_config_flags(parser)
 
 
 def run_backend_check(options: argparse.Namespace) -> int:
     """Ask the configured stores what they are and whether they can be written to."""
+    from broker.operations import backend_check
+
+    told = _configurations(options)
+    found = backend_check.ask(told)
+    if options.json:
+        print_lines([backend_check.as_json(told, found)])
+    else:
+        print_lines(backend_check.as_lines(told, found))
+    return EXIT_FAILED if any(health.why for health in found.values()) else EXIT_OK
+
+
+def run_backend_create(options: argparse.Namespace) -> int:
+    """Make what the configured stores need and do not have."""
+    from broker.operations import backend_check
+
+    found = backend_check.create(_configurations(options))
+    print_lines(backend_check.created_lines(found))
+    return EXIT_FAILED if any(health.why for health in found.values()) else EXIT_OK
+
+
+def _configurations(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return what the processes of the stores are told that the command is for."""
     from broker.backends import rules
     from broker.history import location
-    from broker.operations import backend_check
 
     config = load_config(options)
     backends = [each for each in config.backends if options.name in (None, each.name)]
@@ -63,13 +92,7 @@ def run_backend_check(options: argparse.Namespace) -> int:
         what = "no backend" if options.name is None else f"no backend {options.name!r}"
         raise CommandError(f"{what} in the configuration", EXIT_USAGE)
     node = location.find(config.shell).node
-    told = {each.name: rules.configuration(config, each, node) for each in backends}
-    found = backend_check.ask(told)
-    if options.json:
-        print_lines([backend_check.as_json(told, found)])
-    else:
-        print_lines(backend_check.as_lines(told, found))
-    return EXIT_FAILED if any(health.why for health in found.values()) else EXIT_OK
+    return {each.name: rules.configuration(config, each, node) for each in backends}
 
 
 def run_backend_status(options: argparse.Namespace) -> int:

@@ -5,13 +5,17 @@ fills them from `[backends.NAME]` and `[[rules]]`. Which hooks and actions there
 here. Read next: docs/backends.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mqtt.topics import SHARE_PREFIX, filter_problem
 
 REDIS: Final = "redis"
-TYPES: Final = (REDIS,)
+CASSANDRA: Final = "cassandra"
+DYNAMODB: Final = "dynamodb"
+KAFKA: Final = "kafka"
+WEBHOOK: Final = "webhook"
+TYPES: Final = (REDIS, CASSANDRA, DYNAMODB, KAFKA, WEBHOOK)
 
 SINGLE: Final = "single"
 SENTINEL: Final = "sentinel"
@@ -19,10 +23,74 @@ MODES: Final = (SINGLE, SENTINEL)
 
 SCORES: Final = ("time", "one")
 
+CONSISTENCIES: Final = (
+    "any", "one", "two", "three", "quorum", "all", "local_quorum", "each_quorum", "local_one",
+)  # fmt: skip
+LAYOUTS: Final = ("v1", "v2")
+MESSAGE_KEYS: Final = ("topic", "clientid")
+MESSAGE_VALUES: Final = ("json", "payload")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
 BACKENDS_MAX: Final = 16  # each is a process and a label value of the metrics
 RULES_MAX: Final = 256  # each is tried for every row
 
-_TLS_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
+# The keys of a rule with own commands, by the type of its backend; None = there are none, and a
+# rule without an action sends the row.
+COMMANDS: Final[Mapping[str, str | None]] = {
+    REDIS: "commands",
+    CASSANDRA: "cql",
+    DYNAMODB: "statements",
+    KAFKA: None,
+    WEBHOOK: None,
+}
+COMMAND_KEYS: Final = tuple(key for key in COMMANDS.values() if key is not None)
+
+_CERTIFICATE_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
+_TLS: Final = ("tls", *_CERTIFICATE_KEYS, "tls_verify")
+_LOGIN: Final = ("username", "password", "password_file")
+EVERY_TYPE: Final = ("type", "node", "required", "timeout")
+_FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
+_KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
+# The keys that mean something, by type, besides those of every type.
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    REDIS: (
+        "servers",
+        "mode",
+        "sentinel_name",
+        "database",
+        *_LOGIN,
+        *_TLS,
+        "score",
+        *_KEPT,
+        *_FETCHED,
+    ),
+    CASSANDRA: (
+        *("servers", "keyspace", "table_prefix", "datacenter", "consistency"),
+        *(*_LOGIN, *_TLS, *_KEPT),
+    ),
+    DYNAMODB: (
+        *("region", "endpoint", "access_key_id", "secret_access_key", "secret_access_key_file"),
+        *("table_prefix", "layout", "exact", *_KEPT),
+    ),
+    KAFKA: ("servers", "topic", "key", "value", *_LOGIN, "sasl_mechanism", *_TLS),
+    WEBHOOK: ("url", "secret", "secret_file", "headers", *_LOGIN, *_CERTIFICATE_KEYS, "tls_verify"),
+}
+# Where a table of ours is named, and nobody has said how.
+TABLE_PREFIXES: Final[Mapping[str, str]] = {DYNAMODB: "mqtt_"}
+
+_REQUIRED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    REDIS: (("servers", "host:port"),),
+    CASSANDRA: (("servers", "host:port"),),
+    DYNAMODB: (),
+    KAFKA: (("servers", "host:port"), ("topic", "the topic that gets the rows")),
+    WEBHOOK: (("url", "http:// or https://"),),
+}
+_ONE_OF: Final = (
+    ("password", "password_file"),
+    ("secret", "secret_file"),
+    ("secret_access_key", "secret_access_key_file"),
+)
+_CASSANDRA_NAME: Final = "letters, digits and '_'"
 
 
 class Backend:
@@ -52,13 +120,84 @@ class Backend:
         self.expires_s: int = 0  # 0 = what the message itself says
         self.max_returned_count: int = 500
         self.time_range_ms: int = 0  # 0 = whatever their age
+        self.keyspace: str = "mqtt"
+        self.table_prefix: str | None = None  # None = the one of its type
+        self.datacenter: str | None = None  # None = the one of the first server
+        self.consistency: str = "local_quorum"
+        self.region: str | None = None  # None = what AWS's own settings say
+        self.endpoint: str | None = None  # None = AWS
+        self.access_key_id: str | None = None  # None = what AWS's own settings say
+        self.secret_access_key: str = ""
+        self.secret_access_key_file: str | None = None
+        self.layout: str = "v1"
+        self.exact: bool = True
+        self.topic: str | None = None
+        self.key: str = "topic"
+        self.value: str = "json"
+        self.sasl_mechanism: str = "PLAIN"
+        self.url: str | None = None
+        self.secret: str = ""
+        self.secret_file: str | None = None
+        self.headers: tuple[tuple[str, str], ...] = ()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that mean something for its type."""
+        return (*EVERY_TYPE, *KEYS[self.type])
+
+    def has_cursor(self) -> bool:
+        """Return whether the store keeps a cursor; to one that does not rows are sent whole."""
+        return COMMANDS[self.type] is not None
+
+    def finish(self) -> None:
+        """Fill what depends on the type."""
+        if self.table_prefix is None:
+            self.table_prefix = TABLE_PREFIXES.get(self.type, "")
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
         section = self.section
-        if not self.servers:
-            yield f"{section}.servers is missing: expected host:port"
-        elif self.mode == SINGLE and len(self.servers) > 1:
+        for key, expected in _REQUIRED[self.type]:
+            if not getattr(self, key):
+                yield f"{section}.{key} is missing: expected {expected}"
+        for key, file in _ONE_OF:
+            if getattr(self, key) and getattr(self, file) is not None:
+                yield f"{section}.{key} and {section}.{file}: expected one of them"
+        yield from self._tls_problems()
+        if self.type == REDIS:
+            yield from self._redis_problems()
+        elif self.type == DYNAMODB:
+            yield from self._dynamodb_problems()
+        elif self.type == WEBHOOK:
+            yield from self._webhook_problems()
+        elif self.type == CASSANDRA and not (self.table_prefix or "_").replace("_", "a").isalnum():
+            yield f"{section}.table_prefix = {self.table_prefix!r}: expected {_CASSANDRA_NAME}"
+
+    def _webhook_problems(self) -> Iterator[str]:
+        section = self.section
+        if self.username is None and (self.password or self.password_file is not None):
+            yield f"{section}.password needs {section}.username as well"
+        names = [name.lower() for name, _ in self.headers]
+        if self.username is not None and "authorization" in names:
+            yield f"{section}.headers: expected no Authorization beside {section}.username"
+
+    def _tls_problems(self) -> Iterator[str]:
+        section = self.section
+        if self.type == WEBHOOK:
+            is_on, wanted = (self.url or "").startswith("https:"), f"a {section}.url with https"
+        else:
+            is_on, wanted = self.tls, f"{section}.tls = true"
+        if not is_on:
+            for key in _CERTIFICATE_KEYS:
+                if getattr(self, key) is not None:
+                    yield f"{section}.{key} needs {wanted} as well"
+            if not self.tls_verify:
+                yield f"{section}.tls_verify needs {wanted} as well"
+        if self.tls_key is not None and self.tls_certificate is None:
+            yield f"{section}.tls_key needs {section}.tls_certificate as well"
+
+    def _redis_problems(self) -> Iterator[str]:
+        section = self.section
+        if self.mode == SINGLE and len(self.servers) > 1:
             yield (
                 f"{section}.servers: expected one server, not {len(self.servers)}, in the mode "
                 f"{SINGLE}; several are the sentinels of {section}.mode = '{SENTINEL}'"
@@ -67,16 +206,14 @@ class Backend:
             yield f"{section}.sentinel_name is missing: the mode {SENTINEL} needs one"
         if self.mode != SENTINEL and self.sentinel_name is not None:
             yield f"{section}.sentinel_name has no meaning in the mode {self.mode}"
-        if self.password and self.password_file is not None:
-            yield f"{section}.password and {section}.password_file: expected one of them"
-        if not self.tls:
-            for key in _TLS_KEYS:
-                if getattr(self, key) is not None:
-                    yield f"{section}.{key} needs {section}.tls = true as well"
-            if not self.tls_verify:
-                yield f"{section}.tls_verify needs {section}.tls = true as well"
-        if self.tls_key is not None and self.tls_certificate is None:
-            yield f"{section}.tls_key needs {section}.tls_certificate as well"
+
+    def _dynamodb_problems(self) -> Iterator[str]:
+        section = self.section
+        has_secret = bool(self.secret_access_key) or self.secret_access_key_file is not None
+        if self.access_key_id is None and has_secret:
+            yield f"{section}.access_key_id is missing: the secret access key needs one"
+        if self.access_key_id is not None and not has_secret:
+            yield f"{section}.secret_access_key is missing: the access key id needs one"
 
 
 class WrittenRule:
@@ -91,6 +228,8 @@ class WrittenRule:
         self.backend: str | None = None
         self.action: str | None = None
         self.commands: tuple[str, ...] = ()
+        self.cql: tuple[str, ...] = ()
+        self.statements: tuple[str, ...] = ()
         self.expires_s: int = 0  # 0 = what the backend says
         self.max_returned_count: int = 0  # the same
         self.time_range_ms: int = 0  # the same
@@ -101,10 +240,9 @@ class WrittenRule:
         for key in ("on", "backend"):
             if getattr(self, key) is None:
                 yield f"{section}.{key} is missing"
-        if self.action is not None and self.commands:
-            yield f"{section}.action and {section}.commands: expected one of them"
-        if self.action is None and not self.commands:
-            yield f"{section} has neither an action nor commands: expected one of them"
+        for key in COMMAND_KEYS:
+            if self.action is not None and getattr(self, key):
+                yield f"{section}.action and {section}.{key}: expected one of them"
         if self.topic is not None:
             problem = filter_problem(self.topic)
             if problem is not None:
@@ -112,9 +250,24 @@ class WrittenRule:
             elif self.topic.startswith(SHARE_PREFIX):
                 yield f"{section}.topic = {self.topic!r}: expected a filter without a share name"
 
+    def type_problems(self, type: str) -> Iterator[str]:
+        """Yield what does not go together with a backend of this type, each one line."""
+        own = COMMANDS[type]
+        expected = f"an action or {own}" if own else "an action, or nothing to send the row"
+        for key in COMMAND_KEYS:
+            if key != own and getattr(self, key):
+                meaning = f"has no meaning for the type {type}"
+                yield f"{self.section}.{key} {meaning}: expected {expected}"
+        if own and self.action is None and not self.own_commands():
+            yield f"{self.section} has neither an action nor {own}: expected one of them"
+
+    def own_commands(self) -> tuple[str, ...]:
+        """Return its commands in the language of the store, () = it has none."""
+        return self.commands or self.cql or self.statements
+
     def what(self) -> tuple[object, ...]:
         """Return what it does; two rules that do the same are one too many."""
-        return self.on, self.topic, self.backend, self.action, self.commands
+        return self.on, self.topic, self.backend, self.action, self.own_commands()
 
     def as_tuple(self) -> tuple[object, ...]:
         """Return everything it says."""
@@ -127,12 +280,15 @@ def conflicts(backends: list[Backend], rules: list[WrittenRule]) -> Iterator[str
         yield f"{len(backends)} backends: expected at most {BACKENDS_MAX}"
     if len(rules) > RULES_MAX:
         yield f"{len(rules)} rules: expected at most {RULES_MAX}"
-    names = [backend.name for backend in backends]
+    types = {backend.name: backend.type for backend in backends}
     first: dict[tuple[object, ...], WrittenRule] = {}
     for rule in rules:
-        if rule.backend not in names:
-            there = "one of " + ", ".join(names) if names else "a [backends.NAME], there is none"
+        if rule.backend not in types:
+            there = "one of " + ", ".join(types) if types else "a [backends.NAME], there is none"
             yield f"{rule.origin}: {rule.section}.backend = {rule.backend!r}: expected {there}"
+        else:
+            for problem in rule.type_problems(types[rule.backend]):
+                yield f"{rule.origin}: {problem}"
         same = first.setdefault(rule.what(), rule)
         if same is not rule:
             yield f"{rule.origin}: {rule.section} says the same as {same.section}"

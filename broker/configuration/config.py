@@ -15,8 +15,8 @@ from broker.configuration.listener_options import (
     Endpoint,
     conflicts,
 )
-from broker.configuration.option_types import Secret, Setting
-from broker.configuration.options import OPTIONS, Option
+from broker.configuration.option_types import Headers, Secret, Setting
+from broker.configuration.options import BACKEND_OPTIONS, OPTIONS, Option
 from session.settings import Settings
 
 # What is written in a table that there may be several of.
@@ -122,7 +122,7 @@ class Config:
         try:
             value = option.kind.parse(raw)
         except ValueError as problem:
-            given = "..." if isinstance(option.kind, Secret) else shown(raw)
+            given = "..." if isinstance(option.kind, Secret | Headers) else shown(raw)
             raise ConfigError(f"{origin}: {name} = {given}: expected {problem}") from None
         setattr(self._holder(option, table), option.attribute, value)
         self.origins[name] = origin
@@ -145,6 +145,8 @@ class Config:
         for problem in conflicts(self.listeners):
             raise ConfigError(problem)
         for backend in self.backends:
+            self._refuse_keys_of_other_types(backend)
+            backend.finish()
             for problem in backend.problems():
                 raise ConfigError(problem)
         for rule in self.rules:
@@ -152,6 +154,16 @@ class Config:
                 raise ConfigError(f"{rule.origin}: {problem}")
         for problem in backend_options.conflicts(self.backends, self.rules):
             raise ConfigError(problem)
+
+    def _refuse_keys_of_other_types(self, backend: Backend) -> None:
+        keys = backend.keys()
+        for option in BACKEND_OPTIONS:
+            name = f"{backend.section}.{option.key}"
+            if name in self.origins and option.key not in keys:
+                raise ConfigError(
+                    f"{self.origins[name]}: {name} has no meaning for the type {backend.type}: "
+                    f"expected one of {', '.join(keys)}"
+                )
 
     def _refuse_open_listeners(self) -> None:
         """Refuse to be open to a network unless the operator has said so."""

@@ -8,6 +8,7 @@ TOML or of the environment and raises ValueError with what was expected;
 import re
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 # What a parsed option may be; wide, because one table holds all kinds.
 Setting: TypeAlias = str | int | bool | tuple[tuple[str, str], ...] | tuple[str, ...] | None
@@ -37,6 +38,17 @@ FILE_MODE: Final = re.compile(r"0?[0-7]{3}")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 # A name, an IPv4 address, or an IPv6 address in brackets; and the port.
 SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+# As HTTP has them; text beyond ASCII does not survive every server.
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+HEADER_VALUE: Final = re.compile(r"[\t -~]{0,8192}")
+# Of a request that rows are sent with.
+OWN_HEADERS: Final = frozenset(
+    {
+        "connection", "content-encoding", "content-length", "content-type", "host",
+        "idempotency-key", "transfer-encoding", "user-agent",
+    }
+)  # fmt: skip
+URL_BYTES_MAX: Final = 4096
 NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
 FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
@@ -108,6 +120,27 @@ class Secret:
     def render(self, value: Setting) -> str:
         """Return "" or a placeholder, quoted."""
         return quote(SECRET_SHOWN if value else "")
+
+
+class Matching:
+    """Text of a pattern; `empty_is_none` as for `Text`."""
+
+    def __init__(self, pattern: str, expected: str, *, empty_is_none: bool = False) -> None:
+        self._pattern = re.compile(pattern)
+        self._expected = expected
+        self._empty_is_none = empty_is_none
+
+    def parse(self, raw: object) -> Setting:
+        """Return the text."""
+        if raw == "" and self._empty_is_none:
+            return None
+        if not isinstance(raw, str) or self._pattern.fullmatch(raw) is None or not _fits(raw):
+            raise ValueError(self._expected)
+        return raw
+
+    def render(self, value: Setting) -> str:
+        """Return the text quoted."""
+        return quote("" if value is None else str(value))
 
 
 class Name:
@@ -359,6 +392,79 @@ class Pairs:
         assert isinstance(value, tuple)
         pairs = [pair for pair in value if isinstance(pair, tuple)]
         return "[" + ", ".join(quote(f"{name}={text}") for name, text in pairs) + "]"
+
+
+class Headers:
+    """A table of HTTP headers; from the environment "name=value" separated by commas.
+
+    Their values are never shown: there may be secrets among them.
+    """
+
+    _expected = "a table of header names and values such as { x-place = 'dock' }"
+
+    def parse(self, raw: object) -> Setting:
+        """Return the (name, value) pairs in their order."""
+        items = raw
+        if isinstance(raw, str):
+            items = dict(item.partition("=")[::2] for item in raw.split(",")) if raw else {}
+        if not isinstance(items, dict):
+            raise ValueError(self._expected)
+        pairs: list[tuple[str, str]] = []
+        for name, value in items.items():
+            if not isinstance(value, str):
+                raise ValueError(self._expected)
+            name, value = name.strip(), value.strip()
+            if HEADER_NAME.fullmatch(name) is None or HEADER_VALUE.fullmatch(value) is None:
+                raise ValueError(self._expected)
+            if value == SECRET_SHOWN:
+                raise ValueError("the header itself, not what is shown in its place")
+            if name.lower() in OWN_HEADERS or name.lower().startswith("webhook-"):
+                raise ValueError(f"other headers than {name}, which the broker sets")
+            pairs.append((name, value))
+        return tuple(pairs)
+
+    def render(self, value: Setting) -> str:
+        """Return a TOML table with the names, and a placeholder for each value."""
+        assert isinstance(value, tuple)
+        names = [pair[0] for pair in value]
+        return (
+            "{ " + ", ".join(f"{quote(name)} = {quote(SECRET_SHOWN)}" for name in names) + " }"
+            if names
+            else "{}"
+        )
+
+
+class Url:
+    """An http or https URL; empty means "not set"."""
+
+    def parse(self, raw: object) -> Setting:
+        """Return the URL."""
+        if not isinstance(raw, str):
+            raise ValueError("a URL such as https://host/path")
+        if raw:
+            split_url(raw)
+        return raw or None
+
+    def render(self, value: Setting) -> str:
+        """Return the URL, quoted."""
+        return quote(str(value or ""))
+
+
+def split_url(text: str) -> SplitResult:
+    """Return the parts of an http or https URL. Raises ValueError that says what was expected."""
+    if not (text.isascii() and text.isprintable()) or " " in text or len(text) > URL_BYTES_MAX:
+        raise ValueError(f"a URL of at most {URL_BYTES_MAX} ASCII characters, without spaces")
+    try:
+        parts = urlsplit(text)
+        is_valid = bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_valid = False
+    if not is_valid or parts.scheme not in ("http", "https"):
+        raise ValueError("a URL such as https://host/path")
+    if "@" in parts.netloc or parts.fragment:
+        raise ValueError("a URL without user and fragment; there are username and password")
+    return parts
 
 
 class Origins:

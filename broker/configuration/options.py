@@ -15,9 +15,11 @@ from broker.configuration.option_types import (
     Duration,
     FileMode,
     Flag,
+    Headers,
     Integer,
     Kind,
     Lines,
+    Matching,
     Name,
     Origins,
     Pairs,
@@ -25,6 +27,7 @@ from broker.configuration.option_types import (
     Servers,
     Size,
     Text,
+    Url,
 )
 
 ENV_PREFIX: Final = "HOLDFAST__"
@@ -63,6 +66,8 @@ _S: Final = 1000
 _NONE: Final = ", 0 = no limit"
 # A packet's remaining length is at most 268,435,455 and its fixed header 5 bytes.
 _PACKET_MAX: Final = 268_435_460
+
+_URL: Final = r"https?://[^\s\"'<>\\]+"
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("listener", "type", "listener", "type", Choice(*TYPES), "transport of MQTT;"
@@ -282,6 +287,47 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "messages that are fetched at once for a subscription; then the next ones are"),
     Option("backends", "time_range", "backend", "time_range_ms", Duration(_MS),
            "older messages than this are not fetched; 0 = all are"),
+    Option("backends", "keyspace", "backend", "keyspace",
+           Matching("[A-Za-z][A-Za-z0-9_]{0,47}", "up to 48 letters, digits and '_'"),
+           "keyspace of the tables"),
+    Option("backends", "table_prefix", "backend", "table_prefix",
+           Matching("[A-Za-z0-9_.-]{0,64}", "up to 64 letters, digits, '_', '-' and '.'"),
+           "what the names of our tables begin with"),
+    Option("backends", "datacenter", "backend", "datacenter", Text(empty_is_none=True),
+           "data center that is asked; empty = the one of the first server that answers"),
+    Option("backends", "consistency", "backend", "consistency",
+           Choice(*backend_options.CONSISTENCIES), "how many replicas must have written a row"),
+    Option("backends", "region", "backend", "region",
+           Matching("[a-z0-9-]{1,64}", "the name of a region such as 'eu-central-1'",
+                    empty_is_none=True), "region of AWS; empty = as AWS's own settings say"),
+    Option("backends", "endpoint", "backend", "endpoint",
+           Matching(_URL, "an address such as 'http://127.0.0.1:8000'", empty_is_none=True),
+           "address of the service; empty = the one of AWS in the region"),
+    Option("backends", "access_key_id", "backend", "access_key_id", Text(empty_is_none=True),
+           "access key of AWS; empty = from the environment, the profile or the machine's role"),
+    Option("backends", "secret_access_key", "backend", "secret_access_key", Secret(),
+           "its secret"),
+    Option("backends", "secret_access_key_file", "backend", "secret_access_key_file",
+           Text(empty_is_none=True), "file whose first line is the secret, read at each connect"),
+    Option("backends", "layout", "backend", "layout", Choice(*backend_options.LAYOUTS),
+           "v1 = all ids of a topic in one item, at most 8,700 of them; v2 = an item for each"),
+    Option("backends", "exact", "backend", "exact", Flag(),
+           "write each batch in transactions that move the cursor as well"),
+    Option("backends", "topic", "backend", "topic", Text(empty_is_none=True),
+           "topic of the store that gets the rows; may have names such as ${topic}"),
+    Option("backends", "key", "backend", "key", Choice(*backend_options.MESSAGE_KEYS),
+           "what rows are kept in order by"),
+    Option("backends", "value", "backend", "value", Choice(*backend_options.MESSAGE_VALUES),
+           "what a row is sent as: all of it as JSON, or of a message the payload alone"),
+    Option("backends", "sasl_mechanism", "backend", "sasl_mechanism",
+           Choice(*backend_options.SASL_MECHANISMS), "how the user name is proved"),
+    Option("backends", "url", "backend", "url", Url(), "where rows are sent"),
+    Option("backends", "secret", "backend", "secret", Secret(),
+           "key of the signature (HMAC-SHA256) of each request; empty = no signature"),
+    Option("backends", "secret_file", "backend", "secret_file", Text(empty_is_none=True),
+           "file whose first line is this key, read at each connect"),
+    Option("backends", "headers", "backend", "headers", Headers(),
+           "further headers of each request"),
 )  # fmt: skip
 
 # Of `[[rules]]`.
@@ -291,6 +337,9 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
     Option("rules", "backend", "rule", "backend", Text(), "name of the backend"),
     Option("rules", "action", "rule", "action", Text(), "what is done"),
     Option("rules", "commands", "rule", "commands", Lines(), "own commands, in place of an action"),
+    Option("rules", "cql", "rule", "cql", Lines(), "own statements of a Cassandra backend"),
+    Option("rules", "statements", "rule", "statements", Lines(),
+           "own PartiQL statements of a DynamoDB backend"),
     Option("rules", "expires", "rule", "expires_s", Duration(_S),
            "as of the backend, for this rule; 0 = what the backend says"),
     Option("rules", "max_returned_count", "rule", "max_returned_count", Integer(0, 1000),

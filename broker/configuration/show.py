@@ -35,7 +35,9 @@ def show(config: Config) -> str:
             ],
         )
     for backend in config.backends:
-        lines += _show_section(backend.section, _written(config, backend, BACKEND_OPTIONS))
+        keys = backend.keys()
+        options = [each for each in BACKEND_OPTIONS if each.key in keys]
+        lines += _show_section(backend.section, _written(config, backend, options))
     for rule in config.rules:
         written = _written(config, rule, RULE_OPTIONS)
         lines += _show_section("[rules]", [line for line in written if line[1] != "default"])

@@ -235,11 +235,10 @@ class Driver:
         self._counters.commit_failures += 1
         self.fail(error)
 
-    def set_low(self, is_low: bool) -> None:
+    def note_disk_space(self, *, is_low: bool, room_bytes: int) -> None:
         """Refuse or take new durable state, as the disk has room."""
-        if is_low != self._is_low:
-            self._is_low = is_low
-            self.engine.note_disk_space(is_low=is_low)
+        self._is_low = is_low
+        self.engine.note_disk_space(is_low=is_low, room_bytes=room_bytes)
 
     # Timers.
 

@@ -43,7 +43,7 @@ class DiskWatch:
                     free_bytes=self._space.free_bytes(),
                     low_water_bytes=self._space.low_water_bytes(),
                 )
-            driver.set_low(is_low)
+            driver.note_disk_space(is_low=is_low, room_bytes=self._space.room_bytes())
             if is_low or self._keeps_logs:
                 self._keeps_logs = not self._delete_logs() or is_low
             refusal = self._opened.engine.refused_by

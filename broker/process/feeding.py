@@ -15,13 +15,15 @@ from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Status
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import ControlError, Request
+from broker.process import dead_letters
+from broker.process.dead_letters import DeadLetterDesk
 from session.engine import Engine
 
 GONE_S: Final = 2.0  # to end the processes; they are killed
 STATUS: Final = "backend_status"
 PAUSE: Final = "backend_pause"
 RESUME: Final = "backend_resume"
-REQUESTS: Final = frozenset({STATUS, PAUSE, RESUME})
+REQUESTS: Final = frozenset({STATUS, PAUSE, RESUME}) | dead_letters.REQUESTS
 WHY_CHARACTERS_MAX: Final = 200  # the answer for all backends is a line of 16 KiB
 
 
@@ -54,6 +56,9 @@ class Feeding:
             )
             for name, configuration in configurations.items()
         }
+        self._desks: Final = {
+            name: DeadLetterDesk(name, engine, driver, log) for name in configurations
+        }
         driver.backends = self.figures
         driver.commits_durable = self._look
 
@@ -70,6 +75,10 @@ class Feeding:
     def find(self, name: str) -> Pump | None:
         """Return the pump of a backend, None if there is no such backend."""
         return self._pumps.get(name)
+
+    def desk(self, name: str) -> DeadLetterDesk:
+        """Return who answers for the dead letters of a backend that there is."""
+        return self._desks[name]
 
     async def close(self) -> None:
         """End the processes; what is not confirmed stays for the next start."""
@@ -99,8 +108,10 @@ def answer(feeding: Feeding | None, request: Request) -> Request:
         return {"backends": json.dumps([as_object(figures) for figures in all_figures])}
     name = request.get("name", "")
     pump = None if feeding is None else feeding.find(name)
-    if pump is None:
+    if feeding is None or pump is None:
         raise ControlError(f"no backend {name!r} that a rule names")
+    if request["do"] in dead_letters.REQUESTS:
+        return feeding.desk(name).answer(request)
     if request["do"] == PAUSE:
         pump.pause()
     else:

@@ -14,9 +14,17 @@ from broker.history import location
 from broker.security import access_files
 from storage.local.data_directory import is_in_use
 
-# The package that the process of a store needs; not imported here.
-DRIVERS: Final = {backend_options.REDIS: "redis"}
-BACKEND_FILES: Final = ("password_file", "tls_ca", "tls_certificate", "tls_key")
+# The packages that the processes of stores need; not imported here. A webhook needs none.
+DRIVERS: Final = {
+    backend_options.REDIS: "redis",
+    backend_options.CASSANDRA: "cassandra",
+    backend_options.DYNAMODB: "boto3",
+    backend_options.KAFKA: "confluent_kafka",
+}
+BACKEND_FILES: Final = (
+    *("password_file", "secret_file", "secret_access_key_file"),
+    *("tls_ca", "tls_certificate", "tls_key"),
+)
 
 
 def check_files(config: Config) -> None:
@@ -41,8 +49,8 @@ def check_files(config: Config) -> None:
 
 def _check_backend(backend: Backend) -> None:
     """Check the files of an external store, and that its driver is installed."""
-    driver = DRIVERS[backend.type]
-    if find_spec(driver) is None:
+    driver = DRIVERS.get(backend.type)
+    if driver is not None and find_spec(driver) is None:
         raise ConfigError(
             f"{backend.section}.type = {backend.type!r}: the package {driver} is missing: "
             f"pip install '.[{backend.type}]' in a checkout of Holdfast, or "

@@ -17,9 +17,10 @@ from session.delivery.redelivery import Redelivery
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
 from session.live.backlog_trim import Plan, Trim, Trimmer
-from session.live.connection import ACTIVE, Connection
+from session.live.connection import ACTIVE, Arrivals, Connection
 from session.state.in_flight import FROM_LOG
 from session.state.session import Session
+from storage.errors import DamagedRows
 from storage.log.message_log import Cursor, Stream
 
 # Rows a reader may examine in one tick without a match, or 128 searches in an index: about 2 ms,
@@ -35,6 +36,7 @@ READER_WORK: Final = 8
 # With more streams than this the first page is smaller: each message may be in all of them. Later
 # pages grow while they are little work.
 STREAMS_FULL_PAGE: Final = 64
+ARRIVAL_BYTES_MAX: Final = 1 << 20  # read for one session in one tick; the last may exceed it
 SEARCH_WORK: Final = 8  # a search in an index: for each stream one to begin with
 
 
@@ -122,71 +124,138 @@ class Backlog:
                 return PAGE_MAX
             connection.trim = connection.plan.trim()
             connection.plan = None
+        arrivals = connection.arrivals
+        if arrivals is not None and session.position >= arrivals.after:
+            return self._send_arrivals(connection, session, arrivals)
         cursor = self._cursor(connection, session)
+        messages = self._read(connection, session, cursor)
+        if not messages and cursor.is_at_end:
+            return self._reach_end(connection, session)
+        tick = self._tick
+        if messages or cursor.position > session.position:
+            tick.mark(session)
+        work = tick.work
+        at = self._send(connection, session, messages)
+        if at < len(messages):
+            # They match so much that the rest of the page waits: it is read again.
+            session.position = max(session.position, messages[at - 1].offset)
+            connection.cursor = None
+            return at
+        session.position = max(session.position, cursor.position)
+        is_dear = tick.work - work > READ_WORK_MAX // 8
+        cursor.page = max(1, cursor.page // 2) if is_dear else min(PAGE_MAX, 4 * cursor.page)
+        return len(messages)
+
+    def _read(self, connection: Connection, session: Session, cursor: Cursor) -> list[Message]:
+        """Read the next page of a session's backlog; count and record what is gone."""
         missing, before, searches = cursor.missing, cursor.position, cursor.searches
         messages = cursor.next(min(cursor.page, session.send_quota), SCAN_MAX)
         self._tick.work += SEARCH_WORK * (cursor.searches - searches)
         if cursor.missing > missing:
             gone = cursor.missing - missing
-            self._counters.drop("max_age", gone)
-            if self._deliveries.is_on:
-                self._deliveries.dropped_range(
-                    session,
-                    connection.number,
-                    before + 1,
-                    cursor.position,
-                    gone,
-                    "max_age",
-                    self._tick.now,
-                )
+            self._drop_range(connection, session, before + 1, cursor.position, gone, "max_age")
         if cursor.lost:
             self._pass_over(connection, session, cursor)
-        if not messages and cursor.is_at_end:
-            # The end of the log: the session is live again.
-            connection.is_lagging = False
-            connection.cursor = None
-            connection.trim = None
-            if session.position < self._log.end:
-                session.position = self._log.end
-                self._tick.mark_late(session)
-            return 0
+        return messages
+
+    def _pass_over(self, connection: Connection, session: Session, cursor: Cursor) -> None:
+        """Count and record the messages that the cursor could not read."""
+        lost = self._damage.passed_over(cursor, session.client_id)
+        if connection.trim is not None:
+            connection.trim.pass_over(lost)
+        last = cursor.position
+        self._drop_range(connection, session, lost[0], last, len(lost), "damaged")
+
+    def _drop_range(
+        self,
+        connection: Connection,
+        session: Session,
+        first: int,
+        last: int,
+        count: int,
+        reason: str,
+    ) -> None:
+        """Count and record `count` messages from `first` to `last` that are gone."""
+        self._counters.drop(reason, count)
+        if self._deliveries.is_on:
+            number, now = connection.number, self._tick.now
+            self._deliveries.dropped_range(session, number, first, last, count, reason, now)
+
+    def _send(self, connection: Connection, session: Session, messages: list[Message]) -> int:
+        """Send messages of the backlog; return how many, fewer than all if they match so much."""
         tick = self._tick
-        tick.mark(session)
-        work = tick.work
-        work_max = work + READ_WORK_MAX
+        work_max = tick.work + READ_WORK_MAX
         at = 0
         while at < len(messages):
             at = self._pages.send(connection, session, messages, at)
             if at < len(messages):
                 self._deliver_stored(connection, session, messages[at])
                 at += 1
-                if tick.work > work_max and at < len(messages):
-                    # They match so much that the rest of the page waits: it is read again.
-                    session.position = max(session.position, messages[at - 1].offset)
-                    connection.cursor = None
+                if tick.work > work_max:
                     return at
-        session.position = max(session.position, cursor.position)
-        is_dear = tick.work - work > READ_WORK_MAX // 8
-        cursor.page = max(1, cursor.page // 2) if is_dear else min(PAGE_MAX, 4 * cursor.page)
-        return len(messages)
+        return at
 
-    def _pass_over(self, connection: Connection, session: Session, cursor: Cursor) -> None:
-        """Count and record the messages that the cursor could not read."""
-        lost = self._damage.passed_over(cursor, session.client_id)
-        self._counters.drop("damaged", len(lost))
-        if connection.trim is not None:
-            connection.trim.pass_over(lost)
-        if self._deliveries.is_on:
-            number, now = connection.number, self._tick.now
-            self._deliveries.dropped_range(
-                session, number, lost[0], cursor.position, len(lost), "damaged", now
-            )
+    def _reach_end(self, connection: Connection, session: Session) -> int:
+        """Go on behind the last message that the cursor reads; return the work, in messages."""
+        connection.cursor = None
+        connection.trim = None
+        arrivals = connection.arrivals
+        end = self._log.end if arrivals is None else arrivals.after
+        if session.position < end:
+            session.position = end
+            self._tick.mark_late(session)
+        if arrivals is not None:
+            return self._send_arrivals(connection, session, arrivals)
+        connection.is_lagging = False
+        return 0
+
+    def _send_arrivals(self, connection: Connection, session: Session, arrivals: Arrivals) -> int:
+        """Send what was accepted while the backlog was read; return the work, in messages."""
+        connection.cursor = None  # it has come to its end
+        taken = 0
+        size = 0
+        messages: list[Message] = []
+        for offset in arrivals.offsets[: min(PAGE_MAX, session.send_quota)]:
+            reason = "max_age"
+            message: Message | None = None
+            try:
+                message = self._log.get(offset)
+            except DamagedRows as problem:
+                reason = "damaged"
+                self._damage.note("message", problem, session.client_id, f"offsets {offset}")
+            if message is not None:
+                messages.append(message)
+                size += len(message.payload)
+            elif messages:
+                break  # those before it are sent first
+            else:
+                self._drop_range(connection, session, offset, offset, 1, reason)
+                session.position = offset
+            taken += 1
+            if size >= ARRIVAL_BYTES_MAX:
+                break
+        if taken:
+            self._tick.mark(session)
+            sent = self._send(connection, session, messages)
+            taken -= len(messages) - sent  # the rest is read again
+            session.position = max(session.position, arrivals.offsets[taken - 1])
+            del arrivals.offsets[:taken]
+        if not arrivals.offsets:
+            # If there were more, the next cursor begins behind the last of these.
+            connection.arrivals = None
+            if arrivals.is_complete:
+                return taken + self._reach_end(connection, session)
+        return taken
 
     def _cursor(self, connection: Connection, session: Session) -> Cursor:
         cursor = connection.cursor
         if cursor is None:
             streams = self.streams(session)
-            cursor = self._log.cursor(streams, session.position)
+            settings = self._settings
+            if connection.arrivals is None and len(streams) > settings.followed_streams:
+                connection.arrivals = Arrivals(self._log.end, settings.arrivals_max)
+            until = 0 if connection.arrivals is None else connection.arrivals.after
+            cursor = self._log.cursor(streams, session.position, until)
             cursor.page = max(
                 1, PAGE_MAX * STREAMS_FULL_PAGE // max(STREAMS_FULL_PAGE, len(streams))
             )

@@ -171,7 +171,10 @@ class LiveDelivery:
                 self.send_qos0(connection, message, identifiers, variants, retain=retain)
             return
         if connection.is_lagging:
-            return  # the session reads it from its streams
+            # The session reads it from the store.
+            if connection.arrivals is not None and offset:
+                connection.arrivals.note(offset)
+            return
         if session.is_stored and not offset:
             self._outgoing.drop(connection, message, "total_limit")
             return
@@ -254,6 +257,8 @@ class LiveDelivery:
         session = connection.session
         assert session is not None
         if connection.is_lagging:
+            if connection.arrivals is not None:
+                connection.arrivals.note(message.offset)
             return
         if connection.pending:
             self._window.queue(connection, Pending(message, 0, retain, identifiers))

@@ -63,6 +63,7 @@ class SendWindow:
         """Let the session read its streams from the store from now on."""
         connection.is_lagging = True
         connection.cursor = None
+        connection.arrivals = None
         connection.passed_over = 0
         self.send_waiting(connection)
 

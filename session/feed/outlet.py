@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from mqtt.message import Message
+from session.feed.dead_letters import DeadLetter, DeadLetters
 from session.feed.recorder import FeedRecorder
 from session.live.core import Core, Database
 from session.settings import Feed
@@ -21,6 +22,7 @@ from storage.errors import CorruptRecord, DamagedRows
 from storage.log.message_log import Cursor as LogCursor
 from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
+    AGAIN,
     FOREIGN,
     GAP,
     FeedEvent,
@@ -30,12 +32,9 @@ from storage.tables.feed_rows import (
 )
 from storage.tables.tables import (
     BACKENDS,
-    DEAD_LETTERS,
     FEED,
-    client_prefix,
     scan_readable,
     seal,
-    unseal,
 )
 
 Row: TypeAlias = Message | FeedEvent
@@ -48,7 +47,6 @@ TRIM_ROWS: Final = 8  # deleted at once; they are read for it
 MARK_MS: Final = 10_000
 MARKS_SHIFT: Final = 3
 TIDY_MS: Final = 2000
-LETTER_HEAD: Final = 23  # version, cursor, sizes of rule and reason
 
 
 class FeedPage:
@@ -61,18 +59,6 @@ class FeedPage:
         self.upto: Cursor = after
         self.rows: list[Row] = []
         self.lost: int = 0  # messages and events that cannot be read
-
-
-class DeadLetter:
-    """A row that a store has refused for good."""
-
-    __slots__ = ("at", "row", "rule", "why")
-
-    def __init__(self, at: Cursor, rule: str, why: str, row: bytes) -> None:
-        self.at: Final = at
-        self.rule: Final = rule
-        self.why: Final = why
-        self.row: Final = row  # as in the frame to the process
 
 
 class FeedStats:
@@ -123,6 +109,7 @@ class FeedOutlet:
         self._store: Final = database.store
         self._log: Final = database.log
         self._recorder: Final = recorder
+        self._letters: Final = DeadLetters(core.tick, database.store, core.damage, recorder)
         self.backends: Final[dict[str, Backend]] = {}
         self._dirty: Final[dict[Backend, None]] = {}
         # Ends of written batches: (serial, offset, number of an event), and of the durable ones.
@@ -191,12 +178,10 @@ class FeedOutlet:
         """
         backend = self.backends[name]
         record = backend.record
-        batch = self._tick.batch
+        if record.retries:
+            dead = self._letters.settle(name, record, cursor, dead)
         for letter in dead:
-            record.last_dead_letter += 1
-            record.dead_letters += 1
-            key = dead_letter_key(name, record.last_dead_letter)
-            batch.append((DEAD_LETTERS, key, encode_dead_letter(letter)))
+            self._letters.add(name, record, letter)
         record.cursor = (max(record.cursor[0], cursor[0]), max(record.cursor[1], cursor[1]))
         backend.heard_ms = self._tick.now
         self._mark(backend)
@@ -212,6 +197,39 @@ class FeedOutlet:
         end, seq = self._log.end, self._recorder.seq
         behind = end - record.cursor[0] if self.backends[name].streams else 0
         return FeedStats(max(0, behind), max(0, seq - record.cursor[1]), record.dead_letters)
+
+    # Dead letters, for an operator
+
+    def dead_letters(self, name: str, after: int, count: int) -> list[tuple[int, DeadLetter]]:
+        """Return dead letters of a backend behind the number `after`, with theirs.
+
+        Of the next `count`: those that can be read, and were not deleted in this tick.
+        """
+        return self._letters.page(name, after, count)
+
+    def is_retried(self, name: str, number: int) -> bool:
+        """Is a dead letter sent again, and not confirmed yet?"""
+        return self._letters.is_under_way(name, self.backends[name].record, number)
+
+    def retried(self, name: str) -> list[int]:
+        """Return the numbers of the events that carry dead letters and are not confirmed."""
+        return list(self.backends[name].record.retries)
+
+    def retry_dead_letter(self, name: str, number: int) -> str:
+        """Send a dead letter again, behind what waits; return why that cannot be.
+
+        "" = it is durable with the commit of this tick's batch.
+        """
+        return self._letters.retry(name, self.backends[name].record, number)
+
+    def drop_dead_letter(self, name: str, number: int) -> str:
+        """Delete a dead letter; return why that cannot be.
+
+        "" = it is durable with the commit of this tick's batch.
+        """
+        backend = self.backends[name]
+        self._dirty[backend] = None
+        return self._letters.drop(name, backend.record, number)
 
     # Reading
 
@@ -341,10 +359,20 @@ class FeedOutlet:
             self._tick.batch.append((BACKENDS, backend.feed.name.encode(), value))
         self._dirty.clear()
 
+    def seal_retries(self) -> None:
+        """Note which events carry dead letters; call it once the events are in the batch."""
+        for event in self._recorder.again:
+            backend = self.backends[event.username]
+            backend.record.retries[event.seq] = event.offset
+            self._dirty[backend] = None
+        self._recorder.again.clear()
+        self.seal()
+
     def written(self, serial: int, end: int) -> None:
         """Note where the log and the events end with batch `serial`, which is written."""
         if not self.backends:
             return
+        self._letters.written()
         upto = (end, self._recorder.seq)
         if upto != self._last_written:
             self._last_written = upto
@@ -429,39 +457,10 @@ class FeedOutlet:
 
 
 def _wants(feed: Feed, event: FeedEvent) -> bool:
+    if event.kind == AGAIN:
+        return event.username == feed.name
     if event.kind == GAP and event.body and event.body != feed.name.encode():
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
     return bool(feed.kinds & 1 << event.kind)
-
-
-def decode_dead_letter(value: bytes) -> DeadLetter:
-    """Return the dead letter of a row. Raises `CorruptRecord`."""
-    body = unseal(value, "dead letter")
-    if len(body) < LETTER_HEAD or body[0] != 1:
-        raise CorruptRecord(f"dead letter: version {body[:1].hex()} of {len(body)} bytes")
-    at = (int.from_bytes(body[1:9], "big"), int.from_bytes(body[9:17], "big"))
-    rule_end = LETTER_HEAD + int.from_bytes(body[17:19], "big")
-    why_end = rule_end + int.from_bytes(body[19:23], "big")
-    if why_end > len(body):
-        raise CorruptRecord(f"dead letter: {len(body)} bytes, expected at least {why_end}")
-    try:
-        rule = body[LETTER_HEAD:rule_end].decode()
-        return DeadLetter(at, rule, body[rule_end:why_end].decode(), body[why_end:])
-    except UnicodeDecodeError as error:
-        raise CorruptRecord(f"dead letter: {error}") from None
-
-
-def dead_letter_key(name: str, number: int) -> bytes:
-    """Return the key of a dead letter of a backend."""
-    return client_prefix(name) + number.to_bytes(8, "big")
-
-
-def encode_dead_letter(letter: DeadLetter) -> bytes:
-    """Return the value of its row."""
-    rule = letter.rule.encode()
-    why = letter.why.encode()
-    head = b"\x01" + letter.at[0].to_bytes(8, "big") + letter.at[1].to_bytes(8, "big")
-    sizes = len(rule).to_bytes(2, "big") + len(why).to_bytes(4, "big")
-    return seal(b"".join((head, sizes, rule, why, letter.row)))

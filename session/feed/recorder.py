@@ -25,6 +25,7 @@ from storage.errors import DamagedRows
 from storage.log.message_log import MessageLog
 from storage.tables.feed_rows import (
     ACKED,
+    AGAIN,
     CONNECTED,
     DELIVERED,
     DISCONNECTED,
@@ -68,6 +69,7 @@ class FeedRecorder:
         self.seq: int = 0  # of the last event that was put into a batch
         self.sealed: int = 0  # how often events were put into a batch
         self._events: list[FeedEvent] = []
+        self.again: Final[list[FeedEvent]] = []  # those of them that carry dead letters
         # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
         # not wait for these.
         self._presence: dict[bytes, bytes | None] = {}
@@ -237,6 +239,15 @@ class FeedRecorder:
             )
         )
 
+    def retry(self, name: str, number: int, rule: str, row: bytes) -> None:
+        """Let the backend `name` have the row of a dead letter again, alone if need be."""
+        event = FeedEvent(
+            AGAIN, self._tick.now, self._log.end, "", rule, offset=number, username=name, body=row
+        )
+        self._put(event)
+        self.again.append(event)
+        self.hurry()
+
     # The batch
 
     def next_deadline(self) -> int | None:
@@ -258,6 +269,9 @@ class FeedRecorder:
             self._find_topics()
         if self._events:
             batch.append((FEED, feed_key(self.seq + 1), encode_row(self._events)))
+            if self.again:
+                for index, event in enumerate(self._events, self.seq + 1):
+                    event.seq = index
             self.seq += len(self._events)
         self._events = []
         self._due_ms = 0

@@ -17,10 +17,12 @@ from session.feed.outlet import FeedOutlet
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Candidate, Sweep, oldest_in_flight
+from session.live.connection import Connection
 from session.live.core import Database
 from session.live.subscribers import Group
 from session.publish.storage_quota import Quota
 from session.publish.store_health import StoreHealth
+from session.state.in_flight import REFERENCE_SHIFT
 from storage.errors import DamagedRows, Recoverable
 from storage.log.message_log import Cursor, Generation, Stream, report_generations
 from storage.tables.tables import SESSIONS, scan_readable
@@ -30,7 +32,9 @@ SWEEP_SLICE: Final = 64  # sessions that one step of the sweep loads; about 2 ms
 LOOKUPS: Final = 2  # the same step, in sessions and look-ups in the index of one generation
 FILTERS_SHIFT: Final = 4  # loading 16 subscriptions counts as one look-up
 STREAMS_SHIFT: Final = 2  # and so do 4 streams that are looked up together
-STREAMS_MAX: Final = 64  # looked up in one step; a session with more is searched for in slices
+IN_FLIGHT_SHIFT: Final = 6  # and 64 messages in flight
+# Look-ups for one session in one step, about 10 ms; if it takes more, it is searched for in slices.
+WORK_AT_ONCE: Final = 128
 # Generations that one sweep searches for. With more of them it takes several.
 CANDIDATES_MAX: Final = 64
 # The open generation may be closed early from this share of its size and of its age on, so that
@@ -39,6 +43,9 @@ CANDIDATES_MAX: Final = 64
 EARLY_SIZE_SHIFT: Final = 4
 EARLY_AGE_DIVISOR: Final = 60
 LOW_SIZE_SHIFT: Final = 8
+# The open generation takes at most this share of the room above the low-water mark, if that is
+# little, and at least 1 MiB.
+ROOM_SHIFT: Final = 2
 
 
 class Collection:
@@ -112,13 +119,11 @@ class Collection:
 
     def _check_generations(self, now: int) -> None:
         """Begin a generation if it is time, and drop the oldest one or start a sweep."""
-        if self._log.rotation_due(now):
+        if self._log.rotation_due(now) or self._fills_the_room():
             try:
                 self.rotate(now)
             except Recoverable:
                 return  # a full disk: nothing has changed, the next run tries again
-        if self._sweep.candidates:
-            return
         generations = self._log.list_generations()
         oldest = generations[0]
         if oldest.is_closed and self._is_dropped_by_policy(oldest, now):
@@ -126,6 +131,8 @@ class Collection:
             self._outlet.generation_lost(oldest, "dropped by a limit")
             self._log.cuts += 1
             self._drop(oldest.number)
+            return
+        if self._sweep.candidates:
             return
         candidates = self._closed_candidates(generations[:-1])
         newest = generations[-1]
@@ -154,6 +161,23 @@ class Collection:
         return (
             self._health.refuses_new or age_ms >= self._log.generation_age_ms // EARLY_AGE_DIVISOR
         )
+
+    def note_room(self) -> None:
+        """Look at the generations soon if the open one takes much of the room on the disk."""
+        if self._fills_the_room():
+            self._next_sweep_ms = 1
+
+    def _fills_the_room(self) -> bool:
+        """Does the open generation take so much of the disk that it must not grow further?
+
+        A few messages at its end keep all of it: on a disk that is nearly full they would keep what
+        everybody else needs.
+        """
+        if self._health.refuses_new:
+            return False  # nothing is added to it
+        least = self._log.generation_size_bytes >> LOW_SIZE_SHIFT
+        size = self._log.newest_size_bytes
+        return size > max(least, self._health.room_bytes >> ROOM_SHIFT)
 
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Close the generation that takes messages and begin the next one."""
@@ -207,7 +231,9 @@ class Collection:
         elif sweep.groups is None:
             sweep.groups = [group for group in self._groups.all() if group.is_stored]
             sweep.backends = self._outlet.names()
-            self._pin_by_memory()
+            self._list_connections()
+        elif sweep.connections:
+            self._sweep_connections()
         elif sweep.waiting:
             self._sweep_waiting()
         elif sweep.groups:
@@ -217,8 +243,11 @@ class Collection:
         elif not sweep.is_through:
             self._sweep_sessions()
         else:
-            self._pin_by_memory()  # a session came online, or gave messages back to its group
-            self._collect(now)
+            self._list_connections()  # those that came since
+            self._sweep_connections()
+            if not sweep.connections and sweep.search is None:
+                self._pin_given_back()
+                self._collect(now)
 
     def _collect(self, now: int) -> None:
         """Drop the candidates that nobody needs, and close the open generation if it is one."""
@@ -319,39 +348,65 @@ class Collection:
         elif after != search.position:
             sweep.search = self._log.cursor(sweep.streams, after)
 
-    def _pin_by_memory(self) -> None:
-        """Find what connected sessions need, and messages given back to groups."""
+    def _list_connections(self) -> None:
+        """List the connected sessions that were not looked at."""
         sweep = self._sweep
-        for connection in self._sessions.live.values():
-            last = sweep.last()
-            session = connection.session
-            assert session is not None
-            if not session.is_stored:
-                continue
-            if session.in_flight and oldest_in_flight(session) <= last:
-                sweep.pin_in_flight(session, b"")
-            if not session.position < last:
-                continue
-            streams: list[Stream] | None = None
+        sweep.connections = [
+            connection
+            for connection in self._sessions.live.values()
+            if connection not in sweep.checked
+        ]
+
+    def _sweep_connections(self) -> None:
+        """Look at a slice of the connected sessions."""
+        sweep = self._sweep
+        work = 0
+        while (
+            sweep.connections
+            and sweep.candidates
+            and sweep.search is None
+            and work < self._work_max()
+        ):
+            connection = sweep.connections.pop()
+            sweep.checked.add(connection)
+            work += self._check_connection(connection)
+
+    def _check_connection(self, connection: Connection) -> int:
+        """Find what a connected session needs, or begin a search for it; return the work done."""
+        sweep = self._sweep
+        session = connection.session
+        if session is None or self._sessions.live.get(session.client_id) is not connection:
+            return 1  # it has gone: it is looked at among the stored ones
+        if not session.is_stored:
+            return 1
+        last = sweep.last()
+        work = 1 + (len(session.in_flight) >> IN_FLIGHT_SHIFT)
+        if session.in_flight and oldest_in_flight(session) <= last:
+            sweep.pin_in_flight(session, b"")
+        if session.position >= last:
+            return work
+        if connection.pending:
             for candidate in list(sweep.candidates):
-                if candidate.last <= session.position:
-                    continue
-                if connection.pending:
+                if candidate.last > session.position:
                     sweep.pin(candidate, b"")
-                elif connection.is_lagging:
-                    # It reads on as soon as it has room. Where there is no cheap answer, the
-                    # session counts as needing the generation.
-                    if streams is None:
-                        streams = self._backlog.streams(session)
-                    is_cheap = candidate.is_indexed and len(streams) <= STREAMS_MAX
-                    if not is_cheap or self._owes(streams, session.position, candidate):
-                        sweep.pin(candidate, b"")
+        elif connection.is_lagging:
+            streams = self._backlog.streams(session)  # it reads on as soon as it has room
+            work += len(streams) >> FILTERS_SHIFT
+            work += self._pin_by_streams(b"", streams, session.position)
+        return work
+
+    def _pin_given_back(self) -> None:
+        """Find messages that were given back to groups, also those given to others since."""
+        sweep = self._sweep
         for group in self._groups.all():
             if group.is_stored:
                 for offset in (*group.owed, *group.leased):
-                    for candidate in list(sweep.candidates):
-                        if candidate.first <= offset <= candidate.last:
-                            sweep.pin(candidate, b"")
+                    sweep.pin_offset(offset)
+        for connection in self._sessions.live.values():
+            session = connection.session
+            if session is not None and session.leases and session.is_stored:
+                for packet_id in session.leases:
+                    sweep.pin_offset(session.in_flight[packet_id] >> REFERENCE_SHIFT)
 
     def _look_at(self, key: bytes, value: bytes) -> int:
         """Find what a stored session needs, or begin a search for it; return the work done."""
@@ -386,7 +441,8 @@ class Collection:
         if not streams:
             return 0
         is_indexed = all(candidate.is_indexed for candidate in sweep.candidates)
-        if not is_indexed or len(streams) > STREAMS_MAX:
+        each = 1 + (len(streams) >> STREAMS_SHIFT)
+        if not is_indexed or each * len(sweep.candidates) > WORK_AT_ONCE:
             sweep.search = self._log.cursor(streams, position)
             sweep.streams = streams
             sweep.searched = key
@@ -394,7 +450,7 @@ class Collection:
         work = 0
         for candidate in list(sweep.candidates):
             if candidate.last > position:
-                work += 1 + (len(streams) >> STREAMS_SHIFT)
+                work += each
                 if self._owes(streams, position, candidate):
                     sweep.pin(candidate, key)
         return work

@@ -391,6 +391,7 @@ class Sessions:
         connection.pending.clear()
         connection.resend.clear()
         connection.cursor = None
+        connection.arrivals = None
         self._tick.readers.pop(connection, None)
         if session.is_stored:
             if session.position < self._log.end:

@@ -9,6 +9,7 @@ crash the next one finds it again. Must never read the store. Read next:
 from collections.abc import Sequence
 from typing import Final
 
+from session.live.connection import Connection
 from session.live.subscribers import Group
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.state.session import Session
@@ -43,6 +44,10 @@ class Sweep:
         self.is_through = False  # were all sessions looked at?
         self.groups: list[Group] | None = None  # still to be looked at; None = not begun
         self.backends: list[str] = []  # names of those still to be looked at
+        self.connections: list[Connection] = []  # still to be looked at
+        # What these had to get of the candidates was found; it can only be less since, except for
+        # messages that others gave back to a group.
+        self.checked: set[Connection] = set()
         self.waiting: dict[bytes, None] = {}  # keys of sessions to be looked at next
         # Without an index, or with many streams: a search for the messages that the session with
         # the key `searched` still has to get (b"" = a group or a backend).
@@ -63,6 +68,8 @@ class Sweep:
         self.is_through = False
         self.groups = None
         self.search = None
+        self.connections = []
+        self.checked = set()
         self.waiting = {
             self.pins[each.number]: None for each in candidates if each.number in self.pins
         }
@@ -72,6 +79,8 @@ class Sweep:
         self.candidates = []
         self.waiting = {}
         self.search = None
+        self.connections = []
+        self.checked = set()
 
     def pin(self, candidate: Candidate, key: bytes) -> None:
         """Note that a session needs it, b"" = one in memory, a group, a backend; it may end."""
@@ -87,13 +96,25 @@ class Sweep:
             if _is_in_flight(session, candidate.first, candidate.last):
                 self.pin(candidate, key)
 
+    def pin_offset(self, offset: int) -> None:
+        """Note that the message at an offset is needed by one in memory."""
+        for candidate in self.candidates:
+            if candidate.first <= offset <= candidate.last:
+                self.pin(candidate, b"")
+                return
+
     def last(self) -> int:
         """Return the last offset of all candidates, 0 = none is left."""
         return self.candidates[-1].last if self.candidates else 0
 
     def generation_dropped(self, number: int) -> None:
-        """Forget who needed a generation."""
+        """Forget a generation, and who needed it."""
         self.pins.pop(number, None)
+        left = [each for each in self.candidates if each.number != number]
+        if len(left) < len(self.candidates):
+            self.candidates = left
+            if not left:
+                self.end()
 
     def session_offline(self, session: Session) -> None:
         """Look at a session again that goes offline and may need a candidate."""

@@ -46,6 +46,29 @@ NOTHING_PENDING: Final[deque[Pending]] = deque()
 NOTHING_AGAIN: Final[deque[int]] = deque()
 
 
+class Arrivals:
+    """What a lagging session is owed of the messages accepted while it reads up to `after`.
+
+    With thousands of filters that takes many ticks, and the log grows meanwhile: a reader that
+    followed its end would look into every filter's index again, for ever.
+    """
+
+    __slots__ = ("_count_max", "after", "is_complete", "offsets")
+
+    def __init__(self, after: int, count_max: int) -> None:
+        self._count_max: Final = count_max  # offsets that are noted
+        self.after: int = after  # the cursor reads up to this offset
+        self.offsets: list[int] = []  # of the messages behind it, ascending
+        self.is_complete: bool = True  # False: there were more, behind the last of these
+
+    def note(self, offset: int) -> None:
+        """Note a message that was just accepted."""
+        if self.is_complete and len(self.offsets) < self._count_max:
+            self.offsets.append(offset)
+        else:
+            self.is_complete = False
+
+
 class Replies:
     """The replies of one connection that wait for one batch."""
 
@@ -115,6 +138,7 @@ class Connection:
         "alias_out_max",
         "aliases_in",
         "aliases_out",
+        "arrivals",
         "authentication_method",
         "client_id",
         "connect_number",
@@ -221,6 +245,7 @@ class Connection:
         self.is_lagging: bool = False  # its messages are read from the store
         self.is_reading: bool = False  # is it in `Tick.readers`?
         self.cursor: Cursor | None = None
+        self.arrivals: Arrivals | None = None
         self.plan: Plan | None = None  # counts the backlog for `trim`
         self.trim: Trim | None = None  # messages of the backlog that exceed the limits
         # The groups of its shared subscriptions: (share name, topic filter).

@@ -235,7 +235,7 @@ class Quota:
                 found = len(messages) + len(cursor.lost)
                 budget.bytes_left -= sum([counted_size(message) for message in messages])
             else:
-                found = cursor.skip(COUNT_PAGE, LOOKS_MAX)
+                found = cursor.skip(COUNT_PAGE, LOOKS_MAX) + len(cursor.lost)
             cursor.lost.clear()
             budget.messages_left -= found
             self._looks_left -= LOOKS_PAGE

@@ -12,6 +12,7 @@ from storage.errors import Recoverable, WriteStalled
 
 RETRY_MS: Final = 100  # how long after a refused write the same batch is tried again
 STALL_RETRY_MS: Final = 10
+NO_LIMIT: Final = 1 << 62  # bytes
 
 
 class StoreHealth:
@@ -23,6 +24,8 @@ class StoreHealth:
         self.refused_by: Recoverable | None = None
         self.retry_ms: int | None = None  # a batch was refused; when to try it again
         self.refuses_new: bool = False  # is new durable state refused?
+        # Space above the low-water mark when the disk was looked at last.
+        self.room_bytes: int = NO_LIMIT
         self._is_low = False
 
     def refused(self, refusal: Recoverable, now: int) -> None:
@@ -38,9 +41,10 @@ class StoreHealth:
         self.refused_by = None
         self._judge()
 
-    def note_disk_space(self, *, is_low: bool) -> None:
-        """Note whether the disk is below its low-water mark."""
+    def note_disk_space(self, *, is_low: bool, room_bytes: int = NO_LIMIT) -> None:
+        """Note whether the disk is below its low-water mark, and how much room is above that."""
         self._is_low = is_low
+        self.room_bytes = room_bytes
         self._judge()
 
     def _judge(self) -> None:

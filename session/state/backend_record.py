@@ -12,16 +12,26 @@ from session.state.records import RecordReader
 
 Cursor: TypeAlias = tuple[int, int]
 
-_VERSION: Final = 1
+_VERSION: Final = 2  # version 1 has no retries
 # version, cursor, floor, dead letters now, number of the last one, size of the instance, filters
 _HEAD: Final = struct.Struct(">BQQQQIQBI")
 _FILTER: Final = struct.Struct(">QH")  # since, size of the filter
+_RETRIES: Final = struct.Struct(">I")
+_RETRY: Final = struct.Struct(">QQ")  # number of the event, number of the dead letter
 
 
 class BackendRecord:
     """The stored state of a backend."""
 
-    __slots__ = ("cursor", "dead_letters", "filters", "floor", "instance", "last_dead_letter")
+    __slots__ = (
+        "cursor",
+        "dead_letters",
+        "filters",
+        "floor",
+        "instance",
+        "last_dead_letter",
+        "retries",
+    )
 
     def __init__(self, instance: str, cursor: Cursor) -> None:
         self.instance: str = instance  # marks the rows that this database has written to the store
@@ -30,6 +40,8 @@ class BackendRecord:
         self.dead_letters: int = 0
         self.last_dead_letter: int = 0
         self.filters: dict[str, int] = {}  # with the offset after which its messages are owed
+        # Dead letters that are sent again: number of the event -> number of the letter.
+        self.retries: dict[int, int] = {}
 
 
 def encode_backend(record: BackendRecord) -> bytes:
@@ -48,12 +60,14 @@ def encode_backend(record: BackendRecord) -> bytes:
     for topic_filter, since in record.filters.items():
         text = topic_filter.encode()
         pieces += (_FILTER.pack(since, len(text)), text)
+    pieces.append(_RETRIES.pack(len(record.retries)))
+    pieces += [_RETRY.pack(seq, number) for seq, number in record.retries.items()]
     return b"".join(pieces)
 
 
 def decode_backend(value: bytes) -> BackendRecord:
     """Return the record of a row; raises ValueError if it is not valid."""
-    if len(value) < _HEAD.size or value[0] != _VERSION:
+    if len(value) < _HEAD.size or not 1 <= value[0] <= _VERSION:
         raise ValueError(
             f"backend: version {value[:1].hex()} of {len(value)} bytes, expected {_VERSION}"
         )
@@ -68,5 +82,9 @@ def decode_backend(value: bytes) -> BackendRecord:
     for _ in range(count):
         since, length = _FILTER.unpack(reader.take(_FILTER.size))
         record.filters[reader.take(length).decode()] = since
+    if value[0] >= 2:
+        for _ in range(_RETRIES.unpack(reader.take(_RETRIES.size))[0]):
+            seq, number = _RETRY.unpack(reader.take(_RETRY.size))
+            record.retries[seq] = number
     reader.end()
     return record

@@ -52,6 +52,10 @@ class Space:
         disk = os.statvfs(self.ballast.parent)
         return max(RESERVE_BYTES, disk.f_blocks * disk.f_frsize * FREE_PERCENT // 100)
 
+    def room_bytes(self) -> int:
+        """Return the bytes that are free above the low-water mark."""
+        return max(0, self.free_bytes() - self.low_water_bytes())
+
     def has_ballast(self) -> bool:
         """Return whether the ballast exists in full size."""
         try:

@@ -26,15 +26,16 @@ from storage.local.database_files import (
     manifest_name,
 )
 from storage.local.log_format import CUT_MARK
-from storage.local.rocks import RocksStore
+from storage.local.rocks import RocksStore, is_unread
 from storage.local.slot_file import sync_directory
 from storage.local.torn_log import Finding
 from storage.local.watermark import Watermark
 
 ACCEPT: Final = "start with --accept-data-loss"
+SAVE: Final = "restore a backup, or save what can be read with `holdfast db repair`"
 NO_HELP: Final = (
-    "restore a backup, or save what can be read with `holdfast db repair`; --accept-data-loss does "
-    "not help, because what is left was never a state of the broker"
+    f"{SAVE}; --accept-data-loss does not help, because what is left was never a state of the "
+    "broker"
 )
 TABLE: Final = re.compile(r"/(\d+\.sst)\b")
 MANIFEST: Final = re.compile(r"/(MANIFEST-\d+)\b")
@@ -71,6 +72,8 @@ def open_database(
     try:
         return _open(directory, families, accept_data_loss)
     except OSError as error:  # of the files that this module itself reads and writes
+        if error.errno == errno.EIO and error.filename:
+            raise DataLoss(f"{error.filename}: cannot be read: {error.strerror}; {SAVE}") from None
         kind = Recoverable if error.errno in NO_ROOM else Unrecoverable
         raise kind(f"{error.filename or directory.database}: {error.strerror}") from None
 
@@ -209,7 +212,7 @@ class _Opening:
         if number < self._synced.manifest:
             self._check_manifest_from_before(file)
         length = self._synced.manifest_length if number == self._synced.manifest else 0
-        data = file.read_bytes()
+        data = _read(file)
         found = torn_log.examine_manifest(data, length)
         if found is None:
             return
@@ -285,7 +288,7 @@ class _Opening:
         return torn_log.examine(list(self._logs_before), self._read_log, self._synced, check=check)
 
     def _read_log(self, number: int) -> bytes:
-        return (self._path / log_name(number)).read_bytes()
+        return _read(self._path / log_name(number))
 
     def _damaged_log(self, found: Finding) -> DataLoss:
         if found.is_loss:
@@ -344,7 +347,7 @@ class _Opening:
     def _explained(self, error: Unrecoverable) -> StorageError:
         """Return the refusal for an error of RocksDB: the file, what is missing, what to do."""
         told = " ".join(str(error).split())
-        if "Corruption" not in told and MISSING not in told:
+        if "Corruption" not in told and MISSING not in told and not is_unread(told):
             return error
         if self._finding is None and self._synced.opening_log:
             found = self._examine("all")
@@ -386,6 +389,14 @@ class _Opening:
             os.close(opened)
 
 
+def _read(file: Path) -> bytes:
+    """Return what a file holds; an error names it."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
 def _number(found: Finding) -> str:
     return f"batch {found.batches}" if found.batches else "the batches in tables"
 
@@ -394,5 +405,7 @@ def _reason(told: str) -> str:
     """Return what is wrong, from the text of RocksDB."""
     if MISSING in told:
         return "missing"
+    if is_unread(told):
+        return "cannot be read: " + told.rsplit(": ", 1)[-1]
     reason = told.split("Corruption: ")[-1]
     return "damaged: " + re.sub(r"\s*The file \S+ may be corrupted\.?", "", reason).strip()

@@ -12,6 +12,7 @@ committer's and may run while the owner reads and writes. Other threads may call
 """
 
 import contextlib
+import errno
 import gc
 import os
 import re
@@ -80,6 +81,11 @@ WRITE_STALL: Final = "Result incomplete: Write stall"
 PREVIOUS_ERROR: Final = "Writer has previous error"
 COPY_EXISTS: Final = "Directory exists"  # of a checkpoint's target
 DAMAGED: Final = "Corruption"  # of a table: its checksum, or what it names, is wrong
+# A disk with a sector that cannot be read, and file systems with checksums of their own, do not
+# hand out wrong bytes: they refuse to read them (EIO, EUCLEAN, EBADMSG).
+UNREADABLE: Final = tuple(
+    os.strerror(number) for number in (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+)
 
 # Exists beside the tables once one of them was found damaged. A compaction that meets damage lets
 # all later writes fail, at every start; so a damaged database is not compacted any more.
@@ -602,7 +608,7 @@ class RocksStore:
         """Return the error for a failed read: `DamagedRows` if others may succeed."""
         failure = self._failure("reading", error)
         text = " ".join(str(error).split())
-        if isinstance(failure, Unrecoverable) and text.startswith(DAMAGED):
+        if isinstance(failure, Unrecoverable) and (text.startswith(DAMAGED) or is_unread(text)):
             return DamagedRows(f"family {family}: {text}", family, key)
         return failure
 
@@ -644,7 +650,7 @@ class RocksStore:
         if isinstance(error, (StorageError, KeyError, TypeError)):
             raise error  # ours, or the caller's mistake: an unknown family, a key not of bytes
         text = str(error)
-        if text.startswith(DAMAGED) and TABLE_SUFFIX in text:
+        if (text.startswith(DAMAGED) and TABLE_SUFFIX in text) or is_unread(text):
             self._stop_compaction()
         message = f"{doing} {self.path} failed: {text}"
         if "lock hold by current process" in text or (
@@ -656,6 +662,11 @@ class RocksStore:
         if NO_SPACE in text:
             return Recoverable(message)
         return Unrecoverable(message)
+
+
+def is_unread(text: str) -> bool:
+    """Is this text of RocksDB about a place in a table that the disk does not read?"""
+    return TABLE_SUFFIX in text and "pread" in text and text.endswith(UNREADABLE)
 
 
 def rebuild_lists(path: Path) -> None:

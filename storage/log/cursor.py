@@ -12,7 +12,7 @@ from typing import Final
 from mqtt.message import Message
 from storage.errors import DamagedRows
 from storage.log.generations import Generations
-from storage.log.layouts.api import Reader, Stream
+from storage.log.layouts.api import SEARCH_ROWS, Reader, Stream
 
 
 class Cursor:
@@ -65,14 +65,15 @@ class Cursor:
         `lost` and counts as returned. Raises the store's other errors; do not use the cursor after
         that.
         """
+        left = scan_max
         while True:
             upto = self._upto()
             if self.is_at_end:
                 return []
             reader = self._reader
             assert reader is not None
-            missing, searches = reader.missing, reader.searches
-            messages = reader.next(count, upto, scan_max)
+            missing, searches, before = reader.missing, reader.searches, reader.position
+            messages = reader.next(count, upto, left)
             self.missing += reader.missing - missing
             self.searches += reader.searches - searches
             self.position = reader.position
@@ -80,28 +81,37 @@ class Cursor:
                 count -= self._note_damage(reader)
                 if count <= 0:
                     return messages
-            if messages or (scan_max and reader.position < upto):
+            if messages:
                 return messages
+            if scan_max:
+                left -= _scanned(reader, searches, before)
+                if left <= 0 or reader.position < upto:
+                    return messages
 
     def skip(self, count: int, scan_max: int = 0) -> int:
         """Skip at most `count` messages without reading them, if possible; see `next`.
 
         For counting a backlog.
         """
+        left = scan_max
         while True:
             upto = self._upto()
             if self.is_at_end:
                 return 0
             reader = self._reader
             assert reader is not None
-            searches = reader.searches
-            skipped = reader.skip(count, upto, scan_max)
+            searches, before = reader.searches, reader.position
+            skipped = reader.skip(count, upto, left)
             self.searches += reader.searches - searches
             self.position = reader.position
             if reader.damage is not None:
                 self._note_damage(reader)
-            if skipped or (scan_max and reader.position < upto):
+            if skipped:
                 return skipped
+            if scan_max:
+                left -= _scanned(reader, searches, before)
+                if left <= 0 or reader.position < upto:
+                    return skipped
 
     def _note_damage(self, reader: Reader) -> int:
         """Take over what the reader has passed over; return the number of offsets."""
@@ -128,3 +138,10 @@ class Cursor:
             self._reader = generation.slab.reader(self._streams, self.position)
             self._number = generation.number
         return min(generation.last_offset, written)
+
+
+def _scanned(reader: Reader, searches: int, position: int) -> int:
+    """Return how many rows a reader has looked at since it had these values, without a match."""
+    if reader.searches > searches:
+        return (reader.searches - searches) * SEARCH_ROWS
+    return reader.position - position

@@ -2,13 +2,15 @@
  *
  * Built at test time by tests/durability/iofault.py, which also describes the rules. One rule a line:
  *
- *     mode=eio|enospc|delay|kill|drop ops=write,pwrite,fsync,fdatasync,open,rename|all
- *         [path=SUBSTRING] [nth=1] [times=0] [ms=0]
+ *     mode=eio|enospc|delay|kill|drop ops=write,pwrite,fsync,fdatasync,open,rename|all|pread
+ *         [path=SUBSTRING] [nth=1] [times=0] [ms=0] [at=OFFSET]
  *
  * A rule counts the calls that match ops and path; the nth one and the times-1 after it (0: all after
  * it) are faulted. Rules come from $HOLDFAST_IOFAULT (';' between them) and from the file named by
  * $HOLDFAST_IOFAULT_CONTROL, which is read again whenever it changed, so that a running process can
- * be switched. Calls before a fault run normally; a delay sleeps first and then runs the call.
+ * be switched. Calls before a fault run normally; a delay sleeps first and then runs the call. With
+ * at, only calls of pread and read count whose range has this byte: a bad sector. `all` is without
+ * pread, which stands for both.
  *
  * mode=drop fails nothing. It appends to $HOLDFAST_IOFAULT_SIDE what a power cut would leave of each
  * file, "INODE LENGTH" a line: 0 when it is created or truncated, its length at the start of every
@@ -35,18 +37,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WRITE = 1, PWRITE = 2, FSYNC = 4, FDATASYNC = 8, OPEN = 16, RENAME = 32, ALL = 63 };
+enum { WRITE = 1, PWRITE = 2, FSYNC = 4, FDATASYNC = 8, OPEN = 16, RENAME = 32, ALL = 63, PREAD = 64 };
 enum { NONE, EIO_, ENOSPC_, DELAY, KILL, DROP };
 enum { RULES_MAX = 32 };
 
 struct rule {
     int mode, ops;
     char path[256];
-    long nth, times, ms, seen;
+    long nth, times, ms, seen, at;
 };
 
 static struct rule rules[RULES_MAX];
-static int rules_fixed, rules_count, dropping;
+static int rules_fixed, rules_count, dropping, reading;
 static int side = -1;
 static const char *control;
 static struct timespec control_time;
@@ -54,6 +56,8 @@ static ino_t control_inode;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ssize_t (*real_write)(int, const void *, size_t);
+static ssize_t (*real_read)(int, void *, size_t);
+static ssize_t (*real_pread)(int, void *, size_t, off_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 static int (*real_fsync)(int);
 static int (*real_fdatasync)(int);
@@ -64,12 +68,13 @@ static int (*real_unlink)(const char *);
 static char graves[3072];
 
 static int parse_ops(char *text) {
-    static const char *const names[] = {"write", "pwrite", "fsync", "fdatasync", "open", "rename"};
+    static const char *const names[] = {"write", "pwrite", "fsync", "fdatasync",
+                                         "open", "rename", "pread"};
     int ops = 0;
     char *rest = NULL;
     for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         if (!strcmp(word, "all")) ops = ALL;
-        for (int i = 0; i < 6; i++)
+        for (int i = 0; i < 7; i++)
             if (!strcmp(word, names[i])) ops |= 1 << i;
     }
     return ops;
@@ -88,7 +93,7 @@ static int parse_mode(const char *text) {
 static void parse(char *text) {
     char *lines = NULL, *words = NULL;
     for (char *line = strtok_r(text, ";\n", &lines); line; line = strtok_r(NULL, ";\n", &lines)) {
-        struct rule rule = {.mode = NONE, .ops = ALL, .nth = 1};
+        struct rule rule = {.mode = NONE, .ops = ALL, .nth = 1, .at = -1};
         for (char *word = strtok_r(line, " ", &words); word; word = strtok_r(NULL, " ", &words)) {
             char *value = strchr(word, '=');
             if (!value) continue;
@@ -99,7 +104,9 @@ static void parse(char *text) {
             if (!strcmp(word, "nth")) rule.nth = atol(value);
             if (!strcmp(word, "times")) rule.times = atol(value);
             if (!strcmp(word, "ms")) rule.ms = atol(value);
+            if (!strcmp(word, "at")) rule.at = atol(value);
         }
+        if (rule.ops & PREAD) reading = 1;
         if (rule.mode == DROP) dropping = 1;
         else if (rule.mode != NONE && rules_count < RULES_MAX) rules[rules_count++] = rule;
     }
@@ -107,6 +114,8 @@ static void parse(char *text) {
 
 __attribute__((constructor)) static void start(void) {
     real_write = dlsym(RTLD_NEXT, "write");
+    real_read = dlsym(RTLD_NEXT, "read");
+    real_pread = dlsym(RTLD_NEXT, "pread");
     real_pwrite = dlsym(RTLD_NEXT, "pwrite");
     real_fsync = dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
@@ -144,14 +153,14 @@ static void refresh(void) {
     rules_count = rules_fixed;
     char text[4096];
     int fd = real_open(control, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    ssize_t size = fd < 0 ? 0 : real_read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     text[size < 0 ? 0 : size] = 0;
     parse(text);
 }
 
 /* Return the errno to fail with, or 0 to run the call. Sleeps or kills when a rule says so. */
-static int fault(int op, int fd, const char *path) {
+static int fault_in(int op, int fd, const char *path, off_t from, size_t size) {
     char link[64], name[4096];
     long sleep_ms = 0;
     int error = 0;
@@ -160,6 +169,7 @@ static int fault(int op, int fd, const char *path) {
     for (int i = 0; i < rules_count; i++) {
         struct rule *rule = &rules[i];
         if (!(rule->ops & op)) continue;
+        if (rule->at >= 0 && (rule->at < from || rule->at >= from + (off_t)size)) continue;
         if (rule->path[0] && !path) {
             snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
             ssize_t size = readlink(link, name, sizeof name - 1);
@@ -181,6 +191,8 @@ static int fault(int op, int fd, const char *path) {
     }
     return error;
 }
+
+static int fault(int op, int fd, const char *path) { return fault_in(op, fd, path, 0, 0); }
 
 static void record(ino_t inode, off_t length) {
     char line[64];
@@ -241,6 +253,22 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) {
 }
 ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset) {
     return pwrite(fd, data, size, offset);
+}
+
+ssize_t read(int fd, void *data, size_t size) {
+    off_t offset = reading ? lseek(fd, 0, SEEK_CUR) : -1;
+    int error = offset < 0 ? 0 : fault_in(PREAD, fd, NULL, offset, size);
+    if (error) return errno = error, -1;
+    return real_read(fd, data, size);
+}
+
+ssize_t pread(int fd, void *data, size_t size, off_t offset) {
+    int error = fault_in(PREAD, fd, NULL, offset, size);
+    if (error) return errno = error, -1;
+    return real_pread(fd, data, size, offset);
+}
+ssize_t pread64(int fd, void *data, size_t size, off_t offset) {
+    return pread(fd, data, size, offset);
 }
 
 static int opened(int fd, int flags) {

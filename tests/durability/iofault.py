@@ -7,9 +7,10 @@
     faults.set("mode=eio ops=write,fdatasync path=.log nth=3 times=1")
     faults.clear()
 
-A rule is `mode=eio|enospc|delay|kill ops=...|all [path=SUBSTRING] [nth=N] [times=N] [ms=N]`. Of the
-calls that match ops (write, pwrite, fsync, fdatasync, open for writing, rename) and path, it faults
-`times` calls (0: all) from the nth on. For `drop`, see powercut.py.
+A rule is `mode=eio|enospc|delay|kill ops=...|all [path=SUBSTRING] [nth=N] [times=N] [ms=N] [at=N]`.
+Of the calls that match ops (write, pwrite, fsync, fdatasync, open for writing, rename; pread is not
+in `all`) and path, and read byte `at` of the file if that is given, it faults `times` calls (0:
+all) from the nth on. For `drop`, see powercut.py.
 """
 
 import os

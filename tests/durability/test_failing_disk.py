@@ -7,6 +7,7 @@ Faults are put between the broker and its disk by `iofault`; a full disk is a sm
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from typing import Final
 import pytest
 
 from mqtt.packets import Disconnect, Puback, Publish
+from storage.limits import RESERVE_BYTES
+from tests.broker.process.starts import events
 from tests.durability.iofault import Faults, build
-from tests.durability.process import BrokerProcess, holdfast
+from tests.durability.process import BrokerFailed, BrokerProcess, holdfast
 from tests.durability.rawclient import Closed, RawClient, Silence
 
 EXIT_SECONDS: Final = 5.0
@@ -27,10 +30,14 @@ SLOW_SYNC_MS: Final = 2000
 LATENCY_SECONDS: Final = 0.050
 FULL_EXPIRY_SECONDS: Final = 4
 BRIEF_SECONDS: Final = 2
+# With a lower mark RocksDB may find the disk full: then nobody is answered until there is room.
+MARK: Final = {"HOLDFAST__STORAGE__LOW_WATER": f"{RESERVE_BYTES >> 20}MiB"}
 PAYLOAD: Final = b"x" * 16_000
 RANDOM_PAYLOAD: Final = Random(1).randbytes(
     16_000
 )  # one block of a table holds one: incompressible
+
+RESUME_BYTES: Final = RESERVE_BYTES * 9 // 8
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +274,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
+@pytest.fixture
+def marked_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 64 MiB above the least low-water mark that RocksDB never goes beyond."""
+    with _tmpfs(tmp_path / "disk", f"{RESERVE_BYTES + (64 << 20)}") as disk:
+        yield disk
+
+
 @contextlib.contextmanager
 def _broker_on(disk: Path, directory: Path, **env: str) -> Iterator[BrokerProcess]:
     broker = holdfast(directory / "broker", env={"HOLDFAST__STORAGE__BALLAST": "2MiB", **env})
@@ -434,14 +448,14 @@ def _until_taken(publisher: RawClient) -> None:
 
 @pytest.mark.parametrize("end", ["deleted", "expired", "drained"])
 def test_a_full_disk_is_emptied_by_ending_the_sessions_that_filled_it(
-    small_disk: Path, tmp_path: Path, end: str
+    marked_disk: Path, tmp_path: Path, end: str
 ) -> None:
     """All in one open generation, and in one process: nothing but the sessions ends."""
     names = ("first", "second")
-    with _broker_on(small_disk, tmp_path, HOLDFAST__STORAGE__LOW_WATER="12MiB") as broker:
+    with _broker_on(marked_disk, tmp_path, **MARK) as broker:
         publisher = _connected(broker, "publisher")
         taken = _fill_with_queues(broker, publisher, *names)
-        assert _free_bytes(small_disk) < 14 << 20
+        assert _free_bytes(marked_disk) < RESUME_BYTES
         pid = broker.pid
         for name in names:
             client = RawClient(broker.port, name)
@@ -458,29 +472,26 @@ def test_a_full_disk_is_emptied_by_ending_the_sessions_that_filled_it(
             time.sleep(BRIEF_SECONDS)
         _until_taken(publisher)
         deadline = time.monotonic() + RESUME_SECONDS
-        while _free_bytes(small_disk) < 40 << 20:
-            assert time.monotonic() < deadline, f"{_free_bytes(small_disk)} bytes are free"
+        while _free_bytes(marked_disk) < RESUME_BYTES + (20 << 20):
+            assert time.monotonic() < deadline, f"{_free_bytes(marked_disk)} bytes are free"
             time.sleep(0.2)
         publisher.drop()
         assert broker.pid == pid and broker.is_running()
 
 
 def test_sessions_over_their_limit_that_never_come_back_do_not_fill_a_disk(
-    small_disk: Path, tmp_path: Path
+    marked_disk: Path, tmp_path: Path
 ) -> None:
     """Twice what fits on the disk is published to a session that may keep ten messages."""
-    limits = {
-        "HOLDFAST__STORAGE__LOW_WATER": "12MiB",
-        "HOLDFAST__SESSION__MAX_OFFLINE_MESSAGES": "10",
-    }
-    with _broker_on(small_disk, tmp_path, **limits) as broker:
+    limits = {**MARK, "HOLDFAST__SESSION__MAX_OFFLINE_MESSAGES": "10"}
+    with _broker_on(marked_disk, tmp_path, **limits) as broker:
         publisher = _connected(broker, "publisher")
         client = RawClient(broker.port, "s")
         client.durable()
         client.subscribe("disk/t", qos=1)
         client.disconnect()
         number = refused = 0
-        while number < 6400:
+        while number < 8000:
             publisher.publish_begin("disk/t", b"%d " % number + RANDOM_PAYLOAD)
             if publisher.expect(Puback, timeout=30.0).reason_code == 0:
                 number += 1
@@ -495,6 +506,82 @@ def test_sessions_over_their_limit_that_never_come_back_do_not_fill_a_disk(
         client.expect_nothing()
         client.drop()
         publisher.drop()
+
+
+# A disk with a sector that cannot be read
+
+
+def _db(faults: Faults, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `holdfast db` on the same disk."""
+    command = [sys.executable, "-m", "broker", "db", *arguments]
+    environment = os.environ | faults.environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_sector_that_cannot_be_read_costs_what_it_holds(
+    broker: BrokerProcess, faults: Faults, tmp_path: Path
+) -> None:
+    """EIO of a read, as from a bad sector or a file system that has checksums of its own."""
+    subscriber = _subscribed_offline(broker)
+    publisher = _connected(broker, "publisher")
+    for number in range(40):
+        publisher.publish("disk/t", b"%d " % number + RANDOM_PAYLOAD[:2000])
+    publisher.drop()
+    assert broker.stop() == 0
+    wanted = b"20 " + RANDOM_PAYLOAD[:2000]
+    tables = [
+        path for path in (broker.data_dir / "db").glob("*.sst") if wanted in path.read_bytes()
+    ]
+    (table,) = tables
+    content = table.read_bytes()
+    faults.set(f"mode=eio ops=pread path={table.name} at={len(content) - 10}")  # its footer
+    with pytest.raises(BrokerFailed, match=f"{table.name}: cannot be read: Input/output error; .*"):
+        broker.start()
+    faults.set(f"mode=eio ops=pread path={table.name} at={content.index(wanted)}")
+    broker.start()
+    subscriber.resume()
+    found = [_number(publish) for publish in subscriber.take_all(idle=0.5)]
+    assert 36 <= len(found) < 40 and 20 not in found and found == sorted(set(found))
+    assert broker.metrics()['holdfast_messages_dropped_total{reason="damaged"}'] == 40 - len(found)
+    assert "Input/output error" in str(events(broker)["rows_damaged"])
+    assert broker.stop() == 0
+
+    checked = _db(faults, "check", str(broker.data_dir))
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert "messages that cannot be read" in checked.stdout
+    repaired = _db(faults, "repair", str(broker.data_dir), str(tmp_path / "new"))
+    assert (repaired.returncode, repaired.stderr) == (0, "")
+    assert "kept: 1 sessions, 1 subscriptions" in repaired.stdout
+
+
+def test_a_log_that_cannot_be_read_whole_is_saved_up_to_there(
+    broker: BrokerProcess, faults: Faults, tmp_path: Path
+) -> None:
+    _subscribed_offline(broker)
+    publisher = _connected(broker, "publisher")
+    for number in range(40):
+        publisher.publish("disk/t", b"%d " % number + RANDOM_PAYLOAD[:2000])
+    publisher.drop()
+    broker.kill()
+    wanted = b"20 " + RANDOM_PAYLOAD[:1000]
+    (log,) = (path for path in _logs(broker) if wanted in path.read_bytes())
+    faults.set(f"mode=eio ops=pread path={log} at={log.read_bytes().index(wanted)}")
+    told = f"{log}: cannot be read: Input/output error; .*holdfast db repair"
+    with pytest.raises(BrokerFailed, match=told):
+        broker.start()
+    checked = _db(faults, "check", str(broker.data_dir))
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert f"{log}: 4096 bytes cannot be read" in checked.stdout
+    new = holdfast(tmp_path / "new")
+    repaired = _db(faults, "repair", str(broker.data_dir), str(new.data_dir))
+    assert (repaired.returncode, repaired.stderr) == (0, "")
+    new.start()
+    subscriber = RawClient(new.port, "subscriber")
+    subscriber.resume()
+    found = [_number(publish) for publish in subscriber.take_all(idle=0.5)]
+    assert 16 <= len(found) <= 20 and found == list(range(len(found)))
+    subscriber.drop()
+    new.close()
 
 
 # A disk that has lost something

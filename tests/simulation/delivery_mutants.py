@@ -10,6 +10,7 @@ import session.lifetime.connect
 import session.lifetime.disconnect
 import session.lifetime.repository
 import session.state.records
+from session.delivery.backlog import Backlog
 from session.delivery.backlog_page import TopicOptions
 from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Outgoing
@@ -19,7 +20,7 @@ from session.delivery.window import SendWindow
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep
-from session.live.connection import CLOSED, Connection, Pending
+from session.live.connection import CLOSED, Arrivals, Connection, Pending
 from session.live.subscribers import FilterEntry, Group
 from session.live.tick import Tick
 from session.publish.accept import CHANGED, Publishing
@@ -207,6 +208,41 @@ def new_wildcard_is_not_seen_by_known_topics(patcher: Patcher) -> None:
 def late_progress_is_never_written(patcher: Patcher) -> None:
     """QoS 1 acknowledgements reach the record only by accident."""
     patcher.set(Tick, "mark_late", lambda self, owner: None)
+
+
+@mutant("backlog", seeds=200)
+def arrivals_are_not_noted(patcher: Patcher) -> None:
+    """What comes while a session with many filters reads its backlog is forgotten."""
+
+    def around(original: Any, self: Arrivals, offset: int) -> None:
+        return
+
+    patcher.wrap(Arrivals, "note", around)
+
+
+@mutant("backlog", seeds=200)
+def arrivals_count_as_complete(patcher: Patcher) -> None:
+    """More came than was noted, and the session counts as caught up."""
+
+    def around(original: Any, self: Arrivals, offset: int) -> None:
+        original(self, offset)
+        self.is_complete = True
+
+    patcher.wrap(Arrivals, "note", around)
+
+
+@mutant("backlog", seeds=200)
+def cursor_of_before_the_arrivals_is_kept(patcher: Patcher) -> None:
+    """The next cursor is one that ends where the last one has ended."""
+
+    def around(original: Any, self: Backlog, connection: Connection, *arguments: Any) -> int:
+        cursor = connection.cursor
+        done: int = original(self, connection, *arguments)
+        if connection.is_lagging:
+            connection.cursor = cursor
+        return done
+
+    patcher.wrap(Backlog, "_send_arrivals", around)
 
 
 @mutant("backlog", seeds=100)

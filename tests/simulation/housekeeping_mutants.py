@@ -34,7 +34,7 @@ def sweep_does_not_look_at_groups(patcher: Patcher) -> None:
     patcher.wrap(Collection, "_sweep_groups", around)
 
 
-@mutant("absent", seeds=100, start=150)
+@mutant("absent", seeds=100, start=325)
 def sweep_takes_only_the_oldest_in_flight(patcher: Patcher) -> None:
     """Of the messages in flight only the oldest keeps its generation."""
 
@@ -47,7 +47,7 @@ def sweep_takes_only_the_oldest_in_flight(patcher: Patcher) -> None:
     patcher.wrap(Sweep, "pin_in_flight", around)
 
 
-@mutant("absent", seeds=200, start=180)
+@mutant("absent", seeds=200, start=375)
 def trimming_drops_one_too_many(patcher: Patcher) -> None:
     """A backlog is cut to one message less than its limit."""
 

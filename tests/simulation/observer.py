@@ -143,6 +143,8 @@ def note_tick(process: "BrokerProcess") -> None:
     for client_id, connection in engine._sessions.live.items():
         if connection.is_lagging:
             lagging.add(client_id)
+            if connection.arrivals is not None and not connection.arrivals.is_complete:
+                sometimes("arrivals_incomplete")
         elif lagging and client_id in lagging:
             lagging.discard(client_id)
             sometimes("session_lagged_then_live")

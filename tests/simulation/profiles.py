@@ -157,6 +157,9 @@ class Profile:
         settings.max_inflight = choice((2, 4, 16, 256))
         settings.pending_messages_max = choice((1, 3, 1000))
         settings.clean_queue_messages_max = choice((1, 3, 1000))
+        if settings.max_inflight == 4:
+            settings.followed_streams = 0
+            settings.arrivals_max = settings.clean_queue_messages_max
         settings.topic_alias_maximum = choice((0, 2, 64))
         settings.outbound_topic_alias_maximum = choice((0, 2, 64))
         settings.expiry_slice = choice((1, 2, 256))

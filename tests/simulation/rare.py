@@ -62,6 +62,7 @@ RARE: Final[dict[str, str]] = {
     "session_expired_while_up": "a session expired while the broker was up",
     "clean_start_over_a_session": "Clean Start ended a durable session",
     "disconnect_changed_expiry": "DISCONNECT carried another expiry interval",
+    "arrivals_incomplete": "more came for a session that lagged than was noted for it",
     "session_lagged_then_live": "a session that had lagged went live again",
     "catch_up_from_disk": "a resumed session read messages from its streams",
     "group_offline_over_crash": "crash while every member of a group was offline",

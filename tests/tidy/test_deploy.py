@@ -90,6 +90,13 @@ def test_alerts_and_dashboard_name_metrics_that_exist(file: str) -> None:
     assert named <= metric_names(), sorted(named - metric_names())
 
 
+def test_the_dashboard_shows_every_metric_of_the_stores() -> None:
+    text = (DEPLOY / "grafana" / "holdfast.json").read_text()
+    wanted = {name for name in metric_names() if name.startswith(f"{PREFIX}backend_")}
+    shown = set(re.findall(rf"\b{PREFIX}backend_\w+", text))
+    assert shown == {name for name in wanted if f"{name}_bucket" not in wanted}
+
+
 def test_the_list_of_metrics_in_the_documents_is_complete() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     listed = set(re.findall(rf"^\| `({PREFIX}\w+)", text, flags=re.M))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from mqtt.topics import split_shared
-from session.feed.outlet import decode_dead_letter
+from session.feed.dead_letters import decode_dead_letter
 from session.feed.recorder import IN_MEMORY, STORED
 from session.history.stage_counts import decode_book
 from session.state.backend_record import BackendRecord, decode_backend

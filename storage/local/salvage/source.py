@@ -6,6 +6,8 @@ missing or the list of tables is damaged, the list is made anew in the copy. Rea
 `storage.local.salvage.around_damage`, `storage.local.opening`, which opens a whole database.
 """
 
+import errno
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -20,6 +22,8 @@ from storage.local.rocks import RocksStore, rebuild_lists
 from storage.local.salvage.around_damage import Gap, RowsAround
 from storage.local.watermark import Watermark
 
+PIECE_BYTES: Final = 1 << 20
+SECTOR_BYTES: Final = 4096  # what a disk fails to read at once, at least
 TABLE_NAME: Final = re.compile(r"(\d+\.sst)\b")
 OWN_FILES: Final = ("LOCK", CONFIG_FILE)
 
@@ -39,6 +43,7 @@ class Source:
         self._second: RocksStore | None = None
         self._second_lacks: frozenset[str] = frozenset()
         self._damaged_tables: set[str] = set()
+        self._unread: set[str] = set()  # names of files of which a part cannot be read
         self.problems: Final[list[str]] = []  # of the files, as opening found them
         self.gaps: Final[list[Gap]] = []
         self.is_rebuilt = False  # the list of its tables was made anew
@@ -145,7 +150,10 @@ class Source:
             if file.name in OWN_FILES or file.name.startswith("LOG") or not file.is_file():
                 continue
             if file.suffix != ".sst":
-                shutil.copyfile(file, place / file.name)
+                unread = copy_readable(file, place / file.name)
+                if unread and file.name not in self._unread:
+                    self._unread.add(file.name)
+                    self.problems.append(f"{file}: {unread} bytes cannot be read")
             elif file.name not in lacks:
                 (place / file.name).symlink_to(file)
         return place
@@ -172,7 +180,7 @@ class Source:
             return False
         found = torn_log.examine(
             log_numbers(self._database),
-            lambda number: (self._database / log_name(number)).read_bytes(),
+            lambda number: (self._work / "links" / log_name(number)).read_bytes(),
             synced,
         )
         return found is not None and found.is_torn
@@ -201,3 +209,28 @@ class Source:
             missing = "No such file" in text
             return f"{self._database / table[1]}: {'missing' if missing else f'damaged: {reason}'}"
         return re.sub(rf"{re.escape(str(self._work))}/[^/\s]+", str(self._database), reason)
+
+
+def copy_readable(source: Path, target: Path) -> int:
+    """Copy a file with zeros where the disk does not read it; return how many bytes these are."""
+    unread = at = 0
+    size = PIECE_BYTES
+    with open(source, "rb") as opened, open(target, "wb") as copy:
+        while True:
+            try:
+                piece = os.pread(opened.fileno(), size, at)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise OSError(error.errno, error.strerror, str(source)) from None
+                if size > SECTOR_BYTES:
+                    size = SECTOR_BYTES
+                    continue
+                left = os.fstat(opened.fileno()).st_size - at
+                piece = bytes(max(0, min(size, left)))
+                unread += len(piece)
+            if not piece:
+                return unread
+            copy.write(piece)
+            at += len(piece)
+            if size < PIECE_BYTES and at % PIECE_BYTES == 0:
+                size = PIECE_BYTES

@@ -1,13 +1,7 @@
 """Do hooks and actions fit together?"""
 
-from broker.backends.actions import (
-    ACTIONS,
-    COMMANDS,
-    HOOKS,
-    MESSAGE_PUBLISH,
-    NOT_YET,
-    SESSION_SUBSCRIBED,
-)
+from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH, NOT_YET, SESSION_SUBSCRIBED
+from broker.configuration import backend_options
 from storage.tables.feed_rows import GAP, KINDS
 
 
@@ -31,4 +25,10 @@ def test_a_hook_is_of_messages_or_of_events() -> None:
 
 def test_what_is_not_offered_is_no_hook() -> None:
     assert not NOT_YET.keys() & HOOKS.keys()
-    assert COMMANDS.keys() == ACTIONS.keys()
+    assert tuple(ACTIONS) == backend_options.TYPES
+
+
+def test_a_type_has_actions_or_gets_rows_as_they_are() -> None:
+    assert {type for type, actions in ACTIONS.items() if not actions} == {"kafka", "webhook"}
+    assert "on_acked_delete" in ACTIONS["dynamodb"] and "on_message_acked" in ACTIONS["cassandra"]
+    assert "on_message_acked" not in ACTIONS["redis"]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, Queue
@@ -14,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from broker import own_process
-from broker.backends.process import make_sink
+from broker.backends.process import make_sink, split
 from broker.backends.rows import (
     CONFIG,
     FETCH,
@@ -24,13 +25,16 @@ from broker.backends.rows import (
     decode_wire_rows,
     encode_batch,
     encode_start,
+    encode_wire_row,
     frame,
     json_frame,
 )
 from broker.backends.sink import Options, Unusable
+from storage.tables.feed_rows import AGAIN, CONNECTED, FeedEvent
 from storage.tables.fetch_rows import QUEUE
 from tests.broker.backends.redis_server import RedisServer, needs_redis
-from tests.broker.backends.told_rows import INSTANCE, NODE, batch, message, rule
+from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, rule
+from tests.broker.backends.webhook_server import Received, Receiver, Reply, receivers
 
 PATIENCE_S: Final = 60.0
 
@@ -264,6 +268,123 @@ def test_a_store_that_went_back_answers_no_session(process: Process, server: Red
     assert process.answer("cursor")["cursor"] is None
 
 
+# A store that keeps no cursor
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A running receiver of rows."""
+    yield from receivers()
+
+
+def configure_webhook(process: Process, receiver: Receiver, timeout_ms: int = 5000) -> None:
+    """Tell the process of a receiver."""
+    told = {"name": "hook", "type": "webhook", "node": NODE, "instance": INSTANCE}
+    values = {"url": receiver.url, "timeout_ms": timeout_ms}
+    process.send(
+        json_frame(CONFIG, {**told, "options": values, "rules": [rule("message.publish", "#")]})
+    )
+
+
+UNKNOWN_CURSOR: Final = {"cursor": None, "instance": INSTANCE, "refused": []}
+
+
+@pytest.mark.full
+def test_a_store_without_a_cursor_says_that_it_is_ours(
+    process: Process, receiver: Receiver
+) -> None:
+    configure_webhook(process, receiver)
+    assert process.answer("cursor") == UNKNOWN_CURSOR
+    process.send(encode_start(Start(1, (4, 2))))
+    process.send(encode_batch(batch((4, 2), (5, 2), message(5), run=1)))
+    assert process.answer("done")["done"] == [5, 2]
+    assert process.answer("alive") == {"alive": True}, "an idle one has lost nothing"
+    process.send(json_frame(QUESTION, {"id": 1, "what": "health"}))
+    assert process.answer("id")["health"]["writable"] is True
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.full
+def test_batches_behind_one_that_failed_wait_for_another_run(
+    process: Process, receiver: Receiver
+) -> None:
+    receiver.decide = lambda request: Reply(500 if len(receiver.requests) == 1 else 200)
+    configure_webhook(process, receiver)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    for number in (1, 2, 3):
+        process.apply(1, number, message(number, payload=b"%d" % number))
+    process.send(json_frame(QUESTION, {"id": 1, "what": "health"}))
+    assert process.answer("cursor") == UNKNOWN_CURSOR
+    process.apply(1, 4, message(4))
+    process.send(encode_start(Start(2, (0, 0))))
+    process.apply(2, 1, message(1, payload=b"again"))
+    assert process.answer("done")["run"] == 2
+    assert receiver.payloads() == ["again"]
+
+
+@pytest.mark.full
+def test_a_store_that_takes_no_batch_is_tried_less_and_less_often(
+    process: Process, receiver: Receiver
+) -> None:
+    """It can be reached each time: that alone must not begin the waiting anew."""
+    times: list[float] = []
+
+    def refuse(request: Received) -> Reply:
+        times.append(time.monotonic())
+        return Reply(500)
+
+    receiver.decide = refuse
+    configure_webhook(process, receiver)
+    for run in range(1, 6):
+        process.answer("cursor")
+        process.send(encode_start(Start(run, (0, 0))))
+        process.apply(run, 1, message(1))
+        process.state("disconnected")
+    assert times[4] - times[3] >= 0.4  # half of 0.1 s, doubled three times
+
+
+@pytest.mark.full
+def test_it_ends_at_once_with_its_broker_also_in_the_middle_of_a_batch(
+    process: Process, receiver: Receiver
+) -> None:
+    """Otherwise it would send rows beside the process of the next start, and after it."""
+    came, release = threading.Event(), threading.Event()
+
+    def hang(request: Received) -> Reply:
+        came.set()
+        release.wait(2 * PATIENCE_S)
+        return Reply()
+
+    receiver.decide = hang
+    configure_webhook(process, receiver, timeout_ms=600_000)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))))
+    process.apply(1, 1, message(1))
+    assert came.wait(PATIENCE_S)
+    try:
+        assert process.end() == 0
+    finally:
+        release.set()
+
+
+@pytest.mark.full
+def test_a_store_that_asks_for_it_is_left_alone_for_a_while(
+    process: Process, receiver: Receiver
+) -> None:
+    times: list[float] = []
+
+    def refuse(request: Received) -> Reply:
+        times.append(time.monotonic())
+        return Reply(429, Retry_After="1")
+
+    receiver.probed = refuse
+    configure_webhook(process, receiver)
+    process.state("disconnected")
+    process.state("disconnected")
+    assert times[1] - times[0] >= 1.0
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "said"),
@@ -311,5 +432,55 @@ def test_it_is_not_ended_by_signals_for_the_broker(process: Process) -> None:
 
 
 def test_a_type_that_there_is_not_is_refused() -> None:
-    with pytest.raises(Unusable, match="expected redis"):
+    with pytest.raises(Unusable, match="expected one of redis, cassandra"):
         make_sink(Options("x", "mongodb", NODE, {}, ()))
+
+
+def again(row: Row, seq: int, end: int, number: int = 1) -> FeedEvent:
+    """Return the event that carries a dead letter of a rule."""
+    body = encode_wire_row(row)
+    return event(AGAIN, "", str(number), seq, end=end, username="cache", body=body)
+
+
+def test_a_dead_letter_that_is_sent_again_is_a_part_of_its_own() -> None:
+    rows = [message(1), again(message(9), 1, 1), again(message(9), 2, 3), message(5)]
+    parts = list(split(batch((0, 0), (6, 4), *rows)))
+    assert [(part.after, part.upto, list(part.rows)) for part in parts] == [
+        ((0, 0), (1, 0), rows[:1]),
+        ((1, 0), (1, 1), rows[1:2]),
+        ((1, 1), (3, 1), []),
+        ((3, 1), (3, 2), rows[2:3]),
+        ((3, 2), (6, 4), rows[3:]),
+    ]
+    whole = batch((0, 0), (6, 4), message(1), event(CONNECTED))
+    (part,) = split(whole)
+    assert (part.after, part.upto, part.rows) == (whole.after, whole.upto, list(whole.rows))
+
+
+@needs_redis
+@pytest.mark.full
+def test_a_dead_letter_is_sent_again_for_its_rule_alone(
+    process: Process, server: RedisServer
+) -> None:
+    poison = rule("message.publish", "#", 1, commands=["RPUSH poison ${payload}"])
+    log = rule("message.publish", "#", 2, commands=["RPUSH log ${payload}"])
+    process.configure(server.port, poison, log)
+    process.answer("cursor")
+    with server.client() as client:
+        client.set("poison", 1)
+        process.send(encode_start(Start(1, (0, 0))))
+        process.apply(1, 1, message(1, payload=b"a"))
+        (dead,) = process.answer("done")["dead"]
+        (row,) = decode_wire_rows(base64.b64decode(dead["row"]))
+        sent = batch((1, 0), (2, 1), again(row, 1, 1), message(2, payload=b"b"), run=1)
+        client.delete("poison")
+        process.send(encode_batch(sent))
+        assert process.answer("done")["dead"] == []
+        assert client.lrange("poison", 0, -1) == [b"a", b"b"]
+        assert client.lrange("log", 0, -1) == [b"a", b"b"]
+        gone = again(row, 2, 2, number=7)
+        process.send(encode_batch(batch((2, 1), (2, 2), gone, run=1)))
+        (dead,) = process.answer("done")["dead"]
+    assert (dead["at"], dead["rule"]) == ([2, 2], "7")
+    assert "does not want this row" in dead["why"]
+    assert base64.b64decode(dead["row"]) == encode_wire_row(row)

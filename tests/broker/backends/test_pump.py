@@ -31,7 +31,7 @@ from broker.backends.rows import (
 from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
 from mqtt.packets import Puback, Publish, Suback
-from session.feed.outlet import decode_dead_letter
+from session.feed.dead_letters import decode_dead_letter
 from session.settings import Feed, Fetching, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
@@ -210,6 +210,16 @@ class Feeding:
         outlet = self.broker.engine.feeds
         return outlet.cursor(NAME) == self.store.cursor
 
+    async def letters(self, count: int) -> list[bytes]:
+        """Wait until so many dead letters are in the store; return their rows."""
+
+        def stored() -> list[bytes]:
+            found = scan_all(self.broker.store, DEAD_LETTERS, b"", None)
+            return [decode_dead_letter(value).row for _, value in found]
+
+        await self.until(lambda: len(stored()) >= count)  # the commit may still be under way
+        return stored()
+
     def events(self, name: str) -> list[dict[str, Any]]:
         return self.broker.events(name)
 
@@ -343,12 +353,6 @@ def test_what_the_store_has_already_is_not_sent_again() -> None:
     scenario(play)
 
 
-def letters_of(made: "Feeding") -> list[bytes]:
-    """Return the rows of the dead letters in the database."""
-    letters = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
-    return [decode_dead_letter(value).row for _, value in letters]
-
-
 def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
     store = Store()
     store.poison[b"1"] = "WRONGTYPE"
@@ -366,8 +370,7 @@ def test_a_refusal_that_nobody_heard_is_a_dead_letter_once() -> None:
         store.answers = True
         await made.until(made.is_confirmed)
         assert made.pump.figures().dead_letters == 2
-        await made.until(lambda: len(letters_of(made)) == 2)
-        assert letters_of(made) == [b"1", b""]
+        assert await made.letters(2) == [b"1", b""]
         assert len(made.events("backend_dead_letter")) == 2
 
     scenario(play, store)
@@ -505,8 +508,7 @@ def test_rows_that_are_refused_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPa
         figures = made.pump.figures()
         assert (figures.dead_letters, store.payloads()) == (3, [b"good"] * 3)
         assert figures.gaps >= 1
-        rows = scan_all(made.broker.store, DEAD_LETTERS, b"", None)
-        assert [decode_dead_letter(value).row for _, value in rows] == [b"small", b"", b"small"]
+        assert await made.letters(3) == [b"small", b"", b"small"]
 
     scenario(play, store)
 

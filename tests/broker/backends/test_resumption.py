@@ -35,6 +35,12 @@ def test_the_feed_goes_on_where_the_store_is(
     assert (found.kind, found.cursor) == (kind, cursor)
 
 
+@pytest.mark.parametrize("had_ours", [False, True])
+def test_a_store_that_keeps_no_cursor_goes_on_where_we_are(had_ours: bool) -> None:
+    found = resume(None, True, had_ours=had_ours, floor=FLOOR, confirmed=CONFIRMED, end=END)
+    assert (found.kind, found.cursor) == (ON, CONFIRMED)
+
+
 @pytest.mark.parametrize(("had_ours", "kind"), [(False, NEW), (True, LOST)])
 def test_a_store_without_a_cursor_is_new_unless_it_is_known_to_have_had_one(
     had_ours: bool, kind: str

@@ -66,6 +66,41 @@ def test_a_rule_that_cannot_be_carried_out_is_one_line(  # type: ignore[no-untyp
         assert word in complaint, complaint
 
 
+OTHERS = {
+    "cassandra": 'servers = "a:1"',
+    "dynamodb": "",
+    "kafka": 'servers = "a:1"\ntopic = "t"',
+    "webhook": 'url = "https://a/"',
+}
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "said"),
+    [
+        ("cassandra", rule("message.publish", cql="INSERT ${nobody}"), "cql, number 1"),
+        ("dynamodb", rule("message.publish", statements="x '${topic}'"), "statements, number 1"),
+        ("dynamodb", rule("message.acked", action="on_message_acked_for_pubsub"), "did you mean"),
+        ("kafka", rule("message.acked", action="on_message_acked"), "expected none: the row"),
+    ],
+)
+def test_a_mistake_of_a_type_is_one_line(tmp_path, type: str, text: str, said: str) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(tmp_path, f'[backends.cache]\ntype = "{type}"\n{OTHERS[type]}\n{text}')
+    with pytest.raises(ConfigError, match=said):
+        rules.check(loaded)
+
+
+def test_a_store_without_actions_is_told_of_what_the_hook_is(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = f'[backends.cache]\ntype = "webhook"\n{OTHERS["webhook"]}\n'
+    loaded = config(tmp_path, text + rule("message.publish", topic="a/#"))
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.filters == ("a/#",)
+    told = rules.configurations(loaded, "edge")["cache"]
+    assert told["rules"][0]["commands"] == []
+    assert "servers" not in told["options"]
+    assert told["options"]["url"] == "https://a/"
+
+
 @pytest.mark.parametrize("name", ACTIONS["redis"])
 def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     action = ACTIONS["redis"][name]
@@ -145,3 +180,54 @@ def test_without_rules_nobody_is_told_anything(tmp_path) -> None:  # type: ignor
     rules.check(loaded)
     assert rules.feeds_of(loaded) == ()
     assert rules.configurations(loaded, "edge") == {}
+
+
+KAFKA = '[backends.log]\ntype = "kafka"\nservers = "a:1"\ntopic = "TOPIC"\n'
+HOOK = '[backends.hook]\ntype = "webhook"\nurl = "http://a/"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            HOOK + rule("message.publish", backend="hook", action="on_message_publish"),
+            ["rules[1].action = 'on_message_publish': expected none: the row itself"],
+        ),
+        (
+            HOOK + rule("message.publish", backend="hook", commands="SET a b"),
+            ["rules[1].commands has no meaning for the type webhook"],
+        ),
+        (
+            HOOK + rule("message.publish", backend="hook", topic=None),
+            ["rules[1].topic is missing"],
+        ),
+        (KAFKA.replace("TOPIC", "${x}"), ["backends.log.topic = '${x}'", "not ${x}"]),
+        (
+            KAFKA.replace("TOPIC", "${username}") + rule("message.publish", backend="log"),
+            ["backends.log.topic", "message.publish has no ${username}"],
+        ),
+    ],
+)
+def test_what_a_store_of_whole_rows_cannot_do_is_one_line(  # type: ignore[no-untyped-def]
+    tmp_path, text: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rules.check(config(tmp_path, text))
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(
+        tmp_path,
+        HOOK
+        + rule("message.publish", topic="a/#", backend="hook")
+        + rule("client.connected", topic=None, backend="hook"),
+    )
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert (feed.filters, feed.keep_ms) == (("a/#",), 0)
+    assert feed.kinds == 1 << feed_rows.CONNECTED | 1 << feed_rows.GAP
+    told = rules.configurations(loaded, "edge")["hook"]
+    assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")
+    assert "servers" not in told["options"]

@@ -1,9 +1,11 @@
 """Does one token of a command stay one argument, whatever a client has sent?"""
 
+import re
+
 import pytest
 
 from broker.backends.actions import CLIENT_CONNECTED, HOOKS, MESSAGE_ACKED, MESSAGE_PUBLISH
-from broker.backends.templates import REFUSED, Command, payload_field, split
+from broker.backends.templates import REFUSED, Command, Statement, payload_field, split
 
 
 def fill(text: str, hook: str = MESSAGE_PUBLISH, **values: bytes) -> list[bytes]:
@@ -119,3 +121,35 @@ def test_a_field_of_a_json_payload(path: str, value: bytes) -> None:
 @pytest.mark.parametrize("payload", [b"", b"no json", b"\xff", b"[" * 100_000, b'"\\ud800"'])
 def test_a_payload_that_has_no_fields_gives_nothing(payload: bytes) -> None:
     assert payload_field(payload, "a") == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "names"),
+    [
+        ("DELETE FROM acked WHERE clientid = ${clientid} ;", "DELETE FROM acked WHERE clientid = ?",
+         ["clientid"]),
+        ("INSERT INTO \"a?b\" VALUE {'id': ${msgid}, 'p': ${payload.a.b}}",
+         "INSERT INTO \"a?b\" VALUE {'id': ?, 'p': ?}", ["msgid", "payload.a.b"]),
+        ("UPDATE t SET a = 'it''s ?' WHERE b=${topic}${topic}",
+         "UPDATE t SET a = 'it''s ?' WHERE b=??", ["topic", "topic"]),
+    ],
+)  # fmt: skip
+def test_names_of_a_statement_are_bound(text: str, expected: str, names: list[str]) -> None:
+    made = Statement(text, "message.publish")
+    assert (made.text, made.names) == (expected, names)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (" ; ", "a statement"),
+        ("SET a = '${topic}'", "without quotes: not \"'${topic}'\""),
+        ('SET a = "x ${topic}"', "without quotes"),
+        ("SET a = ${topic", "names written as"),
+        ("SET a = ?", "in place of '?'"),
+        ("SET a = ${user}", "for message.publish one of ${clientid}"),
+    ],
+)
+def test_a_statement_that_cannot_be_bound_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Statement(text, "message.publish")

@@ -33,7 +33,8 @@ def test_a_table_says_what_is_not_as_it_should_be() -> None:
 def test_what_cannot_be_asked_is_one_line(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text(CACHE)
-    assert "no backend in the configuration" in complaint(run("backend", "check"), 2)
+    for word in ("check", "create"):
+        assert "no backend in the configuration" in complaint(run("backend", word), 2)
     named = run("backend", "check", "other", "-c", str(path))
     assert "no backend 'other' in the configuration" in complaint(named, 2)
     for words, code in ((("status",), 2), (("pause", "cache"), 1), (("resume", "cache"), 1)):
@@ -52,3 +53,11 @@ def test_a_rule_that_cannot_be_carried_out_is_refused_everywhere(
         "rules[1].action = 'on_client_conected': expected one of "
         "on_client_connected; did you mean on_client_connected?"
     )
+
+
+def test_a_store_of_keys_needs_no_tables(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    path = tmp_path / "holdfast.toml"
+    path.write_text(CACHE)
+    result = run("backend", "create", "-c", str(path))
+    assert (result.returncode, result.stdout) == (0, "cache: nothing was missing\n")

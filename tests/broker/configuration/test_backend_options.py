@@ -2,13 +2,26 @@
 
 import pytest
 
-from broker.configuration.backend_options import BACKENDS_MAX, RULES_MAX, Backend
+from broker.configuration.backend_options import (
+    BACKENDS_MAX,
+    COMMANDS,
+    EVERY_TYPE,
+    KEYS,
+    RULES_MAX,
+    TYPES,
+    Backend,
+)
 from broker.configuration.load import load
 from broker.configuration.options import BACKEND_OPTIONS, RULE_OPTIONS
 from broker.configuration.show import show
 from tests.broker.configuration.refused import refused
 
 CACHE = '[backends.cache]\nservers = "10.0.0.1:6379"\n'
+CASSANDRA = '[backends.a]\ntype = "cassandra"\nservers = ["a:9042", "b:9042"]\n'
+DYNAMODB = '[backends.a]\ntype = "dynamodb"\n'
+WEBHOOK = '[backends.a]\ntype = "webhook"\nurl = "http://127.0.0.1:8080/rows"\n'
+KAFKA = '[backends.log]\ntype = "kafka"\nservers = "a:9092"\ntopic = "mqtt.${topic}"\n'
+HOOK = '[backends.hook]\ntype = "webhook"\nurl = "https://example.org/rows"\n'
 STORED = '[[rules]]\non = "message.publish"\ntopic = "#"\nbackend = "cache"\naction = "a"\n'
 
 
@@ -44,6 +57,28 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
 
+def test_a_backend_has_the_keys_of_its_type(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(
+        KAFKA + 'key = "clientid"\nvalue = "payload"\nsasl_mechanism = "SCRAM-SHA-512"\n'
+        'username = "u"\npassword = "p"\n'
+        + HOOK
+        + 'secret = "s"\nusername = "u"\npassword = "p"\ntls_verify = false\n'
+        '[backends.hook.headers]\nX-Plant = "7"\n'
+        '[[rules]]\non = "client.connected"\nbackend = "hook"\n'
+    )
+    loaded = load(path, environment={})
+    log, hook = loaded.backends
+    assert (log.topic, log.key, log.value) == ("mqtt.${topic}", "clientid", "payload")
+    assert (hook.url, hook.headers) == ("https://example.org/rows", (("X-Plant", "7"),))
+    assert loaded.rules[0].as_tuple() == ("client.connected", None, "hook", None, (), 0, 0, 0)
+    text = show(loaded)
+    kafka = text[text.index("[backends.log]") : text.index("[backends.hook]")]
+    webhook = text[text.index("[backends.hook]") :]
+    assert "sasl_mechanism" in kafka and "url" not in kafka and "score" not in kafka
+    assert "servers" not in webhook
+    assert 'headers = { "X-Plant" = "(not shown)" }' in webhook
+
+
 def test_what_show_prints_loads_back_and_hides_the_password(write) -> None:  # type: ignore[no-untyped-def]
     path = write(CACHE + 'password = "very secret"\n' + STORED + 'expires = "7d"\n')
     text = show(load(path, environment={}))
@@ -75,7 +110,66 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         ("[backends]\ncache = 1", ["backends.cache = 1", "a table [backends.NAME]"]),
         ("[backends.Cache]\n", ["backend name 'Cache'", "lower-case letters"]),
         ("[backends.cache]\n", ["backends.cache.servers is missing", "host:port"]),
-        (CACHE + 'type = "mysql"', ["backends.cache.type = 'mysql'", "one of redis"]),
+        (CACHE + 'type = "mysql"', ["backends.cache.type = 'mysql'", "one of redis, cassandra"]),
+        (
+            CACHE + 'type = "cassandra"\nscore = "one"',
+            ["backends.cache.score has no meaning for the type cassandra: expected", "keyspace"],
+        ),
+        (
+            '[backends.a]\ntype = "dynamodb"\nservers = "a:1"',
+            ["backends.a.servers has no meaning for the type dynamodb: expected one of", "region"],
+        ),
+        (DYNAMODB + 'access_key_id = "a"', ["secret_access_key is missing"]),
+        (DYNAMODB + 'secret_access_key = "a"', ["access_key_id is missing"]),
+        (
+            DYNAMODB + 'access_key_id = "a"\nsecret_access_key = "b"\nsecret_access_key_file = "c"',
+            ["secret_access_key_file: expected one of them"],
+        ),
+        (DYNAMODB + 'endpoint = "localhost"', ["endpoint = 'localhost'", "http://127.0.0.1:8000"]),
+        (DYNAMODB + 'table_prefix = "a b"', ["table_prefix = 'a b'", "letters, digits"]),
+        (DYNAMODB + 'layout = "v3"', ["layout = 'v3'", "one of v1, v2"]),
+        (CASSANDRA + 'table_prefix = "a-b"', ["table_prefix = 'a-b'", "letters, digits and '_'"]),
+        (CASSANDRA + 'keyspace = "1"', ["keyspace = '1'", "letters"]),
+        (CASSANDRA + 'consistency = "most"', ["consistency = 'most'", "one of any, one"]),
+        ('[backends.a]\ntype = "kafka"\nservers = "a:1"', ["backends.a.topic is missing"]),
+        ('[backends.a]\ntype = "kafka"\ntopic = "t"', ["backends.a.servers is missing"]),
+        ('[backends.a]\ntype = "webhook"', ["backends.a.url is missing", "https://"]),
+        (WEBHOOK + 'tls_ca = "ca"', ["tls_ca needs a backends.a.url with https as well"]),
+        (WEBHOOK + 'password = "x"', ["backends.a.password needs backends.a.username"]),
+        (WEBHOOK + 'secret = "x"\nsecret_file = "y"', ["secret_file: expected one of them"]),
+        (WEBHOOK + "headers = 1", ["backends.a.headers = ...", "a table of header names"]),
+        (WEBHOOK + 'headers = { "a b" = "c" }', ["a table of header names"]),
+        (WEBHOOK + 'headers = { a = "b\\nc" }', ["a table of header names"]),
+        (HOOK + 'rewind_keep = "1h"', ["hook.rewind_keep has no meaning for the type webhook"]),
+        (KAFKA + 'score = "one"', ["backends.log.score has no meaning for the type kafka"]),
+        (KAFKA.replace("topic", "#"), ["backends.log.topic is missing"]),
+        (KAFKA.replace("servers", "#"), ["backends.log.servers is missing"]),
+        (KAFKA + 'key = "qos"', ["key = 'qos'", "one of topic, clientid"]),
+        (KAFKA + 'value = "raw"', ["value = 'raw'", "one of json, payload"]),
+        (KAFKA + 'sasl_mechanism = "X"', ["sasl_mechanism = 'X'", "one of PLAIN"]),
+        (KAFKA + 'tls_ca = "ca.pem"', ["log.tls_ca needs backends.log.tls = true"]),
+        (HOOK + "tls = true", ["backends.hook.tls has no meaning for the type webhook"]),
+        (HOOK.replace("url", "#"), ["backends.hook.url is missing"]),
+        (HOOK.replace("https", "ftp"), ["url = 'ftp://example.org/rows'", "a URL such as"]),
+        (HOOK.replace("//", "//u:p@"), ["without user and fragment"]),
+        (
+            HOOK.replace("https", "http") + 'tls_ca = "c"',
+            ["tls_ca needs a backends.hook.url with https"],
+        ),
+        (HOOK + 'secret = "a"\nsecret_file = "b"', ["secret_file: expected one of them"]),
+        (HOOK + 'password = "a"', ["backends.hook.password needs backends.hook.username"]),
+        (HOOK + 'headers = {Host = "x"}', ["other headers than Host"]),
+        (HOOK + 'headers = {Webhook-Id = "x"}', ["other headers than Webhook-Id"]),
+        (HOOK + 'username = "u"\nheaders = {authorization = "x"}', ["expected no Authorization"]),
+        (CACHE + STORED + 'statements = "a"', ["rules[1].statements: expected one of them"]),
+        (
+            CACHE + '[[rules]]\non = "x"\nbackend = "cache"\ncql = "a"',
+            ["rules[1].cql has no meaning for the type redis: expected an action or commands"],
+        ),
+        (
+            WEBHOOK + '[[rules]]\non = "x"\nbackend = "a"\ncommands = "a"',
+            ["commands has no meaning for the type webhook", "nothing to send the row"],
+        ),
         (CACHE + "sever = 1", ["'backends.cache.sever'", "did you mean backends.cache.servers?"]),
         ('[backends.a]\nservers = "redis"', ["backends.a.servers = 'redis'", "host:port"]),
         ('[backends.a]\nservers = ["h:0"]', ["backends.a.servers = ['h:0']", "host:port"]),
@@ -149,3 +243,54 @@ def test_there_are_at_most_so_many(write) -> None:  # type: ignore[no-untyped-de
 
 def test_a_backend_may_have_no_rules_yet(write) -> None:  # type: ignore[no-untyped-def]
     assert load(write(CACHE), environment={}).rules == []
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_what_show_prints_for_a_type_loads_back(write, type: str) -> None:  # type: ignore[no-untyped-def]
+    lines = {
+        "redis": 'servers = "a:1"',
+        "cassandra": 'servers = "a:1"',
+        "dynamodb": "",
+        "kafka": 'servers = "a:1"\ntopic = "t"',
+        "webhook": 'url = "https://a/"',
+    }[type]
+    loaded = load(write(f'[backends.a]\ntype = "{type}"\n{lines}\n'), environment={})
+    text = show(loaded)
+    written = text[text.index("[backends.a]") :].splitlines()[1:]
+    assert [line.partition(" =")[0] for line in written if line] == [
+        option.key for option in BACKEND_OPTIONS if option.key in (*EVERY_TYPE, *KEYS[type])
+    ]
+    assert vars(load(write(text), environment={}).backends[0]) == vars(loaded.backends[0])
+
+
+def test_every_key_is_for_some_type() -> None:
+    assert {option.key for option in BACKEND_OPTIONS} == {
+        *EVERY_TYPE, *(key for keys in KEYS.values() for key in keys)
+    }  # fmt: skip
+    assert set(KEYS) == set(TYPES) == set(COMMANDS)
+
+
+def test_tables_have_the_prefix_of_their_type_unless_one_is_written(write) -> None:  # type: ignore[no-untyped-def]
+    def prefix(text: str) -> str | None:
+        return load(write(text), environment={}).backends[0].table_prefix
+
+    assert (prefix(CASSANDRA), prefix(DYNAMODB)) == ("", "mqtt_")
+    assert prefix(CASSANDRA + 'table_prefix = "mqtt_"') == "mqtt_"
+    assert prefix(DYNAMODB + 'table_prefix = ""') == ""
+
+
+def test_headers_are_a_table_and_their_values_are_not_shown(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(WEBHOOK + 'headers = { Authorization = "Bearer very-secret", x-a = "" }\n')
+    loaded = load(path, environment={})
+    assert loaded.backends[0].headers == (("Authorization", "Bearer very-secret"), ("x-a", ""))
+    text = show(loaded)
+    assert "very-secret" not in text and "Authorization" in text
+    environment = {"HOLDFAST__BACKENDS__A__HEADERS": "x-a=1, x-b=2=3"}
+    assert load(path, environment=environment).backends[0].headers == (("x-a", "1"), ("x-b", "2=3"))
+    assert "not what is shown" in refused(write(text))
+
+
+def test_a_store_that_takes_rows_as_they_are_needs_no_action(write) -> None:  # type: ignore[no-untyped-def]
+    text = WEBHOOK + '[[rules]]\non = "client.connected"\nbackend = "a"\n'
+    (rule,) = load(write(text), environment={}).rules
+    assert rule.own_commands() == ()

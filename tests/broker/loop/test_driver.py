@@ -289,11 +289,11 @@ def test_before_its_first_commit_a_broker_shows_no_sign_of_life(
 def test_a_low_disk_refuses_what_would_have_to_be_stored() -> None:
     async def scenario(broker: InsideBroker) -> None:
         publisher, _ = await durable_pair(broker)
-        broker.driver.set_low(True)
+        broker.driver.note_disk_space(is_low=True, room_bytes=0)
         publisher.send(publish("a"))
         assert (await publisher.receive(Puback)).reason_code == reasons.QUOTA_EXCEEDED
         assert broker.driver.gauges()["writes_refused"] == 1
-        broker.driver.set_low(False)
+        broker.driver.note_disk_space(is_low=False, room_bytes=1 << 40)
         publisher.send(publish("a"))
         assert (await publisher.receive(Puback)).reason_code == 0
         assert broker.driver.gauges()["writes_refused"] == 0

@@ -59,3 +59,39 @@ def test_a_store_that_is_not_there_is_an_answer() -> None:
 def test_a_process_that_cannot_work_says_why() -> None:
     odd = {"cache": {**TOLD["cache"], "type": "other"}}
     assert "'other'" in backend_check.ask(odd)["cache"].why
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"servers": ("a:1", "b:2")}, ["a:1", "b:2"]),
+        ({"url": "https://me:secret@a:8/rows?token=secret"}, ["https://a:8"]),
+        ({"endpoint": "http://127.0.0.1:8000", "region": "eu-west-1"}, ["http://127.0.0.1:8000"]),
+        ({"endpoint": None, "region": "eu-west-1"}, ["AWS eu-west-1"]),
+        ({"endpoint": None, "region": None}, ["AWS in its default region"]),
+    ],
+)
+def test_a_store_is_named_by_where_it_is(options: dict[str, Any], place: list[str]) -> None:
+    assert backend_check.servers_of(options) == place
+
+
+def test_what_was_made_is_told() -> None:
+    found = {
+        "a": Health({"create": ["x", "y"]}),
+        "b": Health({"create": []}),
+        "c": Health({}, "refused"),
+    }
+    assert list(backend_check.created_lines(found)) == [
+        "a: made x, y",
+        "b: nothing was missing",
+        "c: refused",
+    ]
+
+
+def test_a_store_without_a_cursor_says_that_the_broker_keeps_it() -> None:
+    health = Health({"server": "S", "version": "1", "writable": True, "problems": []})
+    assert lines(health)[-3:] == [
+        "  server       S 1",
+        "  writable     yes",
+        "  cursor       kept by the broker: rows arrive at least once",
+    ]

@@ -25,11 +25,15 @@ def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: 
 def test_files_of_an_external_store_must_be_there(tmp_path: Path, key: str) -> None:
     pytest.importorskip("redis")
     absent = str(tmp_path / "absent")
+    given = {"SERVERS": "127.0.0.1:1", "TLS": "true", "TLS_CERTIFICATE": __file__}
+    if key == "secret_file":
+        given = {"TYPE": "webhook", "URL": "https://127.0.0.1:1"}
+    elif key == "secret_access_key_file":
+        pytest.importorskip("boto3")
+        given = {"TYPE": "dynamodb", "ACCESS_KEY_ID": "me"}
     environment = {
-        "HOLDFAST__BACKENDS__CACHE__SERVERS": "127.0.0.1:1",
-        "HOLDFAST__BACKENDS__CACHE__TLS": "true",
-        "HOLDFAST__BACKENDS__CACHE__TLS_CERTIFICATE": __file__,
-        f"HOLDFAST__BACKENDS__CACHE__{key.upper()}": absent,
+        f"HOLDFAST__BACKENDS__CACHE__{name}": value
+        for name, value in {**given, key.upper(): absent}.items()
     }
     with pytest.raises(ConfigError) as caught:
         check_files(load(environment=environment))

@@ -348,7 +348,28 @@ def test_a_row_that_redis_refuses_is_a_dead_letter_and_the_rest_flows(
     until(lambda: status(broker)["dead_letters"] == 1, broker)
     assert server.list("a") == [b"1"]
     assert "WRONGTYPE" in str(events(broker)["backend_dead_letter"]["message"])
+    (letter,) = json.loads(command(broker, "dead", "list", "cache", "--json")[1])
+    assert letter["row"]["payload"] == "poisoned" and "WRONGTYPE" in letter["why"]
+    assert command(broker, "dead", "retry", "cache", "--all")[0] == 0
+    until(lambda: listed(broker)["tries"] == 2, broker)
+    with server.client() as client:
+        client.delete("poisoned")
+    server.kill()
+    assert command(broker, "dead", "retry", "cache", "--id", "1")[0] == 0
+    assert "on its way" in command(broker, "dead", "drop", "cache", "--all")[2]
+    broker.crash()
+    server.start()
+    until(lambda: status(broker)["dead_letters"] == 0, broker)
+    assert server.list("poisoned") == [b"1"]
+    assert command(broker, "dead", "list", "cache")[:2] == (0, "no dead letters\n")
     publisher.drop()
+
+
+def listed(broker: BrokerProcess) -> dict[str, Any]:
+    """Return the one dead letter that there is."""
+    (letter,) = json.loads(command(broker, "dead", "list", "cache", "--json")[1])
+    assert isinstance(letter, dict)
+    return letter
 
 
 def test_without_rules_there_is_no_process(

@@ -238,3 +238,73 @@ def test_own_messages_in_the_backlog_are_passed_over() -> None:
     client.publish("t", b"own", 1)
     publish(broker, numbers(1, start=4))
     assert client.receive_all() == numbers(5)
+
+
+@pytest.mark.parametrize("count", [65, 129, 300, 1000])
+def test_a_session_with_many_filters_reaches_the_end_of_a_log_that_grows(count: int) -> None:
+    broker = Broker(max_inflight=10_000)
+    reader = broker.durable("c", *(f"f/{number}" for number in range(count)))
+    broker.durable("other", "other")
+    reader.drop()
+    publish(broker, numbers(3), topic="f/7")
+    publisher = broker.connect("p")
+    wanted = numbers(3)
+    with broker.one_tick():
+        client = broker.request("c", expiry=100)
+        steps = 0
+        while not steps or client.connection.is_lagging:
+            publisher.send(Publish("other", b"x", 1, packet_id=2 * steps + 1))
+            if steps % 3 == 0:
+                wanted.append(b"%d" % (1000 + steps))
+                packet = Publish(f"f/{steps}", wanted[-1], 1, packet_id=2 * steps + 2)
+                publisher.send(packet)
+            broker.engine.end_tick(broker.now)
+            steps += 1
+            assert steps <= count // 64 + 3
+    publish(broker, [b"live"], topic="f/1")
+    assert client.receive_all() == [*wanted, b"live"]
+    broker.advance(s=1)
+    broker.restart()
+    assert broker.durable("c").receive_all() == []
+
+
+def test_more_than_can_be_noted_while_a_backlog_is_read_is_read_from_there() -> None:
+    broker = Broker(followed_streams=1, arrivals_max=3, max_inflight=2)
+    broker.durable("c", "a", "b").drop()
+    publish(broker, numbers(4), topic="a")
+    client = broker.durable("c")
+    publish(broker, numbers(9, start=4), topic="b")
+    assert client.connection.is_lagging
+    assert client.receive_all() == numbers(13)
+    assert not client.connection.is_lagging
+    publish(broker, [b"live"], topic="a")
+    assert client.receive_all() == [b"live"]
+
+
+def test_what_came_while_a_backlog_was_read_and_is_gone_is_counted() -> None:
+    broker = Broker(followed_streams=1, max_inflight=1, max_age_s=60, generation_age_s=10)
+    broker.durable("c", "a", "b").drop()
+    publish(broker, numbers(1), topic="a")
+    client = broker.durable("c")
+    publish(broker, numbers(4, start=1), topic="b")
+    first = client.message()
+    assert client.connection.arrivals is not None
+    broker.advance(s=11)
+    broker.advance(s=61)
+    publish(broker, [b"young"], topic="b")
+    client.acknowledge(first)
+    assert client.receive_all() == [b"young"]
+    assert broker.counters.dropped["max_age"] >= 4
+
+
+def test_a_filter_that_is_removed_while_a_backlog_is_read_gives_no_more_messages() -> None:
+    broker = Broker(followed_streams=1, max_inflight=1)
+    broker.durable("c", "a", "b").drop()
+    publish(broker, numbers(2), topic="a")
+    client = broker.durable("c")
+    publish(broker, [b"of b"], topic="b")
+    publish(broker, numbers(1, start=2), topic="a")
+    client.unsubscribe("b")
+    client.subscribe("d", qos=1)
+    publish(broker, [b"of d"], topic="d")
+    assert client.receive_all() == [*numbers(3), b"of d"]

@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.message import Message
-from session.feed.outlet import DeadLetter
+from session.feed.dead_letters import DeadLetter
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,

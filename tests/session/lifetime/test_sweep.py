@@ -189,9 +189,28 @@ def test_sessions_that_came_and_went_during_a_sweep_are_looked_at_in_slices() ->
     for name in names:
         broker.durable(name).drop()
         assert broker.durable(name).receive_all() == [b"4"]
+    while sweep.connections:
+        one_slice(broker)
     assert len(sweep.waiting) == 45
     slices = 0
     while sweep.waiting:
         one_slice(broker)
         slices += 1
     assert slices == 3  # of 10 sessions, and as many look-ups in an index
+
+
+def test_a_generation_that_is_too_old_goes_though_a_sweep_is_under_way() -> None:
+    broker = Broker(max_age_s=60)
+    crowd(broker, with_backlog="t")
+    broker.advance(s=50)
+    broker.now += 11_000
+    broker.durable("y", "t").drop()
+    sweep = broker.engine._sessions._sweep
+    generations = broker.engine._log.list_generations()
+    sweep.begin([Candidate(generations[0], generations[0].last_offset)])
+    one_slice(broker)
+    assert [g.number for g in broker.engine._log.list_generations()] == [2]
+    assert not sweep.candidates
+    assert broker.counters.dropped["max_age"] == 2
+    broker.publish("t", b"4")
+    assert broker.durable("z").receive_all() == [b"4"]

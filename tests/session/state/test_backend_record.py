@@ -16,13 +16,29 @@ def full() -> BackendRecord:
     return record
 
 
-RECORDS = {"new": BackendRecord("i", (0, 0)), "full": full()}
+def retrying() -> BackendRecord:
+    """Return a record of a backend that gets dead letters again."""
+    record = full()
+    record.retries = {70_001: 2**33, 70_007: 1}
+    return record
+
+
+RECORDS = {"new": BackendRecord("i", (0, 0)), "full": full(), "retrying": retrying()}
 
 
 def fields(record: BackendRecord) -> tuple[object, ...]:
     """Return everything of a record."""
     dead = (record.dead_letters, record.last_dead_letter)
-    return record.instance, record.cursor, record.floor, dead, list(record.filters.items())
+    return (
+        record.instance,
+        record.cursor,
+        record.floor,
+        dead,
+        [
+            *record.filters.items(),
+            *record.retries.items(),
+        ],
+    )
 
 
 @pytest.mark.parametrize("case", RECORDS)
@@ -32,9 +48,14 @@ def test_a_row_gives_the_record_back(case: str) -> None:
 
 @pytest.mark.parametrize("case", RECORDS)
 def test_the_format_is_the_one_on_disk(case: str) -> None:
-    expected = golden("backend-record-v1.hex")[case]
+    expected = golden("backend-record-v2.hex")[case]
     assert encode_backend(RECORDS[case]).hex() == expected.hex()
     assert fields(decode_backend(expected)) == fields(RECORDS[case])
+
+
+@pytest.mark.parametrize("case", ["new", "full"])
+def test_version_1_is_read(case: str) -> None:
+    assert fields(decode_backend(golden("backend-record-v1.hex")[case])) == fields(RECORDS[case])
 
 
 @pytest.mark.parametrize("case", RECORDS)
@@ -48,5 +69,5 @@ def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 02"):
-        decode_backend(b"\x02" + encode_backend(full())[1:])
+    with pytest.raises(ValueError, match="version 03"):
+        decode_backend(b"\x03" + encode_backend(full())[1:])

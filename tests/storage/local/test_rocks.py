@@ -32,7 +32,7 @@ from storage.local.data_directory import DataDirectory
 from storage.local.disk_space import Space, is_full
 from storage.local.log_format import SEQUENCE_KEY
 from storage.local.opening import OpenDatabase, open_database
-from storage.local.rocks import RocksStore
+from storage.local.rocks import RocksStore, is_unread
 from storage.local.watermark import Watermark
 from tests.stand_in import replace_in
 from tests.storage.scenarios import held, row, run
@@ -696,3 +696,17 @@ def test_a_batch_written_during_a_sync_is_not_covered_by_it(
     store.sync()
     assert store.durable_sequence() == 2
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_damage"),
+    [
+        ("IO error: While pread offset 1 len 2: /d/db/000022.sst: Input/output error", True),
+        ("IO error: While pread offset 1 len 2: /d/db/000022.sst: Structure needs cleaning", True),
+        ("IO error: While pread offset 1 len 2: /d/db/000022.sst: Permission denied", False),
+        ("IO error: While pread offset 1 len 2: /d/db/000022.log: Input/output error", False),
+        ("IO error: While fdatasync: /d/db/000022.sst: Input/output error", False),
+    ],
+)
+def test_a_place_that_the_disk_does_not_read_is_damage(text: str, is_damage: bool) -> None:
+    assert is_unread(text) is is_damage

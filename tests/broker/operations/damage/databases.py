@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from session.feed.outlet import DeadLetter
+from session.feed.dead_letters import DeadLetter
 from session.settings import Fetching
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
