@@ -26,7 +26,16 @@ DROP_REASONS: Final = (
     "storage_refused",
     "damaged",
 )
-DAMAGED_KINDS: Final = ("session", "message", "retained", "timer", "connection", "holder", "feed")
+DAMAGED_KINDS: Final = (
+    "session",
+    "message",
+    "retained",
+    "timer",
+    "connection",
+    "holder",
+    "feed",
+    "fetch",
+)
 CONNECT_RESULTS: Final = (
     "accepted",
     "malformed",

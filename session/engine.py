@@ -30,6 +30,7 @@ from mqtt.packets import (
 )
 from session.assembly import Assembly
 from session.counters import Counters
+from session.delivery.fetching.inbox import Inbox
 from session.feed.outlet import FeedOutlet
 from session.history.outbox import Outbox
 from session.lifetime.context import Denied, Observe, Ports
@@ -164,6 +165,7 @@ class Engine:
         self._retained = assembly.retained
         self._recorder = assembly.history.recorder
         self.feeds: FeedOutlet = assembly.outlet  # for the shells of external stores
+        self.inbox: Inbox = assembly.delivery.inbox  # for them, too
         self._feed = assembly.feed
         self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter
         self._publish_events = assembly.history.publishes

@@ -109,4 +109,5 @@ class Maintenance:
             yield from assembly.delivery.window.invariants(connection)
         yield from assembly.delivery.groups.invariants()
         yield from assembly.outlet.invariants()
+        yield from assembly.delivery.inbox.invariants()
         yield from assembly.core.gate.invariants()

@@ -58,13 +58,39 @@ CHANGEABLE: Final = (
 )
 
 
+class Fetching:
+    """Which subscriptions are looked up in a store when they begin, and for what."""
+
+    __slots__ = ("count_max", "kind", "range_ms", "topic_filter")
+
+    def __init__(
+        self, kind: int, topic_filter: str, count_max: int = 500, range_ms: int = 0
+    ) -> None:
+        """`kind` is one of `storage.tables.fetch_rows`.
+
+        `count_max` messages are asked for at once; older ones than `range_ms` are not, 0 = all are.
+        """
+        self.kind: Final = kind
+        self.topic_filter: Final = topic_filter
+        self.count_max: Final = count_max
+        self.range_ms: Final = range_ms
+
+    def __repr__(self) -> str:
+        return f"Fetching({self.kind}, {self.topic_filter!r})"
+
+
 class Feed:
     """What one backend, an external store, is told of. The engine knows no rules and no actions."""
 
-    __slots__ = ("filters", "keep_ms", "kinds", "name")
+    __slots__ = ("fetches", "filters", "keep_ms", "kinds", "name")
 
     def __init__(
-        self, name: str, filters: tuple[str, ...], kinds: int, keep_ms: int = 15 * 60 * 1000
+        self,
+        name: str,
+        filters: tuple[str, ...],
+        kinds: int,
+        keep_ms: int = 15 * 60 * 1000,
+        fetches: tuple[Fetching, ...] = (),
     ) -> None:
         """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
 
@@ -76,6 +102,7 @@ class Feed:
         self.kinds: Final = kinds | 1 << GAP
         # For how long rows are kept after the store has confirmed them: it may lose its newest.
         self.keep_ms: Final = keep_ms
+        self.fetches: Final = fetches
 
     def __repr__(self) -> str:
         return f"Feed({self.name!r}, {self.filters!r}, {self.kinds:#x}, {self.keep_ms})"

@@ -22,8 +22,11 @@ _COLUMNS: Final = ("node", "topic", "gseq", "ev", "ts", "at", "session", "client
 
 def check(view: View) -> list[Outcome]:
     """Return R1. It checks each copy that was sent for the first time."""
-    served = view.of("retained_sent", columns=[*_COLUMNS, "dup"])
-    served = served.where(~F.col("carried") & ~F.coalesce(F.col("dup"), F.lit(False)))
+    served = view.of("retained_sent", columns=[*_COLUMNS, "dup", "retain"])
+    # A copy without RETAIN came from an external store.
+    is_ours = F.coalesce(F.col("retain"), F.lit(True))
+    is_again = F.coalesce(F.col("dup"), F.lit(False))
+    served = served.where(~F.col("carried") & ~is_again & is_ours).drop("retain")
     sent, odd = _compared(view, served.drop("dup"))
     verdicts: dict[str, int] = {}
     witnesses: list[dict[str, object]] = []

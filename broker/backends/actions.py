@@ -10,13 +10,16 @@ from broker.configuration import backend_options
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
+    DELIVERED,
     DISCONNECTED,
     RETAIN_DELETED,
     RETAINED,
+    RETURNED,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
 )
+from storage.tables.fetch_rows import PUBSUB, QUEUE
 
 CLIENT_CONNECTED: Final = "client.connected"
 CLIENT_DISCONNECTED: Final = "client.disconnected"
@@ -107,7 +110,7 @@ DOTTED: Final = ("payload", "user_properties")
 class Action:
     """Something built in that a rule may do."""
 
-    __slots__ = ("help", "hook", "kinds", "messages", "name")
+    __slots__ = ("fetch", "help", "hook", "kinds", "messages", "name")
 
     def __init__(
         self,
@@ -117,12 +120,14 @@ class Action:
         *,
         kinds: tuple[int, ...] = (),
         messages: bool = False,
+        fetch: int = 0,
     ) -> None:
         self.name: Final = name
         self.hook: Final = hook
         self.help: Final = help
         self.kinds: Final = kinds  # of the events that it needs
         self.messages: Final = messages  # does it need messages?
+        self.fetch: Final = fetch  # as what subscriptions are looked up in the store, 0 = not
 
 
 _ALL: Final = (
@@ -143,6 +148,19 @@ _ALL: Final = (
         SESSION_SUBSCRIBED,
         "the subscriptions of each client",
         kinds=(SUBSCRIBED,),
+    ),
+    Action(
+        "on_message_fetch_for_queue",
+        SESSION_SUBSCRIBED,
+        "messages of a queue from the store, each for one subscriber",
+        kinds=(DELIVERED, RETURNED),
+        fetch=QUEUE,
+    ),
+    Action(
+        "on_message_fetch_for_pubsub",
+        SESSION_SUBSCRIBED,
+        "messages from the store that are newer than the subscriber's position",
+        fetch=PUBSUB,
     ),
     Action(
         "on_unsubscribed",
@@ -203,7 +221,12 @@ _COMMON: Final = (
     "on_retain_delete",
 )
 _NAMES: Final = {
-    backend_options.REDIS: ("on_message_acked_for_queue", "on_message_acked_for_pubsub"),
+    backend_options.REDIS: (
+        "on_message_acked_for_queue",
+        "on_message_acked_for_pubsub",
+        "on_message_fetch_for_queue",
+        "on_message_fetch_for_pubsub",
+    ),
     backend_options.CASSANDRA: ("on_message_acked",),
     backend_options.DYNAMODB: (
         "on_message_acked_for_queue",

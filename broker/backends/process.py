@@ -20,9 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
+from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import (
     BATCH,
     CONFIG,
+    FETCH,
     HEAD,
     QUESTION,
     START,
@@ -37,8 +39,10 @@ from broker.backends.sink import (
     UNKNOWN,
     Fence,
     FenceRefused,
+    Fetching,
     Options,
     Poison,
+    Refused,
     Rule,
     Sink,
     Unavailable,
@@ -170,6 +174,8 @@ class Worker:
                 self._start(frame[1])
             elif frame[0] == BATCH:
                 self._apply(decode_batch(frame[1]))
+            elif frame[0] == FETCH:
+                self._fetch(Question(json.loads(frame[1])))
             elif frame[0] == QUESTION:
                 self._answer(json.loads(frame[1]))
         except Unavailable as problem:
@@ -222,6 +228,22 @@ class Worker:
                 "dead": dead,
             }
         )
+
+    def _fetch(self, question: Question) -> None:
+        """Answer for a session, unless the store is not where the broker believes it to be."""
+        if question.run != self._run or not self._is_open or self._fence is None:
+            return  # it is asked again
+        assert isinstance(self._sink, Fetching)
+        try:
+            page = self._sink.fetch(question, self._fence)
+        except FenceRefused:
+            self._fence = self._sink.look()
+            self._tell_cursor()
+            return
+        except Refused as problem:
+            page = Page(question.after)
+            page.why = str(problem)
+        self._say(page.as_answer(question))
 
     def _apply_part(self, part: RowBatch) -> list[dict[str, Any]]:
         """Apply rows, or one dead letter for its rule alone; return what was refused."""

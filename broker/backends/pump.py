@@ -24,9 +24,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from broker.backends import resumption
+from broker.backends.inbox import questions
 from broker.backends.link import Answer, LinkFailed
 from broker.backends.rows import (
     CONFIG,
+    FETCH,
     Cursor,
     Row,
     RowBatch,
@@ -58,6 +60,9 @@ LOOK_S: Final = 0.02  # between a commit and the look at what it brought
 # A cursor that passes over what others wanted is written this often: rows of events are kept until
 # every store has passed them.
 PASS_S: Final = 5.0
+# Questions for sessions that the process has not answered: an answer is 256 KiB, or one message.
+ASKED_MAX: Final = 4
+ASK_AGAIN_S: Final = 0.5  # between looks at sessions that have no room for an answer
 # Whoever may publish may be able to make rows that a store refuses: they must not fill the disk.
 DEAD_LETTERS_MAX: Final = 10_000
 DEAD_LETTER_BYTES_MAX: Final = 64 << 10  # of a row that is kept with its letter
@@ -130,6 +135,9 @@ class Pump:
         """
         self.name: Final = name
         self._outlet: Final = engine.feeds
+        self._inbox: Final = engine.inbox
+        self._asked: int = 0  # questions that are not answered
+        self._ask_timer: asyncio.TimerHandle | None = None
         self._engine: Final = engine
         self._driver: Final = driver
         self._configuration: Final = configuration
@@ -188,6 +196,7 @@ class Pump:
         figures.cursor = outlet.cursor(self.name)
         figures.rows_behind = stats.messages_behind + stats.events_behind
         figures.dead_letters = stats.dead_letters
+        figures.fetches_owed = self._inbox.owed(self.name)
         oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
         if not oldest_ms and self._rows:
             oldest_ms = _made_ms(self._rows[0])
@@ -207,7 +216,7 @@ class Pump:
     async def close(self) -> None:
         """End the process, and wait for that."""
         self._is_closed = True
-        for timer in (self._timer, self._retry):
+        for timer in (self._timer, self._retry, self._ask_timer):
             if timer is not None:
                 timer.cancel()
         self._drop_link()
@@ -270,6 +279,8 @@ class Pump:
     def _end_run(self) -> None:
         self._is_running = False
         self._unanswered.clear()
+        self._asked = 0
+        self._inbox.ask_again(self.name)
 
     def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
         """Call inside a tick; after a bug, which the driver has logged, begin anew."""
@@ -292,6 +303,8 @@ class Pump:
     def _take(self, answer: Answer) -> None:
         if "done" in answer:
             self._take_done(answer)
+        elif "fetched" in answer:
+            self._take_fetched(answer)
         elif "cursor" in answer:
             self._take_cursor(answer)
         elif "alive" in answer:
@@ -473,6 +486,44 @@ class Pump:
             self._read_slice()
         self._push()
 
+    # Questions for sessions.
+
+    def _ask(self) -> None:
+        """Ask what sessions want to know, as far as the store has what it must have before."""
+        if not self._inbox.is_on or not self._is_running or self._is_paused:
+            return
+        assert self._link is not None
+        is_idle = not self._rows and not self._unanswered
+        reached = self._read if is_idle else self._outlet.cursor(self.name)
+        while self._asked < ASKED_MAX and self._link.has_room():
+            request = self._inbox.next(self.name, reached)
+            if request is None:
+                break
+            self._link.send(json_frame(FETCH, questions.ask(request, self._run)))
+            self._asked += 1
+        if self._asked < ASKED_MAX and self._inbox.owed(self.name) > self._asked:
+            self._ask_after(ASK_AGAIN_S)
+
+    def _ask_after(self, delay_s: float) -> None:
+        if self._ask_timer is None and not self._is_closed:
+            self._ask_timer = self._driver.loop.call_later(delay_s, self._ask_now)
+
+    def _ask_now(self) -> None:
+        self._ask_timer = None
+        self._guarded(self._ask)
+
+    def _take_fetched(self, answer: Answer) -> None:
+        self._asked = max(0, self._asked - 1)
+        if answer["why"]:
+            self._log.error("backend_fetch_refused", str(answer["why"]), backend=self.name)
+        self._inbox.fetched(
+            int(answer["fetched"]),
+            questions.messages_of(answer, self.name),
+            str(answer["upto"]),
+            more=bool(answer["more"]),
+        )
+        self._ask()
+
     def _is_full(self) -> bool:
         return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
@@ -499,6 +550,7 @@ class Pump:
                 self._send()
         if not self._is_dry and not self._is_full():
             self._look_after(SLICE_PAUSE_S)
+        self._ask()
 
     def _is_complete(self) -> bool:
         if self._rows:

@@ -2,6 +2,7 @@
 
 Keys and fields are those that others have used for years, so that applications find what they know.
 `SETMAX key value` is not a command of Redis: our script sets the key unless it has a greater value.
+`DELIF key value value` neither: it deletes the key if it has one of the values.
 Pure. Read next: `broker.backends.redis_sink`, which applies them.
 """
 
@@ -9,19 +10,21 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from broker.backends import actions
+from broker.backends.inbox.redis_inbox import CLAIM_KEY, KEPT, LEASED
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import Parameters, expires_s, flag, id_of, seconds
 from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
 from broker.backends.templates import Command
 from mqtt.message import Message
-from storage.tables.feed_rows import SESSION_ENDED, FeedEvent
+from storage.tables.feed_rows import RETURNED, SESSION_ENDED, FeedEvent
 from storage.tables.message_record import decode_message
 
 Arguments: TypeAlias = list[bytes]
 Act: TypeAlias = Callable[[Row], list[Arguments]]
 
 SETMAX: Final = b"SETMAX"
+DELIF: Final = b"DELIF"
 UNDEFINED: Final = b"undefined"
 
 
@@ -128,11 +131,25 @@ class RedisActions:
         return [
             [b"ZREM", b"mqtt:msg:" + event.text.encode(), name],
             [b"DEL", b"mqtt:msg:" + name],
+            *([[b"DEL", CLAIM_KEY + name]] if event.body else ()),
         ]
 
     def _on_message_acked_for_pubsub(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
         key = b":".join((b"mqtt:acked", event.client_id.encode(), event.text.encode()))
         return [[SETMAX, key, self._id_of(event)]]
+
+    # What sessions fetch
+
+    def _on_message_fetch_for_queue(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        """Claim a message for as long as a session has it in flight, or for nobody."""
+        key, client = CLAIM_KEY + event.body, event.client_id.encode()
+        if event.kind == RETURNED:
+            return [[DELIF, key, LEASED + client, KEPT + client]]
+        return [[b"SET", key, KEPT + client]]
+
+    def _on_message_fetch_for_pubsub(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        """Do nothing: the position moves when the client acknowledges."""
+        return []
 
     def _id_of(self, event: FeedEvent) -> bytes:
         return id_of(event, self._node_number)

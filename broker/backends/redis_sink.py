@@ -20,6 +20,9 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from broker.backends.inbox.questions import Page, Question
+from broker.backends.inbox.redis_inbox import LESS, RedisInbox
+from broker.backends.message_ids import node_number
 from broker.backends.redis_actions import RedisActions
 from broker.backends.rows import RowBatch
 from broker.backends.sink import (
@@ -28,6 +31,7 @@ from broker.backends.sink import (
     Options,
     Poison,
     Refusal,
+    Refused,
     Unavailable,
     Unusable,
     place_of,
@@ -41,7 +45,9 @@ REFUSED_KEY: Final = "holdfast:refused:"
 APPLIED: Final = 0
 APPLIED_BEFORE: Final = 1
 REFUSED: Final = 2
-SCRIPT: Final = """
+SCRIPT: Final = (
+    LESS
+    + """
 local have = redis.call('GET', KEYS[1])
 if have == ARGV[2] then return {1} end
 if have ~= ARGV[1] then return {2} end
@@ -53,8 +59,13 @@ while at <= count do
   local result
   if ARGV[at + 1] == 'SETMAX' then
     result = redis.pcall('GET', ARGV[at + 2])
-    if type(result) ~= 'table' and (not result or result < ARGV[at + 3]) then
+    if type(result) ~= 'table' and (not result or less(result, ARGV[at + 3])) then
       result = redis.pcall('SET', ARGV[at + 2], ARGV[at + 3])
+    end
+  elseif ARGV[at + 1] == 'DELIF' then
+    result = redis.pcall('GET', ARGV[at + 2])
+    if result == ARGV[at + 3] or result == ARGV[at + 4] then
+      result = redis.pcall('DEL', ARGV[at + 2])
     end
   else
     result = redis.pcall(unpack(ARGV, at + 1, at + size))
@@ -72,6 +83,7 @@ if #answer > 1 then
 end
 return answer
 """
+)
 REWRITE_S: Final = 600.0  # for an append-only file to be written anew
 REWRITE_POLL_S: Final = 0.05
 REWRITE_SETTINGS: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
@@ -88,6 +100,7 @@ class RedisSink:
         self._values: Final = options.values
         self._fence_key: Final = (FENCE_KEY + options.name).encode()
         self._refused_key: Final = (REFUSED_KEY + options.name).encode()
+        self._inbox: Final = RedisInbox(node_number(options.node))
         self._client: redis.Redis | None = None
         self._script = ""  # its digest on the server
         try:
@@ -175,6 +188,21 @@ class RedisSink:
             raise self._unavailable(problem) from None
         assert isinstance(answer, list)
         return answer
+
+    def fetch(self, question: Question, fence: Fence) -> Page:
+        """Return a page of what a session fetches."""
+        client = self._opened()
+        try:
+            page = self._inbox.fetch(client, self._fence_key, fence.encode(), question)
+        except redis.exceptions.ResponseError as problem:
+            if "WRONGTYPE" in str(problem):
+                raise Refused(f"{question.topic}: {problem}") from None
+            raise self._unavailable(problem) from None
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+        if page is None:
+            raise FenceRefused
+        return page
 
     def look(self) -> Fence | None:
         """Return the server's fence again."""

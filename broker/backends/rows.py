@@ -24,6 +24,7 @@ CONFIG: Final = b"C"
 START: Final = b"S"
 BATCH: Final = b"B"
 QUESTION: Final = b"Q"
+FETCH: Final = b"F"  # JSON: what a session asks the store for
 
 _START: Final = struct.Struct(">IQQB")  # run, cursor, has the store lost rows?
 _BATCH: Final = struct.Struct(">IQQQQ")  # run, cursor before, cursor after

@@ -15,10 +15,12 @@ from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
-from session.settings import Feed
+from session.settings import Feed, Fetching
 
 # Of a backend, and what the process is not told: it is the broker's own business.
-_NOT_TOLD: Final = frozenset({"type", "node", "required", "rewind_keep"})
+_NOT_TOLD: Final = frozenset(
+    {"type", "node", "required", "rewind_keep", "max_returned_count", "time_range"}
+)
 # How own commands are parsed, by the key that they are written with.
 PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "commands": Command,
@@ -70,6 +72,10 @@ def problems(rule: WrittenRule, type: str) -> Iterator[str]:
             yield f"{key}, number {number}: {shown(text)}: expected {problem}"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
+    if rule.max_returned_count or rule.time_range_ms:
+        action = ACTIONS[type].get(str(rule.action))
+        if action is None or not action.fetch:
+            yield "max_returned_count and time_range have no meaning where nothing is fetched"
 
 
 def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:
@@ -106,6 +112,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
     for backend in config.backends:
         filters: dict[str, None] = {}
         kinds = 0
+        fetches = []
         rules = rules_for(backend, config.rules)
         for rule in rules:
             needs = _needs(rule, backend.type)
@@ -113,11 +120,22 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                 filters[str(rule.topic)] = None
             for kind in needs.kinds:
                 kinds |= 1 << kind
+            if isinstance(needs, Action) and needs.fetch:
+                fetches.append(_fetching(rule, backend, needs.fetch))
         if rules:
             # A store that keeps no cursor cannot say that it has lost rows.
             keep_ms = backend.rewind_keep_ms if backend.has_cursor() else 0
-            feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms))
+            feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms, tuple(fetches)))
     return tuple(feeds)
+
+
+def _fetching(rule: WrittenRule, backend: Backend, kind: int) -> Fetching:
+    return Fetching(
+        kind,
+        str(rule.topic),
+        rule.max_returned_count or backend.max_returned_count,
+        rule.time_range_ms or backend.time_range_ms,
+    )
 
 
 def _needs(rule: WrittenRule, type: str) -> Action | Hook:

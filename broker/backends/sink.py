@@ -7,9 +7,10 @@ the batch, nothing is. A store that keeps no cursor gets each batch at least onc
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH
+from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import Cursor, Row, RowBatch
 from mqtt.topics import matches, split_shared
 from storage.tables.feed_rows import (
@@ -151,6 +152,22 @@ class Options:
         self.node: Final = node  # name of this broker in the store
         self.values: Final = values
         self.rules: Final = rules
+
+
+class Refused(Exception):
+    """The store refuses a question for good; one line."""
+
+
+@runtime_checkable
+class Fetching(Protocol):
+    """A sink whose store can be asked what a session fetches."""
+
+    def fetch(self, question: Question, fence: Fence) -> Page:
+        """Return a page of the answer, if the store's fence is still this one.
+
+        Raises `FenceRefused`, `Refused`, and `Unavailable`.
+        """
+        ...
 
 
 class Sink(Protocol):

@@ -49,10 +49,21 @@ _CERTIFICATE_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
 _TLS: Final = ("tls", *_CERTIFICATE_KEYS, "tls_verify")
 _LOGIN: Final = ("username", "password", "password_file")
 EVERY_TYPE: Final = ("type", "node", "required", "timeout")
+_FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
 _KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
 # The keys that mean something, by type, besides those of every type.
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    REDIS: ("servers", "mode", "sentinel_name", "database", *_LOGIN, *_TLS, "score", *_KEPT),
+    REDIS: (
+        "servers",
+        "mode",
+        "sentinel_name",
+        "database",
+        *_LOGIN,
+        *_TLS,
+        "score",
+        *_KEPT,
+        *_FETCHED,
+    ),
     CASSANDRA: (
         *("servers", "keyspace", "table_prefix", "datacenter", "consistency"),
         *(*_LOGIN, *_TLS, *_KEPT),
@@ -107,6 +118,8 @@ class Backend:
         self.score: str = "time"
         self.timeout_ms: int = 5000
         self.expires_s: int = 0  # 0 = what the message itself says
+        self.max_returned_count: int = 500
+        self.time_range_ms: int = 0  # 0 = whatever their age
         self.keyspace: str = "mqtt"
         self.table_prefix: str | None = None  # None = the one of its type
         self.datacenter: str | None = None  # None = the one of the first server
@@ -218,6 +231,8 @@ class WrittenRule:
         self.cql: tuple[str, ...] = ()
         self.statements: tuple[str, ...] = ()
         self.expires_s: int = 0  # 0 = what the backend says
+        self.max_returned_count: int = 0  # the same
+        self.time_range_ms: int = 0  # the same
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -256,7 +271,7 @@ class WrittenRule:
 
     def as_tuple(self) -> tuple[object, ...]:
         """Return everything it says."""
-        return *self.what(), self.expires_s
+        return *self.what(), self.expires_s, self.max_returned_count, self.time_range_ms
 
 
 def conflicts(backends: list[Backend], rules: list[WrittenRule]) -> Iterator[str]:

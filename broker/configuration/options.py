@@ -283,6 +283,10 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "longest wait for an answer of the store"),
     Option("backends", "expires", "backend", "expires_s", Duration(_S),
            "age at which the store drops a message; 0 = when the message itself expires"),
+    Option("backends", "max_returned_count", "backend", "max_returned_count", Integer(1, 1000),
+           "messages that are fetched at once for a subscription; then the next ones are"),
+    Option("backends", "time_range", "backend", "time_range_ms", Duration(_MS),
+           "older messages than this are not fetched; 0 = all are"),
     Option("backends", "keyspace", "backend", "keyspace",
            Matching("[A-Za-z][A-Za-z0-9_]{0,47}", "up to 48 letters, digits and '_'"),
            "keyspace of the tables"),
@@ -338,6 +342,9 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
            "own PartiQL statements of a DynamoDB backend"),
     Option("rules", "expires", "rule", "expires_s", Duration(_S),
            "as of the backend, for this rule; 0 = what the backend says"),
+    Option("rules", "max_returned_count", "rule", "max_returned_count", Integer(0, 1000),
+           "the same"),
+    Option("rules", "time_range", "rule", "time_range_ms", Duration(_MS), "the same"),
 )  # fmt: skip
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

@@ -23,6 +23,7 @@ class BackendFigures:
         "batch_seconds",
         "cursor",
         "dead_letters",
+        "fetches_owed",
         "gaps",
         "is_paused",
         "is_required",
@@ -52,4 +53,5 @@ class BackendFigures:
         self.rewinds: int = 0
         self.gaps: int = 0
         self.dead_letters: int = 0  # that are in the database now
+        self.fetches_owed: int = 0  # subscriptions whose answer has not come
         self.batch_seconds: LogBuckets = LogBuckets(BATCH_UNIT_S)

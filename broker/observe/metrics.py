@@ -91,6 +91,11 @@ BACKEND_GAUGES: Final[tuple[tuple[str, str, OfBackend], ...]] = (
         lambda figures: figures.rows_behind,
     ),
     ("backend_dead_letters", "Rows that the store refuses", lambda each: each.dead_letters),
+    (
+        "backend_fetches_owed",
+        "Subscriptions that wait for what the store has for them",
+        lambda figures: figures.fetches_owed,
+    ),
 )
 BACKEND_COUNTERS: Final[tuple[tuple[str, str, OfBackend], ...]] = (
     ("backend_rows", "Rows that the store has confirmed", lambda figures: figures.rows),

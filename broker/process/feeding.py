@@ -136,4 +136,5 @@ def as_object(figures: BackendFigures) -> dict[str, Any]:
         "rewinds": figures.rewinds,
         "gaps": figures.gaps,
         "dead_letters": figures.dead_letters,
+        "fetches_owed": figures.fetches_owed,
     }

@@ -10,6 +10,7 @@ from typing import Final
 
 from session.delivery.backlog import Backlog
 from session.delivery.context import DeliveryContext
+from session.delivery.fetching.inbox import Inbox
 from session.delivery.live import LiveDelivery
 from session.delivery.mailbox import Mailbox
 from session.delivery.outgoing import Outgoing
@@ -31,7 +32,8 @@ class Delivery:
         self.outgoing: Final = outgoing
         self.sender: Final = Sender(context, outgoing)
         self.mailbox: Final = Mailbox(context)
-        self.redelivery: Final = Redelivery(context, outgoing, self.mailbox)
+        self.inbox: Final = Inbox(context, outgoing, self.sender, self.mailbox)
+        self.redelivery: Final = Redelivery(context, outgoing, self.mailbox, self.inbox)
         self.window: Final = SendWindow(context, outgoing, self.sender, self.redelivery)
         self.live: Final = LiveDelivery(context, outgoing, self.sender, self.window)
         self.retained_replay: Final = RetainedReplay(context, retained, self.sender, self.mailbox)

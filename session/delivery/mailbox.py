@@ -1,16 +1,16 @@
-"""Stored copies of the retained messages that are in flight to stored sessions.
+"""Stored copies of messages that are in flight to stored sessions and are not in the log.
 
-A topic's retained message may be replaced while the old one is in flight. The packet id must still
-stand for the old one, after a crash too. Read next: `session.delivery.retained_replay`.
+A topic's retained message may be replaced while the old one is in flight, and a message that was
+fetched is only in an external store. The packet id must still stand for it, after a crash too. Read
+next: `session.delivery.retained_replay`, `session.delivery.fetching.inbox`.
 """
 
 from typing import Final
 
-from mqtt.message import Message
 from session.delivery.context import DeliveryContext
 from session.state.in_flight import FROM_MAILBOX, REFERENCE_SHIFT, SOURCE_MASK
 from session.state.session import Session
-from storage.tables.message_record import decode_message, encode_message
+from storage.tables.fetch_rows import Copy, decode_copy, encode_copy
 from storage.tables.tables import MAILBOX, mailbox_key
 
 
@@ -27,18 +27,15 @@ class Mailbox:
         session.next_mailbox += 1
         return reference
 
-    def keep(self, session: Session, reference: int, identifier: int, message: Message) -> None:
-        """Store a copy with its subscription identifier; 0 = none."""
-        row = identifier.to_bytes(4, "big") + encode_message(message)
-        self._tick.batch.append((MAILBOX, mailbox_key(session.client_id, reference), row))
+    def keep(self, session: Session, reference: int, copy: Copy) -> None:
+        """Store a copy."""
+        key = mailbox_key(session.client_id, reference)
+        self._tick.batch.append((MAILBOX, key, encode_copy(copy)))
 
-    def load(self, session: Session, reference: int) -> tuple[Message, tuple[int, ...]] | None:
-        """Return a copy and its subscription identifiers; None if it is not stored."""
+    def load(self, session: Session, reference: int) -> Copy | None:
+        """Return a copy; None if it is not stored."""
         row = self._store.get(MAILBOX, mailbox_key(session.client_id, reference))
-        if row is None:
-            return None
-        identifier = int.from_bytes(row[:4], "big")
-        return decode_message(row[4:], 0), (identifier,) if identifier else ()
+        return None if row is None else decode_copy(row)
 
     def remove(self, session: Session, entry: int) -> None:
         """Delete the copy of an exchange that ended, if it has one."""

@@ -12,6 +12,7 @@ from mqtt.message import Message
 from mqtt.packets import PUBREL
 from mqtt.topics import SHARE_PREFIX
 from session.delivery.context import DeliveryContext
+from session.delivery.fetching.inbox import Inbox
 from session.delivery.mailbox import Mailbox
 from session.delivery.outgoing import Outgoing
 from session.delivery.publish_bytes import encode_delivery
@@ -34,7 +35,9 @@ RESEND_BYTES_MAX: Final = 1 << 20
 class Redelivery:
     """Sends messages in flight again."""
 
-    def __init__(self, context: DeliveryContext, outgoing: Outgoing, mailbox: Mailbox) -> None:
+    def __init__(
+        self, context: DeliveryContext, outgoing: Outgoing, mailbox: Mailbox, inbox: Inbox
+    ) -> None:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._counters: Final = context.counters
@@ -44,6 +47,7 @@ class Redelivery:
         self._is_open: Final = context.is_open
         self._outgoing: Final = outgoing
         self._mailbox: Final = mailbox
+        self._inbox: Final = inbox
 
     def resend_all(self, connection: Connection) -> None:
         """Send again what was in flight when the session's last connection ended.
@@ -122,7 +126,10 @@ class Redelivery:
         reference = entry >> REFERENCE_SHIFT
         if entry & SOURCE_MASK == FROM_MAILBOX:
             copy = self._mailbox.load(session, reference)
-            return None if copy is None else (copy[0], True, copy[1])
+            if copy is None:
+                return None
+            identifiers = (copy.identifier,) if copy.identifier else ()
+            return copy.message, copy.origin is None, identifiers
         message = self._log.get(reference)
         if message is None:
             return None
@@ -152,6 +159,8 @@ class Redelivery:
             self._deliveries.dropped_in_flight(
                 session, connection.number, packet_id, entry, reason, self._tick.now
             )
+        if self._inbox.is_on:
+            self._inbox.given_up(session, entry)
         self._mailbox.remove(session, entry)
         self._tick.mark(session)
         if session.give_up(packet_id):

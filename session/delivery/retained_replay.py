@@ -17,6 +17,7 @@ from session.routing.retained import EXAMINE_MAX, Retained
 from session.routing.router import Route
 from session.state.in_flight import FROM_MAILBOX
 from session.state.session import Session
+from storage.tables.fetch_rows import Copy
 
 # Retained messages that one session may read in one tick, and their bytes, which the last message
 # may exceed. They bound how long the sockets wait.
@@ -96,7 +97,7 @@ class RetainedReplay:
             now = self._tick.now
             self._deliveries.retained(connection, session, message, packet_id, qos, now)
         if packet_id and session.is_stored:
-            self._mailbox.keep(session, reference, identifier, message)
+            self._mailbox.keep(session, reference, Copy(message, identifier, None))
 
     def replaced(self, message: Message, route: Route) -> None:
         """Note that a retained message was replaced, so that nobody gets the new one twice.

@@ -79,26 +79,33 @@ class Sender:
         *,
         retain: bool,
         is_retained: bool = False,
-    ) -> None:
+        after_commit: bool = False,
+    ) -> bool:
         """Send a stored message at QoS 0, behind everything that waits for this connection.
 
-        `is_retained` says that it is a retained message that answers a SUBSCRIBE.
+        `is_retained` says that it answers a SUBSCRIBE and is not in the log. False if it must not
+        be sent.
         """
         parts = self._outgoing.encode(
             connection, message, 0, identifiers, {}, retain=retain, at_once=False
         )
-        if parts is not None:
-            self._counters.messages_sent[0] += 1
-            self._counters.payload_bytes_sent += len(message.payload)
-            if self._deliveries.is_on:
-                session = connection.session
-                assert session is not None
-                now = self._tick.now
-                if is_retained:
-                    self._deliveries.retained(connection, session, message, 0, 0, now)
-                else:
-                    self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
+        if parts is None:
+            return False
+        self._counters.messages_sent[0] += 1
+        self._counters.payload_bytes_sent += len(message.payload)
+        if self._deliveries.is_on:
+            session = connection.session
+            assert session is not None
+            now = self._tick.now
+            if is_retained:
+                self._deliveries.retained(connection, session, message, 0, 0, now, retain=retain)
+            else:
+                self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
+        if after_commit:
+            self._gate.send_messages_after_commit(connection, parts[0] + parts[1])
+        else:
             self._gate.send_message_in_turn(connection, parts[0] + parts[1])
+        return True
 
     def skip(self, session: Session, offset: int) -> None:
         """Move a stored session's position past a message that is not sent."""

@@ -23,6 +23,7 @@ from storage.log.message_log import Cursor as LogCursor
 from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
     AGAIN,
+    FOREIGN,
     GAP,
     FeedEvent,
     decode_row,
@@ -460,4 +461,6 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return event.username == feed.name
     if event.kind == GAP and event.body and event.body != feed.name.encode():
         return False
+    if event.kind in FOREIGN and event.username and event.username != feed.name:
+        return False  # it is about a message of another store
     return bool(feed.kinds & 1 << event.kind)

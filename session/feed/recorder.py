@@ -27,10 +27,12 @@ from storage.tables.feed_rows import (
     ACKED,
     AGAIN,
     CONNECTED,
+    DELIVERED,
     DISCONNECTED,
     GAP,
     RETAIN_DELETED,
     RETAINED,
+    RETURNED,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -65,6 +67,7 @@ class FeedRecorder:
         self._kinds: Final = kinds  # a bit for each kind that somebody wants
         self.has_acks: Final = bool(kinds & 1 << ACKED)
         self.seq: int = 0  # of the last event that was put into a batch
+        self.sealed: int = 0  # how often events were put into a batch
         self._events: list[FeedEvent] = []
         self.again: Final[list[FeedEvent]] = []  # those of them that carry dead letters
         # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
@@ -156,6 +159,45 @@ class FeedRecorder:
         qos = entry & QOS_MASK
         self._put(FeedEvent(ACKED, now, self._log.end, client_id, qos=qos, offset=offset))
 
+    def fetched_acked(
+        self, client_id: str, backend: str, topic: str, message_id: str, qos: int
+    ) -> None:
+        """Tell a store that a client has a message which came from there."""
+        self._put_foreign(ACKED, client_id, backend, topic, message_id, qos)
+
+    def fetched_kept(
+        self, client_id: str, backend: str, topic: str, message_id: str, qos: int
+    ) -> None:
+        """Tell a store that one of its messages is kept for a client: it is for nobody else."""
+        self._put_foreign(DELIVERED, client_id, backend, topic, message_id, qos)
+
+    def fetched_returned(self, client_id: str, backend: str, topic: str, message_id: str) -> None:
+        """Tell a store that a client will not acknowledge a message: it is for anybody again."""
+        self._put_foreign(RETURNED, client_id, backend, topic, message_id, 0)
+
+    def _put_foreign(
+        self, kind: int, client_id: str, backend: str, topic: str, message_id: str, qos: int
+    ) -> None:
+        if not self._kinds & 1 << kind:
+            return
+        self._put(
+            FeedEvent(
+                kind,
+                self._tick.now,
+                self._log.end,
+                client_id,
+                topic,
+                qos=qos,
+                username=backend,
+                body=message_id.encode(),
+            )
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Is everything that was collected in a batch?"""
+        return not self._due_ms
+
     def retained(self, message: Message) -> None:
         """Tell of a new retained message, or with an empty payload, that there is none now."""
         if not self._kinds & _RETAINED:
@@ -233,10 +275,13 @@ class FeedRecorder:
             self.seq += len(self._events)
         self._events = []
         self._due_ms = 0
+        self.sealed += 1
 
     def _find_topics(self) -> None:
         """Look up the topics of acknowledged messages; drop events whose message is gone."""
-        wanted = sorted({event.offset for event in self._events if event.kind == ACKED})
+        wanted = sorted(
+            {event.offset for event in self._events if event.kind == ACKED and event.offset}
+        )
         if not wanted:
             return
         found: dict[int, Message] = {}
@@ -249,7 +294,7 @@ class FeedRecorder:
                 found[message.offset] = message
         kept: list[FeedEvent] = []
         for event in self._events:
-            if event.kind == ACKED:
+            if event.kind == ACKED and event.offset:
                 known = found.get(event.offset)
                 if known is None:
                     continue

@@ -266,8 +266,13 @@ class DeliveryEvents:
         packet_id: int,
         qos: int,
         now: int,
+        *,
+        retain: bool = True,
     ) -> None:
-        """Record that a retained message is sent to a new subscription."""
+        """Record that a message which is not in the log is sent to a subscription.
+
+        A retained one, or with `retain` False one that came from an external store.
+        """
         if not message.publisher:
             return
         recorder = self.recorder
@@ -277,7 +282,7 @@ class DeliveryEvents:
             return
         recorder.at(now)
         recorder.put(
-            _RETAINED_SENT | qos << QOS_SHIFT | 1 << RETAIN_SHIFT,
+            _RETAINED_SENT | qos << QOS_SHIFT | retain << RETAIN_SHIFT,
             session.incarnation,
             connection.number,
             recorder.who(session) | recorder.text(message.topic),

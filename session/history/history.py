@@ -32,6 +32,7 @@ class History:
     ) -> None:
         """Make all parts; `live` has the connections by client id, as `Sessions` keeps them."""
         self.recorder: Final = Recorder(settings)
+        self.feed: Final = feed
         self.publishes: Final = PublishEvents(self.recorder)
         self.deliveries: Final = DeliveryEvents(self.recorder)
         self.sessions: Final = SessionEvents(self.recorder, tick, log, live, feed)

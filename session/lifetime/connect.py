@@ -217,6 +217,8 @@ class ConnectHandler:
         self._sessions.attach(connection)
         if connack.session_present:
             self._delivery.resume(connection)
+            if self._delivery.inbox.is_on:
+                self._delivery.inbox.connected(connection)
         self._sessions.join_groups(connection)
 
     def _excess(self, connection: Connection, identity: str, old: Connection | None) -> int:

@@ -22,6 +22,7 @@ from storage.tables.tables import (
     BACKENDS,
     DEAD_LETTERS,
     FEED,
+    FETCHES,
     PRESENCE,
     backend_holder,
     client_prefix,
@@ -76,6 +77,8 @@ class Feeds:
             self._open_one(feed, stored.get(feed.name))
         if not self._feeds:
             self._clear(FEED)
+        if all(not feed.fetches for feed in self._feeds):
+            self._clear(FETCHES)
         return forgotten
 
     def crashed(self, alive_ms: int) -> None:

@@ -76,6 +76,7 @@ class Sessions:
         self._routes: Final = routes
         self._backlog: Final = delivery.backlog
         self._mailbox: Final = delivery.mailbox
+        self._inbox: Final = delivery.inbox
         self._groups: Final = delivery.groups
         self._shared: Final = delivery.shared
         self._quota: Final = quota
@@ -293,6 +294,8 @@ class Sessions:
         stream, _ = self._stream_of(session, subscription)
         self._session_events.unsubscribed(connection, session, subscription, stream)
         self._remove_subscription(session, subscription, connection)
+        if self._inbox.is_on:
+            self._inbox.unsubscribed(session, topic_filter)
         self._backlog.filter_removed(connection)
         return True
 
@@ -366,6 +369,8 @@ class Sessions:
         """Remove a connection from routing; its session's state stays as it is."""
         session = connection.session
         assert session is not None
+        if self._inbox.is_on:
+            self._inbox.detached(session)
         if session.is_stored:
             self._tick.parted.add(session.client_id)
         if self.live.get(session.client_id) is connection:
@@ -418,6 +423,8 @@ class Sessions:
         expired. Both are for the history.
         """
         self._session_events.ended(session, ending, is_found=is_found)
+        if self._inbox.is_on:
+            self._inbox.ended(session)
         self._tick.work += FILTER_WORK * len(session.subscriptions) + len(session.incoming)
         for subscription in session.subscriptions.values():
             self._remove_subscription(session, subscription, connection)

@@ -44,6 +44,7 @@ class AcknowledgeHandler:
         self._window: Final = delivery.window
         self._shared: Final = delivery.shared
         self._mailbox: Final = delivery.mailbox
+        self._inbox: Final = delivery.inbox
         self._counters: Final = context.counters
         self._deliveries: Final = context.history.deliveries
         self._feed: Final = feed
@@ -164,6 +165,8 @@ class AcknowledgeHandler:
         if entry & SOURCE_MASK == FROM_GROUP:
             self._shared.acknowledged(connection, packet_id, entry)
         else:
+            if self._inbox.is_on:
+                self._inbox.acknowledged(session, entry)
             self._mailbox.remove(session, entry)
 
     def _send_waiting(self, connection: Connection, session: Session) -> None:

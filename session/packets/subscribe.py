@@ -53,6 +53,7 @@ class SubscribeHandler:
         self._gate: Final = context.gate
         self._sessions: Final = sessions
         self._retained_replay: Final = delivery.retained_replay
+        self._inbox: Final = delivery.inbox
         self._publishing: Final = publishing
         self._retained: Final = retained
         self._settings: Final = context.settings
@@ -103,6 +104,8 @@ class SubscribeHandler:
         else:
             self._unfinished[connection] = codes
         for subscription, is_new in granted:
+            if self._inbox.is_on:
+                self._inbox.subscribed(connection, session, subscription, is_new=is_new)
             self._queue_retained(connection, session, subscription, is_new=is_new)
         return is_done
 

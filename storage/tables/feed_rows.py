@@ -21,6 +21,7 @@ RETAINED: Final = 7
 RETAIN_DELETED: Final = 8
 SESSION_ENDED: Final = 9
 GAP: Final = 10
+RETURNED: Final = 11
 AGAIN: Final = 12  # a dead letter: rule in `text`, number in `offset`, backend in `username`
 KINDS: Final = (
     CONNECTED,
@@ -33,8 +34,11 @@ KINDS: Final = (
     RETAIN_DELETED,
     SESSION_ENDED,
     GAP,
+    RETURNED,
     AGAIN,
 )
+# Of messages that came from a store: `body` is what it calls them, `username` its own name.
+FOREIGN: Final = (ACKED, DELIVERED, RETURNED)
 
 _VERSION: Final = 1
 _COUNT: Final = struct.Struct(">BI")  # version, events

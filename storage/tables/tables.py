@@ -31,6 +31,7 @@ FEED: Final = "feed"  # what external stores are told besides messages
 BACKENDS: Final = "backends"  # how far each of them has come
 PRESENCE: Final = "presence"  # who they were told is connected
 DEAD_LETTERS: Final = "dead_letters"  # what they refused
+FETCHES: Final = "fetches"  # what sessions ask them for
 
 FAMILIES: Final = (
     META,
@@ -50,6 +51,7 @@ FAMILIES: Final = (
     BACKENDS,
     PRESENCE,
     DEAD_LETTERS,
+    FETCHES,
 )
 
 FORMAT_KEY: Final = b"format"

@@ -16,10 +16,12 @@ from session.state.shared_group_record import decode_group
 from session.state.subscription import decode_subscription
 from session.state.will_record import decode_connection
 from storage.local.memory import MemoryStore
+from storage.tables.fetch_rows import split_fetch_key
 from storage.tables.tables import (
     BACKENDS,
     CONNECTIONS,
     DUE,
+    FETCHES,
     FILTERS,
     GROUPS,
     HOLDERS,
@@ -40,6 +42,7 @@ from storage.tables.tables import (
     mailbox_key,
     session_holder,
     split_group_key,
+    subscription_key,
     unseal,
 )
 from storage.tables.timers import RETAINED as DUE_RETAINED
@@ -60,6 +63,7 @@ def audit(store: MemoryStore, live: set[str]) -> Iterator[str]:
     yield from _audit_incarnations(store, sessions)
     yield from _audit_streams(store, sessions)
     yield from _audit_mailbox(store, sessions)
+    yield from _audit_fetches(store, sessions)
     yield from _audit_times(store, sessions, live)
     for key in _rows(store, INCOMING):
         if key.partition(b"\0")[0].decode() not in sessions:
@@ -152,6 +156,15 @@ def _audit_mailbox(store: MemoryStore, sessions: dict[str, Session]) -> Iterator
     # The row is deleted at once, but QoS 1 progress may reach the record late: rows may be missing.
     if found - expected:
         yield f"mailbox rows nobody is owed: {sorted(found - expected)}"
+
+
+def _audit_fetches(store: MemoryStore, sessions: dict[str, Session]) -> Iterator[str]:
+    """Check that what is fetched is fetched for a subscription."""
+    subscriptions = _rows(store, SUBSCRIPTIONS)
+    for key in _rows(store, FETCHES):
+        client_id, _, _, topic = split_fetch_key(key)
+        if client_id not in sessions or subscription_key(client_id, topic) not in subscriptions:
+            yield f"{client_id}: fetches {topic!r} without a subscription"
 
 
 def _audit_times(store: MemoryStore, sessions: dict[str, Session], live: set[str]) -> Iterator[str]:

@@ -41,6 +41,7 @@ from mqtt.packets import (
 )
 from mqtt.packets import Will as WillPacket
 from tests.simulation.behaviour import Behaviour
+from tests.simulation.inbox import TOPICS
 from tests.simulation.network import Link
 from tests.simulation.observer import near_the_wrap, note_connect, note_resume
 from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
@@ -357,6 +358,8 @@ class Client:
         self._note_expiry(attempt, packet)
         self.presence.connected(attempt, packet.session_present, world.latest())
         self.must_clean = False
+        if not packet.session_present:
+            world.mirror.inbox.session_begun(self.name)
         if not packet.session_present or self.view is None:
             if attempt.clean_start and self.view is not None and self.view.durable:
                 sometimes("clean_start_over_a_session")
@@ -511,6 +514,7 @@ class Client:
         assert view is not None
         packet_id = self.sender.free_id()
         item = view.unsubscribing(name)
+        world.mirror.inbox.unsubscribed(self.name, name)
         if item is not None and item.share is not None:
             self.oracle.leave_group(item, self.name)
         if self.receiver.must or any(not a.acked for a in self.receiver.arrivals.values()):
@@ -541,6 +545,9 @@ class Client:
             self._resolve_alias(packet)
         now = world.broker_now()
         self.oracle.deliveries += 1
+        if packet.topic in TOPICS:
+            self._on_fetched(packet)
+            return
         index = -1
         sent: Sent | None = None
         if packet.payload:
@@ -562,12 +569,28 @@ class Client:
             raise Violation("protocol", f"{self.name} got DUP at QoS 0")
         if sent is not None:
             self._judge(sent, packet, view, now, apply and not refuse)
+        self._settle(packet, refuse)
+
+    def _settle(self, packet: Publish, refuse: bool) -> None:
         if refuse:
             self._refuse(packet)
         elif packet.qos == 1:
             self._acknowledge(PUBACK, packet.packet_id)
         elif packet.qos == 2:
             self._acknowledge(PUBREC, packet.packet_id)
+
+    def _on_fetched(self, packet: Publish) -> None:
+        """A message came from the store beside the broker."""
+        world = self.world
+        number = int(packet.payload)
+        world.note(self.name, "fetches", number, packet.qos, packet.dup)
+        refuse = False
+        if packet.qos:
+            index = -number - 10
+            is_new = self.receiver.publish(packet, index, world.broker_now(), False)
+            refuse = is_new and self._refuses()
+        world.mirror.inbox.received(self.name, number, packet)
+        self._settle(packet, refuse)
 
     def _refuses(self) -> bool:
         world, plan = self.world, self.plan
@@ -700,6 +723,21 @@ class Client:
         self.subscribes += len(asked)
         self.requests[packet_id] = (SUBACK, items)
         self.send(Subscribe(packet_id, asked))
+
+    def subscribe_to_inbox(self) -> None:
+        """Ask for everything that the store beside the broker has."""
+        view = self.view
+        assert view is not None
+        asked = [Subscription(topic, 2) for topic in TOPICS if topic in self.plan.filters]
+        items = []
+        for one in asked:
+            item = view.subscribing(one, 0, self.world.step, self.oracle.sent)
+            items.append((item, item.options[-1], 0))
+        if items:
+            packet_id = self.sender.free_id()
+            self.subscribes += len(asked)
+            self.requests[packet_id] = (SUBACK, items)
+            self.send(Subscribe(packet_id, asked))
 
     def _stop_waiting(self, link: Link) -> None:
         if link is self.link:

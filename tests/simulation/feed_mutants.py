@@ -5,6 +5,7 @@ Read next: `session.feed.outlet`, `tests.simulation.mirror`.
 
 from typing import Any
 
+from session.delivery.fetching.inbox import Inbox
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.lifetime.collection import Collection
@@ -144,3 +145,114 @@ def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
         original(self, now)
 
     patcher.wrap(FeedOutlet, "tidy", around)
+
+
+@mutant(None, seeds=200)
+def an_answer_is_taken_twice(patcher: Patcher) -> None:
+    """A page that comes twice is delivered twice."""
+
+    def around(original: Any, self: Inbox, number: int, *page: Any, **named: Any) -> None:
+        fetch = self._asked.get(number)
+        original(self, number, *page, **named)
+        if fetch is not None and not fetch.number:
+            position, fetch.position = fetch.position, ""
+            self._waiting[fetch.backend].pop(fetch, None)
+            self._asked[number] = fetch
+            fetch.number = number
+            fetch.owner.taken.clear()
+            original(self, number, *page, **named)
+            fetch.position = max(position, fetch.position)
+
+    patcher.wrap(Inbox, "fetched", around)
+
+
+@mutant(None, seeds=200)
+def a_position_is_in_a_batch_of_its_own(patcher: Patcher) -> None:
+    """The position behind a message is written with the next page, not with the message."""
+    late: dict[Any, str] = {}
+
+    def around(original: Any, self: Inbox, fetch: Any) -> None:
+        position, fetch.position = fetch.position, late.get(fetch, "")
+        late[fetch] = position
+        original(self, fetch)
+        fetch.position = position
+
+    patcher.wrap(Inbox, "_write", around)
+
+
+@mutant(None, seeds=200)
+def a_position_is_written_before_its_messages(patcher: Patcher) -> None:
+    """The row says that a session has a page which is not in its mailbox yet."""
+
+    def around(original: Any, self: Inbox, number: int, *page: Any, **named: Any) -> None:
+        fetch = self._asked.get(number)
+        if fetch is not None and page[0]:
+            fetch.position = max(fetch.position, page[1])
+            self._write(fetch)
+            page[0].pop()
+        original(self, number, *page, **named)
+
+    patcher.wrap(Inbox, "fetched", around)
+
+
+@mutant(None, seeds=200)
+def a_store_is_asked_before_it_knows_everything(patcher: Patcher) -> None:
+    """A question overtakes what the store is told of its messages."""
+
+    def around(original: Any, self: Inbox, name: str, reached: Any) -> Any:
+        return original(self, name, (1 << 62, 1 << 62))
+
+    patcher.wrap(Inbox, "next", around)
+
+
+@mutant(None, seeds=400)
+def a_store_is_not_told_who_has_a_message(patcher: Patcher) -> None:
+    """A message of a queue is only leased, and the store may forget that."""
+
+    def around(original: Any, self: FeedRecorder, *event: Any) -> None:
+        return
+
+    patcher.wrap(FeedRecorder, "fetched_kept", around)
+
+
+@mutant(None, seeds=200)
+def what_a_session_leaves_stays_its_own(patcher: Patcher) -> None:
+    """A message of a queue is for nobody after its session has ended."""
+
+    def around(original: Any, self: FeedRecorder, *event: Any) -> None:
+        return
+
+    patcher.wrap(FeedRecorder, "fetched_returned", around)
+
+
+@mutant(None, seeds=400)
+def a_position_passes_what_is_in_flight(patcher: Patcher) -> None:
+    """The store is told of an acknowledgement while an earlier message is in flight."""
+
+    def around(original: Any, self: Inbox, state: Any, name: str, topic: str) -> None:
+        taken = dict(state.taken)
+        state.taken.clear()
+        original(self, state, name, topic)
+        state.taken.update(taken)
+
+    patcher.wrap(Inbox, "_tell_in_order", around)
+
+
+@mutant(None, seeds=200)
+def fetches_of_an_ended_session_stay(patcher: Patcher) -> None:
+    """The rows of what a session fetches outlive it."""
+
+    def around(original: Any, self: Inbox, session: Any) -> None:
+        self._left = None
+
+    patcher.wrap(Inbox, "ended", around)
+
+
+@mutant(None, seeds=200)
+def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
+    """A resumed session asks for nothing."""
+
+    def around(original: Any, self: Inbox, connection: Any) -> None:
+        return
+
+    patcher.wrap(Inbox, "connected", around)

@@ -18,6 +18,7 @@ from storage.errors import Unrecoverable
 from storage.tables import feed_rows as kinds
 from storage.tables import tables
 from storage.tables.feed_rows import FeedEvent
+from tests.simulation.inbox import Inbox, Questions
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 from tests.simulation.view import filter_matches
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SHARE: Final = 0.25  # of worlds have a mirror
 NAME: Final = "mirror"
-ALL_KINDS: Final = sum(1 << kind for kind in kinds.KINDS if kind != kinds.DELIVERED)
+ALL_KINDS: Final = sum(1 << kind for kind in kinds.KINDS)
 STEP_MS: Final = 60
 Row: TypeAlias = Message | FeedEvent
 
@@ -52,13 +53,14 @@ class Mirror:
         self.applied: list[tuple[int, tuple[str, Cursor] | None, int]] = []  # what was before each
         self.away_until = 0
         self.instances = 0
+        self.inbox: Final = Inbox(self)
         world.settings.feeds = self.feeds()
 
     def feeds(self) -> tuple[Feed, ...]:
         """Return what the broker is configured with."""
         if not self.is_on:
             return ()
-        return (Feed(NAME, self.filters, ALL_KINDS, self.keep_ms),)
+        return (Feed(NAME, self.filters, ALL_KINDS, self.keep_ms, self.inbox.rules),)
 
     def new_instance(self) -> str:
         """Return the mark of a new backend."""
@@ -90,6 +92,7 @@ class Mirror:
         self.applied.append((self.world.now, self.fence, len(self.rows)))
         self.fence = (instance, upto)
         self.rows += rows
+        self.inbox.told(rows)
         return True
 
     def forget(self) -> None:
@@ -104,6 +107,7 @@ class Mirror:
         self.applied = self.applied[: self.applied.index(at)]
         self.fence = at[1]
         del self.rows[at[2] :]
+        self.inbox.told_anew(self.rows)
         if self.random.random() < 0.3:
             sometimes("store_forgot_and_was_away")
             self.away_until = self.world.now + self.random.choice((1_000, 5_000))
@@ -124,6 +128,7 @@ class Mirror:
         self._judge_messages()
         self._judge_presence()
         self._judge_subscriptions()
+        self.inbox.judge()
 
     def _judge_order(self) -> None:
         position = seq = 0
@@ -220,12 +225,14 @@ class Pump:
         self.begun = False
         self.waiting: list[tuple[Cursor, FeedPage]] = []  # pages read and not confirmed, in order
         self.is_sending = False
+        self.questions = Questions(self)
         process.world.after(STEP_MS, self.step)
 
     def is_done(self) -> bool:
         """Is there nothing left to send?"""
         feeds = self.process.engine.feeds
-        return self.begun and not self.waiting and feeds.cursor(NAME) == self.known
+        is_asked = self.process.engine.inbox.owed(NAME) > 0
+        return self.begun and not self.waiting and feeds.cursor(NAME) == self.known and not is_asked
 
     def step(self) -> None:
         """Do what a shell does now and then."""
@@ -246,6 +253,7 @@ class Pump:
             process.world.fail_stop(str(error))
             return
         self._send()
+        self.questions.ask()
         process.schedule_tick()
 
     def _begin(self) -> None:
@@ -275,6 +283,7 @@ class Pump:
         self.waiting.clear()
         self.is_sending = False
         feeds.begin(NAME, cursor)
+        self.process.engine.inbox.ask_again(NAME)
         self.begun = True
 
     def _read(self) -> None:

@@ -94,6 +94,7 @@ def draw_clients(world: "World") -> "list[Client]":
             plan.expiry_s = EXPIRY_NEVER
         plan.filters = plan.first_filters = (random.choice(SHARED_FILTERS),)
         plans.append(plan)
+    world.mirror.inbox.join(plans)
     return [Client(world, plan) for plan in plans]
 
 

@@ -11,6 +11,12 @@ from typing import Final
 WORLDS_MIN: Final = 1_000  # fewer worlds than that need not reach every rare state
 
 RARE: Final[dict[str, str]] = {
+    "fetched": "a session got a message that an application had put into a store",
+    "fetched_again_after_crash": "one was sent again by another process than fetched it",
+    "fetch_answered_twice": "a store answered one question twice",
+    "fetch_answered_late": "a store answered a question after it was asked again",
+    "fetch_claim_forgotten": "a store forgot for whom it kept messages of a queue",
+    "fetch_given_back": "a session left a message of a queue to others",
     "crash_before_pubrec_sync": "crash with an inbound QoS 2 id written but not synced",
     "crash_before_puback_sync": "crash with a message in the log written but not synced",
     "crash_kept_a_prefix": "crash that kept some but not all un-synced batches",

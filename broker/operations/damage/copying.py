@@ -45,6 +45,7 @@ from storage.tables.tables import (
     DEAD_LETTERS,
     DUE,
     FEED,
+    FETCHES,
     FILTERS,
     FORMAT_KEY,
     FORMAT_VERSION,
@@ -118,6 +119,7 @@ class Copying:
         self._compare_holders()
         self._copy_of_sessions(INCOMING)
         self._copy_of_sessions(MAILBOX)
+        self._copy_of_sessions(FETCHES)
         self._copy_plain(BOOKS)
         for family in (FEED, PRESENCE, DEAD_LETTERS):
             self._copy_plain(family)

@@ -21,6 +21,7 @@ from storage.errors import CorruptRecord
 from storage.history.packed_rows import split_history_key, unpack
 from storage.log.generations import ROW_PREFIX, decode_generation
 from storage.tables.feed_rows import decode_row
+from storage.tables.fetch_rows import decode_copy, decode_fetch, split_fetch_key
 from storage.tables.message_record import decode_message
 from storage.tables.tables import (
     BACKENDS,
@@ -30,6 +31,7 @@ from storage.tables.tables import (
     DEAD_LETTERS,
     DUE,
     FEED,
+    FETCHES,
     FILTERS,
     FORMAT_KEY,
     GROUPS,
@@ -125,8 +127,8 @@ def _incoming(key: bytes, value: bytes) -> None:
 
 def _mailbox(key: bytes, value: bytes) -> None:
     if len(split_client(key)[1]) != 8:
-        raise ValueError(f"copy of a retained message under a key of {len(key)} bytes")
-    decode_message(value[4:], 0)
+        raise ValueError(f"copy of a message under a key of {len(key)} bytes")
+    decode_copy(value)
 
 
 def _group(key: bytes, value: bytes) -> None:
@@ -175,6 +177,11 @@ def _dead_letter(key: bytes, value: bytes) -> None:
     decode_dead_letter(value)
 
 
+def _fetch(key: bytes, value: bytes) -> None:
+    split_fetch_key(key)
+    decode_fetch(value)
+
+
 # Families whose rows are also decoded where their content is needed.
 DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     META: _meta,
@@ -194,4 +201,5 @@ DECODERS: Final[dict[str, Callable[[bytes, bytes], object]]] = {
     BACKENDS: backend,
     PRESENCE: _presence,
     DEAD_LETTERS: _dead_letter,
+    FETCHES: _fetch,
 }

@@ -1,6 +1,6 @@
 """Do hooks and actions fit together?"""
 
-from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH, NOT_YET
+from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH, NOT_YET, SESSION_SUBSCRIBED
 from broker.configuration import backend_options
 from storage.tables.feed_rows import GAP, KINDS
 
@@ -11,7 +11,8 @@ def test_every_action_is_for_a_hook_and_needs_something() -> None:
             assert action.name == name
             assert action.hook in HOOKS
             assert action.help
-            assert action.messages or action.kinds
+            assert action.messages or action.kinds or action.fetch
+            assert not action.fetch or action.hook == SESSION_SUBSCRIBED
             assert set(action.kinds) <= set(KINDS) - {GAP}
 
 

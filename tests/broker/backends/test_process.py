@@ -18,6 +18,7 @@ from broker import own_process
 from broker.backends.process import make_sink, split
 from broker.backends.rows import (
     CONFIG,
+    FETCH,
     QUESTION,
     Row,
     Start,
@@ -30,6 +31,7 @@ from broker.backends.rows import (
 )
 from broker.backends.sink import Options, Unusable
 from storage.tables.feed_rows import AGAIN, CONNECTED, FeedEvent
+from storage.tables.fetch_rows import QUEUE
 from tests.broker.backends.redis_server import RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, rule
 from tests.broker.backends.webhook_server import Received, Receiver, Reply, receivers
@@ -222,6 +224,48 @@ def test_questions_are_answered_also_while_the_server_is_away(
     server.kill()
     process.send(json_frame(QUESTION, {"id": 2, "what": "health"}))
     assert str(server.port) in process.answer("id")["error"]
+
+
+def question(number: int, run: int, **told: Any) -> bytes:
+    """Return what a session asks the store for."""
+    given = {
+        **{"fetch": number, "run": run, "kind": QUEUE, "client_id": "c", "topic": "t"},
+        **{"after": "", "count": 10, "since": 0, "began_ms": 0, "not_before_ms": 0},
+    }
+    return json_frame(FETCH, {**given, **told})
+
+
+@needs_redis
+@pytest.mark.full
+def test_sessions_are_answered_in_a_run_and_only_then(
+    process: Process, server: RedisServer
+) -> None:
+    with server.client() as client:
+        client.zadd("mqtt:msg:t", {"m": 1})
+        client.hset("mqtt:msg:m", mapping={"payload": "x"})
+        client.set("mqtt:msg:wrong", "x")
+    process.configure(server.port)
+    process.answer("cursor")
+    process.send(question(1, 0), question(2, 1), encode_start(Start(1, (0, 0))))
+    process.send(question(3, 2), question(4, 1), question(5, 1, topic="wrong"))
+    answer = process.answer("fetched")
+    assert (answer["fetched"], answer["topic"], answer["why"]) == (4, "t", "")
+    assert [each["id"] for each in answer["messages"]] == ["m"]
+    refused = process.answer("fetched")
+    assert refused["fetched"] == 5 and "WRONGTYPE" in refused["why"]
+
+
+@needs_redis
+@pytest.mark.full
+def test_a_store_that_went_back_answers_no_session(process: Process, server: RedisServer) -> None:
+    process.configure(server.port)
+    process.answer("cursor")
+    process.send(encode_start(Start(1, (0, 0))), question(1, 1))
+    assert process.answer("fetched")["messages"] == []
+    with server.client() as client:
+        client.flushall()
+    process.send(question(2, 1), question(3, 1))
+    assert process.answer("cursor")["cursor"] is None
 
 
 # A store that keeps no cursor

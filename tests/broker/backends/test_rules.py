@@ -9,6 +9,7 @@ from broker.backends.actions import ACTIONS, HOOKS
 from broker.configuration.config import Config, ConfigError
 from broker.configuration.load import load
 from storage.tables import feed_rows
+from storage.tables.fetch_rows import PUBSUB, QUEUE
 
 CACHE = '[backends.cache]\nservers = "a:1"\nexpires = "1d"\nnode = "emqx@127.0.0.1"\n'
 TWO = CACHE + '[backends.other]\nservers = "b:1"\nrewind_keep = "1h"\n'
@@ -123,6 +124,24 @@ def test_commands_are_told_of_what_their_hook_is(tmp_path, name: str) -> None:  
     assert feed.filters == (("a/+",) if hook.messages else ())
     kinds = [kind for kind in feed_rows.KINDS if feed.kinds & 1 << kind]
     assert kinds == sorted((*hook.kinds, feed_rows.GAP))
+
+
+def test_what_is_fetched_is_told_with_its_limits(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = CACHE + 'max_returned_count = 20\ntime_range = "1h"\n'
+    text += rule("session.subscribed", topic="q/#", action="on_message_fetch_for_queue")
+    text += rule("session.subscribed", topic="p/#", action="on_message_fetch_for_pubsub")
+    text += 'max_returned_count = 5\ntime_range = "1m"\n'
+    loaded = config(tmp_path, text)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert [
+        (each.kind, each.topic_filter, each.count_max, each.range_ms) for each in feed.fetches
+    ] == [(QUEUE, "q/#", 20, 3_600_000), (PUBSUB, "p/#", 5, 60_000)]
+    told = rules.configurations(loaded, "edge")["cache"]
+    assert "max_returned_count" not in told["options"]
+    wrong = config(tmp_path, CACHE + STORED + "max_returned_count = 5\n")
+    with pytest.raises(ConfigError, match="where nothing is fetched"):
+        rules.check(wrong)
 
 
 def test_each_backend_is_told_of_its_own_rules_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]

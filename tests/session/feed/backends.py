@@ -6,7 +6,7 @@ Read next: `session.feed.outlet`.
 from typing import Final
 
 from mqtt.message import Message
-from session.settings import Feed
+from session.settings import Feed, Fetching
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
 from tests.session.harness import Broker
@@ -16,10 +16,14 @@ EVERYTHING: Final = sum(1 << kind for kind in feed_rows.KINDS)
 
 
 def feed(
-    *filters: str, kinds: int = EVERYTHING, name: str = NAME, keep_ms: int = 60_000
+    *filters: str,
+    kinds: int = EVERYTHING,
+    name: str = NAME,
+    keep_ms: int = 60_000,
+    fetches: tuple[Fetching, ...] = (),
 ) -> tuple[Feed, ...]:
     """Return what a backend wants."""
-    return (Feed(name, filters, kinds, keep_ms),)
+    return (Feed(name, filters, kinds, keep_ms, fetches),)
 
 
 def read(broker: Broker, name: str = NAME, count: int = 100) -> list[Message | FeedEvent]:

@@ -66,6 +66,7 @@ def test_the_families_are_those_on_disk() -> None:
         "backends",
         "presence",
         "dead_letters",
+        "fetches",
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from session.feed.dead_letters import DeadLetter
+from session.settings import Fetching
 from storage.local.rocks import RocksStore
 from storage.local.watermark import Watermark
+from storage.tables.fetch_rows import PUBSUB
 from storage.tables.tables import scan_all
 from tests.audit.databases import written
 from tests.session.feed.backends import NAME, feed
@@ -21,9 +23,9 @@ def fleet(layout: str = "blocks") -> Broker:
 
     `boat` waits for 60 messages, `crane` for 20 of them, `tug` is one of a shared subscription and
     has two in flight, `idle` waits for nothing, `diver` has an unfinished QoS 2 PUBLISH, `pilot` is
-    connected with a will. A backend was told of them, and has refused a row.
+    connected with a will. A backend was told of them, has refused a row, and `crane` asks it.
     """
-    feeds = feed("only/for/it")
+    feeds = feed("only/for/it", fetches=(Fetching(PUBSUB, "fleet/1"),))
     broker = Broker(layout=layout, max_inflight=2, history_detail="full", feeds=feeds)
     broker.durable("boat", "fleet/#").drop()
     broker.durable("crane", "fleet/1").drop()

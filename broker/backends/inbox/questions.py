@@ -1,0 +1,154 @@
+"""What a store is asked for sessions, and its answers: JSON between the broker and the process.
+
+The broker turns a request of the engine into a question, and a page of the answer into messages.
+The process finds the messages; `is_ours` says which of them a session gets from our own log. Pure.
+Read next: `broker.backends.inbox.redis_inbox`, `session.delivery.fetching.inbox`.
+"""
+
+import binascii
+from typing import Any, Final
+
+from broker.backends.message_ids import ALPHABET, CHARACTERS, UNSTORED, decode_id, message_id
+from mqtt.message import Message
+from session.delivery.fetching.inbox import FetchedMessage, FetchRequest
+
+# Bytes of the messages of one answer; the last one may exceed them.
+ANSWER_BYTES_MAX: Final = 256 << 10
+# A longer payload is not delivered: the broker's own largest packet.
+PAYLOAD_BYTES_MAX: Final = 16 << 20
+_QOS_MAX: Final = 2
+_SECONDS_MAX: Final = 1 << 40
+
+
+class Question:
+    """What one session asks a store for, as the process knows it."""
+
+    __slots__ = (
+        "after",
+        "began_ms",
+        "client_id",
+        "count",
+        "kind",
+        "not_before_ms",
+        "number",
+        "run",
+        "since",
+        "topic",
+    )
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.number: Final[int] = told["fetch"]
+        self.run: Final[int] = told["run"]
+        self.kind: Final[int] = told["kind"]
+        self.client_id: Final[str] = told["client_id"]
+        self.topic: Final[str] = told["topic"]
+        self.after: Final[str] = told["after"]
+        self.count: Final[int] = told["count"]
+        self.since: Final[int] = told["since"]
+        self.began_ms: Final[int] = told["began_ms"]
+        self.not_before_ms: Final[int] = told["not_before_ms"]
+
+    def is_ours(self, text: str, node: int) -> bool:
+        """Does the session get the message with this id from our own log?"""
+        try:
+            at_us, of_node, rest = decode_id(text)
+        except ValueError:
+            return False
+        if of_node != node or rest & UNSTORED:
+            return False
+        return rest > self.since and at_us // 1000 >= self.began_ms
+
+
+class Page:
+    """A page of an answer."""
+
+    __slots__ = ("messages", "more", "upto", "why")
+
+    def __init__(self, upto: str) -> None:
+        self.messages: Final[list[dict[str, Any]]] = []
+        self.upto: str = upto  # all ids up to this one are dealt with
+        self.more: bool = False  # is there more behind it?
+        self.why: str = ""  # the store refuses the question for good
+
+    def add(self, message_id: str, fields: dict[str, bytes]) -> int:
+        """Add a message as a store has it; return its size, 0 if it is none."""
+        payload = fields.get("payload")
+        if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
+            return 0
+        self.messages.append(
+            {
+                "id": message_id,
+                "from": fields.get("from", b"").decode(errors="replace"),
+                "qos": _number(fields.get("qos"), 1, _QOS_MAX),
+                "ts": _number(fields.get("ts"), 0, _SECONDS_MAX),
+                "payload": binascii.b2a_base64(payload, newline=False).decode(),
+            }
+        )
+        return len(payload) + len(message_id)
+
+    def as_answer(self, question: Question) -> dict[str, Any]:
+        """Return what the process says."""
+        return {
+            "fetched": question.number,
+            "topic": question.topic,
+            "messages": self.messages,
+            "upto": self.upto,
+            "more": self.more,
+            "why": self.why,
+        }
+
+
+def _number(value: bytes | None, default: int, most: int) -> int:
+    if value is None or not value.isdigit() or len(value) > 13:
+        return default
+    return min(int(value), most)
+
+
+def ask(request: FetchRequest, run: int) -> dict[str, Any]:
+    """Return the question of a request."""
+    return {
+        "fetch": request.number,
+        "run": run,
+        "kind": request.kind,
+        "client_id": request.client_id,
+        "topic": request.topic,
+        "after": request.after,
+        "count": request.count,
+        "since": request.since,
+        "began_ms": request.began_ms,
+        "not_before_ms": request.not_before_ms,
+    }
+
+
+def messages_of(answer: dict[str, Any], backend: str) -> list[FetchedMessage]:
+    """Return the messages of an answer. One without a publisher comes from the backend."""
+    topic = str(answer["topic"])
+    return [
+        FetchedMessage(
+            str(each["id"]),
+            Message(
+                topic,
+                binascii.a2b_base64(each["payload"]),
+                int(each["qos"]),
+                retain=False,
+                properties=b"",
+                publisher=str(each["from"]) or backend,
+                accepted_at_ms=int(each["ts"]) * 1000,
+                expires_at_ms=0,
+                offset=0,
+            ),
+        )
+        for each in answer["messages"]
+    ]
+
+
+def first_id(at_ms: int) -> str:
+    """Return the smallest id of a time."""
+    return message_id(at_ms, 0, 0) if at_ms else ""
+
+
+def time_of(text: str) -> int:
+    """Return the time of an id in ms, 0 if it is none of ours or of brokers like ours."""
+    if len(text) != CHARACTERS or any(letter not in ALPHABET for letter in text):
+        return 0
+    return decode_id(text)[0] // 1000

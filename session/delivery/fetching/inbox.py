@@ -1,0 +1,608 @@
+"""What subscriptions fetch from external stores: messages that applications have put there.
+
+A rule names the topics. A SUBSCRIBE to one of them, or a CONNECT that resumes such a subscription,
+adds a request; a shell asks the store and calls `fetched` with a page of the answer. Nobody waits
+for it. A message of a page, its packet id, its copy in the mailbox and the position behind it are
+in one batch, so a session gets it once, whatever crashes when. What has no room in the window is
+dropped here and asked for again: nothing waits in memory.
+
+A store is asked only once it has everything that it was told before, so it knows what was
+acknowledged. Messages of ours after the subscription come from the log: the shell leaves them out.
+Must never trust an answer: it may come late, twice, or from a store that forgot. Read next:
+`session.delivery.mailbox`, `storage.tables.fetch_rows`.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from mqtt.message import Message
+from mqtt.topics import matches
+from session.delivery.context import DeliveryContext
+from session.delivery.mailbox import Mailbox
+from session.delivery.outgoing import Outgoing
+from session.delivery.sender import Sender
+from session.live.connection import ACTIVE, Connection
+from session.settings import Fetching
+from session.state.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, SOURCE_MASK
+from session.state.session import Session
+from session.state.subscription import Subscription
+from storage.errors import DamagedRows
+from storage.tables.fetch_rows import (
+    MESSAGE_ID_BYTES_MAX,
+    QUEUE,
+    Copy,
+    Origin,
+    decode_fetch,
+    encode_fetch,
+    fetch_key,
+    split_fetch_key,
+)
+from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
+
+# How long a store keeps a message of a queue for the session that asked for it. The answer is used
+# in half of that, and the store is told at once who has the message.
+LEASE_MS: Final = 60_000
+# Subscriptions of one session that are looked up; those beyond are not.
+FETCHES_MAX: Final = 1000
+# Acknowledgements that wait for one of an earlier message. With more of them nothing is asked for.
+ACKED_MAX: Final = 1000
+LOOK_MAX: Final = 64  # waiting requests that one call looks at
+# Messages of a page that other sessions have: a store that forgot offers them. With more of them
+# nothing is asked for until the next SUBSCRIBE or CONNECT.
+SKIPPED_MAX: Final = 1000
+# Messages of queues that sessions have got lately: a store that forgot may offer one again.
+HELD_MAX: Final = 10_000
+
+
+class Fetch:
+    """One subscription that is looked up in one store."""
+
+    __slots__ = (
+        "asked_ms",
+        "backend",
+        "began_ms",
+        "events",
+        "is_due",
+        "number",
+        "offset",
+        "owner",
+        "position",
+        "rule",
+        "sealed",
+        "skipped",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        owner: "Fetches",
+        backend: str,
+        rule: Fetching,
+        topic: str,
+        began_ms: int,
+        position: str,
+    ) -> None:
+        self.owner: Final = owner
+        self.backend: Final = backend
+        self.rule: Final = rule
+        self.topic: Final = topic  # and topic filter: one without wildcards
+        self.began_ms: Final = began_ms  # when the subscription began, 0 = not known
+        self.position: str = position  # id of the last message that the session got
+        self.skipped: int = 0  # messages of a queue that others have, in the last page
+        self.is_due: bool = False  # asked for again while a request was under way
+        self.number: int = 0  # of the request that is not answered, 0 = none
+        self.asked_ms: int = 0
+        # What the store must have first: the feed up to here; -1 = not known yet, it is what there
+        # is once the events of this tick are in a batch.
+        self.offset: int = -1
+        self.events: int = 0
+        self.sealed: int = 0
+
+
+class Fetches:
+    """What a connected session fetches, and what of that it has in flight."""
+
+    __slots__ = ("acked", "connection", "fetches", "session", "taken")
+
+    def __init__(self, connection: Connection, session: Session) -> None:
+        self.connection: Final = connection
+        self.session: Final = session
+        self.fetches: Final[dict[tuple[str, int, str], Fetch]] = {}
+        # By number in the mailbox: origin and topic.
+        self.taken: Final[dict[int, tuple[Origin, str]]] = {}
+        # Of topics with a position: what was acknowledged before earlier messages were.
+        self.acked: Final[dict[tuple[str, str], list[tuple[str, int]]]] = {}
+
+
+class FetchRequest:
+    """A question to a store."""
+
+    __slots__ = (
+        "after",
+        "began_ms",
+        "client_id",
+        "count",
+        "kind",
+        "not_before_ms",
+        "number",
+        "since",
+        "topic",
+    )
+
+    def __init__(
+        self, fetch: Fetch, number: int, since: int, count: int, not_before_ms: int
+    ) -> None:
+        self.number: Final = number
+        self.kind: Final = fetch.rule.kind
+        self.client_id: Final = fetch.owner.session.client_id
+        self.topic: Final = fetch.topic
+        self.after: Final = fetch.position  # only messages with greater ids; not of a queue
+        # Messages of our log with a greater offset are not asked for, if they are not older than
+        # the subscription (then they are of an earlier database).
+        self.since: Final = since
+        self.began_ms: Final = fetch.began_ms
+        self.count: Final = count  # at most
+        self.not_before_ms: Final = not_before_ms
+
+
+class FetchedMessage:
+    """A message of an answer."""
+
+    __slots__ = ("message", "message_id")
+
+    def __init__(self, message_id: str, message: Message) -> None:
+        self.message_id: Final = message_id
+        self.message: Final = message
+
+
+class Inbox:
+    """Fetches for all connected sessions."""
+
+    def __init__(
+        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, mailbox: Mailbox
+    ) -> None:
+        self._tick: Final = context.tick
+        self._store: Final = context.store
+        self._log: Final = context.log
+        self._gate: Final = context.gate
+        self._damage: Final = context.damage
+        self._is_open: Final = context.is_open
+        self._deliveries: Final = context.history.deliveries
+        self._feed: Final = context.history.feed
+        self._outgoing: Final = outgoing
+        self._sender: Final = sender
+        self._mailbox: Final = mailbox
+        self._rules: Final = {
+            feed.name: feed.fetches for feed in context.settings.feeds if feed.fetches
+        }
+        self.is_on: Final = bool(self._rules)  # without rules nothing here may be called
+        self._states: Final[dict[str, Fetches]] = {}  # by client identifier
+        self._left: Fetches | None = None  # of the session that was detached last
+        self._waiting: Final[dict[str, dict[Fetch, None]]] = {name: {} for name in self._rules}
+        self._asked: Final[dict[int, Fetch]] = {}
+        self._last_number: int = 0
+        self._held: Final[dict[tuple[str, str], None]] = {}
+
+    # Sessions
+
+    def subscribed(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Ask for what a SUBSCRIBE wants, if a rule says so."""
+        if _is_fetched(subscription):
+            self._open(connection, session, subscription, self._tick.now if is_new else 0)
+            return
+        state = None if is_new else self._states.get(session.client_id)
+        if state is not None:  # at QoS 0 now: the position stays
+            for fetch in state.fetches.values():
+                if fetch.topic == subscription.topic_filter:
+                    self._forget(fetch)
+
+    def _open(
+        self, connection: Connection, session: Session, subscription: Subscription, began_ms: int
+    ) -> None:
+        topic = subscription.topic_filter
+        for name, rules in self._rules.items():
+            for rule in rules:
+                if not matches(rule.topic_filter, topic):
+                    continue
+                state = self._states.get(session.client_id)
+                if state is None:
+                    state = self._states[session.client_id] = Fetches(connection, session)
+                key = (name, rule.kind, topic)
+                fetch = state.fetches.get(key)
+                if fetch is None:
+                    if len(state.fetches) >= FETCHES_MAX:
+                        continue
+                    fetch = state.fetches[key] = Fetch(state, name, rule, topic, began_ms, "")
+                    self._write(fetch)
+                self._want(fetch)
+
+    def unsubscribed(self, session: Session, topic_filter: str) -> None:
+        """Fetch nothing more for a subscription that ends."""
+        state = self._states.get(session.client_id)
+        if state is None:
+            return
+        for key, fetch in list(state.fetches.items()):
+            if fetch.topic == topic_filter:
+                del state.fetches[key]
+                self._forget(fetch)
+                self._delete(fetch)
+
+    def connected(self, connection: Connection) -> None:
+        """Ask for what a resumed session wants. The caller has written the batch."""
+        session = connection.session
+        assert session is not None
+        state = Fetches(connection, session)
+        self._states[session.client_id] = state
+        for key, began_ms, position in self._rows(session):
+            _, name, kind, topic = split_fetch_key(key)
+            rule = self._rule(name, kind, topic)
+            subscription = session.subscriptions.get(topic)
+            if rule is None or subscription is None:
+                self._tick.batch.append((FETCHES, key, None))
+                continue
+            fetch = Fetch(state, name, rule, topic, began_ms, position)
+            state.fetches[name, kind, topic] = fetch
+        for subscription in session.subscriptions.values():
+            if _is_fetched(subscription):
+                self._open(connection, session, subscription, 0)
+        self._find_taken(session, state.taken)
+        if not state.fetches and not state.taken:
+            del self._states[session.client_id]
+
+    def _rows(self, session: Session) -> Iterator[tuple[bytes, int, str]]:
+        """Yield key, begin and position of each row of a session that can be read."""
+        prefix = client_prefix(session.client_id)
+        damages: list[DamagedRows] = []
+        for key, value in scan_all(self._store, FETCHES, prefix, prefix_end(prefix), damages):
+            self._tick.work += 1
+            try:
+                began_ms, position = decode_fetch(value)
+            except DamagedRows as problem:
+                # What the session got is not known. It is fetched from the store's own position.
+                self._damage.note("fetch", problem, session.client_id)
+                continue
+            yield key, began_ms, position
+        self._damage.note_all("fetch", damages)
+
+    def _find_taken(self, session: Session, taken: dict[int, tuple[Origin, str]]) -> None:
+        for packet_id, entry in session.in_flight.items():
+            if entry & SOURCE_MASK != FROM_MAILBOX:
+                continue
+            reference = entry >> REFERENCE_SHIFT
+            try:
+                copy = self._mailbox.load(session, reference)
+            except DamagedRows as problem:
+                self._damage.note("message", problem, session.client_id, f"packet id {packet_id}")
+                continue
+            if copy is not None and copy.origin is not None:
+                taken[reference] = copy.origin, copy.message.topic
+
+    def _rule(self, name: str, kind: int, topic: str) -> Fetching | None:
+        for rule in self._rules.get(name, ()):
+            if rule.kind == kind and matches(rule.topic_filter, topic):
+                return rule
+        return None
+
+    def detached(self, session: Session) -> None:
+        """Ask for nothing more: the connection of a session is over."""
+        state = self._states.pop(session.client_id, None)
+        self._left = state
+        if state is not None:
+            for fetch in state.fetches.values():
+                self._forget(fetch)
+
+    def ended(self, session: Session) -> None:
+        """Delete the rows of a session that ends, and give back what it has not acknowledged.
+
+        If it was connected, call `detached` directly before.
+        """
+        left, self._left = self._left, None
+        taken: dict[int, tuple[Origin, str]] = {}
+        if left is not None and left.session is session:
+            taken = left.taken
+            for fetch in left.fetches.values():
+                self._delete(fetch)
+        elif session.is_stored:
+            for key, _, _ in self._rows(session):
+                self._tick.batch.append((FETCHES, key, None))
+            self._find_taken(session, taken)
+        for origin, topic in taken.values():
+            self._give_back(session, origin, topic)
+
+    def _give_back(self, session: Session, origin: Origin, topic: str) -> None:
+        if origin.kind == QUEUE:
+            self._held.pop((origin.backend, origin.message_id), None)
+            client_id = session.client_id
+            self._feed.fetched_returned(client_id, origin.backend, topic, origin.message_id)
+
+    def acknowledged(self, session: Session, entry: int) -> None:
+        """Tell the store of the end of an exchange, if its message came from there."""
+        found = self._take_out(session, entry)
+        if found is None:
+            return
+        origin, topic = found
+        if origin.kind == QUEUE:
+            self._tell_acked(session, origin.backend, topic, origin.message_id, entry & QOS_MASK)
+            return
+        state = self._states[session.client_id]
+        acked = state.acked.setdefault((origin.backend, topic), [])
+        acked.append((origin.message_id, entry & QOS_MASK))
+        self._tell_in_order(state, origin.backend, topic)
+
+    def _tell_in_order(self, state: Fetches, name: str, topic: str) -> None:
+        """Tell of acknowledged messages up to the first one that is still in flight.
+
+        The store keeps one position: behind it nothing may be missing.
+        """
+        acked = state.acked.get((name, topic))
+        if not acked:
+            return
+        first = ""
+        for origin, of_topic in state.taken.values():
+            if origin.kind != QUEUE and origin.backend == name and of_topic == topic:
+                if not first or origin.message_id < first:
+                    first = origin.message_id
+        acked.sort()
+        count = 0
+        for message_id, qos in acked:
+            if first and message_id > first:
+                break
+            self._tell_acked(state.session, name, topic, message_id, qos)
+            count += 1
+        del acked[:count]
+
+    def _tell_acked(
+        self, session: Session, name: str, topic: str, message_id: str, qos: int
+    ) -> None:
+        self._feed.fetched_acked(session.client_id, name, topic, message_id, qos)
+
+    def given_up(self, session: Session, entry: int) -> None:
+        """Give a message back that cannot be sent again."""
+        found = self._take_out(session, entry)
+        if found is not None:
+            self._give_back(session, found[0], found[1])
+            self._tell_in_order(self._states[session.client_id], found[0].backend, found[1])
+
+    def _take_out(self, session: Session, entry: int) -> tuple[Origin, str] | None:
+        state = self._states.get(session.client_id)
+        if state is None or entry & SOURCE_MASK != FROM_MAILBOX:
+            return None
+        return state.taken.pop(entry >> REFERENCE_SHIFT, None)
+
+    # Rows
+
+    def _write(self, fetch: Fetch) -> None:
+        if fetch.owner.session.is_stored:
+            value = encode_fetch(fetch.began_ms, fetch.position)
+            self._tick.batch.append((FETCHES, _key_of(fetch), value))
+
+    def _delete(self, fetch: Fetch) -> None:
+        if fetch.owner.session.is_stored:
+            self._tick.batch.append((FETCHES, _key_of(fetch), None))
+
+    # Requests
+
+    def _want(self, fetch: Fetch) -> None:
+        """Ask the store, once it has everything that it was told up to now."""
+        if fetch.number:
+            fetch.is_due = True
+            return
+        fetch.is_due = False
+        fetch.offset = -1
+        fetch.sealed = self._feed.sealed
+        self._waiting[fetch.backend][fetch] = None
+
+    def _forget(self, fetch: Fetch) -> None:
+        self._waiting[fetch.backend].pop(fetch, None)
+        self._asked.pop(fetch.number, None)
+        fetch.number = 0
+
+    def owed(self, name: str) -> int:
+        """Return how many requests a store has not answered."""
+        asked = sum(fetch.backend == name for fetch in self._asked.values())
+        return len(self._waiting.get(name, ())) + asked
+
+    def next(self, name: str, reached: tuple[int, int]) -> FetchRequest | None:
+        """Return the next question to a store that has the feed up to `reached`; None for now."""
+        waiting = self._waiting.get(name)
+        if not waiting:
+            return None
+        for fetch in list(islice(waiting, LOOK_MAX)):
+            if fetch.offset < 0:
+                if fetch.sealed == self._feed.sealed and not self._feed.is_empty:
+                    continue
+                fetch.offset, fetch.events = self._log.end, self._feed.seq
+            if reached[0] < fetch.offset or reached[1] < fetch.events:
+                continue
+            del waiting[fetch]
+            acked = fetch.owner.acked.get((name, fetch.topic), ())
+            if self._has_room(fetch.owner.connection) and len(acked) < ACKED_MAX:
+                return self._request(fetch)
+            waiting[fetch] = None  # behind the others
+        return None
+
+    def _has_room(self, connection: Connection) -> bool:
+        return connection.has_room() and not self._gate.is_full(connection)
+
+    def _request(self, fetch: Fetch) -> FetchRequest:
+        session, rule, now = fetch.owner.session, fetch.rule, self._tick.now
+        self._last_number += 1
+        fetch.number = self._last_number
+        fetch.asked_ms = now
+        self._asked[fetch.number] = fetch
+        return FetchRequest(
+            fetch,
+            fetch.number,
+            session.subscriptions[fetch.topic].since,
+            min(rule.count_max, session.send_quota) + fetch.skipped,
+            now - rule.range_ms if rule.range_ms else 0,
+        )
+
+    def ask_again(self, name: str) -> None:
+        """Ask again what a store has not answered: the way to it was lost."""
+        for number, fetch in list(self._asked.items()):
+            if fetch.backend == name:
+                del self._asked[number]
+                fetch.number = 0
+                self._want(fetch)
+
+    def fetched(
+        self, number: int, messages: list[FetchedMessage], upto: str, *, more: bool
+    ) -> None:
+        """Take a page of an answer: all that there is up to the id `upto`, in the order of ids.
+
+        `more` says that there is more behind it. An answer to a request that is not under way, of a
+        session that is gone for example, is ignored.
+        """
+        fetch = self._asked.pop(number, None)
+        if fetch is None:
+            return
+        fetch.number = 0
+        connection = fetch.owner.connection
+        if connection.state != ACTIVE:
+            return
+        position = fetch.position
+        is_queue = fetch.rule.kind == QUEUE
+        is_whole = not is_queue or self._tick.now - fetch.asked_ms <= LEASE_MS // 2
+        count = 0
+        had = {
+            origin.message_id
+            for origin, topic in fetch.owner.taken.values()
+            if origin.backend == fetch.backend and topic == fetch.topic
+        }
+        skipped = 0
+        count_max = fetch.rule.count_max + fetch.skipped
+        for each in messages[:count_max] if is_whole else ():
+            if not self._has_room(connection):
+                is_whole = False
+                break
+            if len(each.message_id.encode()) > MESSAGE_ID_BYTES_MAX:
+                continue
+            is_new = each.message_id not in had
+            if is_queue and (not is_new or (fetch.backend, each.message_id) in self._held):
+                skipped += 1
+            elif is_queue:
+                count += self._take(fetch, each)
+            elif each.message_id > fetch.position:
+                if is_new:
+                    self._take(fetch, each)
+                fetch.position = each.message_id
+        if is_whole and not is_queue and len(messages) <= count_max:
+            fetch.position = max(fetch.position, upto)
+        if fetch.position != position:
+            self._write(fetch)
+            count += 1
+        is_further = count > 0 or fetch.skipped < skipped < SKIPPED_MAX
+        fetch.skipped = skipped if more else 0
+        if fetch.is_due or not is_whole or (more and is_further):
+            self._want(fetch)
+
+    def _take(self, fetch: Fetch, fetched: FetchedMessage) -> bool:
+        """Send a message to the session that fetched it; False if it must not have it."""
+        connection, session = fetch.owner.connection, fetch.owner.session
+        message, name = fetched.message, fetch.backend
+        origin = Origin(name, fetch.rule.kind, fetched.message_id)
+        subscription = session.subscriptions[fetch.topic]
+        is_queue = fetch.rule.kind == QUEUE
+        if not self._may_have(connection, session, subscription, message):
+            self._give_back(session, origin, fetch.topic)
+            return False
+        qos = min(message.qos, subscription.qos)
+        identifier = subscription.identifier
+        identifiers = (identifier,) if identifier else ()
+        if qos == 0:
+            if not self._sender.send_qos0_in_order(
+                connection,
+                message,
+                identifiers,
+                retain=False,
+                is_retained=True,
+                after_commit=session.is_stored,
+            ):
+                self._give_back(session, origin, fetch.topic)
+                return False
+            if is_queue:
+                self._hold(name, origin.message_id)
+                self._tell_acked(session, name, fetch.topic, origin.message_id, 0)
+                self._feed.hurry()  # the message waits for a commit with this
+            else:
+                acked = fetch.owner.acked.setdefault((name, fetch.topic), [])
+                acked.append((origin.message_id, 0))
+                self._tell_in_order(fetch.owner, name, fetch.topic)
+            return True
+        reference = self._mailbox.reserve(session)
+        packet_id = self._sender.send_bound(
+            connection, message, qos, identifiers, reference, FROM_MAILBOX, retain=False
+        )
+        if not packet_id:
+            self._give_back(session, origin, fetch.topic)
+            return False
+        if self._deliveries.is_on:
+            now = self._tick.now
+            self._deliveries.retained(
+                connection, session, message, packet_id, qos, now, retain=False
+            )
+        fetch.owner.taken[reference] = origin, fetch.topic
+        if session.is_stored:
+            self._mailbox.keep(session, reference, Copy(message, identifier, origin))
+        if is_queue:
+            self._hold(name, origin.message_id)
+            if session.is_stored:
+                client_id = session.client_id
+                self._feed.fetched_kept(client_id, name, fetch.topic, origin.message_id, qos)
+        return True
+
+    def _may_have(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        message: Message,
+    ) -> bool:
+        if message.topic != subscription.topic_filter:
+            return False
+        if message.publisher == session.client_id and session.is_no_local(subscription):
+            return False
+        return self._is_open or self._outgoing.may_receive(connection, message)
+
+    def _hold(self, name: str, message_id: str) -> None:
+        self._held[name, message_id] = None
+        if len(self._held) > HELD_MAX:
+            del self._held[next(iter(self._held))]
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold of requests and does not."""
+        for number, fetch in self._asked.items():
+            if fetch.number != number or fetch in self._waiting[fetch.backend]:
+                yield f"request {number} for {fetch.topic!r} is under way twice"
+        open_now = [each for waiting in self._waiting.values() for each in waiting]
+        for fetch in [*open_now, *self._asked.values()]:
+            state = fetch.owner
+            if self._states.get(state.session.client_id) is not state:
+                yield f"{state.session.client_id}: is gone and fetches {fetch.topic!r}"
+            elif fetch.topic not in state.session.subscriptions:
+                yield f"{state.session.client_id}: fetches {fetch.topic!r} without a subscription"
+
+
+def _is_fetched(subscription: Subscription) -> bool:
+    """Can a subscription be looked up? A store has no index for wildcards."""
+    topic_filter = subscription.topic_filter
+    return (
+        subscription.qos > 0
+        and subscription.share_name is None
+        and "+" not in topic_filter
+        and "#" not in topic_filter
+    )
+
+
+def _key_of(fetch: Fetch) -> bytes:
+    client_id = fetch.owner.session.client_id
+    return fetch_key(client_id, fetch.backend, fetch.rule.kind, fetch.topic)

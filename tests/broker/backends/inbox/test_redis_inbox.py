@@ -1,0 +1,239 @@
+"""Does a real Redis give each message to the right session, and only what it should?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.backends.inbox.questions import Page, Question
+from broker.backends.message_ids import message_id, node_number
+from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
+from storage.tables.feed_rows import ACKED, DELIVERED, RETURNED
+from storage.tables.fetch_rows import PUBSUB, QUEUE
+from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, options, rule
+
+redis_sink = pytest.importorskip("broker.backends.redis_sink")
+pytestmark = [pytest.mark.full, needs_redis]  # starts processes
+
+RULES = (
+    rule("session.subscribed", "#", action="on_message_fetch_for_queue"),
+    rule("message.acked", "#", number=2, action="on_message_acked_for_queue"),
+    rule("message.acked", "#", number=3, action="on_message_acked_for_pubsub"),
+)
+OURS = node_number(NODE)
+FENCE = Fence(INSTANCE, (0, 0))
+
+
+def theirs(number: int, at_ms: int = NOW_MS) -> str:
+    """Return an id that an application makes."""
+    return message_id(at_ms, OURS ^ 1, number)
+
+
+class Asked:
+    """A Redis with a sink that is asked."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.client = server.client()
+        self.sink = redis_sink.RedisSink(
+            options(*RULES, servers=[f"127.0.0.1:{server.port}"], timeout_ms=2000)
+        )
+        assert self.sink.open() is None
+        self.sink.start(FENCE, is_rewind=False)
+        self.fence = FENCE
+
+    def insert(self, *ids: str, topic: str = "t", score: float = 1, **fields: Any) -> None:
+        """Put messages into the store as an application does."""
+        for each in ids:
+            given = {"id": each, "from": "app", "qos": 1, "topic": topic, "payload": each}
+            self.client.hset(f"mqtt:msg:{each}", mapping={**given, **fields})
+            self.client.zadd(f"mqtt:msg:{topic}", {each: score})
+
+    def page(self, kind: int = QUEUE, client_id: str = "c", **told: Any) -> Page:
+        """Ask for a page."""
+        given = {
+            **{"fetch": 1, "run": 1, "kind": kind, "client_id": client_id, "topic": "t"},
+            **{"after": "", "count": 10, "since": 0, "began_ms": 0, "not_before_ms": 0},
+        }
+        page: Page = self.sink.fetch(Question({**given, **told}), self.fence)
+        return page
+
+    def ids(self, kind: int = QUEUE, client_id: str = "c", **told: Any) -> list[str]:
+        """Ask for a page; return the ids."""
+        return [each["id"] for each in self.page(kind, client_id, **told).messages]
+
+    def tell(self, kind: int, name: str, client_id: str = "c") -> None:
+        """Tell the store what became of a message of its own."""
+        seq = self.fence.cursor[1] + 1
+        row = event(kind, client_id, "t", seq=seq, username="cache", body=name.encode())
+        assert self.sink.apply(batch(self.fence.cursor, (0, seq), row), INSTANCE) == []
+        self.fence = Fence(INSTANCE, (0, seq))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A running Redis."""
+    directory: Path = tmp_path_factory.mktemp("redis")
+    server = RedisServer(directory).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def asked(running: RedisServer) -> Iterator[Asked]:
+    """An empty Redis that is asked."""
+    with running.client() as client:
+        client.flushall()
+    made = Asked(running)
+    yield made
+    made.client.close()
+    made.sink.close()
+
+
+def test_two_clients_never_get_the_same_message_of_a_queue(asked: Asked) -> None:
+    asked.insert(*map(theirs, range(5)))
+    first, second = asked.ids(client_id="a", count=2), asked.ids(client_id="b")
+    assert first + second == [theirs(number) for number in range(5)]
+    assert asked.ids(client_id="b") == second  # its own leases, if an answer was lost
+    assert asked.ids(client_id="x") == []
+
+
+def test_a_lease_ends(asked: Asked) -> None:
+    asked.insert("m")
+    asked.ids(client_id="a")
+    assert 0 < asked.client.pttl("holdfast:claim:m") <= 60_000
+    asked.client.delete("holdfast:claim:m")  # as if the time had passed
+    assert asked.ids(client_id="b") == ["m"]
+
+
+def test_what_a_client_keeps_is_its_own_until_it_acknowledges(asked: Asked) -> None:
+    asked.insert("m", "n")
+    assert asked.ids(client_id="a", count=1) == ["m"]
+    asked.tell(DELIVERED, "m", "a")
+    assert asked.client.ttl("holdfast:claim:m") == -1
+    assert asked.ids(client_id="a") == ["n"] and asked.ids(client_id="b") == []
+    asked.tell(ACKED, "m", "a")
+    assert asked.client.keys("*msg:m") == [] and asked.client.exists("holdfast:claim:m") == 0
+    assert asked.client.zrange("mqtt:msg:t", 0, -1) == [b"n"]
+
+
+def test_what_a_client_gives_back_is_for_others(asked: Asked) -> None:
+    asked.insert("m")
+    asked.ids(client_id="a")
+    asked.tell(DELIVERED, "m", "a")
+    asked.tell(RETURNED, "m", "b")  # it has nothing to give back
+    assert asked.ids(client_id="b") == []
+    asked.tell(RETURNED, "m", "a")
+    assert asked.ids(client_id="b") == ["m"]
+
+
+def test_a_position_goes_through_all_pages_in_the_order_of_ids(asked: Asked) -> None:
+    inserted = [theirs(number) for number in range(7)]
+    asked.insert(*inserted[::2])
+    asked.insert(*inserted[1::2], score=NOW_MS)
+    found: list[str] = []
+    after, more = "", True
+    while more:
+        page = asked.page(PUBSUB, after=after, count=2)
+        found += [each["id"] for each in page.messages]
+        after, more = page.upto, page.more
+    assert found == inserted
+
+
+def test_large_sets_are_read_in_parts(asked: Asked) -> None:
+    plain = [theirs(number, NOW_MS - 1000) for number in range(700)]
+    timed = [theirs(number) for number in range(600)]
+    for each, score in ((plain, 1), (timed, NOW_MS)):
+        pipe = asked.client.pipeline()
+        for name in each:
+            pipe.hset(f"mqtt:msg:{name}", mapping={"payload": name})
+            pipe.zadd("mqtt:msg:t", {name: score})
+        pipe.execute()
+    found: list[str] = []
+    after, more = "", True
+    while more:
+        page = asked.page(PUBSUB, after=after, count=1000)
+        found += [each["id"] for each in page.messages]
+        assert page.upto > after
+        after, more = page.upto, page.more
+    assert found == plain + timed
+    assert asked.ids(count=1000, client_id="q") == (plain + timed)[:1000]
+
+
+def test_a_position_begins_where_the_client_has_acknowledged(asked: Asked) -> None:
+    ids = [theirs(number) for number in range(3)]
+    asked.insert(*ids)
+    asked.tell(ACKED, ids[1])
+    assert asked.client.get("mqtt:acked:c:t") == ids[1].encode()
+    asked.insert(*ids)
+    assert asked.ids(PUBSUB) == [ids[2]]
+    assert asked.ids(PUBSUB, "other") == ids
+
+
+def test_ids_are_compared_by_bytes(asked: Asked) -> None:
+    asked.insert("B", "a", "b", "A")
+    assert asked.ids(PUBSUB) == ["A", "B", "a", "b"]
+    assert asked.ids(PUBSUB, after="B") == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+def test_messages_of_ours_after_the_subscription_are_left_out(asked: Asked, kind: int) -> None:
+    before, after = message_id(NOW_MS, OURS, 5), message_id(NOW_MS, OURS, 6)
+    earlier = message_id(NOW_MS - 1, OURS, 900)  # of a database that is gone
+    asked.insert(earlier, before, after)
+    assert asked.ids(kind, since=5, began_ms=NOW_MS) == [earlier, before]
+    page = asked.page(PUBSUB, after=before, since=5, began_ms=NOW_MS)
+    assert page.messages == [] and page.upto == after
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+def test_old_messages_are_left_out(asked: Asked, kind: int) -> None:
+    asked.insert(theirs(1, NOW_MS - 1), theirs(2))
+    assert asked.ids(kind, not_before_ms=NOW_MS) == [theirs(2)]
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+def test_what_is_no_message_is_passed_over(asked: Asked, kind: int) -> None:
+    asked.client.zadd("mqtt:msg:t", {b"\xff": 1, "gone": 1, "list": 1, "empty": 1})
+    asked.client.hset("mqtt:msg:empty", "qos", 1)
+    if kind == QUEUE:
+        asked.client.rpush("mqtt:msg:list", 1)
+    asked.insert("m")
+    assert asked.ids(kind) == ["m"]
+
+
+def test_fields_that_are_wrong_have_a_default(asked: Asked) -> None:
+    asked.insert("m", qos="x", ts="-1", payload=b"\xff\x00")
+    (message,) = asked.page().messages
+    assert (message["qos"], message["ts"], message["payload"]) == (1, 0, "/wA=")
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+def test_a_set_of_another_type_is_refused(asked: Asked, kind: int) -> None:
+    asked.client.set("mqtt:msg:t", "x")
+    with pytest.raises(Refused, match="WRONGTYPE"):
+        asked.page(kind)
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+def test_a_store_that_went_back_is_not_asked(asked: Asked, kind: int) -> None:
+    asked.insert("m")
+    asked.client.set("holdfast:cursor:cache", "other:0:0")
+    with pytest.raises(FenceRefused):
+        asked.page(kind)
+
+
+def test_answers_have_a_size(asked: Asked) -> None:
+    asked.insert(*map(theirs, range(4)), payload=bytes(200_000))
+    for kind in (QUEUE, PUBSUB):
+        page = asked.page(kind)
+        assert len(page.messages) == 2 and page.more
+    assert asked.page(PUBSUB, after=page.upto).more is False
+
+
+def test_a_store_that_is_away_is_told(asked: Asked) -> None:
+    asked.sink.close()
+    with pytest.raises(Unavailable):
+        asked.page()
