@@ -82,6 +82,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "except Exception": {
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
+        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis_sink",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",
