@@ -345,8 +345,9 @@ class DynamodbSink:
         """Close, and return the error to raise."""
         self.close()
         place = self._values.get("endpoint") or f"DynamoDB {self._values.get('region') or ''}"
-        response = getattr(problem, "response", {})
-        if is_missing or response.get("Error", {}).get("Code") in _NO_TABLE:
+        if isinstance(problem, botocore.exceptions.ClientError):
+            is_missing |= problem.response["Error"].get("Code") in _NO_TABLE
+        if is_missing:
             return Unavailable(f"{place.strip()}: a table is missing: {self._how_to_create()}")
         return Unavailable(f"{place.strip()}: {_line(problem)}")
 

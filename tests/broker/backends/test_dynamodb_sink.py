@@ -1,5 +1,7 @@
 """Does a real DynamoDB get each batch once, as applications expect it, whatever it refuses?"""
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -443,6 +445,30 @@ def test_a_server_that_is_not_there_and_a_secret_that_is_not_there_are_named(
         made(server, STORED, secret_access_key_file=str(secret)).open()
     secret.write_text("mine\n")
     assert opened(server, STORED, secret_access_key_file=str(secret)).look() is not None
+
+
+@pytest.mark.parametrize("answer", [b"", b"x", b"HTTP/1.1 503 Busy\r\n\r\n"])
+def test_a_server_that_hangs_or_says_something_else_is_named(
+    server: DynamodbServer, answer: bytes
+) -> None:
+    """Without bytes it hangs; otherwise it answers this and closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sink = made(server, STORED, endpoint=place, timeout_ms=300)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+                if not answer:
+                    connection.recv(1)  # until the client has given up
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unavailable, match=f"{place}: "):
+            sink.open()
+        thread.join()
 
 
 def test_a_statement_that_cannot_be_parsed_is_told_at_once(server: DynamodbServer) -> None:
