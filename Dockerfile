@@ -23,7 +23,8 @@ COPY storage storage
 COPY broker broker
 COPY audit audit
 COPY conformance conformance
-RUN python -m venv /opt/holdfast && /opt/holdfast/bin/pip install --no-cache-dir '.[history,redis]'
+RUN python -m venv /opt/holdfast \
+    && /opt/holdfast/bin/pip install --no-cache-dir '.[history,redis,dynamodb]'
 
 # What is installed already is taken as it is; only what the extra asks for is added.
 FROM build AS build-audit

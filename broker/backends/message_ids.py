@@ -3,9 +3,10 @@
 128 bits: microseconds since 1970 when the message was accepted (64), a number of the node (16), its
 offset in the log (48). A retained message that is not in the log has the number of its event and
 the highest of the 48 bits. Written as 20 characters of base62, as other brokers' stores have them:
-ours sort among theirs. Pure.
+ours sort among theirs. In DynamoDB the number is written in decimal and that in base64. Pure.
 """
 
+import base64
 import zlib
 from typing import Final
 
@@ -25,9 +26,28 @@ def node_number(node: str) -> int:
     return zlib.crc32(node.encode()) & 0xFFFF
 
 
+def message_number(accepted_ms: int, node: int, offset: int) -> int:
+    """Return the identifier of a message of the log as a number."""
+    return accepted_ms * 1000 << _TIME_SHIFT | node << _NODE_SHIFT | offset
+
+
+def decimal_id(number: int) -> str:
+    """Return an identifier as DynamoDB has it: in decimal, and that in base64 without padding."""
+    return base64.b64encode(b"%d" % number).rstrip(b"=").decode()
+
+
+def number_of(decimal: str) -> int:
+    """Return the number of an identifier that `decimal_id` has written, 0 if it is another text."""
+    try:
+        text = base64.b64decode(decimal + "=" * (-len(decimal) % 4), validate=True)
+    except ValueError:
+        return 0
+    return int(text) if text.isdigit() and len(text) < 40 else 0
+
+
 def message_id(accepted_ms: int, node: int, offset: int) -> str:
     """Return the identifier of a message of the log."""
-    number = accepted_ms * 1000 << _TIME_SHIFT | node << _NODE_SHIFT | offset
+    number = message_number(accepted_ms, node, offset)
     pieces: list[str] = []
     for _ in range(CHARACTERS // 2):
         number, pair = divmod(number, _PAIR)

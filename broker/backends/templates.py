@@ -9,7 +9,7 @@ that binds values the names are what is bound. Pure. Read next:
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from broker.backends.actions import DOTTED, HOOKS
 
@@ -195,14 +195,21 @@ def check_name(name: str, hook: str) -> None:
     )
 
 
-def payload_field(payload: bytes, path: str) -> bytes:
-    """Return a field of a JSON payload, b"" if there is none; objects come as JSON."""
+def payload_value(payload: bytes, path: str) -> object:
+    """Return a field of a JSON payload, "" if there is none."""
     try:
-        value = json.loads(payload)
+        value: Any = json.loads(payload)
         for part in path.split("."):
             value = value[int(part)] if isinstance(value, list) else value[part]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return b""
+        return ""
+    found: object = value
+    return found
+
+
+def payload_field(payload: bytes, path: str) -> bytes:
+    """Return a field of a JSON payload as text, b"" if there is none; objects come as JSON."""
+    value = payload_value(payload, path)
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(

@@ -62,8 +62,12 @@ class Publisher(threading.Thread):
         rate: int,
         window: int = 20,
         own_topics: bool = False,
+        count: int = 0,
     ) -> None:
-        """Keep the arguments; with `own_topics` every message has its own topic, which names it."""
+        """Keep the arguments; with `own_topics` every message has its own topic, which names it.
+
+        `count` is how many messages it publishes at most, 0 = as many as it can.
+        """
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[tuple[str, int]] = []
         self.violations: list[str] = []
@@ -71,6 +75,7 @@ class Publisher(threading.Thread):
         self._client = RawClient(port, name, version=version)
         self._topics = [f"load/{name}/{letter}" for letter in "ab"]
         self._own_topics = own_topics
+        self._count = count
         self._window = window
         self._pause = 1.0 / rate
         self._number = 0
@@ -113,6 +118,8 @@ class Publisher(threading.Thread):
 
     def _publish_more(self) -> None:
         if self._finish.is_set() or len(self._open) >= self._window:
+            return
+        if self._count and self._number >= self._count:
             return
         self._number += 1
         topic = self._topics[self._number % len(self._topics)]

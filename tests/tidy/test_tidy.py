@@ -86,6 +86,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
         "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
+        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis_sink",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",

@@ -5,9 +5,12 @@ import pytest
 from broker.backends.message_ids import (
     CHARACTERS,
     UNSTORED,
+    decimal_id,
     decode_id,
     message_id,
+    message_number,
     node_number,
+    number_of,
     unstored_id,
 )
 
@@ -51,3 +54,17 @@ def test_nodes_differ() -> None:
 def test_what_is_no_identifier_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="base62"):
         decode_id(wrong)
+
+
+def test_a_decimal_identifier_is_the_same_number() -> None:
+    number = message_number(1_542_338_754_670, 258, 70_000)
+    assert decode_id(message_id(1_542_338_754_670, 258, 70_000))[2] == 70_000
+    written = decimal_id(number)
+    assert "=" not in written
+    assert number_of(written) == number
+    assert number_of("Mjg4MTk1MDYwNTk0NjYwNzYzMTg4MDk3OTQ2MDU2Nzg1OTA") > 10**34
+
+
+@pytest.mark.parametrize("text", ["", "!", "a", "YWJj", "Mjg4M"])
+def test_another_text_is_no_number(text: str) -> None:
+    assert number_of(text) == 0

@@ -1,0 +1,476 @@
+"""Does a real DynamoDB get each batch once, as applications expect it, whatever it refuses?"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.backends.message_ids import decimal_id, message_number, node_number
+from broker.backends.rows import Row
+from broker.backends.sink import Fence, FenceRefused, Options, Rule, Unavailable, Unusable
+from storage.tables.feed_rows import (
+    ACKED,
+    CONNECTED,
+    DISCONNECTED,
+    RETAIN_DELETED,
+    RETAINED,
+    SESSION_ENDED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+)
+from storage.tables.message_record import encode_message
+from tests.broker.backends.dynamodb_server import DynamodbServer, needs_dynamodb
+from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, message, rule
+
+dynamodb_sink = pytest.importorskip("broker.backends.dynamodb_sink")
+pytestmark = [pytest.mark.full, needs_dynamodb]  # starts processes
+
+STORED = rule("message.publish", "#", action="on_message_publish")
+COUNT = rule(
+    "message.publish",
+    "#",
+    2,
+    commands=['UPDATE "{prefix}own" SET n = n + 1 WHERE id = ${topic}'],
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamodbServer]:
+    """A running DynamoDB Local."""
+    server = DynamodbServer(tmp_path_factory.mktemp("dynamodb")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(running: DynamodbServer) -> DynamodbServer:
+    """The running one, with tables of the test's own."""
+    return running.fresh()
+
+
+def made(server: DynamodbServer, *rules: dict[str, Any], **values: Any) -> Any:
+    """Return a sink."""
+    told = []
+    for each in rules:
+        commands = [text.replace("{prefix}", server.prefix) for text in each.get("commands", ())]
+        told.append(Rule({**each, "commands": commands}))
+    values = {**server.options(), **values}
+    return dynamodb_sink.DynamodbSink(Options("cache", "dynamodb", NODE, values, told))
+
+
+def opened(server: DynamodbServer, *rules: dict[str, Any], **values: Any) -> Any:
+    """Return a sink with its tables that is connected and begun at (0, 0)."""
+    sink = made(server, *(rules or (STORED,)), **values)
+    sink.create()
+    if sink.open() is None:
+        sink.start(Fence(INSTANCE, (0, 0)), is_rewind=False)
+    return sink
+
+
+def counting(server: DynamodbServer, *topics: str, **values: Any) -> Any:
+    """Return a sink whose rule counts messages by topic."""
+    server.make_table("own", "id")
+    client = server.client()
+    for topic in topics:
+        item = {"id": {"S": topic}, "n": {"N": "0"}}
+        client.put_item(TableName=server.prefix + "own", Item=item)
+    client.close()
+    return opened(server, COUNT, **values)
+
+
+def name_of(offset: int) -> str:
+    """Return the id of a message of the log."""
+    return decimal_id(message_number(NOW_MS, node_number(NODE), offset))
+
+
+def cursor(sink: Any) -> tuple[int, int] | None:
+    """Return the cursor in the store."""
+    fence = sink.look()
+    return None if fence is None else fence.cursor
+
+
+def done(server: DynamodbServer, told: dict[str, Any], *rows: Row, **values: Any) -> None:
+    """Apply events, the first one with the number 1."""
+    sink = opened(server, told, **values)
+    assert sink.apply(batch((0, 0), (0, len(rows)), *rows), INSTANCE) == []
+    assert cursor(sink) == (0, len(rows))
+
+
+MODES = pytest.mark.parametrize("exact", [True, False], ids=["exact", "plain"])
+
+
+# Each action, read by another client
+
+
+@MODES
+def test_who_is_online_and_who_was(server: DynamodbServer, exact: bool) -> None:
+    rules = (
+        rule("client.connected", action="on_client_connected"),
+        rule("client.disconnected", action="on_client_disconnected"),
+    )
+    sink = opened(server, *rules, exact=exact)
+    rows = [event(CONNECTED, "a"), event(CONNECTED, "b", seq=2), event(DISCONNECTED, "b", seq=3)]
+    assert sink.apply(batch((0, 0), (0, 3), *rows), INSTANCE) == []
+    sink.apply(batch((0, 3), (0, 4), event(DISCONNECTED, "a", seq=4)), INSTANCE)
+    at = NOW_MS // 1000
+    assert server.table("client") == [
+        {"clientid": name, "node": NODE, "connect_state": 0, "online_at": at, "offline_at": at}
+        for name in ("a", "b")
+    ]
+
+
+@MODES
+def test_subscriptions_of_a_client_until_its_session_ends(
+    server: DynamodbServer, exact: bool
+) -> None:
+    rules = (
+        rule("session.subscribed", "#", action="on_subscribed"),
+        rule("session.unsubscribed", "#", action="on_unsubscribed"),
+    )
+    sink = opened(server, *rules, exact=exact)
+    rows = [event(SUBSCRIBED, "c", f"t/{seq}", seq, qos=2) for seq in range(1, 131)]
+    rows += [event(SUBSCRIBED, "other", "t/#", 131, qos=1), event(UNSUBSCRIBED, "c", "t/1", 132)]
+    assert sink.apply(batch((0, 0), (0, 132), *rows), INSTANCE) == []
+    assert len(server.table("sub")) == 130
+    assert {"clientid": "other", "topic": "t/#", "qos": 1} in server.table("sub")
+    more = [event(SUBSCRIBED, "c", "new", 133), event(SESSION_ENDED, "c", "", 134)]
+    assert sink.apply(batch((0, 132), (0, 134), *more), INSTANCE) == []
+    assert server.table("sub") == [{"clientid": "other", "topic": "t/#", "qos": 1}]
+
+
+@MODES
+def test_a_message_and_its_place_in_the_list_of_its_topic(
+    server: DynamodbServer, exact: bool
+) -> None:
+    sink = opened(server, exact=exact)
+    rows = [message(1, "test", b'{ "msg": "Hello" }'), message(3, "test", b"\xff", qos=2)]
+    assert sink.apply(batch((0, 0), (3, 0), *rows), INSTANCE) == []
+    first, second = server.table("msg")
+    assert first == {
+        "arrived": NOW_MS // 1000, "qos": 1, "sender": "sender", "retain": 0, "topic": "test",
+        "payload": '{ "msg": "Hello" }', "msgid": name_of(1),
+    }  # fmt: skip
+    assert (second["payload"], second["qos"], second["msgid"]) == (b"\xff", 2, name_of(3))
+    assert server.table("topic_msg_map") == [
+        {"topic": "test", "MsgId": sorted([name_of(1), name_of(3)])}
+    ]
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+@MODES
+def test_an_acknowledged_message_of_a_queue_is_gone_with_its_place(
+    server: DynamodbServer, layout: str, exact: bool
+) -> None:
+    queue = rule("message.acked", "#", 2, action="on_message_acked_for_queue")
+    sink = opened(server, STORED, queue, layout=layout, exact=exact)
+    acked = event(ACKED, "c", "t", offset=2, accepted_ms=NOW_MS, end=3)
+    rows = [message(1), message(2), message(3), acked, message(4)]
+    assert sink.apply(batch((0, 0), (4, 1), *rows), INSTANCE) == []
+    left = sorted(name_of(offset) for offset in (1, 3, 4))
+    assert sorted(item["msgid"] for item in server.table("msg")) == left
+    if layout == "v1":
+        assert server.table("topic_msg_map") == [{"topic": "t", "MsgId": left}]
+    else:
+        listed = server.table("topic_msg")
+        assert sorted(item["msgid"] for item in listed) == left
+        assert {item["topic"] for item in listed} == {"t"}
+
+
+def test_the_retained_message_of_a_topic_until_it_is_cleared(server: DynamodbServer) -> None:
+    rules = (
+        rule("message.publish", "#", action="on_message_retain"),
+        rule("message.publish", "#", 2, action="on_retain_delete"),
+    )
+    sink = opened(server, *rules)
+
+    def kept(topic: str, payload: bytes, seq: int) -> Row:
+        body = encode_message(message(0, topic, payload, retain=True))
+        return event(RETAINED, "c", topic, seq, offset=seq, accepted_ms=NOW_MS, body=body)
+
+    rows = [kept("a", b"old", 1), kept("a", b"new", 2), kept("b", b"x", 3)]
+    rows.append(event(RETAIN_DELETED, "", "b", 4))
+    assert sink.apply(batch((0, 0), (0, 4), *rows), INSTANCE) == []
+    (found,) = server.table("retain")
+    assert (found["topic"], found["payload"], found["retain"]) == ("a", "new", 1)
+    assert found["msgid"] == name_of(2)
+
+
+def test_a_position_never_goes_back_until_it_is_deleted(server: DynamodbServer) -> None:
+    rules = (
+        rule("message.acked", "#", action="on_message_acked"),
+        rule("session.unsubscribed", "#", 2, action="on_acked_delete"),
+    )
+    sink = opened(server, *rules)
+
+    def acked(offset: int, seq: int, client: str = "c") -> Row:
+        return event(ACKED, client, "t", seq, offset=offset, accepted_ms=NOW_MS)
+
+    rows = [acked(5, 1), acked(3, 2), acked(9, 3, "d")]
+    assert sink.apply(batch((0, 0), (0, 3), *rows), INSTANCE) == []
+    sink.apply(batch((0, 3), (0, 4), acked(4, 4)), INSTANCE)
+    assert server.table("acked") == [
+        {"topic": "t", "clientid": "c", "msgid": name_of(5)},
+        {"topic": "t", "clientid": "d", "msgid": name_of(9)},
+    ]
+    more = [event(UNSUBSCRIBED, "c", "t", 5), acked(2, 6)]
+    sink.apply(batch((0, 4), (0, 6), *more), INSTANCE)
+    assert server.table("acked")[0] == {"topic": "t", "clientid": "c", "msgid": name_of(2)}
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_a_message_that_expires_says_when(server: DynamodbServer, layout: str) -> None:
+    sink = opened(server, {**STORED, "expires_s": 60}, layout=layout)
+    sink.apply(batch((0, 0), (1, 0), message(1)), INSTANCE)
+    assert server.table("msg")[0]["expires_at"] == NOW_MS // 1000 + 60
+    if layout == "v2":
+        assert server.table("topic_msg")[0]["expires_at"] == NOW_MS // 1000 + 60
+    told = server.client().describe_time_to_live(TableName=server.prefix + "msg")
+    assert told["TimeToLiveDescription"]["AttributeName"] == "expires_at"
+
+
+# Once
+
+
+@MODES
+def test_a_batch_that_is_applied_already_counts_as_applied(
+    server: DynamodbServer, exact: bool
+) -> None:
+    sink = counting(server, "t", exact=exact)
+    one = batch((0, 0), (1, 0), message(1))
+    assert sink.apply(one, INSTANCE) == []
+    assert sink.apply(one, INSTANCE) == []
+    assert server.table("own") == [{"id": "t", "n": 1}]
+
+
+@MODES
+@pytest.mark.parametrize("after", [(1, 0), (0, 1)])
+def test_a_batch_with_rows_missing_before_it_is_refused(
+    server: DynamodbServer, after: tuple[int, int], exact: bool
+) -> None:
+    sink = opened(server, exact=exact)
+    with pytest.raises(FenceRefused):
+        sink.apply(batch(after, (5, 5), message(5)), INSTANCE)
+    with pytest.raises(FenceRefused):
+        sink.apply(batch((0, 0), (5, 5), message(5)), "another database")
+    assert server.table("msg") == []
+
+
+def test_many_rows_are_many_transactions_and_the_cursor_is_right_after_each(
+    server: DynamodbServer,
+) -> None:
+    sink = counting(server, *(f"t/{number}" for number in range(250)))
+    seen = []
+    call = sink.call
+
+    def watched(method: str, **arguments: Any) -> Any:
+        answer = call(method, **arguments)
+        if method == "execute_transaction":
+            place = cursor(sink)
+            assert place is not None
+            seen.append(place[0])
+            assert sum(item["n"] for item in server.table("own")) == place[0]
+        return answer
+
+    sink.call = watched
+    rows = [message(number + 1, f"t/{number}") for number in range(250)]
+    assert sink.apply(batch((0, 0), (250, 0), *rows), INSTANCE) == []
+    assert seen[-1] == 250 and len(seen) == 3
+    assert {item["n"] for item in server.table("own")} == {1}
+
+
+def test_statements_of_the_same_item_are_all_carried_out(server: DynamodbServer) -> None:
+    sink = counting(server, "a", "b")
+    rows = [message(number, "ab"[number % 2]) for number in range(1, 12)]
+    assert sink.apply(batch((0, 0), (11, 0), *rows), INSTANCE) == []
+    assert server.table("own") == [{"id": "a", "n": 5}, {"id": "b", "n": 6}]
+
+
+def test_an_application_that_crashed_in_the_middle_goes_on_there(server: DynamodbServer) -> None:
+    sink = counting(server, *(f"t/{number}" for number in range(250)))
+    call = sink.call
+    calls = []
+
+    def crashing(method: str, **arguments: Any) -> Any:
+        calls.append(method)
+        if calls.count("execute_transaction") == 2:
+            raise Unavailable("gone")
+        return call(method, **arguments)
+
+    sink.call = crashing
+    rows = [message(number + 1, f"t/{number}") for number in range(250)]
+    with pytest.raises(Unavailable):
+        sink.apply(batch((0, 0), (250, 0), *rows), INSTANCE)
+    sink.call = call
+    place = sink.open().cursor
+    assert 0 < place[0] < 250
+    sink.apply(batch(place, (250, 0), *rows[place[0] :]), INSTANCE)
+    assert {item["n"] for item in server.table("own")} == {1}
+
+
+def test_a_store_that_went_back_gets_the_rows_again(server: DynamodbServer) -> None:
+    sink = opened(server)
+    for number in (1, 2, 3):
+        sink.apply(batch((number - 1, 0), (number, 0), message(number)), INSTANCE)
+    sink.start(Fence(INSTANCE, (1, 0)), is_rewind=True)
+    for number in (2, 3):
+        sink.apply(batch((number - 1, 0), (number, 0), message(number)), INSTANCE)
+    assert [len(server.table("msg")), cursor(sink)] == [3, (3, 0)]
+    assert len(server.table("topic_msg_map")[0]["MsgId"]) == 3
+
+
+# What the service refuses
+
+
+@MODES
+def test_an_item_that_is_too_large_is_a_dead_letter_and_the_rest_flows(
+    server: DynamodbServer, exact: bool
+) -> None:
+    sink = opened(server, exact=exact)
+    rows = [message(number, payload=b"x" * (500_000 if number == 7 else 9)) for number in range(20)]
+    rows = rows[1:]
+    found = sink.apply(batch((0, 0), (19, 0), *rows), INSTANCE)
+    assert {(poison.row, poison.rule) for poison in found} == {(6, 1)}
+    assert "size" in found[0].why
+    assert len(server.table("msg")) == 18
+    assert cursor(sink) == (19, 0)
+    again = made(server, STORED, exact=exact)
+    again.open()
+    kept = again.refusals(INSTANCE)
+    assert [(each.upto, each.at, each.rule) for each in kept] == [((7, 0), (7, 0), 1)]
+    assert again.refusals("another database") == []
+
+
+def test_a_full_list_of_a_topic_is_a_dead_letter_and_the_message_is_stored(
+    server: DynamodbServer,
+) -> None:
+    sink = opened(server)
+    client = server.client()
+    for start in range(0, 8700, 100):
+        client.update_item(
+            TableName=server.prefix + "topic_msg_map",
+            Key={"topic": {"S": "hot"}},
+            UpdateExpression="ADD MsgId :ids",
+            ExpressionAttributeValues={
+                ":ids": {"SS": [f"{name_of(1)[:-8]}{start + each:08}" for each in range(100)]}
+            },
+        )
+    rows: list[Row] = [message(number, "hot") for number in range(1, 60)]
+    rows.append(message(60, "cold"))
+    found = sink.apply(batch((0, 0), (60, 0), *rows), INSTANCE)
+    assert found, "8,759 ids of 47 bytes are more than 400 KB"
+    assert all(poison.rule == 1 for poison in found)
+    assert len(server.table("msg")) == 60
+    cold, hot = server.table("topic_msg_map")
+    assert cold["topic"] == "cold" or hot["topic"] == "cold"
+    full = cold if cold["topic"] == "hot" else hot
+    assert len(full["MsgId"]) == 8700 + 59 - len(found)
+    assert cursor(sink) == (60, 0)
+
+
+def test_a_statement_that_is_refused_is_a_dead_letter_and_the_others_are_carried_out(
+    server: DynamodbServer,
+) -> None:
+    sink = counting(server, "a", "b")
+    rows = [message(1, "a"), message(2, "nobody"), message(3, "b"), message(4, "a")]
+    found = sink.apply(batch((0, 0), (4, 0), *rows), INSTANCE)
+    assert [(poison.row, poison.rule) for poison in found] == [(1, 2)]
+    assert server.table("own") == [{"id": "a", "n": 2}, {"id": "b", "n": 1}]
+    assert [each.at for each in sink.refusals(INSTANCE)] == [(2, 0)]
+
+
+def test_a_row_that_nothing_can_be_made_of_is_told_and_the_rest_is_applied(
+    server: DynamodbServer,
+) -> None:
+    sink = opened(server, STORED, rule("message.publish", "#", 2, action="on_message_retain"))
+    broken = event(RETAINED, "", "t", body=b"no record")
+    found = sink.apply(batch((0, 0), (1, 1), broken, message(1)), INSTANCE)
+    assert [(poison.row, "CorruptRecord" in poison.why) for poison in found] == [(0, True)]
+    assert len(server.table("msg")) == 1
+
+
+def test_values_of_statements_have_types_and_are_never_text(server: DynamodbServer) -> None:
+    server.make_table("own", "id")
+    text = (
+        "INSERT INTO \"{prefix}own\" VALUE {'id': ${topic}, 'qos': ${qos}, 'at': ${timestamp}, "
+        "'payload': ${payload}, 'c': ${payload.c}, 'msgid': ${msgid}, 'retain': ${retain}}"
+    )
+    sink = opened(server, rule("message.publish", "#", commands=[text]))
+    evil = "x'}; DROP"
+    rows = [message(1, evil, b'{"c": 21.5}'), message(2, "bytes", b"\xff")]
+    assert sink.apply(batch((0, 0), (2, 0), *rows), INSTANCE) == []
+    client = server.client()
+    found = client.get_item(TableName=server.prefix + "own", Key={"id": {"S": evil}})["Item"]
+    assert found == {
+        "id": {"S": evil}, "qos": {"N": "1"}, "at": {"N": str(NOW_MS)},
+        "payload": {"S": '{"c": 21.5}'}, "c": {"N": "21.5"}, "msgid": {"S": name_of(1)},
+        "retain": {"BOOL": False},
+    }  # fmt: skip
+
+
+# The store itself
+
+
+def test_a_missing_table_is_named_with_what_makes_it(server: DynamodbServer) -> None:
+    sink = opened(server)
+    server.client().delete_table(TableName=server.prefix + "topic_msg_map")
+    with pytest.raises(Unavailable, match="a table is missing: `holdfast backend create cache`"):
+        sink.apply(batch((0, 0), (1, 0), message(1)), INSTANCE)
+    sink.open()
+    health = sink.health()
+    assert health["writable"] is False
+    assert f"the table {server.prefix}topic_msg_map is missing" in health["problems"][0]
+    assert sink.create() == [f"{server.prefix}topic_msg_map"]
+    assert sink.create() == []
+    sink.apply(batch((0, 0), (1, 0), message(1)), INSTANCE)
+    assert len(server.table("msg")) == 1
+
+
+def test_health_says_what_the_store_is(server: DynamodbServer) -> None:
+    health = opened(server, layout="v2").health()
+    assert (health["server"], health["writable"], health["problems"]) == ("DynamoDB", True, [])
+    assert health["fence"] == f"{INSTANCE}:0:0"
+    assert "v1 keeps all ids" in opened(server.fresh(), layout="v1").health()["problems"][0]
+
+
+def test_a_server_that_is_not_there_and_a_secret_that_is_not_there_are_named(
+    server: DynamodbServer, tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1: "):
+        made(server, STORED, endpoint="http://127.0.0.1:1").open()
+    secret = tmp_path / "secret"
+    with pytest.raises(Unavailable, match=f"secret_access_key_file {secret}"):
+        made(server, STORED, secret_access_key_file=str(secret)).open()
+    secret.write_text("mine\n")
+    assert opened(server, STORED, secret_access_key_file=str(secret)).look() is not None
+
+
+@pytest.mark.parametrize("answer", [b"", b"x", b"HTTP/1.1 503 Busy\r\n\r\n"])
+def test_a_server_that_hangs_or_says_something_else_is_named(
+    server: DynamodbServer, answer: bytes
+) -> None:
+    """Without bytes it hangs; otherwise it answers this and closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sink = made(server, STORED, endpoint=place, timeout_ms=300)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+                if not answer:
+                    connection.recv(1)  # until the client has given up
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unavailable, match=f"{place}: "):
+            sink.open()
+        thread.join()
+
+
+def test_a_statement_that_cannot_be_parsed_is_told_at_once(server: DynamodbServer) -> None:
+    with pytest.raises(Unusable, match=r"cache.*without quotes"):
+        made(server, rule("message.publish", "#", commands=["DELETE '${topic}'"]))
