@@ -187,7 +187,7 @@ class Imported:
     def _set(self, backend: Backend, key: str, value: Any, comments: list[str]) -> str:
         """Set a key of a backend; return its line, "" = it has no counterpart, which is told."""
         option = _BACKEND_KEYS.get(key)
-        if option is None:
+        if option is None or key not in backend.keys():
             comments.append(f"{key} = {_toml(value)} has no counterpart")
             return ""
         if key in ("password", "secret_access_key"):
