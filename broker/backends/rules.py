@@ -44,6 +44,18 @@ def check(config: Config) -> None:
             )
 
 
+def check_types(config: Config) -> None:
+    """Raise `ConfigError` for a backend of a type that nothing writes to yet."""
+    for backend in config.backends:
+        if backend.type in backend_options.NOT_YET:
+            types = [each for each in backend_options.TYPES if each not in backend_options.NOT_YET]
+            place = f"{backend.section}.type"
+            raise ConfigError(
+                f"{config.origins[place]}: {place} = {shown(backend.type)}: not supported yet, "
+                f"expected {', '.join(types[:-1])} or {types[-1]}"
+            )
+
+
 def _check_rules(config: Config) -> None:
     types = {backend.name: backend.type for backend in config.backends}
     for rule in config.rules:

@@ -51,10 +51,11 @@ def read_config(path: str | None, flags: dict[str, object]) -> "Config":
     from broker.configuration.load import load
 
     config = load(path, flags=flags)
-    if config.rules:
+    if config.rules or config.backends:
         from broker.backends import rules
 
         rules.check(config)
+        rules.check_types(config)
     return config
 
 
