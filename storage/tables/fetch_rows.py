@@ -17,6 +17,8 @@ from storage.tables.tables import client_prefix, seal, unseal
 # What a subscription asks a store for.
 QUEUE: Final = 1  # messages that nobody has acknowledged; each is for one session
 PUBSUB: Final = 2  # messages after the session's own position
+RETAIN: Final = 3  # the retained message of its topic
+SUBSCRIPTIONS: Final = 4  # of a client: what others have subscribed it to
 FETCHES_KNOWN: Final = (QUEUE, PUBSUB)
 
 MESSAGE_ID_BYTES_MAX: Final = 255

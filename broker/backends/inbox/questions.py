@@ -62,10 +62,12 @@ class Question:
 class Page:
     """A page of an answer."""
 
-    __slots__ = ("messages", "more", "upto", "why")
+    __slots__ = ("messages", "more", "subscriptions", "upto", "why")
 
     def __init__(self, upto: str) -> None:
         self.messages: Final[list[dict[str, Any]]] = []
+        # (topic filter, QoS) of each, if they were asked for
+        self.subscriptions: Final[list[tuple[str, int]]] = []
         self.upto: str = upto  # all ids up to this one are dealt with
         self.more: bool = False  # is there more behind it?
         self.why: str = ""  # the store refuses the question for good
@@ -92,6 +94,7 @@ class Page:
             "fetched": question.number,
             "topic": question.topic,
             "messages": self.messages,
+            "subscriptions": self.subscriptions,
             "upto": self.upto,
             "more": self.more,
             "why": self.why,
