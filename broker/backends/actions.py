@@ -19,7 +19,7 @@ from storage.tables.feed_rows import (
     SUBSCRIBED,
     UNSUBSCRIBED,
 )
-from storage.tables.fetch_rows import PUBSUB, QUEUE
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
 
 CLIENT_CONNECTED: Final = "client.connected"
 CLIENT_DISCONNECTED: Final = "client.disconnected"
@@ -163,6 +163,12 @@ _ALL: Final = (
         fetch=PUBSUB,
     ),
     Action(
+        "on_retain_lookup",
+        SESSION_SUBSCRIBED,
+        "the retained message of a topic from the store, if it is newer than the broker's own",
+        fetch=RETAIN,
+    ),
+    Action(
         "on_unsubscribed",
         SESSION_UNSUBSCRIBED,
         "removes them, one by one or with their session",
@@ -226,6 +232,7 @@ _NAMES: Final = {
         "on_message_acked_for_pubsub",
         "on_message_fetch_for_queue",
         "on_message_fetch_for_pubsub",
+        "on_retain_lookup",
     ),
     backend_options.CASSANDRA: ("on_message_acked",),
     backend_options.DYNAMODB: (

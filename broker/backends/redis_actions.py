@@ -151,6 +151,10 @@ class RedisActions:
         """Do nothing: the position moves when the client acknowledges."""
         return []
 
+    def _on_retain_lookup(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        """Do nothing: the store is only asked."""
+        return []
+
     def _id_of(self, event: FeedEvent) -> bytes:
         return id_of(event, self._node_number)
 

@@ -16,6 +16,7 @@ from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
 from session.settings import Feed, Fetching
+from storage.tables.fetch_rows import PUBSUB, QUEUE
 
 # Of a backend, and what the process is not told: it is the broker's own business.
 _NOT_TOLD: Final = frozenset(
@@ -86,8 +87,8 @@ def problems(rule: WrittenRule, type: str) -> Iterator[str]:
         yield "expires has no meaning where no message is stored by an action"
     if rule.max_returned_count or rule.time_range_ms:
         action = ACTIONS[type].get(str(rule.action))
-        if action is None or not action.fetch:
-            yield "max_returned_count and time_range have no meaning where nothing is fetched"
+        if action is None or action.fetch not in (QUEUE, PUBSUB):
+            yield "max_returned_count and time_range have no meaning where no messages are fetched"
 
 
 def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:

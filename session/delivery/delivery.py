@@ -11,6 +11,7 @@ from typing import Final
 from session.delivery.backlog import Backlog
 from session.delivery.context import DeliveryContext
 from session.delivery.fetching.inbox import Inbox
+from session.delivery.fetching.retain_lookup import RetainLookup
 from session.delivery.live import LiveDelivery
 from session.delivery.mailbox import Mailbox
 from session.delivery.outgoing import Outgoing
@@ -32,11 +33,14 @@ class Delivery:
         self.outgoing: Final = outgoing
         self.sender: Final = Sender(context, outgoing)
         self.mailbox: Final = Mailbox(context)
-        self.inbox: Final = Inbox(context, outgoing, self.sender, self.mailbox)
+        self.retained_replay: Final = RetainedReplay(context, retained, self.sender, self.mailbox)
+        self.lookup: Final = RetainLookup(context, retained, self.retained_replay)
+        self.inbox: Final = Inbox(context, outgoing, self.sender, self.mailbox, self.lookup)
+        if self.inbox.is_on:
+            self.retained_replay.sent = self.inbox.retained_sent
         self.redelivery: Final = Redelivery(context, outgoing, self.mailbox, self.inbox)
         self.window: Final = SendWindow(context, outgoing, self.sender, self.redelivery)
         self.live: Final = LiveDelivery(context, outgoing, self.sender, self.window)
-        self.retained_replay: Final = RetainedReplay(context, retained, self.sender, self.mailbox)
         self.backlog: Final = Backlog(
             context, outgoing, self.sender, self.redelivery, self.retained_replay
         )

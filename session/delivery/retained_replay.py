@@ -5,6 +5,7 @@ its record keep what is left to send (`Session.replays`). Read next: `session.ro
 `session.delivery.mailbox`.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from mqtt.message import Message
@@ -39,6 +40,8 @@ class RetainedReplay:
         self._retained: Final = retained
         self._sender: Final = sender
         self._mailbox: Final = mailbox
+        # Told of each that is sent for a SUBSCRIBE to its own topic; who wants it sets it.
+        self.sent: Callable[[Session, Message], None] = _tell_nobody
 
     def send_next(self, connection: Connection, session: Session) -> None:
         """Send the next retained messages for the session's SUBSCRIBEs, several filters at once.
@@ -63,8 +66,11 @@ class RetainedReplay:
             for message in found:
                 size += len(message.payload)
                 self._tick.work += 1 + (len(message.payload) >> UNIT_SHIFT)
-                if message.topic not in replay.overtaken:
-                    self.send(connection, session, message, replay.qos, replay.identifier)
+                if message.topic in replay.overtaken:
+                    continue
+                is_sent = self.send(connection, session, message, replay.qos, replay.identifier)
+                if is_sent and message.topic == replay.topic_filter:
+                    self.sent(session, message)
             if not replay.start:
                 del replays[replay.topic_filter]
         self._tick.mark(session)
@@ -76,17 +82,29 @@ class RetainedReplay:
         message: Message,
         granted: int,
         identifier: int,
-    ) -> None:
-        """Send one retained message to a new subscription, with RETAIN 1 [MQTT-3.3.1-8]."""
+        *,
+        after_commit: bool = False,
+        is_ours: bool = True,
+    ) -> bool:
+        """Send one retained message to a new subscription, with RETAIN 1 [MQTT-3.3.1-8].
+
+        False if it is not sent. `after_commit` says that also one at QoS 0 waits for this batch,
+        `is_ours` that it is what the topic retains here.
+        """
         if message.expires_at_ms and message.expires_at_ms <= self._tick.now:
-            return
+            return False
         identifiers = (identifier,) if identifier else ()
         qos = min(message.qos, granted)
         if qos == 0:
-            self._sender.send_qos0_in_order(
-                connection, message, identifiers, retain=True, is_retained=True
+            return self._sender.send_qos0_in_order(
+                connection,
+                message,
+                identifiers,
+                retain=True,
+                is_retained=True,
+                is_ours=is_ours,
+                after_commit=after_commit,
             )
-            return
         reference = 0
         if session.is_stored:
             reference = self._mailbox.reserve(session)
@@ -95,9 +113,12 @@ class RetainedReplay:
         )
         if packet_id and self._deliveries.is_on:
             now = self._tick.now
-            self._deliveries.retained(connection, session, message, packet_id, qos, now)
+            self._deliveries.retained(
+                connection, session, message, packet_id, qos, now, retain=is_ours
+            )
         if packet_id and session.is_stored:
             self._mailbox.keep(session, reference, Copy(message, identifier, None))
+        return packet_id > 0
 
     def replaced(self, message: Message, route: Route) -> None:
         """Note that a retained message was replaced, so that nobody gets the new one twice.
@@ -121,3 +142,7 @@ class RetainedReplay:
                 replay = replays.get(entry.topic_filter)
                 if replay is not None and len(replay.overtaken) < most:
                     replay.overtaken.add(topic)
+
+
+def _tell_nobody(session: Session, message: Message) -> None:
+    pass

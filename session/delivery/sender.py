@@ -79,12 +79,13 @@ class Sender:
         *,
         retain: bool,
         is_retained: bool = False,
+        is_ours: bool = True,
         after_commit: bool = False,
     ) -> bool:
         """Send a stored message at QoS 0, behind everything that waits for this connection.
 
-        `is_retained` says that it answers a SUBSCRIBE and is not in the log. False if it must not
-        be sent.
+        `is_retained` says that it answers a SUBSCRIBE and is not in the log; `is_ours` that it is
+        retained here, or for the log. False if it must not be sent.
         """
         parts = self._outgoing.encode(
             connection, message, 0, identifiers, {}, retain=retain, at_once=False
@@ -98,7 +99,8 @@ class Sender:
             assert session is not None
             now = self._tick.now
             if is_retained:
-                self._deliveries.retained(connection, session, message, 0, 0, now, retain=retain)
+                is_known = retain and is_ours
+                self._deliveries.retained(connection, session, message, 0, 0, now, retain=is_known)
             else:
                 self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
         if after_commit:

@@ -25,6 +25,7 @@ from storage.tables.feed_rows import (
     AGAIN,
     FOREIGN,
     GAP,
+    RETAINED,
     FeedEvent,
     decode_row,
     feed_key,
@@ -463,4 +464,6 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
+    if event.kind == RETAINED and event.username == feed.name:
+        return False  # it comes from there
     return bool(feed.kinds & 1 << event.kind)

@@ -198,8 +198,11 @@ class FeedRecorder:
         """Is everything that was collected in a batch?"""
         return not self._due_ms
 
-    def retained(self, message: Message) -> None:
-        """Tell of a new retained message, or with an empty payload, that there is none now."""
+    def retained(self, message: Message, source: str = "") -> None:
+        """Tell of a new retained message, or with an empty payload, that there is none now.
+
+        `source` is the name of the store that it comes from, which is not told.
+        """
         if not self._kinds & _RETAINED:
             return
         if not message.payload:
@@ -215,6 +218,7 @@ class FeedRecorder:
                 qos=message.qos,
                 offset=message.offset,
                 accepted_ms=message.accepted_at_ms,
+                username=source,
                 body=encode_message(message),
             )
         )

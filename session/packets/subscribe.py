@@ -191,6 +191,8 @@ class SubscribeHandler:
             return
         if subscription.retain_handling == 1 and not is_new:
             return
+        if self._inbox.is_on:
+            self._inbox.look_up_retained(connection, session, subscription)
         for message in self._retained.system(subscription.stream_filter):
             self._retained_replay.send(
                 connection, session, message, subscription.qos, subscription.identifier

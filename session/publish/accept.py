@@ -68,6 +68,8 @@ class Publishing:
         self._live: Final = delivery.live
         self._shared: Final = delivery.shared
         self._retained_replay: Final = delivery.retained_replay
+        self._inbox: Final = delivery.inbox
+        delivery.lookup.keep = self.keep_found
         self._quota: Final = quota
         self._health: Final = health
         self._session_events: Final = history.sessions
@@ -129,6 +131,8 @@ class Publishing:
                 # Even if there was nothing to clear: it may have been cleared by an earlier message
                 # that is not durable yet.
                 changed = True
+                if self._inbox.is_on:
+                    self._inbox.retained_changed(message.topic)
                 if route.targets:
                     self._retained_replay.replaced(message, route)
             if to_store and not (self._is_limited and self._drops_new(message, publication)):
@@ -154,6 +158,19 @@ class Publishing:
             return CHANGED if waits else UNCHANGED
         self._counters.unmatched_messages += 1
         return UNMATCHED_YET if waits else UNMATCHED
+
+    def keep_found(self, message: Message, backend: str) -> bool:
+        """Retain a message that the store `backend` had; False if there is no room for it.
+
+        Nobody is sent it, and that store is not told of it. The caller knows that it is the newest.
+        """
+        if self._health.refuses_new or self._retained.is_full_for(message.topic):
+            return False
+        self._tick.work += RETAIN_WORK
+        self._retained.keep(message)
+        self._feed.retained(message, backend)
+        self._session_events.retained_kept(message)
+        return True
 
     def accept_run(
         self,

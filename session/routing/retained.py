@@ -38,17 +38,16 @@ class Retained:
         self._damage: Final = core.damage
         self._session_events: Final = history.sessions
         self._system: dict[str, Message] = {}
-        # Keys set (True) or cleared (False) in the unwritten batch.
-        self._unwritten: dict[bytes, bool] = {}
+        # What keys are set to in the unwritten batch, None = cleared.
+        self._unwritten: dict[bytes, Message | None] = {}
 
     def exists(self, key: bytes) -> bool:
         """Return whether there is a retained message under `key`, with the unwritten batch.
 
         A damaged one counts: its row is there to be replaced or deleted.
         """
-        known = self._unwritten.get(key)
-        if known is not None:
-            return known
+        if key in self._unwritten:
+            return self._unwritten[key] is not None
         try:
             return self._store.get(RETAINED, key) is not None
         except DamagedRows as problem:
@@ -76,10 +75,10 @@ class Retained:
                 return False
             tick.batch.append((RETAINED, key, None))
             self._totals.retained -= 1
-            self._unwritten[key] = False
+            self._unwritten[key] = None
         else:
             tick.batch.append((RETAINED, key, encode_message(message)))
-            self._unwritten[key] = True
+            self._unwritten[key] = message
             if not existed:
                 self._totals.retained += 1
             if message.expires_at_ms:
@@ -88,13 +87,25 @@ class Retained:
             tick.totals_changed = True
         return True
 
+    def newest(self, topic: str) -> Message | None:
+        """Return the retained message of a topic, with the unwritten batch; None if it expired."""
+        key = retained_key(topic)
+        if key in self._unwritten:
+            message = self._unwritten[key]
+        else:
+            value = self._load(key)
+            message = None if value is None else self._decode(key, value)
+        if message is None or 0 < message.expires_at_ms <= self._tick.now:
+            return None
+        return message
+
     def written(self) -> None:
         """Forget the changes of the batch, which is written now."""
         self._unwritten.clear()
 
     def expire(self, key: bytes, now: int) -> bool:
         """Remove the message under `key` if it is expired; return whether it was."""
-        if self._unwritten.get(key) is not None:
+        if key in self._unwritten:
             return False
         value = self._load(key)
         message = None if value is None else self._decode(key, value)
@@ -103,7 +114,7 @@ class Retained:
         if not message.expires_at_ms or message.expires_at_ms > now:
             return False
         self._tick.batch.append((RETAINED, key, None))
-        self._unwritten[key] = False
+        self._unwritten[key] = None
         self._totals.retained -= 1
         self._tick.totals_changed = True
         self._session_events.retained_expired(message.topic)

@@ -19,7 +19,8 @@ QUEUE: Final = 1  # messages that nobody has acknowledged; each is for one sessi
 PUBSUB: Final = 2  # messages after the session's own position
 RETAIN: Final = 3  # the retained message of its topic
 SUBSCRIPTIONS: Final = 4  # of a client: what others have subscribed it to
-FETCHES_KNOWN: Final = (QUEUE, PUBSUB)
+FETCHES_KNOWN: Final = (QUEUE, PUBSUB)  # whose messages are told of when they are acknowledged
+_ROWS_KNOWN: Final = (QUEUE, PUBSUB, RETAIN)
 
 MESSAGE_ID_BYTES_MAX: Final = 255
 
@@ -41,7 +42,7 @@ def split_fetch_key(key: bytes) -> tuple[str, str, int, str]:
     """Return (client identifier, name of the store, kind, topic). Raises `CorruptRecord`."""
     client_id, _, rest = key.partition(b"\0")
     backend, _, rest = rest.partition(b"\0")
-    if not client_id or not backend or rest[:1] not in (b"\x01", b"\x02") or len(rest) < 2:
+    if not client_id or not backend or len(rest) < 2 or rest[0] not in _ROWS_KNOWN:
         raise CorruptRecord(f"fetch: key of {len(key)} bytes, expected client, store, kind, topic")
     try:
         return client_id.decode(), backend.decode(), rest[0], rest[1:].decode()
@@ -50,7 +51,10 @@ def split_fetch_key(key: bytes) -> tuple[str, str, int, str]:
 
 
 def encode_fetch(began_ms: int, position: str) -> bytes:
-    """Return the value of a row of `fetches`."""
+    """Return the value of a row of `fetches`.
+
+    Of a retained message `began_ms` is the time before which it is not sent, and no position.
+    """
     return seal(_FETCH.pack(_VERSION, began_ms) + position.encode())
 
 

@@ -18,6 +18,7 @@ ANSWER_BYTES_MAX: Final = 256 << 10
 PAYLOAD_BYTES_MAX: Final = 16 << 20
 _QOS_MAX: Final = 2
 _SECONDS_MAX: Final = 1 << 40
+_PUBLISHER_BYTES_MAX: Final = 65_535  # of a text in MQTT
 
 
 class Question:
@@ -58,6 +59,13 @@ class Question:
             return False
         return rest > self.since and at_us // 1000 >= self.began_ms
 
+    def is_written_here(self, text: str, node: int) -> bool:
+        """Was a message with this id written to the store by this broker?"""
+        try:
+            return decode_id(text)[1] == node
+        except ValueError:
+            return False
+
 
 class Page:
     """A page of an answer."""
@@ -77,16 +85,31 @@ class Page:
         payload = fields.get("payload")
         if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
             return 0
+        publisher = fields.get("from", b"")[: _PUBLISHER_BYTES_MAX + 1].decode(errors="replace")
         self.messages.append(
             {
                 "id": message_id,
-                "from": fields.get("from", b"").decode(errors="replace"),
+                "from": publisher if len(publisher.encode()) <= _PUBLISHER_BYTES_MAX else "",
                 "qos": _number(fields.get("qos"), 1, _QOS_MAX),
-                "ts": _number(fields.get("ts"), 0, _SECONDS_MAX),
+                "at_ms": _number(fields.get("ts"), 0, _SECONDS_MAX) * 1000,
+                "expires_ms": 0,
                 "payload": binascii.b2a_base64(payload, newline=False).decode(),
             }
         )
         return len(payload) + len(message_id)
+
+    def add_retained(self, message_id: str, fields: dict[str, bytes], expires_ms: int) -> None:
+        """Add the retained message of a topic, which expires in `expires_ms`, 0 = never.
+
+        Its time has to be as exact as can be: that of its id, if that is in the same second.
+        """
+        if not self.add(message_id, fields):
+            return
+        message = self.messages[-1]
+        message["expires_ms"] = expires_ms
+        at_ms = time_of(message_id)
+        if not message["at_ms"] or at_ms // 1000 == message["at_ms"] // 1000:
+            message["at_ms"] = at_ms
 
     def as_answer(self, question: Question) -> dict[str, Any]:
         """Return what the process says."""
@@ -136,10 +159,11 @@ def messages_of(answer: dict[str, Any], backend: str) -> list[FetchedMessage]:
                 retain=False,
                 properties=b"",
                 publisher=str(each["from"]) or backend,
-                accepted_at_ms=int(each["ts"]) * 1000,
+                accepted_at_ms=int(each["at_ms"]),
                 expires_at_ms=0,
                 offset=0,
             ),
+            int(each["expires_ms"]),
         )
         for each in answer["messages"]
     ]

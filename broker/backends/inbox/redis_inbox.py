@@ -1,4 +1,4 @@
-"""Finds in Redis what a session fetches: messages of queues and of topics with a position.
+"""Finds in Redis what a session fetches: messages of queues, of topics with a position, retained.
 
 A script looks first whether the store still has everything that the broker believes it has, as the
 script that applies rows does. A message of a queue is claimed for a client by a key that expires,
@@ -18,7 +18,7 @@ from broker.backends.inbox.questions import (
     time_of,
 )
 from session.delivery.fetching.inbox import LEASE_MS
-from storage.tables.fetch_rows import QUEUE
+from storage.tables.fetch_rows import QUEUE, RETAIN
 
 CLAIM_KEY: Final = b"holdfast:claim:"
 LEASED: Final = b"l"  # then the client; the key expires
@@ -93,6 +93,16 @@ end
 return {'ok', plain, timed}
 """
 )
+# Returns the retained message of a topic: its id if it is in a set, ms until it expires, fields.
+RETAINED: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'fence'} end
+local key, name = KEYS[2], ''
+if redis.call('TYPE', key).ok == 'zset' then
+  name = redis.call('ZREVRANGE', key, 0, 0)[1]
+  key = KEYS[3] .. name
+end
+return {'ok', name, redis.call('PTTL', key), redis.call('HGETALL', key)}
+"""
 
 
 class RedisInbox:
@@ -106,6 +116,8 @@ class RedisInbox:
         """Return a page, None if the store is not where the fence says. Raises what Redis says."""
         if question.kind == QUEUE:
             return self._queue(client, fence_key, fence, question)
+        if question.kind == RETAIN:
+            return self._retained(client, fence_key, fence, question)
         return self._after(client, fence_key, fence, question)
 
     def _queue(
@@ -171,6 +183,24 @@ class RedisInbox:
             if self._is_wanted(each, "", question):
                 size += page.add(each.decode(), _text_keys(client.hgetall(b"mqtt:msg:" + each)))
             page.upto = each.decode(errors="replace")
+        return page
+
+    def _retained(
+        self, client: Any, fence_key: bytes, fence: bytes, question: Question
+    ) -> Page | None:
+        """Return the retained message of a topic: in a hash, or in the newest one of a set of ids.
+
+        None that this broker has written: the broker knows those.
+        """
+        key = b"mqtt:retain:" + question.topic.encode()
+        answer = client.eval(RETAINED, 3, fence_key, key, b"mqtt:msg:", fence)
+        if answer[0] != b"ok":
+            return None
+        page = Page("")
+        fields = _fields(answer[3])
+        name = (answer[1] or fields.get("id", b"")).decode(errors="replace")
+        if not question.is_written_here(name, self._node):
+            page.add_retained(name, fields, max(0, answer[2]))
         return page
 
     def _is_wanted(self, name: bytes, floor: str, question: Question) -> bool:

@@ -9,7 +9,7 @@ dropped here and asked for again: nothing waits in memory.
 A store is asked only once it has everything that it was told before, so it knows what was
 acknowledged. Messages of ours after the subscription come from the log: the shell leaves them out.
 Must never trust an answer: it may come late, twice, or from a store that forgot. Read next:
-`session.delivery.mailbox`, `storage.tables.fetch_rows`.
+`session.delivery.fetching.retain_lookup`, `session.delivery.mailbox`, `storage.tables.fetch_rows`.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from typing import Final
 from mqtt.message import Message
 from mqtt.topics import matches
 from session.delivery.context import DeliveryContext
+from session.delivery.fetching.retain_lookup import RetainLookup
 from session.delivery.mailbox import Mailbox
 from session.delivery.outgoing import Outgoing
 from session.delivery.sender import Sender
@@ -31,6 +32,7 @@ from storage.errors import DamagedRows
 from storage.tables.fetch_rows import (
     MESSAGE_ID_BYTES_MAX,
     QUEUE,
+    RETAIN,
     Copy,
     Origin,
     decode_fetch,
@@ -64,6 +66,7 @@ class Fetch:
         "began_ms",
         "events",
         "is_due",
+        "least_ms",
         "number",
         "offset",
         "owner",
@@ -90,6 +93,8 @@ class Fetch:
         self.began_ms: Final = began_ms  # when the subscription began, 0 = not known
         self.position: str = position  # id of the last message that the session got
         self.skipped: int = 0  # messages of a queue that others have, in the last page
+        # Of a retained message: an older one is not sent, the session has got a newer one of ours.
+        self.least_ms: int = 0
         self.is_due: bool = False  # asked for again while a request was under way
         self.number: int = 0  # of the request that is not answered, 0 = none
         self.asked_ms: int = 0
@@ -149,18 +154,24 @@ class FetchRequest:
 class FetchedMessage:
     """A message of an answer."""
 
-    __slots__ = ("message", "message_id")
+    __slots__ = ("expires_ms", "message", "message_id")
 
-    def __init__(self, message_id: str, message: Message) -> None:
+    def __init__(self, message_id: str, message: Message, expires_ms: int = 0) -> None:
         self.message_id: Final = message_id
         self.message: Final = message
+        self.expires_ms: Final = expires_ms  # until it expires, of a retained one; 0 = never
 
 
 class Inbox:
     """Fetches for all connected sessions."""
 
     def __init__(
-        self, context: DeliveryContext, outgoing: Outgoing, sender: Sender, mailbox: Mailbox
+        self,
+        context: DeliveryContext,
+        outgoing: Outgoing,
+        sender: Sender,
+        mailbox: Mailbox,
+        lookup: RetainLookup,
     ) -> None:
         self._tick: Final = context.tick
         self._store: Final = context.store
@@ -173,6 +184,7 @@ class Inbox:
         self._outgoing: Final = outgoing
         self._sender: Final = sender
         self._mailbox: Final = mailbox
+        self._lookup: Final = lookup
         self._rules: Final = {
             feed.name: feed.fetches for feed in context.settings.feeds if feed.fetches
         }
@@ -183,6 +195,8 @@ class Inbox:
         self._asked: Final[dict[int, Fetch]] = {}
         self._last_number: int = 0
         self._held: Final[dict[tuple[str, str], None]] = {}
+        # Retained messages that connected sessions look up, by topic.
+        self._looked_up: Final[dict[str, dict[Fetch, None]]] = {}
 
     # Sessions
 
@@ -201,7 +215,7 @@ class Inbox:
         state = None if is_new else self._states.get(session.client_id)
         if state is not None:  # at QoS 0 now: the position stays
             for fetch in state.fetches.values():
-                if fetch.topic == subscription.topic_filter:
+                if fetch.topic == subscription.topic_filter and fetch.rule.kind != RETAIN:
                     self._forget(fetch)
 
     def _open(
@@ -210,19 +224,79 @@ class Inbox:
         topic = subscription.topic_filter
         for name, rules in self._rules.items():
             for rule in rules:
-                if not matches(rule.topic_filter, topic):
+                if rule.kind == RETAIN or not matches(rule.topic_filter, topic):
                     continue
-                state = self._states.get(session.client_id)
-                if state is None:
-                    state = self._states[session.client_id] = Fetches(connection, session)
-                key = (name, rule.kind, topic)
-                fetch = state.fetches.get(key)
+                state = self._state(connection, session)
+                fetch = state.fetches.get((name, rule.kind, topic))
                 if fetch is None:
                     if len(state.fetches) >= FETCHES_MAX:
                         continue
-                    fetch = state.fetches[key] = Fetch(state, name, rule, topic, began_ms, "")
+                    fetch = Fetch(state, name, rule, topic, began_ms, "")
+                    state.fetches[name, rule.kind, topic] = fetch
                     self._write(fetch)
                 self._want(fetch)
+
+    def _state(self, connection: Connection, session: Session) -> Fetches:
+        state = self._states.get(session.client_id)
+        if state is None:
+            state = self._states[session.client_id] = Fetches(connection, session)
+        return state
+
+    def look_up_retained(
+        self, connection: Connection, session: Session, subscription: Subscription
+    ) -> None:
+        """Ask for the retained message of a topic, for a SUBSCRIBE that gets retained messages.
+
+        One that was asked for an earlier SUBSCRIBE to it is not waited for any more.
+        """
+        topic = subscription.topic_filter
+        if not _is_topic(subscription):
+            return
+        for name, rules in self._rules.items():
+            for rule in rules:
+                if rule.kind != RETAIN or not matches(rule.topic_filter, topic):
+                    continue
+                state = self._state(connection, session)
+                fetch = state.fetches.get((name, RETAIN, topic))
+                if fetch is None:
+                    if len(state.fetches) >= FETCHES_MAX:
+                        continue
+                    fetch = Fetch(state, name, rule, topic, 0, "")
+                    self._add_lookup(fetch)
+                self._forget(fetch)
+                fetch.least_ms = 0
+                self._write(fetch)
+                self._want(fetch)
+                break
+
+    def _add_lookup(self, fetch: Fetch) -> None:
+        fetch.owner.fetches[fetch.backend, RETAIN, fetch.topic] = fetch
+        self._looked_up.setdefault(fetch.topic, {})[fetch] = None
+
+    def _end_lookup(self, fetch: Fetch) -> None:
+        """Nothing is owed any more for a retained message that was looked up."""
+        self._leave(fetch)
+        del fetch.owner.fetches[fetch.backend, RETAIN, fetch.topic]
+        self._delete(fetch)
+        self._tick.work += 1
+
+    def retained_sent(self, session: Session, message: Message) -> None:
+        """Note that a session got our own retained message of a topic: none that is older follows.
+
+        It is for the SUBSCRIBE to this topic, not for one to a filter with wildcards.
+        """
+        for fetch in self._looked_up.get(message.topic, ()):
+            if fetch.owner.session is session and fetch.least_ms <= message.accepted_at_ms:
+                fetch.least_ms = message.accepted_at_ms + 1
+                self._write(fetch)
+
+    def retained_changed(self, topic: str) -> None:
+        """Look up the retained message of a topic no longer: a new one is published, or none.
+
+        Whoever has subscribed gets that.
+        """
+        for fetch in list(self._looked_up.get(topic, ())):
+            self._end_lookup(fetch)
 
     def unsubscribed(self, session: Session, topic_filter: str) -> None:
         """Fetch nothing more for a subscription that ends."""
@@ -231,6 +305,9 @@ class Inbox:
             return
         for key, fetch in list(state.fetches.items()):
             if fetch.topic == topic_filter:
+                if fetch.rule.kind == RETAIN:
+                    self._end_lookup(fetch)
+                    continue
                 del state.fetches[key]
                 self._forget(fetch)
                 self._delete(fetch)
@@ -249,7 +326,12 @@ class Inbox:
                 self._tick.batch.append((FETCHES, key, None))
                 continue
             fetch = Fetch(state, name, rule, topic, began_ms, position)
-            state.fetches[name, kind, topic] = fetch
+            if kind == RETAIN:
+                fetch.least_ms = began_ms
+                self._add_lookup(fetch)
+                self._want(fetch)
+            else:
+                state.fetches[name, kind, topic] = fetch
         for subscription in session.subscriptions.values():
             if _is_fetched(subscription):
                 self._open(connection, session, subscription, 0)
@@ -268,7 +350,9 @@ class Inbox:
             except DamagedRows as problem:
                 # What the session got is not known. It is fetched from the store's own position.
                 self._damage.note("fetch", problem, session.client_id)
-                continue
+                if split_fetch_key(key)[2] != RETAIN:
+                    continue
+                began_ms, position = 0, ""  # it is still owed
             yield key, began_ms, position
         self._damage.note_all("fetch", damages)
 
@@ -297,7 +381,7 @@ class Inbox:
         self._left = state
         if state is not None:
             for fetch in state.fetches.values():
-                self._forget(fetch)
+                self._leave(fetch)
 
     def ended(self, session: Session) -> None:
         """Delete the rows of a session that ends, and give back what it has not acknowledged.
@@ -381,7 +465,8 @@ class Inbox:
 
     def _write(self, fetch: Fetch) -> None:
         if fetch.owner.session.is_stored:
-            value = encode_fetch(fetch.began_ms, fetch.position)
+            time_ms = fetch.least_ms if fetch.rule.kind == RETAIN else fetch.began_ms
+            value = encode_fetch(time_ms, fetch.position)
             self._tick.batch.append((FETCHES, _key_of(fetch), value))
 
     def _delete(self, fetch: Fetch) -> None:
@@ -404,6 +489,15 @@ class Inbox:
         self._waiting[fetch.backend].pop(fetch, None)
         self._asked.pop(fetch.number, None)
         fetch.number = 0
+
+    def _leave(self, fetch: Fetch) -> None:
+        """Ask no more, and let nobody find a look-up by its topic."""
+        self._forget(fetch)
+        of_topic = self._looked_up.get(fetch.topic) if fetch.rule.kind == RETAIN else None
+        if of_topic is not None:
+            of_topic.pop(fetch, None)
+            if not of_topic:
+                del self._looked_up[fetch.topic]
 
     def owed(self, name: str) -> int:
         """Return how many requests a store has not answered."""
@@ -469,6 +563,9 @@ class Inbox:
         connection = fetch.owner.connection
         if connection.state != ACTIVE:
             return
+        if fetch.rule.kind == RETAIN:
+            self._take_retained(fetch, messages)
+            return
         position = fetch.position
         is_queue = fetch.rule.kind == QUEUE
         is_whole = not is_queue or self._tick.now - fetch.asked_ms <= LEASE_MS // 2
@@ -504,6 +601,24 @@ class Inbox:
         fetch.skipped = skipped if more else 0
         if fetch.is_due or not is_whole or (more and is_further):
             self._want(fetch)
+
+    def _take_retained(self, fetch: Fetch, messages: list[FetchedMessage]) -> None:
+        connection, session = fetch.owner.connection, fetch.owner.session
+        if messages and not self._has_room(connection):
+            self._want(fetch)
+            return
+        self._end_lookup(fetch)
+        for each in messages[:1]:
+            sent = self._lookup.found(
+                connection,
+                session.subscriptions[fetch.topic],
+                each.message,
+                each.expires_ms,
+                fetch.least_ms,
+                fetch.backend,
+            )
+            if sent is not None:  # other stores may have an older one
+                self.retained_sent(session, sent)
 
     def _take(self, fetch: Fetch, fetched: FetchedMessage) -> bool:
         """Send a message to the session that fetched it; False if it must not have it."""
@@ -590,17 +705,21 @@ class Inbox:
                 yield f"{state.session.client_id}: is gone and fetches {fetch.topic!r}"
             elif fetch.topic not in state.session.subscriptions:
                 yield f"{state.session.client_id}: fetches {fetch.topic!r} without a subscription"
+        for topic, fetches in self._looked_up.items():
+            for fetch in fetches:
+                if fetch.owner.fetches.get((fetch.backend, RETAIN, topic)) is not fetch:
+                    yield f"{fetch.owner.session.client_id}: looks {topic!r} up and does not"
 
 
 def _is_fetched(subscription: Subscription) -> bool:
+    """Are messages fetched for a subscription?"""
+    return subscription.qos > 0 and _is_topic(subscription)
+
+
+def _is_topic(subscription: Subscription) -> bool:
     """Can a subscription be looked up? A store has no index for wildcards."""
     topic_filter = subscription.topic_filter
-    return (
-        subscription.qos > 0
-        and subscription.share_name is None
-        and "+" not in topic_filter
-        and "#" not in topic_filter
-    )
+    return subscription.share_name is None and "+" not in topic_filter and "#" not in topic_filter
 
 
 def _key_of(fetch: Fetch) -> bytes:

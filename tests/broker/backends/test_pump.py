@@ -693,7 +693,8 @@ QUEUES = (Fetching(QUEUE, "queue/#", 10),)
 
 def page(question: dict[str, Any], *ids: str, **fields: Any) -> dict[str, Any]:
     """Return an answer to a question."""
-    messages = [{"id": each, "from": "app", "qos": 1, "ts": 1, "payload": "eA=="} for each in ids]
+    message = {"from": "app", "qos": 1, "at_ms": 1000, "expires_ms": 0, "payload": "eA=="}
+    messages = [{"id": each, **message} for each in ids]
     told = {"fetched": question["fetch"], "topic": question["topic"], "messages": messages}
     return {**told, "upto": "", "more": False, "why": "", **fields}
 

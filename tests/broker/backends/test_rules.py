@@ -11,7 +11,7 @@ from broker.cli.command import read_config
 from broker.configuration.config import Config, ConfigError
 from broker.configuration.load import load
 from storage.tables import feed_rows
-from storage.tables.fetch_rows import PUBSUB, QUEUE
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
 
 CACHE = '[backends.cache]\nservers = "a:1"\nexpires = "1d"\nnode = "emqx@127.0.0.1"\n'
 TWO = CACHE + '[backends.other]\nservers = "b:1"\nrewind_keep = "1h"\n'
@@ -142,8 +142,18 @@ def test_what_is_fetched_is_told_with_its_limits(tmp_path) -> None:  # type: ign
     told = rules.configurations(loaded, "edge")["cache"]
     assert "max_returned_count" not in told["options"]
     wrong = config(tmp_path, CACHE + STORED + "max_returned_count = 5\n")
-    with pytest.raises(ConfigError, match="where nothing is fetched"):
+    with pytest.raises(ConfigError, match="where no messages are fetched"):
         rules.check(wrong)
+
+
+def test_a_retained_message_that_is_looked_up_is_one(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = CACHE + rule("session.subscribed", topic="r/#", action="on_retain_lookup")
+    loaded = config(tmp_path, text)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert [(each.kind, each.topic_filter) for each in feed.fetches] == [(RETAIN, "r/#")]
+    with pytest.raises(ConfigError, match="where no messages are fetched"):
+        rules.check(config(tmp_path, text + "max_returned_count = 5\n"))
 
 
 def test_each_backend_is_told_of_its_own_rules_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]

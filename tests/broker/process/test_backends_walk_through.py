@@ -73,7 +73,8 @@ def play(name: str, directory: Path, broker: BrokerProcess, server: RedisServer)
         f'#!/bin/sh\nexec {shutil.which("redis-cli")} -p {server.port} "$@" > /dev/null\n'
     )
     redis_cli.chmod(0o755)
-    (defaults / "mosquitto_sub").write_text(f"-h 127.0.0.1\n-p {broker.port}\n")
+    for each in ("mosquitto_sub", "mosquitto_pub"):
+        (defaults / each).write_text(f"-h 127.0.0.1\n-p {broker.port}\n")
     result = subprocess.run(
         ["bash", "-e", "-c", commands(name)],
         env={
@@ -100,6 +101,11 @@ def until(condition: Callable[[], bool]) -> None:
 def test_one_to_one(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
     assert play("one to one", tmp_path, broker, server) == ["open"]
     until(lambda: not server.everything())
+
+
+def test_retained(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
+    assert play("retained", tmp_path, broker, server) == ["on", "off"]
+    until(lambda: server.everything()["mqtt:retain:state/lamp"].get(b"payload") == b"off")
 
 
 def test_one_to_many(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:

@@ -1,5 +1,6 @@
 """A real broker and a real Redis: what applications put there arrives once, whatever fails."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ RULES = (
     ("message.acked", "queue/#", "on_message_acked_for_queue"),
     ("session.subscribed", "pubsub/#", "on_message_fetch_for_pubsub"),
     ("message.acked", "pubsub/#", "on_message_acked_for_pubsub"),
+    ("session.subscribed", "state/#", "on_retain_lookup"),
+    ("message.publish", "state/#", "on_message_retain"),
+    ("message.publish", "state/#", "on_retain_delete"),
 )
 
 
@@ -120,4 +124,97 @@ def test_what_is_owed_survives_a_store_that_is_away_and_a_crash_of_the_broker(
     device.durable()
     assert payloads(device.take(1)) == [b"inserted 1"]
     until(lambda: not server.everything(), broker)
+    device.drop()
+
+
+def retain(server: RedisServer, topic: str, payload: str, at_s: int) -> None:
+    """Put a retained message into the store as an application does."""
+    fields = {"id": "1", "from": "app", "qos": 1, "topic": topic, "ts": at_s, "retain": "true"}
+    with server.client() as client:
+        client.hset(f"mqtt:retain:{topic}", mapping={**fields, "payload": payload})
+
+
+def stored(server: RedisServer, topic: str) -> dict[bytes, bytes]:
+    """Return the retained message that the store has."""
+    found: dict[bytes, bytes] = server.everything().get(f"mqtt:retain:{topic}", {})
+    return found
+
+
+def test_a_retained_message_of_the_store_is_ours_and_does_not_come_back_to_it(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, rules())
+    broker.start()
+    shore = RawClient(broker.port, "shore")
+    shore.connect()
+    shore.publish("state/1", b"first", qos=1, retain=True)
+    until(lambda: stored(server, "state/1").get(b"payload") == b"first", broker)
+    retain(server, "state/1", "second", int(time.time()) + 5)
+    written = stored(server, "state/1")
+    device = RawClient(broker.port, "device")
+    device.durable()
+    device.subscribe("state/1", qos=1)
+    messages = device.take(2)
+    assert payloads(messages) == [b"first", b"second"] and all(each.retain for each in messages)
+    other = RawClient(broker.port, "other")
+    other.connect()
+    other.subscribe("state/+", qos=1)  # only the broker's own
+    assert payloads(other.take(1)) == [b"second"]
+    shore.publish("state/2", b"behind it", qos=1, retain=True)
+    until(lambda: stored(server, "state/2").get(b"payload") == b"behind it", broker)
+    assert stored(server, "state/1") == written
+    shore.publish("state/1", b"", qos=1, retain=True)
+    until(lambda: "mqtt:retain:state/1" not in server.everything(), broker)
+    device.subscribe("state/1", qos=1)
+    device.subscribe("state/2", qos=1)
+    assert payloads(device.take(2)) == [b"", b"behind it"]  # the first of them is live
+    for each in (shore, device, other):
+        each.drop()
+
+
+def test_a_retained_message_that_is_owed_survives_a_store_that_is_away_and_a_crash(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, rules())
+    retain(server, "state/1", "open", 1_600_000_000)
+    retain(server, "state/2", "end", 1_600_000_000)
+    server.kill()
+    broker.start()
+    device = RawClient(broker.port, "device")
+    device.durable()
+    device.subscribe("state/1", qos=1)  # SUBACK does not wait
+    broker.kill()
+    broker.start()
+    server.start()
+    device = RawClient(broker.port, "device")
+    device.durable()
+    (message,) = device.take(1)
+    assert (message.payload, message.retain, message.dup) == (b"open", True, False)
+    broker.kill()
+    broker.start()
+    device = RawClient(broker.port, "device")
+    device.durable()
+    device.subscribe("state/2", qos=1)
+    assert payloads(device.take(1)) == [b"end"]  # the other one came once
+    device.drop()
+
+
+def test_a_retained_message_of_another_type_is_told_and_asked_for_once(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, rules())
+    broker.start()
+    with server.client() as client:
+        client.set("mqtt:retain:state/1", "x")
+    device = RawClient(broker.port, "device")
+    device.durable()
+    device.subscribe("state/1", qos=1)
+    until(lambda: "backend_fetch_refused" in broker.log(), broker)
+    retain(server, "state/2", "fine", 1_600_000_000)
+    device.subscribe("state/2", qos=1)
+    assert payloads(device.take(1)) == [b"fine"]
+    assert broker.log().count("backend_fetch_refused") == 1
     device.drop()

@@ -20,6 +20,7 @@ COPIES = {
 VALUES = {
     "fetch key": KEY,
     "fetch": fetch_rows.encode_fetch(1_763_711_111_111, ORIGIN.message_id),
+    "fetch key of a retained message": fetch_rows.fetch_key("c", "cache", fetch_rows.RETAIN, "t"),
     "fetch of a queue": fetch_rows.encode_fetch(0, ""),
     **{f"copy, {name}": fetch_rows.encode_copy(copy) for name, copy in COPIES.items()},
 }

@@ -15,7 +15,7 @@ from broker.backends.inbox.questions import (
 )
 from broker.backends.message_ids import message_id, unstored_id
 from session.delivery.fetching.inbox import FetchRequest
-from storage.tables.fetch_rows import PUBSUB
+from storage.tables.fetch_rows import PUBSUB, Copy, decode_copy, encode_copy
 from tests.broker.backends.told_rows import NOW_MS
 from tests.session.delivery.fetching.test_inbox import asked, fetching
 
@@ -61,7 +61,7 @@ def test_what_is_no_message_is_left_out(fields: dict[str, bytes]) -> None:
 def test_a_qos_is_one_of_three(qos: bytes, expected: int) -> None:
     page = Page("")
     page.add("m", {"payload": b"", "qos": qos, "ts": b"9" * 20})
-    assert (page.messages[0]["qos"], page.messages[0]["ts"]) == (expected, 0)
+    assert (page.messages[0]["qos"], page.messages[0]["at_ms"]) == (expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,54 @@ def test_a_qos_is_one_of_three(qos: bytes, expected: int) -> None:
 def test_messages_of_ours_are_those_after_the_subscription(text: str, ours: bool) -> None:
     told = {**ask(request(), 1), "since": 5, "began_ms": NOW_MS}
     assert Question(told).is_ours(text, 3) is ours
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (message_id(1, 3, 1), True),
+        (unstored_id(NOW_MS, 3, 6), True),
+        (message_id(NOW_MS, 4, 6), False),
+        ("m", False),
+        ("", False),
+    ],
+)
+def test_what_this_broker_has_written_is_known_by_its_id(text: str, expected: bool) -> None:
+    assert Question(ask(request(), 1)).is_written_here(text, 3) is expected
+
+
+@pytest.mark.parametrize(
+    "message, ts, at_ms",
+    [
+        ("m", b"5", 5000),
+        ("m", b"", 0),
+        (message_id(5678, 1, 1), b"5", 5678),
+        (message_id(5678, 1, 1), b"", 5678),
+        (message_id(5678, 1, 1), b"6", 6000),  # written again later, under its old id
+    ],
+)
+def test_a_retained_message_has_the_most_exact_time_that_there_is(
+    message: str, ts: bytes, at_ms: int
+) -> None:
+    page = Page("")
+    page.add_retained(message, {"payload": b"x", "ts": ts}, 70)
+    (found,) = messages_of(page.as_answer(Question(ask(request(), 1))), "cache")
+    assert (found.message.accepted_at_ms, found.expires_ms) == (at_ms, 70)
+
+
+def test_a_retained_message_without_a_payload_is_none() -> None:
+    page = Page("")
+    page.add_retained("m", {"ts": b"5"}, 0)
+    assert page.messages == []
+
+
+@pytest.mark.parametrize("publisher", [b"p" * 65_536, b"\xff" * 30_000, b"\xff" * 200_000])
+def test_a_publisher_that_is_no_text_of_mqtt_is_left_out(publisher: bytes) -> None:
+    page = Page("")
+    page.add("m", {"payload": b"x", "from": publisher})
+    (found,) = messages_of(page.as_answer(Question(ask(request(), 1))), "cache")
+    assert found.message.publisher == "cache"
+    assert decode_copy(encode_copy(Copy(found.message, 0, None))).message.publisher == "cache"
 
 
 def test_ids_have_a_time() -> None:

@@ -9,8 +9,8 @@ import pytest
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
-from storage.tables.feed_rows import ACKED, DELIVERED, RETURNED
-from storage.tables.fetch_rows import PUBSUB, QUEUE
+from storage.tables.feed_rows import ACKED, DELIVERED, RETAIN_DELETED, RETURNED
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
 from tests.broker.backends.redis_server import RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, options, rule
 
@@ -21,6 +21,8 @@ RULES = (
     rule("session.subscribed", "#", action="on_message_fetch_for_queue"),
     rule("message.acked", "#", number=2, action="on_message_acked_for_queue"),
     rule("message.acked", "#", number=3, action="on_message_acked_for_pubsub"),
+    rule("session.subscribed", "#", number=4, action="on_retain_lookup"),
+    rule("message.publish", "#", number=5, action="on_retain_delete"),
 )
 OURS = node_number(NODE)
 FENCE = Fence(INSTANCE, (0, 0))
@@ -207,17 +209,17 @@ def test_what_is_no_message_is_passed_over(asked: Asked, kind: int) -> None:
 def test_fields_that_are_wrong_have_a_default(asked: Asked) -> None:
     asked.insert("m", qos="x", ts="-1", payload=b"\xff\x00")
     (message,) = asked.page().messages
-    assert (message["qos"], message["ts"], message["payload"]) == (1, 0, "/wA=")
+    assert (message["qos"], message["at_ms"], message["payload"]) == (1, 0, "/wA=")
 
 
-@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
-def test_a_set_of_another_type_is_refused(asked: Asked, kind: int) -> None:
-    asked.client.set("mqtt:msg:t", "x")
+@pytest.mark.parametrize("kind, key", [(QUEUE, "msg"), (PUBSUB, "msg"), (RETAIN, "retain")])
+def test_a_key_of_another_type_is_refused(asked: Asked, kind: int, key: str) -> None:
+    asked.client.set(f"mqtt:{key}:t", "x")
     with pytest.raises(Refused, match="WRONGTYPE"):
         asked.page(kind)
 
 
-@pytest.mark.parametrize("kind", [QUEUE, PUBSUB])
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB, RETAIN])
 def test_a_store_that_went_back_is_not_asked(asked: Asked, kind: int) -> None:
     asked.insert("m")
     asked.client.set("holdfast:cursor:cache", "other:0:0")
@@ -237,3 +239,63 @@ def test_a_store_that_is_away_is_told(asked: Asked) -> None:
     asked.sink.close()
     with pytest.raises(Unavailable):
         asked.page()
+
+
+RETAINED_FIELDS: dict[str, Any] = {
+    "id": "m",
+    "from": "app",
+    "topic": "t",
+    "payload": "on",
+    "qos": 1,
+}
+
+
+@pytest.mark.parametrize("form", ["hash", "set"])
+def test_a_retained_message_is_a_hash_or_the_newest_of_a_set(asked: Asked, form: str) -> None:
+    fields = {**RETAINED_FIELDS, "ts": NOW_MS // 1000, "retain": "true"}
+    if form == "hash":
+        asked.client.hset("mqtt:retain:t", mapping=fields)
+    else:
+        asked.insert("a", "m", **fields)
+        asked.client.zadd("mqtt:retain:t", {"a": 1, "m": 1})
+    (message,) = asked.page(RETAIN).messages
+    assert (message["id"], message["from"], message["qos"]) == ("m", "app", 1)
+    assert (message["at_ms"], message["expires_ms"]) == (NOW_MS // 1000 * 1000, 0)
+    assert message["payload"] == "b24="
+
+
+@pytest.mark.parametrize("form", ["hash", "set"])
+def test_a_retained_message_that_this_broker_has_written_is_none(asked: Asked, form: str) -> None:
+    for name, count in ((message_id(NOW_MS, OURS, 5), 0), (theirs(5), 1)):
+        asked.client.delete("mqtt:retain:t")
+        if form == "hash":
+            asked.client.hset("mqtt:retain:t", mapping={**RETAINED_FIELDS, "id": name})
+        else:
+            asked.insert(name)
+            asked.client.zadd("mqtt:retain:t", {name: 1})
+        assert len(asked.page(RETAIN).messages) == count
+
+
+def test_a_retained_message_that_is_not_there_is_none(asked: Asked) -> None:
+    page = asked.page(RETAIN)
+    assert page.messages == [] and not page.more and not page.why
+    asked.client.zadd("mqtt:retain:t", {"gone": 1})
+    assert asked.page(RETAIN).messages == []
+    asked.client.delete("mqtt:retain:t")
+    asked.client.hset("mqtt:retain:t", "qos", 1)
+    assert asked.page(RETAIN).messages == []
+
+
+def test_a_retained_message_says_when_it_expires(asked: Asked) -> None:
+    asked.client.hset("mqtt:retain:t", mapping=RETAINED_FIELDS)
+    asked.client.pexpire("mqtt:retain:t", 60_000)
+    (message,) = asked.page(RETAIN).messages
+    assert 0 < message["expires_ms"] <= 60_000
+
+
+def test_a_retained_message_goes_when_it_is_cleared_here(asked: Asked) -> None:
+    asked.client.hset("mqtt:retain:t", mapping=RETAINED_FIELDS)
+    row = event(RETAIN_DELETED, "", "t", seq=1)
+    assert asked.sink.apply(batch((0, 0), (0, 1), row), INSTANCE) == []
+    asked.fence = Fence(INSTANCE, (0, 1))
+    assert asked.page(RETAIN).messages == []
