@@ -49,6 +49,7 @@ from tests.simulation.presence import NEVER, Attempt, Presence, Will
 from tests.simulation.profiles import EXPIRY_NEVER
 from tests.simulation.rare import sometimes
 from tests.simulation.receiver import WRAP_HIGH, WRAP_LOW, Receiver
+from tests.simulation.retained_inbox import MARK, RETAINED
 from tests.simulation.sender import Sender
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, Option, SessionView
@@ -472,6 +473,7 @@ class Client:
             replays = asked.retain_handling == 0 or (asked.retain_handling == 1 and not known)
             if replays:
                 self.oracle.subscribing_to_retained(view, item, asked.retain_handling)
+                self._looks_up(asked)
             certain = asked.retain_handling == 0 or (not known and len(item.options) == 1)
             items.append((item, item.options[-1], world.step if replays and certain else 0))
         self.subscribes += len(items)
@@ -545,7 +547,7 @@ class Client:
             self._resolve_alias(packet)
         now = world.broker_now()
         self.oracle.deliveries += 1
-        if packet.topic in TOPICS:
+        if packet.topic in TOPICS or packet.payload[:1] == MARK:
             self._on_fetched(packet)
             return
         index = -1
@@ -559,6 +561,8 @@ class Client:
             raise Violation(
                 "a_settled_session_stays_settled", f"{self.name} got message {index} once more"
             )
+        if packet.topic == RETAINED:
+            world.mirror.inbox.retained.received_ours(self.name, sent, packet)
         world.note(self.name, "gets", index, packet.qos, packet.dup, packet.retain)
         apply = True
         refuse = False
@@ -582,14 +586,18 @@ class Client:
     def _on_fetched(self, packet: Publish) -> None:
         """A message came from the store beside the broker."""
         world = self.world
-        number = int(packet.payload)
+        is_retained = packet.payload[:1] == MARK
+        number = int(packet.payload[is_retained:])
         world.note(self.name, "fetches", number, packet.qos, packet.dup)
         refuse = False
         if packet.qos:
-            index = -number - 10
+            index = -number - (100_000 if is_retained else 10)
             is_new = self.receiver.publish(packet, index, world.broker_now(), False)
             refuse = is_new and self._refuses()
-        world.mirror.inbox.received(self.name, number, packet)
+        if is_retained:
+            world.mirror.inbox.retained.received(self.name, number, packet)
+        else:
+            world.mirror.inbox.received(self.name, number, packet)
         self._settle(packet, refuse)
 
     def _refuses(self) -> bool:
@@ -728,9 +736,11 @@ class Client:
         """Ask for everything that the store beside the broker has."""
         view = self.view
         assert view is not None
-        asked = [Subscription(topic, 2) for topic in TOPICS if topic in self.plan.filters]
+        topics = (*TOPICS, RETAINED)
+        asked = [Subscription(topic, 2) for topic in topics if topic in self.plan.filters]
         items = []
         for one in asked:
+            self._looks_up(one)
             item = view.subscribing(one, 0, self.world.step, self.oracle.sent)
             items.append((item, item.options[-1], 0))
         if items:
@@ -738,6 +748,11 @@ class Client:
             self.subscribes += len(asked)
             self.requests[packet_id] = (SUBACK, items)
             self.send(Subscribe(packet_id, asked))
+
+    def _looks_up(self, asked: Subscription) -> None:
+        """A SUBSCRIBE asks for retained messages: of the store, too?"""
+        if asked.topic_filter == RETAINED:
+            self.world.mirror.inbox.retained.subscribing(self.name, self.world.process)
 
     def _stop_waiting(self, link: Link) -> None:
         if link is self.link:

@@ -73,6 +73,11 @@ def _judge_mirror(world: "World") -> None:
         process = world.up()
         return process is not None and process.pump is not None and process.pump.is_done()
 
+    if world.mirror.inbox.retained.is_on:
+        if not world.run_until(world.now + HEAL_MS, done):
+            raise Violation("stores_are_told_all", f"it has not everything after {HEAL_MS} ms")
+        world.run_until(world.now + QUIET_MS)
+        world.mirror.inbox.retained.judge_owed()
     world.mirror.inbox.ask_all()
     world.run_until(world.now + QUIET_MS)  # the last events may wait for a batch
     for _ in range(2):  # what was fetched last is delivered, and the store is told of it

@@ -18,8 +18,9 @@ from session.state.backend_record import Cursor
 from storage.errors import Unrecoverable
 from storage.tables import feed_rows as kinds
 from storage.tables.feed_rows import FeedEvent
-from storage.tables.fetch_rows import PUBSUB, QUEUE
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
 from tests.simulation.rare import sometimes
+from tests.simulation.retained_inbox import RetainedInbox
 from tests.simulation.verdict import Violation
 
 if TYPE_CHECKING:
@@ -54,9 +55,14 @@ class Inbox:
         profile = self.world.profile
         is_plain = not profile.wide and not profile.damages[1]
         self.is_on: Final[bool] = mirror.is_on and is_plain and self.random.random() < SHARE
+        self.retained: Final = RetainedInbox(mirror, is_on=self.is_on)
         count = self.random.choice((1, 3, 50))
         self.rules: Final = (
-            (Fetching(QUEUE, "inbox/q", count), Fetching(PUBSUB, POSITIONED, count))
+            (
+                Fetching(QUEUE, "inbox/q", count),
+                Fetching(PUBSUB, POSITIONED, count),
+                *self.retained.rules,
+            )
             if self.is_on
             else ()
         )
@@ -86,6 +92,7 @@ class Inbox:
             plan.first_filters = (*plan.first_filters, *TOPICS)
             self.members.append(plan.name)
         self.world.after(50, self._insert)
+        self.retained.join(plans)
 
     def _insert(self) -> None:
         """An application puts a message into the store, for one or for all."""
@@ -98,7 +105,11 @@ class Inbox:
     # What the broker tells
 
     def told(self, rows: Sequence[Message | FeedEvent]) -> None:
-        """Take events about messages of this store."""
+        """Take events about messages of this store, and about retained ones."""
+        self.retained.told(rows)
+        self._told(rows)
+
+    def _told(self, rows: Sequence[Message | FeedEvent]) -> None:
         for row in rows:
             if not isinstance(row, FeedEvent) or row.kind not in kinds.FOREIGN or not row.username:
                 continue
@@ -123,12 +134,15 @@ class Inbox:
         if self.leases and self.random.random() < 0.7:
             sometimes("fetch_claim_forgotten")
             self.leases = {}
-        self.told(rows)
+        self._told(rows)
+        self.retained.told_anew(rows)
 
     # Questions
 
-    def answer(self, request: FetchRequest) -> Page:
+    def answer(self, request: FetchRequest, process: object) -> Page:
         """Return a page for a request, as the store is now."""
+        if request.kind == RETAIN:
+            return Page(self.retained.answer(request, process), "", more=False)
         world = self.world
         found: list[FetchedMessage] = []
         client = request.client_id
@@ -159,6 +173,7 @@ class Inbox:
         """A client has a new session."""
         self.seen[client] = set()
         self.restarted.discard(client)
+        self.retained.session_begun(client)
 
     def unsubscribed(self, client: str, topic: str) -> None:
         """A client ends a subscription: the next one begins at the position in the store."""
@@ -187,11 +202,12 @@ class Inbox:
         self.leases = {}  # their time has passed
         if self.is_on:
             for client in self.world.clients:
-                if client.name in self.members:
+                if client.name in (*self.members, *self.retained.members):
                     client.subscribe_to_inbox()
 
     def judge(self) -> None:
         """Check that everything is with whom it is for. Nothing is under way any more."""
+        self.retained.judge()
         if not self.is_on or not self.members:
             return
         acked: dict[bytes, str] = {}
@@ -243,7 +259,7 @@ class Questions:
         process, pump, faults = self.process, self.pump, self.process.world.faults
         if process.dead:
             if self.random.random() < 0.5:
-                self.inbox.answer(request)  # and nobody hears it
+                self.inbox.answer(request, process)  # and nobody hears it
             return
         if run != pump.run or not pump.begun or process.failed:
             return
@@ -251,7 +267,7 @@ class Questions:
         if self.mirror.is_away() or fence is None or fence[1] < known:
             pump.begun = False  # the way is lost, or the store is not where it was
             return
-        page = self.inbox.answer(request)
+        page = self.inbox.answer(request, process)
         if faults and self.random.random() < 0.05:
             pump.begun = False
             if self.random.random() < 0.5:

@@ -11,6 +11,7 @@ from typing import Final
 from mqtt.packets import Publish
 from tests.simulation.presence import Presence, Will
 from tests.simulation.rare import sometimes
+from tests.simulation.retained_inbox import RETAINED
 from tests.simulation.verdict import Violation
 from tests.simulation.view import Filter, SessionView, filter_matches
 
@@ -153,7 +154,7 @@ class Oracle:
             return
         sent.first_step = step
         sent.first_ms = now
-        if sent.retain:
+        if sent.retain and sent.topic != RETAINED:  # the store beside the broker knows better
             self.retained.setdefault(sent.topic, []).append(sent.index)
             for view in self.views.values():
                 view.owed_retained.pop(sent.topic, None)
