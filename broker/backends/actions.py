@@ -163,6 +163,12 @@ _ALL: Final = (
         fetch=PUBSUB,
     ),
     Action(
+        "on_message_fetch",
+        SESSION_SUBSCRIBED,
+        "messages from the store that are newer than the subscriber's position",
+        fetch=PUBSUB,
+    ),
+    Action(
         "on_retain_lookup",
         SESSION_SUBSCRIBED,
         "the retained message of a topic from the store, if it is newer than the broker's own",
@@ -239,6 +245,9 @@ _NAMES: Final = {
         "on_message_acked_for_queue",
         "on_message_acked",
         "on_acked_delete",
+        "on_message_fetch",
+        "on_message_fetch_for_queue",
+        "on_retain_lookup",
     ),
 }
 # Built-in actions by the type of the backend; the others send rows as they are.

@@ -10,6 +10,24 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from broker.backends import actions
+from broker.backends.dynamodb_tables import (
+    ACKED,
+    CLAIM,
+    CLIENT,
+    EXPIRES_AT,
+    KEYS,
+    MSG,
+    MSG_ID_SET,
+    RETAIN,
+    SUB,
+    TOPIC_MSG,
+    TOPIC_MSG_MAP,
+    Item,
+    Value,
+    id_of_told,
+    number,
+    text,
+)
 from broker.backends.message_ids import (
     UNSTORED,
     decimal_id,
@@ -21,12 +39,8 @@ from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
 from broker.backends.templates import Statement, payload_value
 from mqtt.message import Message
-from storage.tables.feed_rows import SESSION_ENDED, FeedEvent
+from storage.tables.feed_rows import FOREIGN, RETURNED, SESSION_ENDED, FeedEvent
 from storage.tables.message_record import decode_message
-
-# An attribute as DynamoDB has it: {"S": "text"}, {"N": "1"}, {"B": b""}, {"SS": [...]}.
-Value: TypeAlias = dict[str, Any]
-Item: TypeAlias = dict[str, Value]
 
 # What is done to an item.
 PUT: Final = "put"
@@ -35,32 +49,10 @@ SET: Final = "set"  # some attributes of it
 ADD: Final = "add"  # to a set of texts
 REMOVE: Final = "remove"  # from a set of texts
 ADVANCE: Final = "advance"  # put, unless it names a later message
+KEEP: Final = "keep"  # a message for a client until it acknowledges
+RELEASE: Final = "release"  # a message that is kept for a client
 DELETE_ALL: Final = "delete all"  # items with a partition key
 
-CURSOR_TABLE: Final = "holdfast_cursor"
-FEED: Final = "feed"
-CLIENT: Final = "client"
-SUB: Final = "sub"
-MSG: Final = "msg"
-TOPIC_MSG_MAP: Final = "topic_msg_map"
-TOPIC_MSG: Final = "topic_msg"
-RETAIN: Final = "retain"
-ACKED: Final = "acked"
-# The keys of each table, the partition key first; all are texts.
-KEYS: Final[dict[str, tuple[str, ...]]] = {
-    CURSOR_TABLE: (FEED,),
-    CLIENT: ("clientid",),
-    SUB: ("clientid", "topic"),
-    MSG: ("msgid",),
-    TOPIC_MSG_MAP: ("topic",),
-    TOPIC_MSG: ("topic", "msgid"),
-    RETAIN: ("topic",),
-    ACKED: ("topic", "clientid"),
-}
-# When an item goes, in seconds since 1970: the TTL attribute of these tables.
-EXPIRES_AT: Final = "expires_at"
-EXPIRING: Final = (MSG, TOPIC_MSG, RETAIN)
-MSG_ID_SET: Final = "MsgId"
 INDEX: Final = "index"
 _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_client_connected": (CLIENT,),
@@ -70,6 +62,9 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_message_publish": (MSG, INDEX),
     "on_message_retain": (RETAIN,),
     "on_retain_delete": (RETAIN,),
+    "on_message_fetch": (MSG, INDEX, ACKED),
+    "on_message_fetch_for_queue": (MSG, INDEX),
+    "on_retain_lookup": (RETAIN,),
     "on_message_acked_for_queue": (MSG, INDEX),
     "on_message_acked": (ACKED,),
     "on_acked_delete": (ACKED,),
@@ -166,6 +161,8 @@ class DynamodbActions:
     def _id_of(self, row: Row) -> str:
         if isinstance(row, Message):
             return decimal_id(message_number(row.accepted_at_ms, self._node_number, row.offset))
+        if row.kind in FOREIGN and row.body:
+            return id_of_told(row.body.decode())
         offset = row.offset or UNSTORED | row.seq
         return decimal_id(message_number(row.accepted_ms, self._node_number, offset))
 
@@ -242,15 +239,20 @@ class DynamodbActions:
         key = {"topic": text(event.text), "clientid": text(event.client_id)}
         return [Change(DELETE, ACKED, key)]
 
+    # What sessions fetch
 
-def text(value: str) -> Value:
-    """Return a text."""
-    return {"S": value}
+    def _on_message_fetch(self, event: FeedEvent, rule: Rule) -> list[Work]:
+        """Do nothing: the position moves when the client acknowledges."""
+        return []
 
+    def _on_message_fetch_for_queue(self, event: FeedEvent, rule: Rule) -> list[Work]:
+        """Keep a message for as long as a session has it in flight, or let it go."""
+        item = {"msgid": text(self._id_of(event)), CLAIM: text(event.client_id)}
+        return [Change(RELEASE if event.kind == RETURNED else KEEP, MSG, item)]
 
-def number(value: int) -> Value:
-    """Return a number."""
-    return {"N": str(value)}
+    def _on_retain_lookup(self, event: FeedEvent, rule: Rule) -> list[Work]:
+        """Do nothing: the store is only asked."""
+        return []
 
 
 def _fields(name: str, topic: str, message: Message) -> Item:

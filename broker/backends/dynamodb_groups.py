@@ -6,16 +6,8 @@ and otherwise a new group begins. Pure. Read next: `broker.backends.dynamodb_sin
 
 from typing import Final
 
-from broker.backends.dynamodb_actions import (
-    ADD,
-    DELETE,
-    MSG_ID_SET,
-    PUT,
-    REMOVE,
-    SET,
-    Change,
-    Item,
-)
+from broker.backends.dynamodb_actions import ADD, DELETE, PUT, REMOVE, SET, Change
+from broker.backends.dynamodb_tables import MSG_ID_SET, Item
 
 STEPS_MAX: Final = 98  # of the 100 of a transaction: one is the cursor, one what was refused
 BYTES_MAX: Final = 3_500_000  # a transaction takes 4 MB

@@ -5,62 +5,48 @@ should be. So each row is applied once. A row's own statements are applied all o
 rows are written one by one and the cursor behind the whole batch: cheaper, and nothing is harmed
 by a change of an item that comes again, but an own statement may be carried out twice.
 
-What the service refuses for good (an item above 400 KB, a value that it does not take) is a dead
-letter: the transaction is tried again in smaller ones until the refused change is alone. Read next:
-`broker.backends.dynamodb_actions`, `broker.backends.dynamodb_groups`.
+Read next: `broker.backends.dynamodb_batch`, `broker.backends.dynamodb_actions`.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import boto3
 import botocore.config
 import botocore.exceptions
 
-from broker.backends.dynamodb_actions import (
-    ADD,
-    ADVANCE,
+from broker.backends.dynamodb_actions import Bound, Change, DynamodbActions
+from broker.backends.dynamodb_batch import FENCE, REFUSED, Application
+from broker.backends.dynamodb_tables import (
     CURSOR_TABLE,
-    DELETE,
-    DELETE_ALL,
     EXPIRES_AT,
     EXPIRING,
     FEED,
     KEYS,
-    MSG_ID_SET,
-    PUT,
-    SET,
+    TOPIC_MSG,
     TOPIC_MSG_MAP,
-    Bound,
-    Change,
-    DynamodbActions,
+    CallRefused,
     Item,
     text,
 )
-from broker.backends.dynamodb_groups import STEPS_MAX, Group, Part, Step
-from broker.backends.message_ids import number_of
-from broker.backends.rows import Cursor, RowBatch
+from broker.backends.inbox.dynamodb_inbox import DynamodbInbox
+from broker.backends.inbox.questions import Page, Question
+from broker.backends.message_ids import node_number
+from broker.backends.rows import RowBatch
 from broker.backends.sink import (
     Fence,
     FenceRefused,
     Options,
     Poison,
     Refusal,
+    Refused,
     Unavailable,
     Unusable,
-    place_of,
 )
-from storage.tables.feed_rows import FeedEvent
 
 DEFAULT_REGION: Final = "us-east-1"  # an endpoint of one's own needs some name
-FENCE: Final = "fence"
-REFUSED: Final = "refused"
-REFUSED_MAX: Final = 16  # kept; the broker has at most four batches unanswered
-WHY_CHARACTERS_MAX: Final = 300
-BATCH_WRITE_MAX: Final = 25
-BATCH_READ_MAX: Final = 100
 LEFT_OVER_TRIES: Final = 5  # for what a call left undone because the service was busy
 LEFT_OVER_S: Final = 0.05
 CREATE_S: Final = 240.0
@@ -82,15 +68,6 @@ _FOR_GOOD: Final = frozenset(
 _NO_TABLE: Final = frozenset({"ResourceNotFound", "ResourceNotFoundException"})
 
 
-class _Refused(Exception):
-    """The service will never take a call; `at` has the places that it named, perhaps none."""
-
-    def __init__(self, why: str, at: dict[int, str] | None = None) -> None:
-        super().__init__(why)
-        self.why: Final = why
-        self.at: Final = at or {}
-
-
 class DynamodbSink:
     """The tables of one backend."""
 
@@ -102,6 +79,8 @@ class DynamodbSink:
         self.is_exact: Final = bool(options.values.get("exact", True))
         self.feed: Final = self._prefix + options.name
         self._client: Any = None
+        index = TOPIC_MSG if options.values.get("layout") == "v2" else TOPIC_MSG_MAP
+        self._inbox: Final = DynamodbInbox(self, node_number(options.node), index)
         self.refused: list[str] = []  # as kept in the store, JSON
         try:
             self._actions: Final = DynamodbActions(options)
@@ -134,7 +113,7 @@ class DynamodbSink:
                 poisons.append(Poison(index, 0, f"{type(bug).__name__}: {bug}"))
                 parts.append([])
         try:
-            return poisons + _Application(self, batch, instance).run(parts)
+            return poisons + Application(self, batch, instance).run(parts)
         except FenceRefused:
             fence = self.look()
             if fence is not None and fence.encode() == Fence(instance, batch.upto).encode():
@@ -156,6 +135,16 @@ class DynamodbSink:
         """Return the store's fence again."""
         value = self._get(self.feed).get(FENCE, {}).get("S", "")
         return Fence.decode(value.encode())
+
+    def fetch(self, question: Question, fence: Fence) -> Page:
+        """Return a page of what a session fetches."""
+        have = self.look()
+        if have is None or have.encode() != fence.encode():
+            raise FenceRefused
+        try:
+            return self._inbox.fetch(question)
+        except CallRefused as problem:
+            raise Refused(f"{question.topic}: {problem.why}") from None
 
     def health(self) -> dict[str, Any]:
         """Return whether the tables are there and take rows."""
@@ -254,23 +243,37 @@ class DynamodbSink:
     # Connecting
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Call the service. Raises `Unavailable`, or `_Refused` for what it will never take."""
+        """Call the service. Raises `Unavailable`, or `CallRefused` for what it will never take."""
         try:
             return getattr(self._opened(), method)(**arguments)
         except botocore.exceptions.ParamValidationError as problem:
-            raise _Refused(_line(problem)) from None
+            raise CallRefused(_line(problem)) from None
         except botocore.exceptions.ClientError as problem:
             error: Any = problem.response["Error"]
             if error.get("Code") == "TransactionCanceledException":
                 self._take_reasons(problem)
             if error.get("Code") in _FOR_GOOD:
-                raise _Refused(_line(error.get("Message") or problem)) from None
+                why = _line(error.get("Message") or problem)
+                raise CallRefused(why, code=error["Code"]) from None
             raise self._unavailable(problem) from None
         except _ERRORS as problem:
             raise self._unavailable(problem) from None
 
+    def until_done(
+        self, method: str, requests: Any, left_over: str, take: Callable[[Any], None]
+    ) -> None:
+        """Call until the service has left nothing undone, and give each answer to `take`."""
+        for attempt in range(LEFT_OVER_TRIES):
+            answer = self.call(method, RequestItems=requests)
+            take(answer)
+            requests = answer.get(left_over)
+            if not requests:
+                return
+            time.sleep(LEFT_OVER_S * 2**attempt)
+        raise Unavailable(f"{method}: the service takes less than is asked of it now")
+
     def _take_reasons(self, problem: Any) -> None:
-        """Raise `_Refused` if a transaction was cancelled by what is refused for good."""
+        """Raise `CallRefused` if a transaction was cancelled by what is refused for good."""
         at: dict[int, str] = {}
         for place, reason in enumerate(problem.response.get("CancellationReasons", ())):
             code = reason.get("Code") or "None"
@@ -281,7 +284,7 @@ class DynamodbSink:
             elif code != "None":
                 return
         if at:
-            raise _Refused(next(iter(at.values())), at)
+            raise CallRefused(next(iter(at.values())), at)
 
     def _get(self, feed: str) -> Item:
         key = {FEED: text(feed)}
@@ -293,7 +296,7 @@ class DynamodbSink:
         """Call the service for what is no row: what it refuses is for an operator to mend."""
         try:
             return self.call(method, **arguments)
-        except _Refused as problem:
+        except CallRefused as problem:
             raise self._unavailable(f"{arguments['TableName']}: {problem.why}") from None
 
     def _opened(self) -> Any:
@@ -353,352 +356,6 @@ class DynamodbSink:
 
 
 _ERRORS: Final = (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError, OSError)
-
-
-class _Row:
-    """The statements of one row."""
-
-    __slots__ = ("index", "statements", "upto")
-
-    def __init__(self, index: int, upto: Cursor, statements: list[tuple[int, Bound]]) -> None:
-        self.index: Final = index
-        self.upto: Final = upto  # the cursor behind it
-        self.statements: Final = statements
-
-
-class _Application:
-    """Applies one batch."""
-
-    def __init__(self, sink: DynamodbSink, batch: RowBatch, instance: str) -> None:
-        self._sink: Final = sink
-        self._batch: Final = batch
-        self._instance: Final = instance
-        self._at: Cursor = batch.after  # the store's cursor
-        self._behind: Cursor = batch.after  # the last row that is in the group, or written
-        self._group = Group()
-        self._rows: list[_Row] = []
-        self._poisons: list[Poison] = []
-        self._is_told = True  # are all refusals in the store?
-        self._uptos: Final = list(_cursors(batch))
-
-    def run(self, work: Sequence[list[tuple[int, Change | Bound]]]) -> list[Poison]:
-        """Apply what is to be done for each row; return what was refused."""
-        if not self._sink.is_exact:
-            fence = self._sink.look()
-            if fence is None or fence.encode() != self._fence(self._at).encode():
-                raise FenceRefused
-        newest = self._read_newest(work)
-        for index, found in enumerate(work):
-            changes = [(rule, each) for rule, each in found if isinstance(each, Change)]
-            statements = [(rule, each) for rule, each in found if isinstance(each, Bound)]
-            if changes:
-                self._execute()
-            for rule, change in changes:
-                self._take_change(index, rule, change, newest)
-            upto = self._uptos[index]
-            if statements:
-                self._write()
-                if len(statements) + sum(len(row.statements) for row in self._rows) > STEPS_MAX:
-                    self._execute()
-                self._rows.append(_Row(index, upto, statements))
-            self._behind = upto
-        self._write()
-        self._execute()
-        if self._at != self._batch.upto or not self._is_told:
-            self._commit([], self._batch.upto)
-        return self._poisons
-
-    def _fence(self, cursor: Cursor) -> Fence:
-        return Fence(self._instance, cursor)
-
-    # Changes of items
-
-    def _take_change(self, row: int, rule: int, change: Change, newest: dict[Any, int]) -> None:
-        try:
-            for each in self._resolved(change, newest):
-                self._take(Part(row, rule, each))
-        except _Refused as problem:  # of a question: a key that the service does not take
-            self._refuse(row, rule, problem.why)
-
-    def _take(self, part: Part) -> None:
-        if not self._group.take(part):
-            # The row may be in it in part: that harms nothing if it comes again.
-            self._write()
-            self._group.take(part)
-
-    def _write(self) -> None:
-        steps, self._group = self._group.steps(), Group()
-        if steps:
-            self._write_steps(steps, self._behind)
-
-    def _write_steps(self, steps: list[Step], upto: Cursor) -> None:
-        """Write steps, those of them that are not refused, and move the cursor to `upto`."""
-        try:
-            self._commit(steps, upto)
-            return
-        except _Refused as problem:
-            refused = problem
-        at = refused.at or ({0: refused.why} if len(steps) == 1 else {})
-        if not at:
-            middle = len(steps) // 2
-            self._write_steps(steps[:middle], self._at)
-            self._write_steps(steps[middle:], upto)
-            return
-        for place, why in at.items():
-            parts = steps[place].parts
-            if len(parts) == 1:
-                self._refuse(parts[0].row, parts[0].rule, why)
-                continue
-            for part in parts:
-                self._write_steps([Step(part)], self._at)
-        self._write_steps([step for place, step in enumerate(steps) if place not in at], upto)
-
-    def _commit(self, steps: list[Step], upto: Cursor) -> None:
-        """Write steps and move the cursor, all or nothing if the backend is exact."""
-        if not self._sink.is_exact:
-            self._write_plain(steps)
-            if upto != self._batch.upto or steps:
-                return  # the cursor moves once, behind the batch
-        items = [self._cursor_update(upto)]
-        if not self._is_told:
-            key = text(f"{self._sink.feed}:{REFUSED}")
-            kept = {FEED: key, REFUSED: {"L": [text(each) for each in self._sink.refused]}}
-            items.append({"Put": {"TableName": CURSOR_TABLE, "Item": kept}})
-        before = len(items)
-        if self._sink.is_exact:
-            items += [self._transact_item(step.change) for step in steps]
-        try:
-            self._sink.call("transact_write_items", TransactItems=items)
-        except _Refused as problem:
-            raise self._without_cursor(problem, before, bool(steps)) from None
-        self._at = upto
-        self._is_told = True
-
-    def _without_cursor(self, problem: _Refused, before: int, has_steps: bool) -> Exception:
-        """Return the error for what was refused besides the cursor's move."""
-        if problem.at.get(0, "").startswith("ConditionalCheckFailed"):
-            return FenceRefused()
-        if not has_steps or any(place < before for place in problem.at):
-            return Unavailable(f"table {CURSOR_TABLE}: {problem.why}")
-        return _Refused(problem.why, {place - before: why for place, why in problem.at.items()})
-
-    def _cursor_update(self, upto: Cursor) -> dict[str, Any]:
-        return {
-            "Update": {
-                "TableName": CURSOR_TABLE,
-                "Key": {FEED: text(self._sink.feed)},
-                "UpdateExpression": "SET fence = :upto",
-                "ConditionExpression": "fence = :at",
-                "ExpressionAttributeValues": {
-                    ":upto": text(self._fence(upto).encode().decode()),
-                    ":at": text(self._fence(self._at).encode().decode()),
-                },
-            }
-        }
-
-    def _transact_item(self, change: Change) -> dict[str, Any]:
-        table = self._sink.name_of(change.table)
-        if change.kind == PUT:
-            return {"Put": {"TableName": table, "Item": change.item}}
-        if change.kind == DELETE:
-            return {"Delete": {"TableName": table, "Key": change.item}}
-        return {"Update": {"TableName": table, **_update(change)}}
-
-    def _write_plain(self, steps: list[Step]) -> None:
-        """Write steps without a transaction. Raises `_Refused`; some may be written then."""
-        whole = [step for step in steps if step.change.kind in (PUT, DELETE)]
-        for start in range(0, len(whole), BATCH_WRITE_MAX):
-            requests: dict[str, list[Any]] = {}
-            for step in whole[start : start + BATCH_WRITE_MAX]:
-                table = self._sink.name_of(step.change.table)
-                is_put = step.change.kind == PUT
-                body = {"Item" if is_put else "Key": step.change.item}
-                request = {"PutRequest" if is_put else "DeleteRequest": body}
-                requests.setdefault(table, []).append(request)
-            self._until_done("batch_write_item", requests, "UnprocessedItems", lambda answer: None)
-        for place, step in enumerate(steps):
-            if step.change.kind not in (PUT, DELETE):
-                table = self._sink.name_of(step.change.table)
-                try:
-                    self._sink.call("update_item", TableName=table, **_update(step.change))
-                except _Refused as problem:
-                    raise _Refused(problem.why, {place: problem.why}) from None
-
-    def _until_done(
-        self, method: str, requests: Any, left_over: str, take: Callable[[Any], None]
-    ) -> None:
-        """Call until the service has left nothing undone."""
-        for attempt in range(LEFT_OVER_TRIES):
-            answer = self._sink.call(method, RequestItems=requests)
-            take(answer)
-            requests = answer.get(left_over)
-            if not requests:
-                return
-            time.sleep(LEFT_OVER_S * 2**attempt)
-        raise Unavailable(f"{method}: the service takes less than is asked of it now")
-
-    # What depends on what is there
-
-    def _read_newest(self, work: Sequence[list[tuple[int, Change | Bound]]]) -> dict[Any, int]:
-        """Return the number of the message that each item names which is to be advanced."""
-        wanted = {
-            each.key: each
-            for found in work
-            for _, each in found
-            if isinstance(each, Change) and each.kind == ADVANCE
-        }
-        newest: dict[Any, int] = {}
-
-        def take(answer: Any) -> None:
-            for items in answer["Responses"].values():
-                for item in items:
-                    key = (table, *(item[name]["S"] for name in KEYS[table]))
-                    newest[key] = number_of(item.get("msgid", {}).get("S", ""))
-
-        changes = list(wanted.values())
-        for start in range(0, len(changes), BATCH_READ_MAX):
-            table = changes[start].table
-            keys = [_key_of(each) for each in changes[start : start + BATCH_READ_MAX]]
-            asked = {self._sink.name_of(table): {"Keys": keys, "ConsistentRead": True}}
-            try:
-                self._until_done("batch_get_item", asked, "UnprocessedKeys", take)
-            except _Refused:
-                continue  # a key that the service does not take is refused when it is written
-        return newest
-
-    def _resolved(self, change: Change, newest: dict[Any, int]) -> Iterator[Change]:
-        """Yield the changes that a change means, by what is there now."""
-        if change.kind == DELETE_ALL:
-            self._write()
-            yield from self._all_of(change)
-            return
-        if change.kind != ADVANCE:
-            if change.key in newest:
-                newest[change.key] = 0
-            yield change
-            return
-        number = number_of(change.item["msgid"]["S"])
-        if newest.get(change.key, 0) < number:
-            newest[change.key] = number
-            yield Change(PUT, change.table, change.item)
-
-    def _all_of(self, change: Change) -> Iterator[Change]:
-        """Yield the deletion of each item of a partition."""
-        ((name, value),) = change.item.items()
-        page: dict[str, Any] = {}
-        while True:
-            answer = self._sink.call(
-                "query",
-                TableName=self._sink.name_of(change.table),
-                ConsistentRead=True,
-                KeyConditionExpression="#name = :value",
-                ExpressionAttributeNames={"#name": name},
-                ExpressionAttributeValues={":value": value},
-                **page,
-            )
-            for item in answer["Items"]:
-                key = {each: item[each] for each in KEYS[change.table]}
-                yield Change(DELETE, change.table, key)
-            if "LastEvaluatedKey" not in answer:
-                return
-            page = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-
-    # Own statements
-
-    def _execute(self) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            self._execute_rows(rows)
-
-    def _execute_rows(self, rows: list[_Row]) -> None:
-        """Carry out the statements of rows, of each row all or none, and move the cursor."""
-        if not self._is_told:
-            self._commit([], self._at)
-        try:
-            self._carry_out(rows)
-            return
-        except _Refused as problem:
-            refused = problem
-        if len(rows) > 1:
-            middle = len(rows) // 2
-            self._execute_rows(rows[:middle])
-            self._execute_rows(rows[middle:])
-            return
-        for rule in dict.fromkeys(rule for rule, _ in rows[0].statements):
-            self._refuse(rows[0].index, rule, refused.why)
-        self._commit([], rows[0].upto)
-
-    def _carry_out(self, rows: list[_Row]) -> None:
-        statements = [
-            {"Statement": each.text, **({"Parameters": each.values} if each.values else {})}
-            for row in rows
-            for _, each in row.statements
-        ]
-        if not self._sink.is_exact:
-            if len(rows) > 1:
-                for row in rows:
-                    self._execute_rows([row])
-                return
-            for statement in statements:
-                self._sink.call("execute_statement", **statement)
-            return
-        upto = rows[-1].upto
-        cursor = {
-            "Statement": f'UPDATE "{CURSOR_TABLE}" SET fence = ? WHERE feed = ? AND fence = ?',
-            "Parameters": [
-                text(self._fence(upto).encode().decode()),
-                text(self._sink.feed),
-                text(self._fence(self._at).encode().decode()),
-            ],
-        }
-        try:
-            self._sink.call("execute_transaction", TransactStatements=[cursor, *statements])
-        except _Refused as problem:
-            raise self._without_cursor(problem, 1, True) from None
-        self._at = upto
-
-    def _refuse(self, row: int, rule: int, why: str) -> None:
-        """Take something as a dead letter, and have the store remember it."""
-        self._poisons.append(Poison(row, rule, why[:WHY_CHARACTERS_MAX]))
-        place = place_of(self._batch.rows[row], self._batch)
-        told = [self._instance, self._uptos[row], place, rule, why[:WHY_CHARACTERS_MAX]]
-        line = json.dumps(told)
-        kept = [each for each in self._sink.refused if each != line]
-        self._sink.refused = [*kept, line][-REFUSED_MAX:]
-        self._is_told = False
-
-
-def _cursors(batch: RowBatch) -> Iterator[Cursor]:
-    """Yield the cursor behind each row of a batch."""
-    position, seq = batch.after
-    for row in batch.rows:
-        if isinstance(row, FeedEvent):
-            position, seq = max(position, row.end), row.seq
-        else:
-            position = max(position, row.offset)
-        yield position, seq
-
-
-def _update(change: Change) -> dict[str, Any]:
-    """Return what changes some attributes of an item."""
-    key = _key_of(change)
-    rest = {name: value for name, value in change.item.items() if name not in key}
-    if change.kind == SET:
-        pairs = ", ".join(f"#{name} = :{name}" for name in rest)
-        expression = f"SET {pairs}"
-    else:
-        word = "ADD" if change.kind == ADD else "DELETE"
-        expression = f"{word} #{MSG_ID_SET} :{MSG_ID_SET}"
-    return {
-        "Key": key,
-        "UpdateExpression": expression,
-        "ExpressionAttributeNames": {f"#{name}": name for name in rest},
-        "ExpressionAttributeValues": {f":{name}": value for name, value in rest.items()},
-    }
-
-
-def _key_of(change: Change) -> Item:
-    return {name: change.item[name] for name in KEYS[change.table]}
 
 
 def _line(problem: object) -> str:

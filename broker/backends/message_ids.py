@@ -45,6 +45,12 @@ def number_of(decimal: str) -> int:
     return int(text) if text.isdigit() and len(text) < 40 else 0
 
 
+def parts_of(number: int) -> tuple[int, int, int]:
+    """Return (microseconds since 1970, number of the node, the rest) of an identifier."""
+    mask = (1 << _NODE_SHIFT) - 1
+    return number >> _TIME_SHIFT, number >> _NODE_SHIFT & 0xFFFF, number & mask
+
+
 def message_id(accepted_ms: int, node: int, offset: int) -> str:
     """Return the identifier of a message of the log."""
     number = message_number(accepted_ms, node, offset)
@@ -67,5 +73,4 @@ def decode_id(text: str) -> tuple[int, int, int]:
     number = 0
     for letter in text:
         number = number * 62 + _VALUES[letter]
-    mask = (1 << _NODE_SHIFT) - 1
-    return number >> _TIME_SHIFT, number >> _NODE_SHIFT & 0xFFFF, number & mask
+    return parts_of(number)

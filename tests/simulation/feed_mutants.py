@@ -225,7 +225,7 @@ def what_a_session_leaves_stays_its_own(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "fetched_returned", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=500)
 def a_position_passes_what_is_in_flight(patcher: Patcher) -> None:
     """The store is told of an acknowledgement while an earlier message is in flight."""
 

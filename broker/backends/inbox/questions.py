@@ -52,9 +52,14 @@ class Question:
     def is_ours(self, text: str, node: int) -> bool:
         """Does the session get the message with this id from our own log?"""
         try:
-            at_us, of_node, rest = decode_id(text)
+            parts = decode_id(text)
         except ValueError:
             return False
+        return self.is_in_log(parts, node)
+
+    def is_in_log(self, parts: tuple[int, int, int], node: int) -> bool:
+        """The same for the parts of an id: microseconds since 1970, node, and the rest."""
+        at_us, of_node, rest = parts
         if of_node != node or rest & UNSTORED:
             return False
         return rest > self.since and at_us // 1000 >= self.began_ms
@@ -98,7 +103,9 @@ class Page:
         )
         return len(payload) + len(message_id)
 
-    def add_retained(self, message_id: str, fields: dict[str, bytes], expires_ms: int) -> None:
+    def add_retained(
+        self, message_id: str, fields: dict[str, bytes], id_ms: int, expires_ms: int
+    ) -> None:
         """Add the retained message of a topic, which expires in `expires_ms`, 0 = never.
 
         Its time has to be as exact as can be: that of its id, if that is in the same second.
@@ -107,9 +114,8 @@ class Page:
             return
         message = self.messages[-1]
         message["expires_ms"] = expires_ms
-        at_ms = time_of(message_id)
-        if not message["at_ms"] or at_ms // 1000 == message["at_ms"] // 1000:
-            message["at_ms"] = at_ms
+        if not message["at_ms"] or id_ms // 1000 == message["at_ms"] // 1000:
+            message["at_ms"] = id_ms
 
     def as_answer(self, question: Question) -> dict[str, Any]:
         """Return what the process says."""

@@ -200,7 +200,7 @@ class RedisInbox:
         fields = _fields(answer[3])
         name = (answer[1] or fields.get("id", b"")).decode(errors="replace")
         if not question.is_written_here(name, self._node):
-            page.add_retained(name, fields, max(0, answer[2]))
+            page.add_retained(name, fields, time_of(name), max(0, answer[2]))
         return page
 
     def _is_wanted(self, name: bytes, floor: str, question: Question) -> bool:

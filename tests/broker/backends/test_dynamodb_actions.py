@@ -11,24 +11,27 @@ from broker.backends.dynamodb_actions import (
     ADVANCE,
     DELETE,
     DELETE_ALL,
+    KEEP,
     PUT,
+    RELEASE,
     REMOVE,
     SET,
     Bound,
     Change,
     DynamodbActions,
-    number,
-    text,
 )
+from broker.backends.dynamodb_tables import number, text
 from broker.backends.message_ids import UNSTORED, decimal_id, message_number, node_number
 from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
+    DELIVERED,
     DISCONNECTED,
     RETAIN_DELETED,
     RETAINED,
+    RETURNED,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -191,3 +194,20 @@ def test_only_the_tables_of_the_rules_are_needed() -> None:
     assert acting(own).tables == []
     assert acting(publish, own).tables == ["msg", "topic_msg_map"]
     assert acting(publish, layout="v2").tables == ["msg", "topic_msg"]
+
+
+@pytest.mark.parametrize("kind, change", [(DELIVERED, KEEP), (RETURNED, RELEASE)])
+def test_a_message_of_a_queue_is_kept_for_a_client_or_given_back(kind: int, change: str) -> None:
+    made = acting(rule("session.subscribed", "#", action="on_message_fetch_for_queue"))
+    row = event(kind, "c", "t", username="cache", body=b"m")
+    ((_, work),) = made.work(row)
+    assert isinstance(work, Change) and (work.kind, work.table) == (change, "msg")
+    assert work.item == {"msgid": text("m"), "holdfast_claim": text("c")}
+
+
+def test_an_acknowledged_message_of_the_store_has_its_own_id() -> None:
+    made = acting(rule("message.acked", "#", action="on_message_acked"))
+    for told, name in (("#" + "7".zfill(39), decimal_id(7)), ("m", "m")):
+        row = event(ACKED, "c", "t", username="cache", body=told.encode())
+        ((_, work),) = made.work(row)
+        assert isinstance(work, Change) and work.item["msgid"] == text(name)

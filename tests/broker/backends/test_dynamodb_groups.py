@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from broker.backends.dynamodb_actions import ADD, DELETE, PUT, REMOVE, SET, Change, number, text
+from broker.backends.dynamodb_actions import ADD, DELETE, PUT, REMOVE, SET, Change
 from broker.backends.dynamodb_groups import BYTES_MAX, STEPS_MAX, Group, Part, merge, size_of
+from broker.backends.dynamodb_tables import number, text
 
 KEY = {"topic": text("t")}
 

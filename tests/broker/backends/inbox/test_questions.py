@@ -108,14 +108,14 @@ def test_a_retained_message_has_the_most_exact_time_that_there_is(
     message: str, ts: bytes, at_ms: int
 ) -> None:
     page = Page("")
-    page.add_retained(message, {"payload": b"x", "ts": ts}, 70)
+    page.add_retained(message, {"payload": b"x", "ts": ts}, time_of(message), 70)
     (found,) = messages_of(page.as_answer(Question(ask(request(), 1))), "cache")
     assert (found.message.accepted_at_ms, found.expires_ms) == (at_ms, 70)
 
 
 def test_a_retained_message_without_a_payload_is_none() -> None:
     page = Page("")
-    page.add_retained("m", {"ts": b"5"}, 0)
+    page.add_retained("m", {"ts": b"5"}, 0, 0)
     assert page.messages == []
 
 
