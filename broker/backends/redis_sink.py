@@ -333,6 +333,8 @@ def _rewrite_file(client: redis.Redis) -> None:
         if time.monotonic() > deadline:
             raise redis.exceptions.TimeoutError("the append-only file is not written anew")
         time.sleep(REWRITE_POLL_S)
+    if client.info("persistence").get("aof_last_bgrewrite_status") != "ok":
+        raise redis.exceptions.ResponseError("the append-only file could not be written anew")
 
 
 def _problems(client: redis.Redis, info: dict[str, Any]) -> list[str]:

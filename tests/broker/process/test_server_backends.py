@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.starts import events
 from tests.durability.load import Publisher
 from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess, http_get
@@ -36,10 +36,10 @@ ALL_ACTIONS: Final = (
 LOG: Final = '[[rules]]\non = "message.publish"\ntopic = "load/#"\nbackend = "cache"\ncommands = '
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A running Redis."""
-    running = RedisServer(tmp_path / "redis").start()
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
+    running = RedisServer(tmp_path / "redis", request.param).start()
     yield running
     running.kill()
 
@@ -321,7 +321,7 @@ def test_an_operator_checks_a_store_and_pauses_its_feed(
     until(lambda: server.list("log") == [b"1"], broker)
     until(lambda: status(broker)["rows_behind"] == 0, broker)
     (told,) = json.loads(command(broker, "check", "cache", "--json")[1])
-    assert told["usable"] and told["server"] == "Redis"
+    assert told["usable"] and told["server"] == server.name
     own = status(broker)
     assert told["fence"].endswith(f":{own['position']}:{own['event']}")
     server.kill()
