@@ -10,6 +10,7 @@ from session.delivery.delivery import Delivery
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.history.history import History
+from session.lifetime.backfill import Backfill
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.connect import ConnectHandler
@@ -148,6 +149,9 @@ class Assembly:
         )
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
+        self.backfill: Final = Backfill(
+            context, database, self.sessions, self.outlet, self.feed, self.health
+        )
         self.housekeeping: Final = Housekeeping(
             context,
             self.retained,
@@ -157,4 +161,5 @@ class Assembly:
             trimming,
             census,
             self.outlet,
+            self.backfill,
         )

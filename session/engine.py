@@ -33,6 +33,7 @@ from session.counters import Counters
 from session.delivery.fetching.inbox import Inbox
 from session.feed.outlet import FeedOutlet
 from session.history.outbox import Outbox
+from session.lifetime.backfill import Backfill
 from session.lifetime.context import Denied, Observe, Ports
 from session.live.commit_gate import CommitGate
 from session.live.connection import (
@@ -165,6 +166,7 @@ class Engine:
         self._retained = assembly.retained
         self._recorder = assembly.history.recorder
         self.feeds: FeedOutlet = assembly.outlet  # for the shells of external stores
+        self.backfill: Backfill = assembly.backfill  # for what an operator asks
         self.inbox: Inbox = assembly.delivery.inbox  # for them, too
         self._feed = assembly.feed
         self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter

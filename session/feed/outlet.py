@@ -26,6 +26,7 @@ from storage.tables.feed_rows import (
     FOREIGN,
     GAP,
     FeedEvent,
+    filled_for,
     decode_row,
     feed_key,
     split_feed_key,
@@ -197,6 +198,10 @@ class FeedOutlet:
         end, seq = self._log.end, self._recorder.seq
         behind = end - record.cursor[0] if self.backends[name].streams else 0
         return FeedStats(max(0, behind), max(0, seq - record.cursor[1]), record.dead_letters)
+
+    def note_changed(self, name: str) -> None:
+        """Write the record of a backend with this tick's batch."""
+        self._dirty[self.backends[name]] = None
 
     # Dead letters, for an operator
 
@@ -463,4 +468,6 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
+    if filled_for(event) not in ("", feed.name):
+        return False
     return bool(feed.kinds & 1 << event.kind)
