@@ -7,6 +7,7 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
+from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.history.history import History
@@ -149,6 +150,7 @@ class Assembly:
         )
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
+        self.kept: Final = KeptRows(core, database, self.outlet, live)
         self.backfill: Final = Backfill(
             context, database, self.sessions, self.outlet, self.feed, self.health
         )

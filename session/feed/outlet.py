@@ -26,9 +26,9 @@ from storage.tables.feed_rows import (
     FOREIGN,
     GAP,
     FeedEvent,
-    filled_for,
     decode_row,
     feed_key,
+    filled_for,
     split_feed_key,
 )
 from storage.tables.tables import (
@@ -323,7 +323,7 @@ class FeedOutlet:
     def _read_events(self, backend: Backend, page: FeedPage) -> None:
         """Read rows of events ahead, and place `next_key` behind them."""
         after = backend.read[1]
-        start = backend.next_key or self._key_of(after + 1)
+        start = backend.next_key or self.key_of(after + 1)
         damages: list[DamagedRows] = []
         rows = scan_readable(self._store, FEED, start, None, damages, count=READ_ROWS)
         if damages:
@@ -347,7 +347,7 @@ class FeedOutlet:
             following = max(following, self._last_written[1] + 1)  # what is not there is lost
         backend.next_key = feed_key(following)
 
-    def _key_of(self, seq: int) -> bytes:
+    def key_of(self, seq: int) -> bytes:
         """Return the key of the row that has the event `seq`, or a key before all later ones."""
         try:
             row = self._store.last(FEED, b"", feed_key(seq + 1))

@@ -152,8 +152,10 @@ class Backfill:
 
     def _slice(self, name: str, record: BackendRecord, fill: Fill) -> None:
         part = fill.parts & -fill.parts
+        found: list[FeedEvent] = []
+        following: bytes | None = None
         if not self.wanted(name) & part:
-            found, following = [], None  # the rule was removed meanwhile
+            pass  # the rule was removed meanwhile
         elif part == SUBSCRIPTIONS:
             found, following = self._subscriptions(name, fill.after)
         elif part == RETAINED:
@@ -193,9 +195,7 @@ class Backfill:
 
     def _subscribed(self, name: str, client_id: str, topic_filter: str, qos: int) -> FeedEvent:
         now, end = self._tick.now, self._log.end
-        return FeedEvent(
-            SUBSCRIBED, now, end, client_id, topic_filter, qos=qos, username=name
-        )
+        return FeedEvent(SUBSCRIBED, now, end, client_id, topic_filter, qos=qos, username=name)
 
     def _retained(self, name: str, after: bytes) -> tuple[list[FeedEvent], bytes | None]:
         """Return the next retained messages, and where to go on, None = there are no more."""

@@ -272,17 +272,6 @@ def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
 
 
 @mutant(None, seeds=400)
-def a_backfill_reads_what_is_outdated(patcher: Patcher) -> None:
-    """A slice is read from the database without the changes of the open batch."""
-
-    def around(original: Any, self: Backfill, *arguments: Any) -> None:
-        original(self, *arguments)
-        self._settle = lambda: True  # type: ignore[misc]
-
-    patcher.wrap(Backfill, "__init__", around)
-
-
-@mutant(None, seeds=400)
 def a_backfill_goes_on_behind_rows_that_a_crash_took_back(patcher: Patcher) -> None:
     """How far a backfill is, is written one batch before its rows."""
     late: list[Any] = []

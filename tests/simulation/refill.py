@@ -28,6 +28,7 @@ class Refill:
         self.world: Final = mirror.world
         self.forgotten: int = 0  # the number of the last event that counts for nothing
         self.began_in: object = None  # the process that was told to
+        self.has_late = not self.is_on or self.random.random() < 0.5  # or once more at the end
 
     def step(self, pump: "Pump") -> None:
         """Do what an operator does now and then."""
@@ -36,9 +37,11 @@ class Refill:
         process = pump.process
         engine = process.engine
         engine.backfill.slice_rows = 1
-        if self.world.faults and not pump.filling and self.random.random() < BEGIN:
+        is_late = not self.world.faults and not self.has_late
+        if not pump.filling and (is_late or (self.world.faults and self.random.random() < BEGIN)):
             seq = engine.feeds.end()[1]
             if engine.backfill.begin(NAME, sum(PARTS)) == "":
+                self.has_late |= is_late
                 pump.filling = (process.next_serial(), seq)
                 process.schedule_tick()
         fill = engine.backfill.fill(NAME)
@@ -52,4 +55,4 @@ class Refill:
     def is_done(self, pump: "Pump") -> bool:
         """Is no backfill under way?"""
         fill = pump.process.engine.backfill.fill(NAME)
-        return fill is None or not fill.parts
+        return self.has_late and pump.filling is None and (fill is None or not fill.parts)

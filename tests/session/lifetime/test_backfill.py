@@ -203,7 +203,9 @@ def test_it_goes_no_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(drain(broker)) == 20
 
 
-def test_retained_messages_wait_for_the_store_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_messages_wait_for_the_store_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backfill, "SLICE_BYTES", 100)
     monkeypatch.setattr(backfill, "BEHIND_BYTES_MAX", 1000)
     broker = Broker(feeds=feed(kinds=1 << feed_rows.RETAINED))
