@@ -7,11 +7,11 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
+from session.feed.backfill import Backfill
 from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.history.history import History
-from session.lifetime.backfill import Backfill
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.connect import ConnectHandler
@@ -151,8 +151,15 @@ class Assembly:
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
         self.kept: Final = KeptRows(core, database, self.outlet, live)
+        health = self.health
         self.backfill: Final = Backfill(
-            context, database, self.sessions, self.outlet, self.feed, self.health
+            core,
+            database,
+            self.outlet,
+            self.feed,
+            live,
+            self.writer.settle,
+            lambda: health.refuses_new,
         )
         self.housekeeping: Final = Housekeeping(
             context,

@@ -31,10 +31,10 @@ from mqtt.packets import (
 from session.assembly import Assembly
 from session.counters import Counters
 from session.delivery.fetching.inbox import Inbox
+from session.feed.backfill import Backfill
 from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.history.outbox import Outbox
-from session.lifetime.backfill import Backfill
 from session.lifetime.context import Denied, Observe, Ports
 from session.live.commit_gate import CommitGate
 from session.live.connection import (

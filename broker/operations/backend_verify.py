@@ -4,7 +4,7 @@ The broker gives digests page by page, the store is read beside it; neither is c
 compared up to the cursor that the store had confirmed, so what is on its way does not count. What
 can change while it is read (subscriptions, retained messages, clients) is asked for before and
 after, and only what stayed the same is judged. A difference is named if two passes in a row find
-it. Read next: `broker.process.comparing`, the broker's end, and `broker.backends.comparing.listing`.
+it. Read next: `broker.process.desks.comparing`, which answers, `broker.backends.comparing.listing`.
 """
 
 import base64

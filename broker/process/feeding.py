@@ -15,10 +15,11 @@ from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Status
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import ControlError, Request
-from broker.process import comparing, dead_letters, filling
-from broker.process.comparing import ComparisonDesk
+from broker.process import dead_letters
 from broker.process.dead_letters import DeadLetterDesk
-from broker.process.filling import FillDesk
+from broker.process.desks import comparing, filling
+from broker.process.desks.comparing import ComparisonDesk
+from broker.process.desks.filling import FillDesk
 from session.engine import Engine
 
 GONE_S: Final = 2.0  # to end the processes; they are killed

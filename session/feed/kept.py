@@ -3,7 +3,7 @@
 For a comparison of the two: messages and events that are kept behind the floor of a backend, the
 subscriptions and retained messages in the database, and who is connected. Reads only, in pages of a
 bounded size; changes nothing, and no cursor. Read next: `session.feed.outlet`,
-`broker.process.comparing`, which asks.
+`broker.process.desks.comparing`, which asks.
 """
 
 from collections.abc import Collection

@@ -7,8 +7,8 @@ It is done in bounded slices, so that clients do not wait. Read next: `session.l
 
 from typing import Final
 
+from session.feed.backfill import Backfill
 from session.feed.outlet import FeedOutlet
-from session.lifetime.backfill import Backfill
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
 from session.lifetime.context import ClientContext

@@ -2,7 +2,7 @@
 
 `cursor` is what the store has confirmed, `floor` the oldest cursor from which it may read again: it
 may lose its newest rows. A cursor is (offset in the log, number of an event); everything up to both
-was applied. Read next: `session.feed.outlet`, and `session.lifetime.backfill`, which moves `fill`.
+was applied. Read next: `session.feed.outlet`, and `session.feed.backfill`, which moves `fill`.
 """
 
 import struct

@@ -6,9 +6,9 @@ Read next: `session.feed.outlet`, `tests.simulation.mirror`.
 from typing import Any
 
 from session.delivery.fetching.inbox import Inbox
+from session.feed.backfill import Backfill
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
-from session.lifetime.backfill import Backfill
 from session.lifetime.collection import Collection
 from session.lifetime.feeds import Feeds
 from storage.tables.feed_rows import CONNECTED, FeedEvent

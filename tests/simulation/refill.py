@@ -2,7 +2,7 @@
 
 Once the order is durable, whatever the store was told before counts for nothing: at the end it must
 know who is connected, every subscription and every retained message all the same, whatever crashed
-meanwhile. Its random numbers are its own. Read next: `session.lifetime.backfill`.
+meanwhile. Its random numbers are its own. Read next: `session.feed.backfill`.
 """
 
 from random import Random

@@ -1,6 +1,6 @@
 """`holdfast backend backfill`: has a store told what was there before its backend began.
 
-Asks the running broker, which does it. Read next: `broker.process.filling`, which answers.
+Asks the running broker, which does it. Read next: `broker.process.desks.filling`, which answers.
 """
 
 import argparse

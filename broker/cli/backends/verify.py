@@ -33,7 +33,7 @@ UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # The broker's loop works for us for a third of the time at most.
 PAUSE_SHARE: Final = 2.0
 WAIT_S: Final = 0.5
-WAITS_MAX: Final = 40  # for the store to confirm what it was told a moment ago
+WAITS_MAX: Final = 24  # for the store to confirm what it was told a moment ago
 COLUMNS: Final = ("MINUTE", "KIND", "BROKER", "STORE", "CHECKSUM", "")
 
 

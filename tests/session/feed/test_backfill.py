@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt.packets import Unsubscribe
-from session.lifetime import backfill
+from session.feed import backfill
 from session.state.backend_record import PRESENCE, RETAINED, SUBSCRIPTIONS
 from storage.tables import feed_rows
 from storage.tables.feed_rows import (

@@ -1,6 +1,6 @@
 """What an operator asks of a backfill of a running broker: begin, stop, how far is it.
 
-Read next: `session.lifetime.backfill`, `broker.cli.backends.backfill`.
+Read next: `session.feed.backfill`, `broker.cli.backends.backfill`.
 """
 
 from typing import Any, Final

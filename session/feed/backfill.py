@@ -8,18 +8,15 @@ store. Read next: `session.feed.outlet`, `session.state.backend_record`.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
 from mqtt.topics import split_shared
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
-from session.lifetime.context import ClientContext
-from session.lifetime.repository import Sessions
 from session.live.connection import Connection
-from session.live.core import Database
-from session.publish.store_health import StoreHealth
+from session.live.core import Core, Database
 from session.state.backend_record import (
     PARTS,
     PRESENCE,
@@ -57,22 +54,27 @@ class Backfill:
 
     def __init__(
         self,
-        context: ClientContext,
+        core: Core,
         database: Database,
-        sessions: Sessions,
         outlet: FeedOutlet,
         recorder: FeedRecorder,
-        health: StoreHealth,
+        live: dict[str, Connection],
+        settle: Callable[[], bool],
+        is_refusing: Callable[[], bool],
     ) -> None:
-        self._tick: Final = context.tick
-        self._damage: Final = context.damage
-        self._settle: Final = context.settle
+        """`live` has the connections by client identifier. `settle` writes the open batch.
+
+        `is_refusing` says that the disk has no room for more.
+        """
+        self._tick: Final = core.tick
+        self._damage: Final = core.damage
+        self._settle: Final = settle
+        self._is_refusing: Final = is_refusing
         self._store: Final = database.store
         self._log: Final = database.log
-        self._live: Final = sessions.live
+        self._live: Final = live
         self._outlet: Final = outlet
         self._recorder: Final = recorder
-        self._health: Final = health
         self.slice_rows: int = SLICE_ROWS  # the simulation makes more slices
         # Of each backend: numbers of the last events of slices, with their bytes.
         self._under_way: Final[dict[str, deque[tuple[int, int]]]] = {}
@@ -131,7 +133,7 @@ class Backfill:
             fill = backend.record.fill
             if fill is None or not fill.parts:
                 continue
-            if self._health.refuses_new or self._is_behind(name) or not self._settle():
+            if self._is_refusing() or self._is_behind(name) or not self._settle():
                 self._come_at(now + WAIT_MS)
                 continue
             self._slice(name, backend.record, fill)
