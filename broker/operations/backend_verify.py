@@ -64,10 +64,11 @@ class CannotCompare(Exception):
 class Difference:
     """One thing that the store and the broker do not agree on."""
 
-    __slots__ = ("kind", "name", "place", "what")
+    __slots__ = ("kind", "name", "number", "place", "what")
 
-    def __init__(self, kind: str, what: str, name: str, place: str) -> None:
+    def __init__(self, kind: str, what: str, name: str, place: str, number: int = 0) -> None:
         self.kind: Final = kind
+        self.number: Final = number  # the id of a message
         self.what: Final = what
         self.name: Final = name  # id of a message, or topic, or client and filter
         self.place: Final = place  # in the store, "" = it is not there
@@ -139,7 +140,15 @@ class Pass:
 
     def differs(self, kind: str, what: str, key: object, name: str, place: str = "") -> None:
         """Note a difference."""
-        self.differences[(kind, what, key, place)] = Difference(kind, what, name, place)
+        number = key if isinstance(key, int) else 0
+        self.differences[(kind, what, key, place)] = Difference(kind, what, name, place, number)
+
+    def sorted(self) -> list[Difference]:
+        """Return the differences, messages first and those in the order of their time."""
+        return sorted(
+            self.differences.values(),
+            key=lambda each: (each.kind != MESSAGE, each.kind, each.number, each.name, each.place),
+        )
 
 
 class Verification:
@@ -197,6 +206,7 @@ class Verification:
         now = self._caught_up(found) if sets else start
         expected, start_ms = self._messages(found, now)
         acked = self._acknowledged(found, now)
+        now = self._still_known(found, now, expected)
         letters = self._letters(found)
         for offset in acked:
             expected.pop(offset, None)
@@ -275,6 +285,16 @@ class Verification:
         found.acknowledged += len(acked)
         return acked
 
+    def _still_known(
+        self, found: Pass, now: dict[str, Any], expected: dict[int, Expected]
+    ) -> dict[str, Any]:
+        """Leave out messages whose acknowledgements may have been deleted while they were read."""
+        again = self._begin()
+        for offset in [each for each in expected if each <= again["first"][0]]:
+            del expected[offset]
+        found.since_ms = max(found.since_ms, again["first_ms"])
+        return {**now, "first": again["first"], "first_ms": again["first_ms"]}
+
     def _letters(self, found: Pass) -> set[object]:
         """Return what is in dead letters: offsets of messages, names of anything else."""
         letters: set[object] = set()
@@ -341,6 +361,16 @@ class Verification:
             tally.found(entry.digest)
             if entry.digest != told[0]:
                 found.differs(kind, CHANGED, name, told[1], entry.place)
+
+    def describe(self, difference: Difference) -> str:
+        """Return the topic and the publisher of a message that the broker knows, "" = unknown."""
+        if difference.kind != MESSAGE or difference.number == 0:
+            return ""
+        _, _, offset = split_number(difference.number)
+        told = self._ask("message", after=str(offset))
+        if self.number(told["ms"], offset) != difference.number:
+            return ""
+        return f"{told['topic']} from {told['from']}"
 
     def id_of(self, number: int) -> str:
         """Return the id of a message as the store writes it."""

@@ -75,7 +75,11 @@ class Backfill:
         self._live: Final = live
         self._outlet: Final = outlet
         self._recorder: Final = recorder
-        self.slice_rows: int = SLICE_ROWS  # the simulation makes more slices
+        # Less in tests.
+        self.slice_rows: int = SLICE_ROWS
+        self.slice_bytes: int = SLICE_BYTES
+        self.behind_max: int = BEHIND_MAX
+        self.behind_bytes_max: int = BEHIND_BYTES_MAX
         # Of each backend: numbers of the last events of slices, with their bytes.
         self._under_way: Final[dict[str, deque[tuple[int, int]]]] = {}
         self._online: Final[dict[str, Iterator[FeedEvent]]] = {}
@@ -148,9 +152,9 @@ class Backfill:
         under_way = self._under_way.setdefault(name, deque())
         while under_way and under_way[0][0] <= cursor[1]:
             under_way.popleft()
-        if sum(size for _, size in under_way) > BEHIND_BYTES_MAX:
+        if sum(size for _, size in under_way) > self.behind_bytes_max:
             return True
-        return self._outlet.stats(name).events_behind > BEHIND_MAX
+        return self._outlet.stats(name).events_behind > self.behind_max
 
     def _slice(self, name: str, record: BackendRecord, fill: Fill) -> None:
         part = fill.parts & -fill.parts
@@ -204,7 +208,7 @@ class Backfill:
         found: list[FeedEvent] = []
         size = 0
         following: bytes | None = after
-        while following is not None and len(found) < self.slice_rows and size < SLICE_BYTES:
+        while following is not None and len(found) < self.slice_rows and size < self.slice_bytes:
             rows = self._scan(tables.RETAINED, "retained", following, PAGE_ROWS)
             following = _following(rows, PAGE_ROWS)
             for _, value in rows:

@@ -47,14 +47,13 @@ class KeptRows:
         start = min((stream.start_offset for stream in streams), default=1) - 1
         return max(position, oldest, start), seq
 
-    def accepted_ms(self, offset: int) -> int:
-        """Return when a message was accepted, broker ms; 0 = it is not there."""
+    def message(self, offset: int) -> Message | None:
+        """Return the message at an offset of the log, None if it is not there or unreadable."""
         try:
-            message = self._log.get(offset) if offset else None
+            return self._log.get(offset) if offset and offset <= self._log.end else None
         except DamagedRows as problem:
             self._damage.note("message", problem)
-            return 0
-        return 0 if message is None else message.accepted_at_ms
+            return None
 
     def messages(
         self, name: str, filters: Collection[str], after: int, upto: int, bytes_max: int

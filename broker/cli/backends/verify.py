@@ -79,19 +79,20 @@ def run(options: argparse.Namespace) -> int:
     from broker.operations.backend_verify import CannotCompare
 
     try:
-        found = _compare(options)
+        found, about = _compare(options)
     except CannotCompare as problem:
         raise CommandError(f"{options.name}: {problem}", EXIT_USAGE) from None
     if options.json:
-        print_lines([json.dumps(_as_object(options.name, found), indent=2)])
+        print_lines([json.dumps(_as_object(options.name, found, about), indent=2)])
     else:
-        print_lines(_lines(options.name, found, options.limit))
+        print_lines(_lines(options.name, found, about, options.limit))
     if found.differences:
         return EXIT_FAILED
     return EXIT_USAGE if found.behind else EXIT_OK
 
 
-def _compare(options: argparse.Namespace) -> "Pass":
+def _compare(options: argparse.Namespace) -> "tuple[Pass, list[str]]":
+    """Return what was found, and what the first differences are about."""
     from broker.backends import rules
     from broker.backends.comparing.listing import Comparable
     from broker.backends.process import make_sink
@@ -127,7 +128,8 @@ def _compare(options: argparse.Namespace) -> "Pass":
     try:
         broker.ask("begin")  # rather than the store: it is the more likely to be away
         sink.open()
-        return verification.run()
+        found = verification.run()
+        return found, [verification.describe(each) for each in found.sorted()[: options.limit]]
     except Unavailable as problem:
         raise CannotCompare(str(problem)) from None
     finally:
@@ -166,7 +168,7 @@ class _Broker:
         return self._waits < WAITS_MAX
 
 
-def _lines(name: str, found: "Pass", limit: int) -> Iterator[str]:
+def _lines(name: str, found: "Pass", about: list[str], limit: int) -> Iterator[str]:
     """Yield what was found for people."""
     is_equal = not found.differences
     rows = [COLUMNS, *_minute_rows(found), *_set_rows(found)]
@@ -174,10 +176,11 @@ def _lines(name: str, found: "Pass", limit: int) -> Iterator[str]:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             yield "  ".join(map(str.ljust, row, widths)).rstrip()
-    differences = list(found.differences.values())
-    for difference in differences[:limit]:
+    differences = found.sorted()
+    for difference, text in zip(differences, about, strict=False):
         place = f": {printable(difference.place)}" if difference.place else ""
-        yield f"{difference.kind} {printable(difference.name)}: {difference.what}{place}"
+        what = f" ({printable(text)})" if text else ""
+        yield f"{difference.kind} {printable(difference.name)}{what}: {difference.what}{place}"
     if len(differences) > limit:
         yield f"and {len(differences) - limit} more: --limit {len(differences)} names them"
     yield from _notes(found)
@@ -238,7 +241,7 @@ def _time(ms: int) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _as_object(name: str, found: "Pass") -> dict[str, Any]:
+def _as_object(name: str, found: "Pass", about: list[str]) -> dict[str, Any]:
     """Return everything that was found, as JSON has it."""
     minutes = [
         {"minute": _time(minute * 60_000), "kind": kind, **_sides(tally)}
@@ -248,13 +251,20 @@ def _as_object(name: str, found: "Pass") -> dict[str, Any]:
     return {
         "backend": name,
         "equal": not found.differences,
+        "differences_count": len(found.differences),
         "since": _time(found.since_ms),
         "until": _time(found.until_ms),
         "minutes": minutes,
         "sets": [{"kind": kind, **_sides(tally)} for kind, tally in found.sets.items()],
         "differences": [
-            {"kind": each.kind, "what": each.what, "id": each.name, "place": each.place or None}
-            for each in found.differences.values()
+            {
+                "kind": each.kind,
+                "what": each.what,
+                "id": each.name,
+                "place": each.place or None,
+                "message": text or None,
+            }
+            for each, text in zip(found.sorted(), about, strict=False)
         ],
         "not_compared": found.behind or None,
         "dead_letters": found.dead_letters,

@@ -35,7 +35,8 @@ MESSAGES: Final = "backend_compare_messages"
 EVENTS: Final = "backend_compare_events"
 LETTERS: Final = "backend_compare_letters"
 STATE: Final = "backend_compare_state"
-REQUESTS: Final = frozenset({BEGIN, MESSAGES, EVENTS, LETTERS, STATE})
+ONE: Final = "backend_compare_message"
+REQUESTS: Final = frozenset({BEGIN, MESSAGES, EVENTS, LETTERS, STATE, ONE})
 
 PUBLISH: Final = "on_message_publish"
 RETAIN: Final = "on_message_retain"
@@ -82,6 +83,7 @@ class ComparisonDesk:
             EVENTS: self._events,
             LETTERS: self._letters,
             STATE: self._state,
+            ONE: self._message,
         }
         for key in ("after", "upto", "since"):
             value = request.get(key, "0")
@@ -100,20 +102,30 @@ class ComparisonDesk:
         engine, name = self._engine, self._name
         first = engine.kept.first(name, int(request.get("since", "0")))
         cursor = engine.feeds.cursor(name)
+        first = (min(first[0], cursor[0]), min(first[1], cursor[1]))
+        oldest = engine.kept.message(first[0])
         found.append(
             {
                 "rules": self._told.get("rules", []),
                 "type": self._type,
                 "node": self._told.get("node", ""),
                 "now": self._driver.now,
-                "first": [min(first[0], cursor[0]), min(first[1], cursor[1])],
-                "first_ms": engine.kept.accepted_ms(first[0]),
+                "first": list(first),
+                "first_ms": 0 if oldest is None else oldest.accepted_at_ms,
                 "cursor": list(cursor),
                 "end": list(engine.feeds.end()),
             }
         )
 
     # Messages
+
+    def _message(self, request: Request, found: list[dict[str, Any]]) -> None:
+        """Tell people which message has an offset."""
+        message = self._engine.kept.message(int(request.get("after", "0")))
+        ms = 0 if message is None else message.accepted_at_ms
+        topic = "" if message is None else shown(message.topic.encode())
+        publisher = "" if message is None else shown(message.publisher.encode())
+        found.append({"ms": ms, "topic": topic, "from": publisher})
 
     def _messages(self, request: Request, found: list[dict[str, Any]]) -> None:
         after, upto = int(request["after"]), int(request["upto"])

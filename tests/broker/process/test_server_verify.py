@@ -156,6 +156,7 @@ def repaired(broker: BrokerProcess, shore: RawClient) -> None:
     """Check that a backfill brings back what can be known, and what it cannot is still named."""
     code, out, err = command(broker, "backfill", "cache")
     assert (code, err) == (0, ""), err
+    assert out == "cache: begun; `holdfast backend status` says how far it is\n"
     until(lambda: (status(broker)["backfill"] or {}).get("left") == [], broker)
     settle(broker)
     _, found = verify(broker)

@@ -1,7 +1,5 @@
 """Is a store told of everything that was there before, once, and never of what is older?"""
 
-import pytest
-
 from mqtt.packets import Unsubscribe
 from session.feed import backfill
 from session.state.backend_record import PRESENCE, RETAINED, SUBSCRIPTIONS
@@ -107,8 +105,7 @@ def test_only_the_backend_that_asked_is_told() -> None:
     assert take(broker, "first") == []
 
 
-def test_a_crash_in_the_middle_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "SLICE_ROWS", 2)
+def test_a_crash_in_the_middle_leaves_nothing_out() -> None:
     for crash_after in range(8):
         broker = Broker()
         client = broker.connect("c", expiry=10_000)
@@ -117,6 +114,7 @@ def test_a_crash_in_the_middle_leaves_nothing_out(monkeypatch: pytest.MonkeyPatc
         broker.settings.feeds = feed()
         broker.restart()
         broker.advance(1000)
+        broker.engine.backfill.slice_rows = 2
         take(broker)
         begin(broker)
         found: list[object] = []
@@ -124,13 +122,14 @@ def test_a_crash_in_the_middle_leaves_nothing_out(monkeypatch: pytest.MonkeyPatc
             broker.advance(backfill.PERIOD_MS)
         found += told(take(broker))
         broker.restart()
+        broker.engine.backfill.slice_rows = 2
         found += drain(broker)
         assert found == [(SUBSCRIBED, "c", f"a/{number}") for number in range(7)]
 
 
-def test_what_changes_meanwhile_is_the_last_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "SLICE_ROWS", 1)
+def test_what_changes_meanwhile_is_the_last_that_is_told() -> None:
     broker = Broker(feeds=feed())
+    broker.engine.backfill.slice_rows = 1
     client = broker.connect("c", expiry=10_000)
     for name in ("a", "b", "c"):
         client.subscribe(name, qos=1)
@@ -163,9 +162,9 @@ def test_an_open_batch_is_written_before_a_slice_is_read() -> None:
     assert [kind for kind, _, text in rows if text == "a"][-1] == UNSUBSCRIBED  # type: ignore[misc]
 
 
-def test_who_leaves_meanwhile_is_not_online_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "SLICE_ROWS", 1)
+def test_who_leaves_meanwhile_is_not_online_at_the_end() -> None:
     broker = Broker(feeds=feed())
+    broker.engine.backfill.slice_rows = 1
     clients = [broker.connect(f"c{number}") for number in range(3)]
     clients[2].subscribe("x", "y", "z", qos=1)
     broker.advance(1000)
@@ -187,10 +186,10 @@ def test_who_leaves_meanwhile_is_not_online_at_the_end(monkeypatch: pytest.Monke
     assert last["c2 session"] == SESSION_ENDED
 
 
-def test_it_goes_no_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "SLICE_ROWS", 2)
-    monkeypatch.setattr(backfill, "BEHIND_MAX", 3)
+def test_it_goes_no_faster_than_the_store() -> None:
     broker = Broker(feeds=feed(kinds=1 << SUBSCRIBED))
+    broker.engine.backfill.slice_rows = 2
+    broker.engine.backfill.behind_max = 3
     client = broker.connect("c", expiry=10_000)
     for number in range(20):
         client.subscribe(f"a/{number:02}", qos=1)
@@ -203,12 +202,10 @@ def test_it_goes_no_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(drain(broker)) == 20
 
 
-def test_retained_messages_wait_for_the_store_by_their_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backfill, "SLICE_BYTES", 100)
-    monkeypatch.setattr(backfill, "BEHIND_BYTES_MAX", 1000)
+def test_retained_messages_wait_by_their_bytes() -> None:
     broker = Broker(feeds=feed(kinds=1 << feed_rows.RETAINED))
+    broker.engine.backfill.slice_bytes = 100
+    broker.engine.backfill.behind_bytes_max = 1000
     client = broker.connect("c")
     for number in range(40):
         client.publish(f"r/{number:02}", b"x" * 200, 1, retain=True)
