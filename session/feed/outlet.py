@@ -421,6 +421,8 @@ class FeedOutlet:
         if len(rows) < READ_ROWS:
             following = max(following, self._last_written[1] + 1)  # what is not there is lost
         backend.next_key = feed_key(following)
+        if page.lost and self._letters.not_read(backend.record, after, following, backend.events):
+            self._dirty[backend] = None
 
     def _key_of(self, seq: int) -> bytes:
         """Return the key of the row that has the event `seq`, or a key before all later ones."""

@@ -23,6 +23,7 @@ SESSION_ENDED: Final = 9
 GAP: Final = 10
 RETURNED: Final = 11
 AGAIN: Final = 12  # a dead letter: rule in `text`, number in `offset`, backend in `username`
+SENT: Final = 13  # a message to a client; `body` is the id of one that came from a store
 KINDS: Final = (
     CONNECTED,
     DISCONNECTED,
@@ -36,6 +37,7 @@ KINDS: Final = (
     GAP,
     RETURNED,
     AGAIN,
+    SENT,
 )
 # Of messages that came from a store: `body` is what it calls them, `username` its own name.
 FOREIGN: Final = (ACKED, DELIVERED, RETURNED)

@@ -14,7 +14,7 @@ from storage.tables.feed_rows import FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=220)
+@mutant("absent", seeds=120, start=290)
 def what_was_read_is_not_kept(patcher: Patcher) -> None:
     """A generation counts as read once its rows are sent: a crash, or a store that forgets."""
 
@@ -125,6 +125,27 @@ def a_filter_of_a_backend_is_not_held(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "_open_one", around)
 
 
+@mutant(None, seeds=100)
+def a_run_of_messages_is_not_told(patcher: Patcher) -> None:
+    """Deliveries of several messages at once are not told."""
+
+    def around(original: Any, self: FeedRecorder, *rest: Any) -> None:
+        return
+
+    patcher.wrap(FeedRecorder, "sent_run", around)
+
+
+@mutant(None, seeds=100)
+def what_waited_is_not_told(patcher: Patcher) -> None:
+    """Deliveries of messages that waited for their session are not told."""
+
+    def around(original: Any, self: FeedRecorder, *rest: Any) -> None:
+        if rest[1].accepted_at_ms == self._tick.now:
+            original(self, *rest)
+
+    patcher.wrap(FeedRecorder, "sent", around)
+
+
 @mutant(None, seeds=200)
 def subscriptions_end_unseen(patcher: Patcher) -> None:
     """The store keeps the subscriptions of a session that is gone."""
@@ -135,7 +156,7 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "session_ended", around)
 
 
-@mutant(None, seeds=100, start=900)
+@mutant(None, seeds=120, start=1240)
 def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     """Rows are kept for a time, also when the store is not heard of meanwhile."""
 

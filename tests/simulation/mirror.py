@@ -209,6 +209,7 @@ class Mirror:
         self._judge_order()
         self._judge_messages()
         if not self._gaps_of_limit(with_events=True):  # their events may tell of anybody
+            self._judge_deliveries()
             self._judge_presence()
             self._judge_subscriptions()
         self._judge_limit()
@@ -282,6 +283,18 @@ class Mirror:
             if self.world.settings.on_limit == "drop_new" and self.world.lossy:
                 continue
             raise Violation("stores_are_told_all", f"{sent} was acknowledged and is not there")
+
+    def _judge_deliveries(self) -> None:
+        """A client can only acknowledge what was sent to it."""
+        if self.world.lossy or self.world.profile.damages[1]:
+            return
+        sent: set[tuple[str, int]] = set()
+        for row in self.rows:
+            if isinstance(row, FeedEvent) and row.kind == kinds.SENT and row.offset:
+                sent.add((row.client_id, row.offset))
+            elif isinstance(row, FeedEvent) and row.kind == kinds.ACKED and row.offset:
+                if (row.client_id, row.offset) not in sent:
+                    raise Violation("stores_are_told_all", f"{row} was never sent")
 
     def _judge_presence(self) -> None:
         told: dict[str, bool] = {}
