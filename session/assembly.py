@@ -65,11 +65,11 @@ class Assembly:
         self.feed: Final = FeedRecorder(
             tick, log, core.damage, settings.feeds, settings.progress_delay_ms
         )
-        self.outlet: Final = FeedOutlet(core, database, self.feed)
+        self.quota: Final = Quota(core, database)
+        self.outlet: Final = FeedOutlet(core, database, self.feed, self.quota.extents)
         history = self.history = History(tick, log, settings, live, self.feed)
         self.routes: Final = Router(tick)
         self.retained: Final = Retained(core, database, history)
-        self.quota: Final = Quota(core, database)
         self.delivery: Final = Delivery(
             DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
         )
@@ -100,6 +100,7 @@ class Assembly:
             history,
             self.feed,
         )
+        self.outlet.refused = self.publishing.refuse
         self.feeds: Final = Feeds(
             core,
             database,

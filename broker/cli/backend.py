@@ -22,6 +22,7 @@ COLUMNS: Final = (
     ("position", "POSITION"),
     ("event", "EVENT"),
     ("rows_behind", "BEHIND"),
+    ("backlog_bytes", "BYTES"),
     ("lag_seconds", "LAG S"),
     ("rows", "ROWS"),
     ("dead_letters", "DEAD"),

@@ -154,6 +154,8 @@ def as_object(figures: BackendFigures) -> dict[str, Any]:
         "position": figures.cursor[0],
         "event": figures.cursor[1],
         "rows_behind": figures.rows_behind,
+        "backlog_bytes": figures.backlog_bytes,
+        "refusing": figures.is_refusing,
         "lag_seconds": round(figures.lag_s, 3),
         "rows": figures.rows,
         "retries": figures.retries,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqtt.message import Message
+from session.feed.backlogs import EventSizes
 from session.live.damage import Damage
 from session.live.tick import Tick
 from session.settings import Feed
@@ -70,6 +71,7 @@ class FeedRecorder:
         self.has_sent: Final = bool(kinds & 1 << SENT)
         self.seq: int = 0  # of the last event that was put into a batch
         self.sealed: int = 0  # how often events were put into a batch
+        self.sizes: Final = EventSizes()
         self._events: list[FeedEvent] = []
         self.again: Final[list[FeedEvent]] = []  # those of them that carry dead letters
         # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
@@ -310,11 +312,13 @@ class FeedRecorder:
         if self.has_acks:
             self._find_topics()
         if self._events:
-            batch.append((FEED, feed_key(self.seq + 1), encode_row(self._events)))
+            key, row = feed_key(self.seq + 1), encode_row(self._events)
+            batch.append((FEED, key, row))
             if self.again:
                 for index, event in enumerate(self._events, self.seq + 1):
                     event.seq = index
             self.seq += len(self._events)
+            self.sizes.add(self.seq, self._log.end, len(key) + len(row))
         self._events = []
         self._due_ms = 0
         self.sealed += 1

@@ -317,3 +317,38 @@ def sessions_in_memory_are_left_out_of_a_backfill(patcher: Patcher) -> None:
                 yield event
 
     patcher.wrap(Backfill, "_online_events", around)
+
+
+@mutant(None, seeds=300)
+def what_is_given_up_is_not_told(patcher: Patcher) -> None:
+    """The oldest rows of a full backlog are passed over without a gap."""
+
+    def around(original: Any, self: FeedOutlet, backend: Backend, page: Any) -> None:
+        original(self, backend, page)
+        page.rows.clear()
+
+    patcher.wrap(FeedOutlet, "_pass_given_up", around)
+
+
+@mutant(None, seeds=300)
+def what_is_given_up_counts_as_wanted_by_nobody(patcher: Patcher) -> None:
+    """The gap names no message."""
+
+    def around(original: Any, self: FeedOutlet, backend: Backend, after: int, upto: int) -> int:
+        return 0
+
+    patcher.wrap(FeedOutlet, "_first_wanted", around)
+
+
+@mutant(None, seeds=300)
+def who_was_refused_stays_refused(patcher: Patcher) -> None:
+    """Messages for a store are refused for ever, once too much has waited for it."""
+
+    def around(original: Any, self: FeedOutlet) -> Any:
+        before = [backend for backend in self.backends.values() if backend.is_refusing]
+        full = original(self)
+        for backend in before:
+            backend.is_refusing = True
+        return full
+
+    patcher.wrap(FeedOutlet, "_look_for_full", around)

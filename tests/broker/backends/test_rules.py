@@ -104,6 +104,18 @@ def test_a_store_without_actions_is_told_of_what_the_hook_is(tmp_path) -> None: 
     assert told["options"]["url"] == "https://a/"
 
 
+def test_the_limit_of_what_waits_is_the_brokers_business(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    limit = 'backlog_bytes_max = "1GiB"\non_full = "reject"\n'
+    loaded = config(
+        tmp_path, CACHE + limit + rule("message.publish", topic="#", commands="SET a b")
+    )
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert (feed.backlog_bytes_max, feed.on_full) == (1 << 30, "reject")
+    told = rules.configurations(loaded, "edge")["cache"]["options"]
+    assert not {"backlog_bytes_max", "on_full"} & set(told)
+
+
 @pytest.mark.parametrize("name", ACTIONS["redis"])
 def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     action = ACTIONS["redis"][name]

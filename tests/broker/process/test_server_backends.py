@@ -436,3 +436,80 @@ def is_running(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+LIMITED: Final = 'backlog_bytes_max = "16MiB"\n'
+LARGE: Final = 1 << 20
+
+
+def large(number: int) -> bytes:
+    """Return a payload of 1 MiB that begins with a number."""
+    return b"%d." % number + bytes(LARGE)
+
+
+def numbers(server: RedisServer) -> list[int]:
+    """Return the numbers of the messages that are in the list."""
+    return [int(each.partition(b".")[0]) for each in server.list("log")]
+
+
+def test_a_full_backlog_loses_its_oldest_rows_and_says_which(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare(HOLDFAST__STORAGE__GENERATION_SIZE="4MiB")
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n', LIMITED)
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.publish("load/1", large(0))
+    until(lambda: numbers(server) == [0], broker)
+    server.kill()
+    for number in range(1, 41):
+        client.publish("load/1", large(number))
+    until(lambda: status(broker)["backlog_bytes"] <= 16 << 20, broker)
+    assert status(broker)["backlog_bytes"] > 8 << 20
+    assert "backend_full" in events(broker)
+    broker.restart()
+    server.start()
+    until(lambda: status(broker)["rows_behind"] == 0, broker)
+    found = numbers(server)
+    kept = found[1:]
+    assert found[0] == 0 and 8 <= len(kept) <= 16
+    assert kept == list(range(41 - len(kept), 41))
+    told = status(broker)
+    assert (told["gaps"], told["dead_letters"], told["backlog_bytes"]) == (1, 0, 0)
+    assert str(events(broker)["backend_gap"]["message"]).startswith(
+        f"dropped by backlog_bytes_max: the messages 2 to {41 - len(kept)} of the log"
+    )
+    client.drop()
+
+
+def test_publishers_of_a_store_that_is_full_are_refused_until_it_has_room(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n', LIMITED + 'on_full = "reject"\n')
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.publish("load/1", large(0))
+    until(lambda: numbers(server) == [0], broker)
+    server.kill()
+    accepted = 0
+    while not status(broker)["refusing"]:
+        accepted += 1
+        assert accepted < 30, broker.tail()
+        client.publish("load/1", large(accepted))
+    assert accepted >= 15
+    assert "backend_full" in events(broker)
+    client.publish("load/1", b"x", reason=0x97)
+    client.publish("load/1", b"x", qos=2, reason=0x97)
+    client.publish("load/1", b"x", qos=0)
+    client.publish("other", b"x")
+    server.start()
+    until(lambda: not status(broker)["refusing"], broker)
+    client.publish("load/1", large(accepted + 1))
+    until(lambda: len(numbers(server)) == accepted + 2, broker)
+    assert numbers(server) == list(range(accepted + 2))
+    assert status(broker)["gaps"] == 0
+    assert broker.metrics()['holdfast_backend_refusing{backend="cache"}'] == 0
+    client.drop()

@@ -39,11 +39,21 @@ def filling() -> BackendRecord:
     return record
 
 
+def giving_up() -> BackendRecord:
+    """Return a record of a backend for which too much waited."""
+    record = retrying()
+    record.given_up = (2**41, 80_000)
+    record.given_up_message = 2**40 + 3
+    record.given_up_event = 70_001
+    return record
+
+
 RECORDS = {
     "new": BackendRecord("i", (0, 0)),
     "full": full(),
     "retrying": retrying(),
     "filling": filling(),
+    "giving up": giving_up(),
 }
 
 
@@ -57,6 +67,7 @@ def fields(record: BackendRecord) -> tuple[object, ...]:
         record.cursor,
         record.floor,
         dead,
+        (record.given_up, record.given_up_message, record.given_up_event),
         [
             *record.filters.items(),
             *record.retries.items(),
