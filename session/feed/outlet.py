@@ -29,6 +29,7 @@ from storage.tables.feed_rows import (
     FeedEvent,
     decode_row,
     feed_key,
+    filled_for,
     split_feed_key,
 )
 from storage.tables.tables import (
@@ -250,6 +251,10 @@ class FeedOutlet:
         """Return how often the oldest rows of a backend were given up, since the start."""
         return self.backends[name].drops
 
+    def note_changed(self, name: str) -> None:
+        """Write the record of a backend with this tick's batch."""
+        self._dirty[self.backends[name]] = None
+
     # Dead letters, for an operator
 
     def dead_letters(self, name: str, after: int, count: int) -> list[tuple[int, DeadLetter]]:
@@ -398,7 +403,7 @@ class FeedOutlet:
     def _read_events(self, backend: Backend, page: FeedPage) -> None:
         """Read rows of events ahead, and place `next_key` behind them."""
         after = backend.read[1]
-        start = backend.next_key or self._key_of(after + 1)
+        start = backend.next_key or self.key_of(after + 1)
         damages: list[DamagedRows] = []
         rows = scan_readable(self._store, FEED, start, None, damages, count=READ_ROWS)
         if damages:
@@ -424,7 +429,7 @@ class FeedOutlet:
         if page.lost and self._letters.not_read(backend.record, after, following, backend.events):
             self._dirty[backend] = None
 
-    def _key_of(self, seq: int) -> bytes:
+    def key_of(self, seq: int) -> bytes:
         """Return the key of the row that has the event `seq`, or a key before all later ones."""
         try:
             row = self._store.last(FEED, b"", feed_key(seq + 1))
@@ -639,4 +644,6 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
+    if filled_for(event) not in ("", feed.name):
+        return False
     return bool(feed.kinds & 1 << event.kind)

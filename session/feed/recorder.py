@@ -287,6 +287,11 @@ class FeedRecorder:
         self.again.append(event)
         self.hurry()
 
+    def fill(self, event: FeedEvent) -> int:
+        """Let one backend have an event of its backfill; return the number that it has at most."""
+        self._put(event)
+        return self.seq + len(self._events)
+
     # The batch
 
     def next_deadline(self) -> int | None:

@@ -42,6 +42,10 @@ KINDS: Final = (
 # Of messages that came from a store: `body` is what it calls them, `username` its own name.
 FOREIGN: Final = (ACKED, DELIVERED, RETURNED)
 
+# A backfill tells one store what was there before; the name of the backend is in `username`, and of
+# CONNECTED, which has a user name of its own, in `body`.
+FILLED: Final = (SUBSCRIBED, RETAINED)
+
 _VERSION: Final = 1
 _COUNT: Final = struct.Struct(">BI")  # version, events
 # kind, qos, at, end, offset, accepted, sizes of client identifier, text, user name and body
@@ -95,6 +99,13 @@ class FeedEvent:
 
     def __repr__(self) -> str:
         return f"FeedEvent({self.seq}, kind {self.kind}, {self.client_id!r}, {self.text!r})"
+
+
+def filled_for(event: FeedEvent) -> str:
+    """Return the backend whose backfill has made an event, "" = it is for all of them."""
+    if event.kind in FILLED:
+        return event.username
+    return event.body.decode() if event.kind == CONNECTED else ""
 
 
 def feed_key(seq: int) -> bytes:

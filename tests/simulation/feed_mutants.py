@@ -6,11 +6,12 @@ Read next: `session.feed.outlet`, `tests.simulation.mirror`.
 from typing import Any
 
 from session.delivery.fetching.inbox import Inbox
+from session.feed.backfill import Backfill
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.lifetime.collection import Collection
 from session.lifetime.feeds import Feeds
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import CONNECTED, FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
@@ -277,6 +278,45 @@ def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
         return
 
     patcher.wrap(Inbox, "connected", around)
+
+
+@mutant(None, seeds=400)
+def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
+    """What was left of a backfill is forgotten by the next start."""
+
+    def around(original: Any, self: Feeds, feed: Any, record: Any) -> None:
+        if record is not None:
+            record.fill = None
+        original(self, feed, record)
+
+    patcher.wrap(Feeds, "_open_one", around)
+
+
+@mutant(None, seeds=400)
+def a_backfill_goes_on_behind_rows_that_a_crash_took_back(patcher: Patcher) -> None:
+    """How far a backfill is, is written one batch before its rows."""
+    late: list[Any] = []
+
+    def around(original: Any, self: FeedRecorder, event: Any) -> int:
+        late.append(event)
+        if len(late) < 2:
+            return self.seq + 1
+        number: int = original(self, late.pop(0))
+        return number
+
+    patcher.wrap(FeedRecorder, "fill", around)
+
+
+@mutant(None, seeds=400)
+def sessions_in_memory_are_left_out_of_a_backfill(patcher: Patcher) -> None:
+    """Only subscriptions in the database are told."""
+
+    def around(original: Any, self: Backfill, name: str) -> Any:
+        for event in original(self, name):
+            if event.kind == CONNECTED:
+                yield event
+
+    patcher.wrap(Backfill, "_online_events", around)
 
 
 @mutant(None, seeds=300)

@@ -2,7 +2,14 @@
 
 import pytest
 
-from session.state.backend_record import BackendRecord, decode_backend, encode_backend
+from session.state.backend_record import (
+    PRESENCE,
+    RETAINED,
+    BackendRecord,
+    Fill,
+    decode_backend,
+    encode_backend,
+)
 from tests.session.state.cases import golden
 
 
@@ -23,6 +30,15 @@ def retrying() -> BackendRecord:
     return record
 
 
+def filling() -> BackendRecord:
+    """Return a record of a backend in the middle of a backfill."""
+    record = retrying()
+    record.fill = Fill(RETAINED | PRESENCE, 2**41)
+    record.fill.rows = 2**34
+    record.fill.after = b"a\0b\0"
+    return record
+
+
 def giving_up() -> BackendRecord:
     """Return a record of a backend for which too much waited."""
     record = retrying()
@@ -36,6 +52,7 @@ RECORDS = {
     "new": BackendRecord("i", (0, 0)),
     "full": full(),
     "retrying": retrying(),
+    "filling": filling(),
     "giving up": giving_up(),
 }
 
@@ -43,7 +60,9 @@ RECORDS = {
 def fields(record: BackendRecord) -> tuple[object, ...]:
     """Return everything of a record."""
     dead = (record.dead_letters, record.last_dead_letter)
+    fill = record.fill
     return (
+        fill and (fill.parts, fill.rows, fill.begun_ms, fill.ended_ms, fill.after),
         record.instance,
         record.cursor,
         record.floor,
