@@ -39,9 +39,9 @@ class KeptRows:
     def first(self, name: str, since_ms: int) -> Cursor:
         """Return the cursor behind which everything is kept that was accepted since a time.
 
-        Also older messages come behind it.
+        Also older messages come behind it. What was given up, for too much waited, does not.
         """
-        position, seq = self._outlet.floor(name)
+        position, seq = self._outlet.told_from(name)
         oldest = self._log.list_generations()[0].first_offset - 1
         streams = self._log.get_streams("#", since_ms)
         start = min((stream.start_offset for stream in streams), default=1) - 1
