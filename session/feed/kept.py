@@ -39,10 +39,9 @@ class KeptRows:
     def first(self, name: str, since_ms: int) -> Cursor:
         """Return the cursor behind which everything is kept that was accepted since a time.
 
-        Also older messages come behind it. What was given up because too much waited does not.
+        Also older messages come behind it. What was given up, for too much waited, does not.
         """
-        floor, given_up = self._outlet.floor(name), self._outlet.backends[name].record.given_up
-        position, seq = max(floor[0], given_up[0]), max(floor[1], given_up[1])
+        position, seq = self._outlet.told_from(name)
         oldest = self._log.list_generations()[0].first_offset - 1
         streams = self._log.get_streams("#", since_ms)
         start = min((stream.start_offset for stream in streams), default=1) - 1

@@ -177,6 +177,18 @@ class FeedOutlet:
         """Return the oldest cursor from which a backend can be read again."""
         return self.backends[name].record.floor
 
+    def told_from(self, name: str) -> Cursor:
+        """Return the oldest cursor behind which all was told that is confirmed: no gap of a limit.
+
+        It is not behind the cursor.
+        """
+        record = self.backends[name].record
+        floor, given_up, cursor = record.floor, record.given_up, record.cursor
+        return (
+            max(floor[0], min(given_up[0], cursor[0])),
+            max(floor[1], min(given_up[1], cursor[1])),
+        )
+
     def instance(self, name: str) -> str:
         """Return what marks the rows that this database has written to the store."""
         return self.backends[name].record.instance

@@ -279,6 +279,19 @@ def test_a_store_that_loses_what_it_had_before_a_gap_is_told_so() -> None:
     assert broker.engine.feeds.floor(NAME) == confirmed
 
 
+def test_a_comparison_with_the_store_begins_behind_what_was_given_up() -> None:
+    broker = Broker(feeds=(Feed(NAME, ("a/#",), 0, 60_000, (), LIMIT),))
+    client = broker.connect("c")
+    publish(client, 5)
+    take(broker)
+    confirmed = broker.engine.feeds.cursor(NAME)
+    publish(client, 40)
+    broker.advance(3000)
+    assert broker.engine.kept.first(NAME, 0) == confirmed  # the gap is not told yet
+    (gap,) = gaps(take(broker))
+    assert broker.engine.kept.first(NAME, 0)[0] == gap.accepted_ms
+
+
 # Refusing
 
 
