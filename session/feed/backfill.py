@@ -40,6 +40,9 @@ WAIT_MS: Final = 200  # until the store, or the disk, is looked at again
 # Put into the feed and not confirmed by the store.
 BEHIND_MAX: Final = 2048
 BEHIND_BYTES_MAX: Final = 16 << 20
+LIMIT_SHIFT: Final = (
+    2  # a quarter of `backlog_bytes_max`, if there is one; a slice is a quarter, too
+)
 
 # The kind of event that each part makes; who is told of none of them has no use for it.
 KINDS: Final = {
@@ -154,7 +157,11 @@ class Backfill:
             under_way.popleft()
         if sum(size for _, size in under_way) > self.behind_bytes_max:
             return True
-        return self._outlet.stats(name).events_behind > self.behind_max
+        stats = self._outlet.stats(name)
+        limit = self._outlet.backends[name].feed.backlog_bytes_max
+        if limit and stats.backlog_bytes > limit >> LIMIT_SHIFT:
+            return True  # nothing else is given up, or refused, for this
+        return stats.events_behind > self.behind_max
 
     def _slice(self, name: str, record: BackendRecord, fill: Fill) -> None:
         part = fill.parts & -fill.parts
@@ -165,7 +172,9 @@ class Backfill:
         elif part == SUBSCRIPTIONS:
             found, following = self._subscriptions(name, fill.after)
         elif part == RETAINED:
-            found, following = self._retained(name, fill.after)
+            limit = self._outlet.backends[name].feed.backlog_bytes_max >> LIMIT_SHIFT
+            size = min(self.slice_bytes, limit) if limit else self.slice_bytes
+            found, following = self._retained(name, fill.after, size)
         else:
             found, following = self._connected(name)
         last = size = 0
@@ -203,12 +212,14 @@ class Backfill:
         now, end = self._tick.now, self._log.end
         return FeedEvent(SUBSCRIBED, now, end, client_id, topic_filter, qos=qos, username=name)
 
-    def _retained(self, name: str, after: bytes) -> tuple[list[FeedEvent], bytes | None]:
+    def _retained(
+        self, name: str, after: bytes, bytes_max: int
+    ) -> tuple[list[FeedEvent], bytes | None]:
         """Return the next retained messages, and where to go on, None = there are no more."""
         found: list[FeedEvent] = []
         size = 0
         following: bytes | None = after
-        while following is not None and len(found) < self.slice_rows and size < self.slice_bytes:
+        while following is not None and len(found) < self.slice_rows and size < bytes_max:
             rows = self._scan(tables.RETAINED, "retained", following, PAGE_ROWS)
             following = _following(rows, PAGE_ROWS)
             for _, value in rows:

@@ -70,8 +70,9 @@ class Shelf:
         *,
         keep_ms: int = 900_000,
         expires_s: int = 0,
+        backlog_bytes_max: int = 0,
     ) -> None:
-        feed = Feed(NAME, ("#",), EVERYTHING, keep_ms)
+        feed = Feed(NAME, ("#",), EVERYTHING, keep_ms, (), backlog_bytes_max)
         self.broker: Final = Broker(feeds=(feed,))
         self.told: Final[dict[str, Any]] = {
             "name": NAME,

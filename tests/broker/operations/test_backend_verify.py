@@ -204,6 +204,22 @@ def test_older_messages_than_the_broker_keeps_are_not_judged() -> None:
     assert named(compare(shelf)) == [("message", "foreign", "msg:stranger")]
 
 
+def test_what_was_given_up_is_not_judged() -> None:
+    """Too much waited for the store: what it never gets is a gap, and not missing."""
+    shelf = loaded(3, backlog_bytes_max=8000)
+    client = shelf.broker.connect("d")
+    for _ in range(40):
+        client.publish("t/0", b"x" * 500, 1)
+    shelf.broker.advance(1000)
+    given_up = shelf.broker.engine.feeds.backends["fleet"].record.given_up[0]
+    assert given_up > 3
+    shelf.feed()
+    found = compare(shelf)
+    assert not [each for each in found.differences.values() if each.kind == MESSAGE]
+    (minute,) = found.minutes.values()
+    assert minute[MESSAGE].broker == minute[MESSAGE].store == 43 - given_up
+
+
 def test_sets_are_compared_by_name_and_content() -> None:
     shelf = loaded()
     shelf.remove("subscription", b"c", b"s/#")

@@ -2,6 +2,7 @@
 
 from mqtt.packets import Unsubscribe
 from session.feed import backfill
+from session.settings import Feed
 from session.state.backend_record import PRESENCE, RETAINED, SUBSCRIPTIONS
 from storage.tables import feed_rows
 from storage.tables.feed_rows import (
@@ -241,3 +242,20 @@ def test_a_retained_message_that_has_expired_is_left_out() -> None:
     take(broker)
     begin(broker)
     assert drain(broker) == [(feed_rows.RETAINED, "c", "s")]
+
+
+def test_nothing_is_given_up_for_a_backfill() -> None:
+    """A backlog has a bound: a backfill must not be what reaches it."""
+    kinds = 1 << feed_rows.RETAINED
+    broker = Broker(feeds=(Feed(NAME, (), kinds, 0, (), 20_000, "drop_oldest"),))
+    client = broker.connect("c")
+    for number in range(40):
+        client.publish(f"r/{number:02}", b"x" * 500, 1, retain=True)
+        broker.advance(1000)
+        take(broker)
+    begin(broker)
+    client.publish("new", b"x" * 500, 1, retain=True)
+    broker.advance(60_000)
+    assert broker.engine.feeds.backends[NAME].record.given_up == (0, 0)
+    assert broker.engine.feeds.stats(NAME).backlog_bytes <= 20_000
+    assert len(drain(broker)) == 42  # the new one is told, and told again
