@@ -39,7 +39,7 @@ class KeptRows:
     def first(self, name: str, since_ms: int) -> Cursor:
         """Return the cursor behind which everything is kept that was accepted since a time.
 
-        Also older messages come behind it. What was given up, for too much waited, does not.
+        Also older messages come behind it. What was given up because too much waited does not.
         """
         position, seq = self._outlet.told_from(name)
         oldest = self._log.list_generations()[0].first_offset - 1
