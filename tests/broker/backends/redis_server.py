@@ -93,6 +93,12 @@ class RedisServer:
         with open(file, "r+b") as stream:
             stream.truncate(int(file.stat().st_size * (1 - share)))
 
+    def cut(self, count: int) -> None:
+        """Cut bytes from the end of what a killed server has written."""
+        (file,) = (self.directory / "appendonlydir").glob("*.incr.aof")
+        with open(file, "r+b") as stream:
+            stream.truncate(file.stat().st_size - count)
+
     def everything(self) -> dict[str, Any]:
         """Return every key with its value, but for the cursors of backends."""
         found: dict[str, Any] = {}

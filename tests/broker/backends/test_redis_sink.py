@@ -189,6 +189,23 @@ def test_half_a_transaction_does_not_come_back(server: RedisServer) -> None:
     assert sink.open().cursor == (39, 0)
 
 
+@pytest.mark.parametrize("count", [1, 60, 200, 300])
+def test_half_of_what_was_not_confirmed_does_not_come_back(server: RedisServer, count: int) -> None:
+    """The server died while it wrote a batch: nothing is lost that it had confirmed."""
+    sink = opened(server)
+    for number in range(1, 4):
+        sink.apply(large(number), INSTANCE)
+    server.kill()
+    server.cut(count)
+    server.start()
+    found = sink.open()
+    assert found is not None and found.cursor == (2, 0)
+    sink.apply(large(3), INSTANCE)
+    server.kill()
+    server.start()
+    assert (len(server.list("log")), sink.open().cursor) == (3, (3, 0))
+
+
 def test_a_file_that_is_not_written_anew_is_no_start(server: RedisServer) -> None:
     sink = opened(server)
     sink.apply(large(1), INSTANCE)
