@@ -136,12 +136,13 @@ class Broker:
         directory: Path | None = None,
         data: Path | None = None,
         configuration: Sequence[str] = (),
+        options: str = "",
     ) -> None:
         """Start the broker.
 
         Its data directory is created in `directory`, on the disk to measure. `data` is an existing
-        database to use instead; it is not removed. `configuration` is added to mosquitto.conf.
-        `sink` is the path of the sink program.
+        database to use instead; it is not removed. `configuration` is added to mosquitto.conf,
+        `options` is Holdfast's configuration, TOML. `sink` is the path of the sink program.
         """
         self.kind: str = kind
         self.port: int = free_port()
@@ -150,6 +151,9 @@ class Broker:
         self._log = open(self.directory / "log", "wb")
         variables = dict(environment or {})
         command = self._command(sink, configuration, variables)
+        if options:
+            (self.directory / "holdfast.toml").write_text(options)
+            command += ["--config", str(self.directory / "holdfast.toml")]
         if kind in OURS:
             variables.setdefault("HOLDFAST__METRICS__ENABLED", "false")
             variables.setdefault("HOLDFAST__STORAGE__DURABILITY", durability)

@@ -7,6 +7,8 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
+from session.feed.backfill import Backfill
+from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.history.history import History
@@ -63,11 +65,11 @@ class Assembly:
         self.feed: Final = FeedRecorder(
             tick, log, core.damage, settings.feeds, settings.progress_delay_ms
         )
-        self.outlet: Final = FeedOutlet(core, database, self.feed)
+        self.quota: Final = Quota(core, database)
+        self.outlet: Final = FeedOutlet(core, database, self.feed, self.quota.extents)
         history = self.history = History(tick, log, settings, live, self.feed)
         self.routes: Final = Router(tick)
         self.retained: Final = Retained(core, database, history)
-        self.quota: Final = Quota(core, database)
         self.delivery: Final = Delivery(
             DeliveryContext(core, database, self.routes, ports.policy, history), self.retained
         )
@@ -98,6 +100,7 @@ class Assembly:
             history,
             self.feed,
         )
+        self.outlet.refused = self.publishing.refuse
         self.feeds: Final = Feeds(
             core,
             database,
@@ -148,6 +151,17 @@ class Assembly:
         )
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
+        self.kept: Final = KeptRows(core, database, self.outlet, live)
+        health = self.health
+        self.backfill: Final = Backfill(
+            core,
+            database,
+            self.outlet,
+            self.feed,
+            live,
+            self.writer.settle,
+            lambda: health.refuses_new,
+        )
         self.housekeeping: Final = Housekeeping(
             context,
             self.retained,
@@ -157,4 +171,5 @@ class Assembly:
             trimming,
             census,
             self.outlet,
+            self.backfill,
         )

@@ -9,9 +9,10 @@ build it with `Settings()` and assign what they care about. Units come last in a
 from typing import Final, Literal, TypeAlias
 
 from storage.history import events
-from storage.tables.feed_rows import GAP
+from storage.tables.feed_rows import AGAIN, GAP
 
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
+OnFull: TypeAlias = Literal["drop_oldest", "reject"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
 LayoutName: TypeAlias = Literal["blocks", "filters", "timeline"]
 OnRate: TypeAlias = Literal["throttle", "disconnect"]
@@ -82,7 +83,15 @@ class Fetching:
 class Feed:
     """What one backend, an external store, is told of. The engine knows no rules and no actions."""
 
-    __slots__ = ("fetches", "filters", "keep_ms", "kinds", "name")
+    __slots__ = (
+        "backlog_bytes_max",
+        "fetches",
+        "filters",
+        "keep_ms",
+        "kinds",
+        "name",
+        "on_full",
+    )
 
     def __init__(
         self,
@@ -91,6 +100,8 @@ class Feed:
         kinds: int,
         keep_ms: int = 15 * 60 * 1000,
         fetches: tuple[Fetching, ...] = (),
+        backlog_bytes_max: int = 0,
+        on_full: OnFull = "drop_oldest",
     ) -> None:
         """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
 
@@ -103,6 +114,15 @@ class Feed:
         # For how long rows are kept after the store has confirmed them: it may lose its newest.
         self.keep_ms: Final = keep_ms
         self.fetches: Final = fetches
+        # What may wait for it (`session.feed.backlogs`), 0 = no limit, and what happens beyond it:
+        # the oldest rows go, or publishers of its messages are refused.
+        self.backlog_bytes_max: Final = backlog_bytes_max
+        self.on_full: Final = on_full
+
+    @property
+    def has_events(self) -> bool:
+        """Does it want other events than those about itself?"""
+        return bool(self.kinds & ~(1 << GAP | 1 << AGAIN))
 
     def __repr__(self) -> str:
         return f"Feed({self.name!r}, {self.filters!r}, {self.kinds:#x}, {self.keep_ms})"

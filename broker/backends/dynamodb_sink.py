@@ -10,13 +10,15 @@ Read next: `broker.backends.dynamodb_batch`, `broker.backends.dynamodb_actions`.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import boto3
 import botocore.config
 import botocore.exceptions
 
+from broker.backends.comparing.dynamodb_listing import DynamodbListing
+from broker.backends.comparing.listing import Entry, Window
 from broker.backends.dynamodb_actions import Bound, Change, DynamodbActions
 from broker.backends.dynamodb_batch import FENCE, REFUSED, Application
 from broker.backends.dynamodb_tables import (
@@ -171,6 +173,15 @@ class DynamodbSink:
             "fence": None if fence is None else fence.encode().decode(),
             "problems": problems,
         }
+
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+        self._opened()
+
+        def scan(table: str, **asked: Any) -> Any:
+            return self._own_call("scan", TableName=self.name_of(table), **asked)
+
+        yield from DynamodbListing(scan, self._actions.tables, window).entries()
 
     def create(self) -> list[str]:
         """Make the tables that are missing, and return their names."""

@@ -49,7 +49,7 @@ from broker.observe.backend_figures import (
 from broker.observe.structured_log import Log
 from session.engine import Engine
 from session.feed.dead_letters import DeadLetter
-from storage.tables.feed_rows import GAP, FeedEvent
+from storage.tables.feed_rows import GAP, FeedEvent, filled_for
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
 BATCH_ROWS: Final = 500
@@ -167,6 +167,8 @@ class Pump:
         self._is_paused = False
         self._is_closed = False
         self._is_sound = True
+        self._was_refusing = False
+        self._drops: int = 0  # of the outlet, as far as the log has them
 
     # For the process around it.
 
@@ -179,6 +181,7 @@ class Pump:
         """Look for rows soon; call it when a commit has become durable."""
         self._is_dry = False
         self._look_after(LOOK_S)
+        self._tell_full()
 
     def pause(self) -> None:
         """Send nothing more until `resume`; rows wait in the database."""
@@ -195,6 +198,8 @@ class Pump:
         stats = outlet.stats(self.name)
         figures.cursor = outlet.cursor(self.name)
         figures.rows_behind = stats.messages_behind + stats.events_behind
+        figures.backlog_bytes = stats.backlog_bytes
+        figures.is_refusing = outlet.is_refusing(self.name)
         figures.dead_letters = stats.dead_letters
         figures.fetches_owed = self._inbox.owed(self.name)
         oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
@@ -397,9 +402,38 @@ class Pump:
                 backend=backend,
             )
 
+    def _tell_full(self) -> None:
+        """Log it if too much waits, once for each time that something is done about it."""
+        drops = self._outlet.drops(self.name)
+        if drops != self._drops:
+            self._drops = drops
+            self._log.warning(
+                "backend_full",
+                "backlog_bytes_max is reached: the oldest rows are dropped",
+                backend=self.name,
+            )
+        is_refusing = self._outlet.is_refusing(self.name)
+        if is_refusing != self._was_refusing:
+            self._was_refusing = is_refusing
+            if is_refusing:
+                what = "backlog_bytes_max is reached: QoS 1 and 2 messages for it are refused"
+                self._log.warning("backend_full", what, backend=self.name)
+            else:
+                what = "messages are taken again"
+                self._log.info("backend_has_room", what, backend=self.name)
+
     def _tell_gap(self, what: str) -> None:
         self._figures.gaps += 1
         self._log.error("backend_gap", f"{what}; the store does not get them", backend=self.name)
+
+    def _tell_gap_row(self, gap: FeedEvent) -> None:
+        what = gap.text
+        if gap.offset:
+            what += (
+                f": the messages {gap.offset} to {gap.accepted_ms} of the log, as far as rules "
+                "want them"
+            )
+        self._tell_gap(what)
 
     def _take_done(self, answer: Answer) -> None:
         """Confirm what the store has, with its dead letters."""
@@ -414,10 +448,7 @@ class Pump:
         assert sent.upto == cursor, f"{cursor} is answered, expected {sent.upto}"
         outlet.confirm(name, cursor, dead)
         for gap in sent.gaps:
-            self._tell_gap(
-                f"{gap.text}: the messages {gap.offset} to {gap.accepted_ms} of the log, as far as "
-                "rules want them"
-            )
+            self._tell_gap_row(gap)
         self._figures.rows += int(answer["rows"])
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
         self._retry_s = 0.0
@@ -585,6 +616,8 @@ def _dead_letter(value: Any) -> DeadLetter:
 
 
 def _made_ms(row: Row) -> int:
+    if isinstance(row, FeedEvent) and filled_for(row):
+        return 0  # what was there before does not make the store late
     return row.at_ms if isinstance(row, FeedEvent) else row.accepted_at_ms
 
 

@@ -12,6 +12,7 @@ its next start (valkey-io/valkey#4342): so the file is written anew before rows 
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import redis
@@ -20,6 +21,8 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from broker.backends.comparing.listing import Entry, Window
+from broker.backends.comparing.redis_listing import RedisListing
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.inbox.redis_inbox import LESS, RedisInbox
 from broker.backends.message_ids import node_number
@@ -41,6 +44,7 @@ FENCE_KEY: Final = "holdfast:cursor:"
 # A list of the last batches with refused commands: cursor, places of all commands, the answer. The
 # broker has at most four batches unanswered.
 REFUSED_KEY: Final = "holdfast:refused:"
+SERVER_KEY: Final = "holdfast:server:"
 # What the script answers first.
 APPLIED: Final = 0
 APPLIED_BEFORE: Final = 1
@@ -100,6 +104,8 @@ class RedisSink:
         self._values: Final = options.values
         self._fence_key: Final = (FENCE_KEY + options.name).encode()
         self._refused_key: Final = (REFUSED_KEY + options.name).encode()
+        self._server_key: Final = (SERVER_KEY + options.name).encode()
+        self._is_whole = False  # was its file looked at since we connected?
         self._inbox: Final = RedisInbox(node_number(options.node))
         self._client: redis.Redis | None = None
         self._script = ""  # its digest on the server
@@ -124,8 +130,7 @@ class RedisSink:
         """Put the fence where a run begins."""
         client = self._opened()
         try:
-            if is_rewind:
-                _rewrite_file(client)
+            self._make_whole(client, is_rewind=is_rewind)
             client.set(self._fence_key, fence.encode())
         except (redis.exceptions.RedisError, OSError) as problem:
             raise self._unavailable(problem) from None
@@ -179,6 +184,7 @@ class RedisSink:
         client = self._opened()
         keys = (self._fence_key, self._refused_key)
         try:
+            self._make_whole(client)
             try:
                 answer = client.evalsha(self._script, 2, *keys, *arguments)
             except redis.exceptions.NoScriptError:  # SCRIPT FLUSH, or another server by the name
@@ -235,6 +241,14 @@ class RedisSink:
             "problems": problems,
         }
 
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+        client = self._opened()
+        try:
+            yield from RedisListing(client, window).entries()
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
+
     def create(self) -> list[str]:
         """Return []: keys need no table."""
         return []
@@ -242,8 +256,26 @@ class RedisSink:
     def close(self) -> None:
         """Close the connection."""
         client, self._client = self._client, None
+        self._is_whole = False
         if client is not None:
             client.close()
+
+    def _make_whole(self, client: redis.Redis, *, is_rewind: bool = False) -> None:
+        """Have the server write its file anew if it may end with half of a transaction.
+
+        So it may after a restart, also if it has lost nothing that it had confirmed. Such a half is
+        not there now, but would come back with the next restart, beside the whole. Which start of
+        the server the file was last written anew for is a key of the store.
+        """
+        if self._is_whole and not is_rewind:
+            return
+        run = str(client.info("server").get("run_id", "")).encode()
+        is_other = client.get(self._server_key) != run
+        if is_rewind or (is_other and client.exists(self._fence_key)):
+            _rewrite_file(client)
+        if is_other:
+            client.set(self._server_key, run)
+        self._is_whole = True
 
     # Connecting
 
@@ -333,6 +365,8 @@ def _rewrite_file(client: redis.Redis) -> None:
         if time.monotonic() > deadline:
             raise redis.exceptions.TimeoutError("the append-only file is not written anew")
         time.sleep(REWRITE_POLL_S)
+    if client.info("persistence").get("aof_last_bgrewrite_status") != "ok":
+        raise redis.exceptions.ResponseError("the append-only file could not be written anew")
 
 
 def _problems(client: redis.Redis, info: dict[str, Any]) -> list[str]:

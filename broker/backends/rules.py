@@ -20,7 +20,10 @@ from storage.tables.fetch_rows import PUBSUB, QUEUE
 
 # Of a backend, and what the process is not told: it is the broker's own business.
 _NOT_TOLD: Final = frozenset(
-    {"type", "node", "required", "rewind_keep", "max_returned_count", "time_range"}
+    {
+        *("type", "node", "required", "rewind_keep", "backlog_bytes_max", "on_full"),
+        *("max_returned_count", "time_range"),
+    }
 )
 # How own commands are parsed, by the key that they are written with.
 PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
@@ -138,7 +141,17 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
         if rules:
             # A store that keeps no cursor cannot say that it has lost rows.
             keep_ms = backend.rewind_keep_ms if backend.has_cursor() else 0
-            feeds.append(Feed(backend.name, tuple(filters), kinds, keep_ms, tuple(fetches)))
+            feeds.append(
+                Feed(
+                    backend.name,
+                    tuple(filters),
+                    kinds,
+                    keep_ms,
+                    tuple(fetches),
+                    backend.backlog_bytes_max,
+                    "reject" if backend.on_full == backend_options.REJECT else "drop_oldest",
+                )
+            )
     return tuple(feeds)
 
 

@@ -50,7 +50,13 @@ COMMAND_KEYS: Final = tuple(key for key in COMMANDS.values() if key is not None)
 _CERTIFICATE_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
 _TLS: Final = ("tls", *_CERTIFICATE_KEYS, "tls_verify")
 _LOGIN: Final = ("username", "password", "password_file")
-EVERY_TYPE: Final = ("type", "node", "required", "timeout")
+# What happens when too much waits for a store.
+DROP_OLDEST: Final = "drop_oldest"
+REJECT: Final = "reject"
+# With less, what is on its way to a store that keeps up would count as too much.
+BACKLOG_BYTES_MIN: Final = 16 << 20
+
+EVERY_TYPE: Final = ("type", "node", "required", "timeout", "backlog_bytes_max", "on_full")
 _FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
 _KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
 # The keys that mean something, by type, besides those of every type.
@@ -117,6 +123,8 @@ class Backend:
         self.node: str | None = None  # None = the node of the history
         self.required: bool = False
         self.rewind_keep_ms: int = 15 * 60_000
+        self.backlog_bytes_max: int = 0  # 0 = no limit
+        self.on_full: str = DROP_OLDEST
         self.score: str = "time"
         self.timeout_ms: int = 5000
         self.expires_s: int = 0  # 0 = what the message itself says
@@ -164,6 +172,13 @@ class Backend:
         for key, file in _ONE_OF:
             if getattr(self, key) and getattr(self, file) is not None:
                 yield f"{section}.{key} and {section}.{file}: expected one of them"
+        if 0 < self.backlog_bytes_max < BACKLOG_BYTES_MIN:
+            yield (
+                f"{section}.backlog_bytes_max = {self.backlog_bytes_max}: expected at least "
+                f"{BACKLOG_BYTES_MIN >> 20}MiB, or 0 for no limit"
+            )
+        if self.on_full != DROP_OLDEST and not self.backlog_bytes_max:
+            yield f"{section}.on_full needs {section}.backlog_bytes_max as well"
         yield from self._tls_problems()
         if self.type == REDIS:
             yield from self._redis_problems()

@@ -20,12 +20,14 @@ class BackendFigures:
     """The state of a backend at one moment."""
 
     __slots__ = (
+        "backlog_bytes",
         "batch_seconds",
         "cursor",
         "dead_letters",
         "fetches_owed",
         "gaps",
         "is_paused",
+        "is_refusing",
         "is_required",
         "is_up",
         "lag_s",
@@ -48,6 +50,8 @@ class BackendFigures:
         self.cursor: tuple[int, int] = (0, 0)  # what the store has confirmed
         self.lag_s: float = 0.0  # age of the oldest row that the store has not confirmed
         self.rows_behind: int = 0  # at most
+        self.backlog_bytes: int = 0  # what waits for the store, with what others want of it
+        self.is_refusing: bool = False  # are its messages refused, for too much waits?
         self.rows: int = 0  # confirmed since the start of the broker, as the numbers below
         self.retries: int = 0
         self.rewinds: int = 0

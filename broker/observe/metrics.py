@@ -90,6 +90,16 @@ BACKEND_GAUGES: Final[tuple[tuple[str, str, OfBackend], ...]] = (
         "Messages and events that the store has not confirmed, at most",
         lambda figures: figures.rows_behind,
     ),
+    (
+        "backend_backlog_bytes",
+        "Bytes of the log and of events that the store has not confirmed",
+        lambda figures: figures.backlog_bytes,
+    ),
+    (
+        "backend_refusing",
+        "1 while messages for the store are refused, because too much waits",
+        lambda figures: figures.is_refusing,
+    ),
     ("backend_dead_letters", "Rows that the store refuses", lambda each: each.dead_letters),
     (
         "backend_fetches_owed",

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 NAME: Final = "control"
 LINE_BYTES_MAX: Final = 16 << 10
+ANSWER_BYTES_MAX: Final = 256 << 10  # pages are made for less: the status of all stores is no page
 REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
 ANSWER_S: Final = 120.0  # to answer a request
 
@@ -105,7 +106,7 @@ def ask(data_dir: str | Path, request: Request) -> Request:
             with _short(data_dir) as path:
                 client.connect(path)
             client.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_line(client))
+            answer = json.loads(_line(client, ANSWER_BYTES_MAX))
         except TimeoutError:
             raise ControlError(f"the broker gave no answer in {ANSWER_S:g} s") from None
         except (OSError, ValueError) as problem:
@@ -119,10 +120,10 @@ def ask(data_dir: str | Path, request: Request) -> Request:
     return {str(key): str(value) for key, value in answer.items()}
 
 
-def _line(peer: socket.socket) -> bytes:
+def _line(peer: socket.socket, bytes_max: int = LINE_BYTES_MAX) -> bytes:
     """Return what the peer sends, up to the end of the line."""
     data = b""
-    while not data.endswith(b"\n") and len(data) < LINE_BYTES_MAX:
+    while not data.endswith(b"\n") and len(data) < bytes_max:
         piece = peer.recv(4096)
         if not piece:
             break

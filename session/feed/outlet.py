@@ -9,10 +9,11 @@ backends, and `broker.backends.pump`, the shell.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from mqtt.message import Message
+from session.feed.backlogs import Backlogs, Extents
 from session.feed.dead_letters import DeadLetter, DeadLetters
 from session.feed.recorder import FeedRecorder
 from session.live.core import Core, Database
@@ -25,10 +26,12 @@ from storage.tables.feed_rows import (
     AGAIN,
     FOREIGN,
     GAP,
+    NOT_FOR,
     RETAINED,
     FeedEvent,
     decode_row,
     feed_key,
+    filled_for,
     split_feed_key,
 )
 from storage.tables.tables import (
@@ -48,6 +51,12 @@ TRIM_ROWS: Final = 8  # deleted at once; they are read for it
 MARK_MS: Final = 10_000
 MARKS_SHIFT: Final = 3
 TIDY_MS: Final = 2000
+# Between two looks at how full the backlogs are, while batches are written; between them one may
+# grow beyond its limit. A full one is cut, or counts as full, until an eighth is free again.
+FULL_MS: Final = 50
+ROOM_SHIFT: Final = 3
+
+_UNWRITTEN: Final = 1 << 62
 
 
 class FeedPage:
@@ -65,12 +74,15 @@ class FeedPage:
 class FeedStats:
     """The figures of a backend."""
 
-    __slots__ = ("dead_letters", "events_behind", "messages_behind")
+    __slots__ = ("backlog_bytes", "dead_letters", "events_behind", "messages_behind")
 
-    def __init__(self, messages_behind: int, events_behind: int, dead_letters: int) -> None:
+    def __init__(
+        self, messages_behind: int, events_behind: int, backlog_bytes: int, dead_letters: int
+    ) -> None:
         # At most so many: those of other subscribers and other backends are among them.
         self.messages_behind: Final = messages_behind
         self.events_behind: Final = events_behind
+        self.backlog_bytes: Final = backlog_bytes  # `session.feed.backlogs`
         self.dead_letters: Final = dead_letters
 
 
@@ -91,20 +103,41 @@ class Backend:
         self.events: Final[deque[FeedEvent]] = deque()
         self.next_key: bytes = b""  # of the next row of events, b"" = to be looked up
         self.log_cursor: LogCursor | None = None
+        self.last_row: Cursor = record.cursor  # behind the last row that was returned
+        self.is_refusing = False  # is a message that it wants refused?
+        self.drops: int = 0  # how often its oldest rows were given up, since the start
+        # The batch which says what was given up, 0 = it is durable.
+        self.given_up_serial: int = 0
 
     def restart(self, cursor: Cursor) -> None:
         """Read on from `cursor`."""
-        self.read = cursor
+        self.read = self.last_row = cursor
         self.messages.clear()
         self.events.clear()
         self.next_key = b""
         self.log_cursor = None
 
+    def waits_from(self) -> Cursor:
+        """Return the cursor behind which rows wait: what was passed over does not."""
+        record, read = self.record, self.read
+        position, seq = record.cursor
+        if position >= self.last_row[0] and seq >= self.last_row[1]:
+            position, seq = max(position, read[0]), max(seq, read[1])
+        given_up = record.given_up
+        return max(position, given_up[0]), max(seq, given_up[1])
+
 
 class FeedOutlet:
     """All backends of the broker, for the shell and for the sweep."""
 
-    def __init__(self, core: Core, database: Database, recorder: FeedRecorder) -> None:
+    def __init__(
+        self,
+        core: Core,
+        database: Database,
+        recorder: FeedRecorder,
+        extents: Callable[[], Extents],
+    ) -> None:
+        """`extents` tells what generations there are, with their sizes."""
         self._tick: Final = core.tick
         self._damage: Final = core.damage
         self._store: Final = database.store
@@ -118,11 +151,18 @@ class FeedOutlet:
         self._last_written: Cursor = (0, 0)
         self._durable: Cursor = (0, 0)
         self._trimmed: int = 0  # rows of events up to this number are deleted
+        self._backlogs: Final = Backlogs(database.store, recorder.sizes, extents)
+        self._limited: Final[list[Backend]] = []
+        self._full_ms: int = 0  # when to look next whether they are full
+        # Called with the filters whose messages are refused, when these change.
+        self.refused: Callable[[frozenset[str]], None] = _ignored
         self.tidy_ms: int = 0  # when to tidy next
 
     def add(self, backend: Backend) -> None:
         """Add a backend; its record is written with this batch."""
         self.backends[backend.feed.name] = backend
+        if backend.feed.backlog_bytes_max:
+            self._limited.append(backend)
         self._dirty[backend] = None
 
     # For the shell
@@ -138,6 +178,18 @@ class FeedOutlet:
     def floor(self, name: str) -> Cursor:
         """Return the oldest cursor from which a backend can be read again."""
         return self.backends[name].record.floor
+
+    def told_from(self, name: str) -> Cursor:
+        """Return the oldest cursor behind which all was told that is confirmed: no gap of a limit.
+
+        It is not behind the cursor.
+        """
+        record = self.backends[name].record
+        floor, given_up, cursor = record.floor, record.given_up, record.cursor
+        return (
+            max(floor[0], min(given_up[0], cursor[0])),
+            max(floor[1], min(given_up[1], cursor[1])),
+        )
 
     def instance(self, name: str) -> str:
         """Return what marks the rows that this database has written to the store."""
@@ -185,6 +237,8 @@ class FeedOutlet:
             self._letters.add(name, record, letter)
         record.cursor = (max(record.cursor[0], cursor[0]), max(record.cursor[1], cursor[1]))
         backend.heard_ms = self._tick.now
+        if backend.is_refusing:
+            self._full_ms = 0  # there may be room
         self._mark(backend)
         self._dirty[backend] = None
 
@@ -194,10 +248,26 @@ class FeedOutlet:
 
     def stats(self, name: str) -> FeedStats:
         """Return the figures of a backend."""
-        record = self.backends[name].record
+        backend = self.backends[name]
+        record = backend.record
         end, seq = self._log.end, self._recorder.seq
-        behind = end - record.cursor[0] if self.backends[name].streams else 0
-        return FeedStats(max(0, behind), max(0, seq - record.cursor[1]), record.dead_letters)
+        position = max(record.cursor[0], record.given_up[0])
+        behind = end - position if backend.streams else 0
+        events_behind = seq - max(record.cursor[1], record.given_up[1])
+        size = sum(self._waiting(backend))
+        return FeedStats(max(0, behind), max(0, events_behind), size, record.dead_letters)
+
+    def is_refusing(self, name: str) -> bool:
+        """Are messages for a backend refused, because too much waits for it?"""
+        return self.backends[name].is_refusing
+
+    def drops(self, name: str) -> int:
+        """Return how often the oldest rows of a backend were given up, since the start."""
+        return self.backends[name].drops
+
+    def note_changed(self, name: str) -> None:
+        """Write the record of a backend with this tick's batch."""
+        self._dirty[self.backends[name]] = None
 
     # Dead letters, for an operator
 
@@ -241,7 +311,10 @@ class FeedOutlet:
         ask again. Raises the store's errors; call `begin` before reading on after one.
         """
         backend = self.backends[name]
+        if backend.given_up_serial:
+            return None  # until it is durable what does not come
         page = FeedPage(backend.read)
+        self._pass_given_up(backend, page)
         size = 0
         while len(page.rows) < count and size < bytes_max:
             row = self._next(backend, page)
@@ -254,8 +327,33 @@ class FeedOutlet:
             else:
                 backend.read = (row.offset, backend.read[1])
                 size += len(row.topic) + len(row.payload) + len(row.properties)
+            backend.last_row = backend.read
         page.upto = backend.read
         return page if page.rows or page.lost or page.upto != page.after else None
+
+    def _pass_given_up(self, backend: Backend, page: FeedPage) -> None:
+        """Go to the end of what was given up, and tell of it as a gap."""
+        record, read = backend.record, backend.read
+        position, seq = record.given_up
+        if read[0] >= position and read[1] >= seq:
+            return
+        upto = (max(read[0], position), max(read[1], seq))
+        backend.restart(upto)
+        # Dead letters that were to be sent again stay what they are.
+        for each in [each for each in record.retries if read[1] < each <= seq]:
+            del record.retries[each]
+            self._dirty[backend] = None
+        message, event = record.given_up_message, record.given_up_event
+        if not message and not event:
+            return  # the rules wanted nothing of it
+        why = "dropped by backlog_bytes_max"
+        if event:
+            why += f" (events {event} to {seq}, too)"
+        gap = FeedEvent(GAP, self._tick.now, upto[0], "", why, seq=upto[1])
+        if message:
+            gap.offset, gap.accepted_ms = message, position
+        gap.body = backend.feed.name.encode()
+        page.rows.append(gap)
 
     def _next(self, backend: Backend, page: FeedPage) -> Row | None:
         """Return the next row of a backend, None if there is none or much was passed over."""
@@ -319,7 +417,7 @@ class FeedOutlet:
     def _read_events(self, backend: Backend, page: FeedPage) -> None:
         """Read rows of events ahead, and place `next_key` behind them."""
         after = backend.read[1]
-        start = backend.next_key or self._key_of(after + 1)
+        start = backend.next_key or self.key_of(after + 1)
         damages: list[DamagedRows] = []
         rows = scan_readable(self._store, FEED, start, None, damages, count=READ_ROWS)
         if damages:
@@ -342,8 +440,10 @@ class FeedOutlet:
         if len(rows) < READ_ROWS:
             following = max(following, self._last_written[1] + 1)  # what is not there is lost
         backend.next_key = feed_key(following)
+        if page.lost and self._letters.not_read(backend.record, after, following, backend.events):
+            self._dirty[backend] = None
 
-    def _key_of(self, seq: int) -> bytes:
+    def key_of(self, seq: int) -> bytes:
         """Return the key of the row that has the event `seq`, or a key before all later ones."""
         try:
             row = self._store.last(FEED, b"", feed_key(seq + 1))
@@ -374,6 +474,12 @@ class FeedOutlet:
         if not self.backends:
             return
         self._letters.written()
+        if self._limited:
+            for backend in self._limited:
+                if backend.given_up_serial == _UNWRITTEN:
+                    backend.given_up_serial = serial
+            if self._tick.now >= self._full_ms:
+                self._look_for_full()
         upto = (end, self._recorder.seq)
         if upto != self._last_written:
             self._last_written = upto
@@ -385,33 +491,116 @@ class FeedOutlet:
         while written and written[0][0] <= serial:
             _, position, seq = written.popleft()
             self._durable = (position, seq)
+        for backend in self._limited:
+            if backend.given_up_serial <= serial:
+                backend.given_up_serial = 0
 
     # Space
 
     def owed(self, name: str) -> tuple[list[Stream], int]:
         """Return the streams of a backend, and the offset after which it may read them."""
         backend = self.backends[name]
-        return backend.streams, backend.record.floor[0]
+        record = backend.record
+        return backend.streams, max(record.floor[0], record.given_up[0])
 
     def generation_lost(self, generation: Generation, why: str) -> None:
         """Tell each backend that still had to get messages of a generation which is dropped now."""
         last = generation.last_offset
         for name, backend in self.backends.items():
-            position = backend.record.cursor[0]
+            position = max(backend.record.cursor[0], backend.record.given_up[0])
             if not backend.streams or position >= last:
                 continue
-            try:
-                owed = self._log.first_owed(backend.streams, position, generation=generation.number)
-            except DamagedRows:
-                owed = max(position + 1, generation.first_offset)  # for all that is known
+            owed = self._first_owed(backend, position, generation)
             if owed is not None:
                 self._recorder.lost(name, why, owed, last)
+
+    def _first_owed(self, backend: Backend, position: int, generation: Generation) -> int | None:
+        """Return the first message of a generation that a backend wants behind a position."""
+        try:
+            return self._log.first_owed(backend.streams, position, generation=generation.number)
+        except DamagedRows:
+            return max(position + 1, generation.first_offset)  # for all that is known
+
+    # Limits
+
+    def _waiting(self, backend: Backend) -> tuple[int, int]:
+        """Return the bytes of messages and of events that wait for a store."""
+        return self._backlogs.size(
+            backend.waits_from(),
+            has_messages=bool(backend.streams),
+            has_events=backend.feed.has_events,
+        )
+
+    def _look_for_full(self) -> list[Backend]:
+        """See which backlogs are full, and who is refused; return those whose oldest rows go."""
+        self._full_ms = self._tick.now + FULL_MS
+        full: list[Backend] = []
+        has_changed = False
+        for backend in self._limited:
+            limit = backend.feed.backlog_bytes_max
+            log, events = self._waiting(backend)
+            if log + events > limit:
+                # Events cannot be refused: if they alone are too many, they go with what is among.
+                if backend.feed.on_full == "drop_oldest" or events > limit:
+                    full.append(backend)
+                    self.tidy_ms = 1
+                is_refusing = backend.feed.on_full == "reject"
+            else:
+                room = limit - log - events
+                is_refusing = backend.is_refusing and room < limit >> ROOM_SHIFT
+            has_changed |= is_refusing != backend.is_refusing
+            backend.is_refusing = is_refusing
+        if has_changed:
+            refusing = [backend.feed.filters for backend in self._limited if backend.is_refusing]
+            self.refused(frozenset(each for filters in refusing for each in filters))
+        return full
+
+    def _give_up(self, backend: Backend) -> None:
+        """Give up the oldest rows of a backend until an eighth of what may wait is free."""
+        feed, record = backend.feed, backend.record
+        limit = feed.backlog_bytes_max
+        since = backend.waits_from()
+        position, seq = self._backlogs.cut(
+            since,
+            self._last_written,
+            limit - (limit >> ROOM_SHIFT),
+            has_messages=bool(backend.streams),
+            has_events=feed.has_events,
+        )
+        if position <= since[0] and seq <= since[1]:
+            return  # the rest is in no batch yet
+        passed = record.given_up
+        if record.cursor[0] >= passed[0] and record.cursor[1] >= passed[1]:
+            record.given_up_message = record.given_up_event = 0  # those are told
+        if not record.given_up_message and backend.streams:
+            record.given_up_message = self._first_wanted(backend, since[0], position)
+        if not record.given_up_event and feed.has_events and seq > since[1]:
+            record.given_up_event = since[1] + 1
+        record.given_up = (max(since[0], position), max(since[1], seq))
+        # Rows before the cursor go with them: a store that loses those is told so.
+        record.floor = record.cursor
+        backend.marks.clear()
+        backend.drops += 1
+        backend.given_up_serial = _UNWRITTEN
+        self._dirty[backend] = None
+
+    def _first_wanted(self, backend: Backend, after: int, upto: int) -> int:
+        """Return the first message that a backend wants between two offsets, 0 = there is none."""
+        for generation in self._log.list_generations():
+            if generation.last_offset > after and generation.first_offset <= upto:
+                owed = self._first_owed(backend, after, generation)
+                if owed is not None:
+                    return owed if owed <= upto else 0
+        return 0
 
     def tidy(self, now: int) -> None:
         """Move the floors, and delete a slice of the events that nobody reads any more."""
         if now < self.tidy_ms:
             return
+        full = self._look_for_full() if self._limited else ()
         self.tidy_ms = now + TIDY_MS
+        for backend in full:
+            self._give_up(backend)
         for backend in self.backends.values():
             marks = backend.marks
             floor = backend.record.floor
@@ -432,7 +621,8 @@ class FeedOutlet:
 
     def _trim(self) -> bool:
         """Delete a slice of rows of events before all floors; return whether there may be more."""
-        least = min((each.record.floor[1] for each in self.backends.values()), default=0)
+        records = [backend.record for backend in self.backends.values()]
+        least = min([max(each.floor[1], each.given_up[1]) for each in records], default=0)
         if least <= self._trimmed:
             return False
         damages: list[DamagedRows] = []
@@ -457,6 +647,10 @@ class FeedOutlet:
                 yield f"backend {name}: has confirmed {record.cursor}, which is not there yet"
 
 
+def _ignored(filters: frozenset[str]) -> None:
+    pass
+
+
 def _wants(feed: Feed, event: FeedEvent) -> bool:
     if event.kind == AGAIN:
         return event.username == feed.name
@@ -464,6 +658,8 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
-    if event.kind == RETAINED and event.username == feed.name:
+    if event.kind == RETAINED and event.username == NOT_FOR + feed.name:
         return False  # it comes from there
+    if filled_for(event) not in ("", feed.name):
+        return False
     return bool(feed.kinds & 1 << event.kind)

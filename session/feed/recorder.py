@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqtt.message import Message
+from session.feed.backlogs import EventSizes
 from session.live.damage import Damage
 from session.live.tick import Tick
 from session.settings import Feed
@@ -30,9 +31,11 @@ from storage.tables.feed_rows import (
     DELIVERED,
     DISCONNECTED,
     GAP,
+    NOT_FOR,
     RETAIN_DELETED,
     RETAINED,
     RETURNED,
+    SENT,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -66,8 +69,10 @@ class FeedRecorder:
             kinds |= feed.kinds
         self._kinds: Final = kinds  # a bit for each kind that somebody wants
         self.has_acks: Final = bool(kinds & 1 << ACKED)
+        self.has_sent: Final = bool(kinds & 1 << SENT)
         self.seq: int = 0  # of the last event that was put into a batch
         self.sealed: int = 0  # how often events were put into a batch
+        self.sizes: Final = EventSizes()
         self._events: list[FeedEvent] = []
         self.again: Final[list[FeedEvent]] = []  # those of them that carry dead letters
         # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
@@ -159,6 +164,41 @@ class FeedRecorder:
         qos = entry & QOS_MASK
         self._put(FeedEvent(ACKED, now, self._log.end, client_id, qos=qos, offset=offset))
 
+    def sent(self, client_id: str, message: Message, qos: int, message_id: str = "") -> None:
+        """Tell that a message goes to a client for the first time.
+
+        Call it only if `has_sent`. `message_id` is what a store calls a message that came from it.
+        """
+        self._put(
+            FeedEvent(
+                SENT,
+                self._tick.now,
+                self._log.end,
+                client_id,
+                message.topic,
+                qos=qos,
+                offset=message.offset,
+                accepted_ms=message.accepted_at_ms,
+                body=message_id.encode(),
+            )
+        )
+
+    def sent_run(self, client_id: str, message: Message, qos: int, first: int, count: int) -> None:
+        """Tell of consecutive messages like `message`; their offsets begin at `first`, 0 = none."""
+        for offset in range(first, first + count) if first else [0] * count:
+            self._put(
+                FeedEvent(
+                    SENT,
+                    self._tick.now,
+                    self._log.end,
+                    client_id,
+                    message.topic,
+                    qos=qos,
+                    offset=offset,
+                    accepted_ms=message.accepted_at_ms,
+                )
+            )
+
     def fetched_acked(
         self, client_id: str, backend: str, topic: str, message_id: str, qos: int
     ) -> None:
@@ -218,7 +258,7 @@ class FeedRecorder:
                 qos=message.qos,
                 offset=message.offset,
                 accepted_ms=message.accepted_at_ms,
-                username=source,
+                username=NOT_FOR + source if source else "",
                 body=encode_message(message),
             )
         )
@@ -252,6 +292,11 @@ class FeedRecorder:
         self.again.append(event)
         self.hurry()
 
+    def fill(self, event: FeedEvent) -> int:
+        """Let one backend have an event of its backfill; return the number that it has at most."""
+        self._put(event)
+        return self.seq + len(self._events)
+
     # The batch
 
     def next_deadline(self) -> int | None:
@@ -272,11 +317,13 @@ class FeedRecorder:
         if self.has_acks:
             self._find_topics()
         if self._events:
-            batch.append((FEED, feed_key(self.seq + 1), encode_row(self._events)))
+            key, row = feed_key(self.seq + 1), encode_row(self._events)
+            batch.append((FEED, key, row))
             if self.again:
                 for index, event in enumerate(self._events, self.seq + 1):
                     event.seq = index
             self.seq += len(self._events)
+            self.sizes.add(self.seq, self._log.end, len(key) + len(row))
         self._events = []
         self._due_ms = 0
         self.sealed += 1

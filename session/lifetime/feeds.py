@@ -70,6 +70,7 @@ class Feeds:
         """
         stored = self._load()
         self._recorder.seq = self._last_event(stored)
+        self._recorder.sizes.open(self._store, self._recorder.seq, self._log.end)
         forgotten = [name for name in stored if all(feed.name != name for feed in self._feeds)]
         for name in forgotten:
             self._forget(name, stored[name])

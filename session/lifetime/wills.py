@@ -179,7 +179,7 @@ class Wills:
             publication = self._publish_events.will(client_id, identity)
         self._session_events.will_begins(client_id, identity, incarnation)
         route = self._publishing.route(will.topic)
-        accepted = self._publishing.accept(message, route, publication)
+        accepted = self._publishing.accept(message, route, publication, is_will=True)
         self._session_events.will_ends()
         if accepted.reason_code < 0x80:
             self._counters.wills["fired"] += 1

@@ -77,17 +77,27 @@ class Publishing:
         self._store_qos0: Final = settings.store_qos0
         self._is_limited: bool = False  # is there a limit to look at before a message is accepted?
         self._store_all: Final = settings.store == "all"
+        self._refused: frozenset[str] = frozenset()
         self.settings_changed()
 
     def settings_changed(self) -> None:
         """Apply the present limits to messages from now on."""
+        self._look_at_limits()
+        self._quota.settings_changed()
+
+    def _look_at_limits(self) -> None:
         settings = self._settings
         self._is_limited = bool(
-            settings.total_bytes_max
+            self._refused
+            or settings.total_bytes_max
             or settings.retained_messages_max
             or settings.on_limit == "reject"
         )
-        self._quota.settings_changed()
+
+    def refuse(self, filters: frozenset[str]) -> None:
+        """Refuse messages with QoS 1 and 2 that match one of these filters, which are held."""
+        self._refused = filters
+        self._look_at_limits()
 
     @property
     def refuses_writes(self) -> bool:
@@ -104,7 +114,14 @@ class Publishing:
         """The offset of the newest stored message."""
         return self._log.end
 
-    def accept(self, message: Message, route: Route, publication: Publication | None) -> Accepted:
+    def accept(
+        self,
+        message: Message,
+        route: Route,
+        publication: Publication | None,
+        *,
+        is_will: bool = False,
+    ) -> Accepted:
         """Accept a message, or refuse it (0x97) without changing anything.
 
         `route` is that of its topic, `publication` its record in the history, None if that is off.
@@ -119,7 +136,10 @@ class Publishing:
         now = self._tick.now
         if to_store or message.retain:
             if self._health.refuses_new or (
-                self._is_limited and self._is_over_limit(message, route)
+                self._is_limited
+                and (
+                    self._is_over_limit(message, route) or self._is_refused(message, route, is_will)
+                )
             ):
                 self._counters.drop("storage_refused")
                 if publication is not None:
@@ -223,7 +243,7 @@ class Publishing:
 
     def _has_room(self, message: Message, payloads: list[bytes], route: Route) -> bool:
         """Are messages like this one, with these payloads, certainly within the limits?"""
-        if self._settings.on_limit == "reject":
+        if self._settings.on_limit == "reject" or self._refused:
             return False
         limit = self._settings.total_bytes_max
         if not limit:
@@ -253,6 +273,16 @@ class Publishing:
         if self._settings.on_limit == "reject" and self._quota.is_total_full():
             return True
         return self._quota.rejects(route, message, self._tick.now)
+
+    def _is_refused(self, message: Message, route: Route, is_will: bool) -> bool:
+        """Is a message refused because too much waits for a store that gets it?
+
+        Nobody could send a will again.
+        """
+        refused = self._refused
+        if not refused or not message.qos or is_will:
+            return False
+        return any(entry.topic_filter in refused for entry in route.entries)
 
 
 def _system_message(topic: str, payload: bytes, now: int, *, retain: bool) -> Message:

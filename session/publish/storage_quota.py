@@ -152,6 +152,18 @@ class Quota:
         """Return the bytes of all stored messages, before compression; closed ones estimated."""
         return self._log.newest_size_bytes + sum(self._closed_bytes.values())
 
+    def extents(self) -> list[tuple[int, int, int]]:
+        """Return first and last offset and bytes of each generation, the newest first."""
+        sizes = self._closed_bytes
+        return [
+            (
+                each.first_offset,
+                each.last_offset,
+                sizes.get(each.number, 0) if each.is_closed else self._log.newest_size_bytes,
+            )
+            for each in reversed(self._log.list_generations())
+        ]
+
     def _budget(self, entry: FilterEntry, now: int) -> _Budget:
         budget = self._budgets.get(entry.filter_id)
         if budget is None:

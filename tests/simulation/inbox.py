@@ -53,7 +53,7 @@ class Inbox:
         self.world: Final = mirror.world
         self.random: Final = Random(self.world.seed * 2 + 7)
         profile = self.world.profile
-        is_plain = not profile.wide and not profile.damages[1]
+        is_plain = not profile.wide and not profile.damages[1] and not mirror.limit
         self.is_on: Final[bool] = mirror.is_on and is_plain and self.random.random() < SHARE
         self.retained: Final = RetainedInbox(mirror, is_on=self.is_on)
         count = self.random.choice((1, 3, 50))

@@ -11,15 +11,17 @@ from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mqtt.message import Message
-from session.feed.outlet import FeedPage
-from session.settings import Feed
+from session.feed.outlet import FeedOutlet, FeedPage
+from session.settings import Feed, OnFull
 from session.state.backend_record import Cursor
-from storage.errors import Unrecoverable
+from storage.errors import DamagedRows, Unrecoverable
 from storage.tables import feed_rows as kinds
 from storage.tables import tables
 from storage.tables.feed_rows import FeedEvent
+from storage.tables.message_record import decode_message
 from tests.simulation.inbox import Inbox, Questions
 from tests.simulation.rare import sometimes
+from tests.simulation.refill import Refill
 from tests.simulation.verdict import Violation
 from tests.simulation.view import filter_matches
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SHARE: Final = 0.25  # of worlds have a mirror
+LIMITED: Final = 0.4  # of these have a limit for what waits
 NAME: Final = "mirror"
 ALL_KINDS: Final = sum(1 << kind for kind in kinds.KINDS)
 STEP_MS: Final = 60
@@ -53,14 +56,34 @@ class Mirror:
         self.applied: list[tuple[int, tuple[str, Cursor] | None, int]] = []  # what was before each
         self.away_until = 0
         self.instances = 0
+        # Of its own random numbers: other worlds stay as they were.
+        dice = Random(world.seed * 2 + 5)
+        is_limited = self.is_on and dice.random() < LIMITED
+        self.limit: Final[int] = dice.choice((600, 2_000, 6_000)) if is_limited else 0
+        self.on_full: Final[OnFull] = dice.choice(("drop_oldest", "reject"))
+        # What the log of each broker held when it was looked at: offset -> payload.
+        self.logged: Final[dict[int, bytes]] = {}
+        self.looked_at = 0
+        self.has_refused = False  # was a message ever refused?
         self.inbox: Final = Inbox(self)
+        self.refill: Final = Refill(self)
         world.settings.feeds = self.feeds()
 
     def feeds(self) -> tuple[Feed, ...]:
         """Return what the broker is configured with."""
         if not self.is_on:
             return ()
-        return (Feed(NAME, self.filters, ALL_KINDS, self.keep_ms, self.inbox.rules),)
+        return (
+            Feed(
+                NAME,
+                self.filters,
+                ALL_KINDS,
+                self.keep_ms,
+                self.inbox.rules,
+                self.limit,
+                self.on_full,
+            ),
+        )
 
     def new_instance(self) -> str:
         """Return the mark of a new backend."""
@@ -112,6 +135,68 @@ class Mirror:
             sometimes("store_forgot_and_was_away")
             self.away_until = self.world.now + self.random.choice((1_000, 5_000))
 
+    def may_refuse(self, topic: str) -> bool:
+        """Return whether messages of a topic may have been refused, because too much waited."""
+        return self.has_refused and any(filter_matches(each, topic) for each in self.filters)
+
+    def watch(self, process: "BrokerProcess") -> None:
+        """Note when messages are refused, and what a crash took back."""
+        self.looked_at = min(self.looked_at, process.engine._log.end)
+        feeds = process.engine.feeds
+        refuse = feeds.refused
+
+        def refused(filters: frozenset[str]) -> None:
+            if filters:
+                sometimes("backlog_refused")
+                if self.on_full != "reject" or not self.limit:
+                    raise Violation("refusals_are_honest", "messages are refused for no reason")
+                self.has_refused = True
+            refuse(filters)
+
+        self.has_refused |= feeds.is_refusing(NAME)
+        feeds.refused = refused
+
+    def is_given_up(self, feeds: FeedOutlet, instance: str) -> bool:
+        """Go to the floor if the store has lost what lies before rows that were given up."""
+        record = feeds.backends[NAME].record
+        floor = record.floor
+        assert self.fence is not None
+        position, seq = self.fence[1]
+        if record.given_up == (0, 0) or (position >= floor[0] and seq >= floor[1]):
+            return False
+        sometimes("backlog_dropped_and_store_forgot")
+        why = "dropped by backlog_bytes_max (events, too), and the store forgot"
+        upto = (max(position, floor[0]), max(seq, floor[1]))
+        gap = FeedEvent(kinds.GAP, self.world.now, upto[0], "", why, seq=upto[1])
+        gap.offset, gap.accepted_ms = position + 1, upto[0]
+        self.rows.append(gap)
+        self.fence = (instance, upto)
+        return True
+
+    def look(self, process: "BrokerProcess") -> None:
+        """Note which message has which offset, once it is written."""
+        if not self.limit:
+            return
+        log = process.engine._log
+        for offset in range(self.looked_at + 1, log.end + 1):
+            try:
+                message = log.get(offset)
+            except DamagedRows:
+                continue
+            if message is not None:
+                self.logged[offset] = message.payload
+                self.looked_at = offset
+
+    def named(self) -> set[bytes]:
+        """Return the payloads of messages that gaps have named."""
+        return {
+            self.logged[offset]
+            for row in self.rows
+            if isinstance(row, FeedEvent) and row.kind == kinds.GAP and row.offset
+            for offset in range(row.offset, row.accepted_ms + 1)
+            if offset in self.logged
+        }
+
     # The end
 
     def holds(self, family: str, key: bytes) -> bool:
@@ -126,15 +211,40 @@ class Mirror:
         """Compare the store with what clients know. Nothing is under way any more."""
         self._judge_order()
         self._judge_messages()
-        self._judge_presence()
-        self._judge_subscriptions()
+        if not self._gaps_of_limit(with_events=True):  # their events may tell of anybody
+            self._judge_deliveries()
+            self._judge_presence()
+            self._judge_subscriptions()
+            self._judge_retained()
+        self._judge_limit()
         self.inbox.judge()
+
+    def _gaps_of_limit(self, *, with_events: bool) -> list[FeedEvent]:
+        return [
+            row
+            for row in self.rows
+            if isinstance(row, FeedEvent)
+            and row.kind == kinds.GAP
+            and row.text.startswith("dropped by backlog_bytes_max")
+            and (not with_events or "events" in row.text)
+        ]
+
+    def _judge_limit(self) -> None:
+        process = self.world.up()
+        assert process is not None
+        if self._gaps_of_limit(with_events=False):
+            sometimes("backlog_dropped")
+            if not self.limit:
+                raise Violation("stores_are_told_all", "rows were dropped without a limit")
+        if process.engine.feeds.is_refusing(NAME):
+            raise Violation("liveness", "messages are refused though the store has everything")
 
     def _judge_order(self) -> None:
         position = seq = 0
         for row in self.rows:
             if isinstance(row, FeedEvent):
-                if row.seq <= seq or row.end < position:
+                is_old = row.seq < seq if row.kind == kinds.GAP else row.seq <= seq
+                if is_old or row.end < position:
                     raise Violation(
                         "stores_are_told_all", f"{row} of offset {row.end} came after {position}"
                     )
@@ -161,6 +271,7 @@ class Mirror:
             index, dot, _ = row.payload.partition(b".")
             if dot and index.isdigit():
                 found[int(index)] = found.get(int(index), 0) + 1
+        named = {payload.partition(b".")[0] for payload in self.named()}
         for sent in oracle.sent:
             count = found.get(sent.index, 0)
             if sent.qos == 2 and count > max(sent.attempts, 1):
@@ -169,16 +280,30 @@ class Mirror:
                 continue
             if not any(filter_matches(each, sent.topic) for each in self.filters):
                 continue
+            if b"%d" % sent.index in named:
+                continue
             if sent.index in oracle.lost or (self.world.lossy and has_gap):
                 continue
             if self.world.settings.on_limit == "drop_new" and self.world.lossy:
                 continue
             raise Violation("stores_are_told_all", f"{sent} was acknowledged and is not there")
 
+    def _judge_deliveries(self) -> None:
+        """A client can only acknowledge what was sent to it."""
+        if self.world.lossy or self.world.profile.damages[1]:
+            return
+        sent: set[tuple[str, int]] = set()
+        for row in self.rows:
+            if isinstance(row, FeedEvent) and row.kind == kinds.SENT and row.offset:
+                sent.add((row.client_id, row.offset))
+            elif isinstance(row, FeedEvent) and row.kind == kinds.ACKED and row.offset:
+                if (row.client_id, row.offset) not in sent:
+                    raise Violation("stores_are_told_all", f"{row} was never sent")
+
     def _judge_presence(self) -> None:
         told: dict[str, bool] = {}
-        for row in self.rows:
-            if isinstance(row, FeedEvent) and row.kind in (kinds.CONNECTED, kinds.DISCONNECTED):
+        for row in self._known_events():
+            if row.kind in (kinds.CONNECTED, kinds.DISCONNECTED):
                 told[row.client_id] = row.kind == kinds.CONNECTED
         process = self.world.up()
         assert process is not None
@@ -191,9 +316,7 @@ class Mirror:
 
     def _judge_subscriptions(self) -> None:
         told: dict[str, dict[str, int]] = {}
-        for row in self.rows:
-            if not isinstance(row, FeedEvent):
-                continue
+        for row in self._known_events():
             if row.kind == kinds.SUBSCRIBED:
                 told.setdefault(row.client_id, {})[row.text] = row.qos
             elif row.kind == kinds.UNSUBSCRIBED:
@@ -212,6 +335,36 @@ class Mirror:
                 raise Violation(
                     "stores_are_told_all", f"{name} has {held}, the store {told.get(name, {})}"
                 )
+        for key, _ in tables.scan_all(process.store, tables.SUBSCRIPTIONS, b"", None):
+            client_id, _, text = key.decode().partition("\0")
+            if text not in told.get(client_id, {}):
+                raise Violation("stores_are_told_all", f"{text} of {client_id} is not there")
+
+    def _judge_retained(self) -> None:
+        told: dict[str, bytes] = {}
+        for row in self._known_events():
+            if row.kind == kinds.RETAINED:
+                told[row.text] = decode_message(row.body, 0).payload
+            elif row.kind == kinds.RETAIN_DELETED:
+                told.pop(row.text, None)
+        process = self.world.up()
+        assert process is not None
+        if any(self.world.profile.damages):
+            return
+        held = {
+            tables.retained_topic(key): decode_message(value, 0).payload
+            for key, value in tables.scan_all(process.store, tables.RETAINED, b"", None)
+        }
+        if told != held:
+            raise Violation("stores_are_told_all", f"retained are {held}, the store has {told}")
+
+    def _known_events(self) -> list[FeedEvent]:
+        """Return the events that the store has not forgotten before it was told again."""
+        return [
+            row
+            for row in self.rows
+            if isinstance(row, FeedEvent) and row.seq > self.refill.forgotten
+        ]
 
 
 class Pump:
@@ -226,13 +379,18 @@ class Pump:
         self.waiting: list[tuple[Cursor, FeedPage]] = []  # pages read and not confirmed, in order
         self.is_sending = False
         self.questions = Questions(self)
+        # Serial of the batch that begins a backfill, and the last event before it.
+        self.filling: tuple[int, int] | None = None
+        mirror.watch(process)
         process.world.after(STEP_MS, self.step)
 
     def is_done(self) -> bool:
         """Is there nothing left to send?"""
         feeds = self.process.engine.feeds
         is_asked = self.process.engine.inbox.owed(NAME) > 0
-        return self.begun and not self.waiting and feeds.cursor(NAME) == self.known and not is_asked
+        is_filled = self.mirror.refill.is_done(self)
+        is_known = feeds.cursor(NAME) == self.known
+        return self.begun and not self.waiting and is_known and is_filled and not is_asked
 
     def step(self) -> None:
         """Do what a shell does now and then."""
@@ -253,6 +411,7 @@ class Pump:
             process.world.fail_stop(str(error))
             return
         self._send()
+        self.mirror.refill.step(self)
         self.questions.ask()
         process.schedule_tick()
 
@@ -267,6 +426,9 @@ class Pump:
                 raise Violation(
                     "stores_are_told_all", f"the store is at {fence[1]}, the broker at {end}"
                 )
+            if mirror.is_given_up(feeds, instance):
+                fence = mirror.fence
+                assert fence is not None
             floor = feeds.floor(NAME)
             if fence[1][0] < floor[0] or fence[1][1] < floor[1]:
                 raise Violation(

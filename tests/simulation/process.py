@@ -189,6 +189,7 @@ class BrokerProcess:
             self.written_ms = now
             self.unsynced.append((self.engine.written, now))
             note_write(self)
+            world.mirror.look(self)
             world.passing("after_write")
         self.show_life(now)
         if more:

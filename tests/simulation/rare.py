@@ -11,6 +11,8 @@ from typing import Final
 WORLDS_MIN: Final = 1_000  # fewer worlds than that need not reach every rare state
 
 RARE: Final[dict[str, str]] = {
+    "store_forgot_clients": "a store lost what it knew of clients, and was told again",
+    "backfill_went_on_after_crash": "a backfill went on in another process than it began in",
     "fetched": "a session got a message that an application had put into a store",
     "fetched_again_after_crash": "one was sent again by another process than fetched it",
     "fetch_answered_twice": "a store answered one question twice",
@@ -131,6 +133,9 @@ RARE: Final[dict[str, str]] = {
     "postponed_to_the_next_tick": "packets waited for the next tick",
     "wider_than_a_tick": "a message had more index rows and receivers than a tick may do work",
     "lost_with_packets_postponed": "a connection was lost while packets of it waited",
+    "backlog_dropped": "too much waited for a store, and its oldest rows were dropped",
+    "backlog_dropped_and_store_forgot": "the same, and the store lost rows before them",
+    "backlog_refused": "too much waited for a store, and messages for it were refused",
     "damaged_msg": "rows of messages were damaged",
     "damaged_idx": "rows of the index of messages were damaged",
     "damaged_sessions": "rows of sessions were damaged",

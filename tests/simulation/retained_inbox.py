@@ -112,7 +112,7 @@ class RetainedInbox:
         for row in rows:
             if not isinstance(row, FeedEvent) or row.text != RETAINED:
                 continue
-            if row.kind == kinds.RETAINED and row.username:
+            if row.kind == kinds.RETAINED and row.username.startswith(kinds.NOT_FOR):
                 raise Violation(PROPERTY, f"{row} goes back to where it comes from")
             if self.is_mirrored and row.kind in (kinds.RETAINED, kinds.RETAIN_DELETED):
                 self.present = None

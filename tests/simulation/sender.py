@@ -269,7 +269,8 @@ class Sender:
                 sometimes("retained_cleared")
             client.oracle.acknowledged(sent, world.step, world.broker_now())
             return
-        if reason_code != 0x97 or not world.refusing_seen:
+        may_be = world.refusing_seen or world.mirror.may_refuse(sent.topic)
+        if reason_code != 0x97 or not may_be:
             raise Violation("refusals_are_honest", f"{client.name}: {sent} got {reason_code:#x}")
         sometimes("publish_refused")
         client.oracle.rejected(sent)

@@ -31,7 +31,7 @@ from broker.backends.dynamodb_tables import (
     text,
 )
 from broker.backends.inbox.questions import ANSWER_BYTES_MAX, Page, Question
-from broker.backends.message_ids import decimal_id, number_of, parts_of
+from broker.backends.message_ids import decimal_id, number_of, split_number
 from session.delivery.fetching.inbox import LEASE_MS
 from storage.tables import fetch_rows
 from storage.tables.fetch_rows import MESSAGE_ID_BYTES_MAX
@@ -87,7 +87,7 @@ class DynamodbInbox:
         known = number_of(name)
         if not known:
             return True
-        parts = parts_of(known)
+        parts = split_number(known)
         return parts[0] // 1000 >= question.not_before_ms and not question.is_in_log(
             parts, self._node
         )
@@ -148,7 +148,9 @@ class DynamodbInbox:
         size = 0
         for start in range(0, len(numbers), BATCH_READ_MAX):
             part = numbers[start : start + BATCH_READ_MAX]
-            wanted = [each for each in part if not question.is_in_log(parts_of(each), self._node)]
+            wanted = [
+                each for each in part if not question.is_in_log(split_number(each), self._node)
+            ]
             items = self._read(list(map(decimal_id, wanted)), "")
             for each in part:
                 if len(page.messages) >= question.count or size >= ANSWER_BYTES_MAX:
@@ -168,7 +170,7 @@ class DynamodbInbox:
         item = self._get(RETAIN, {"topic": text(question.topic)})
         name, now_ms = item.get("msgid", {}).get("S", ""), _now_ms()
         known = number_of(name)
-        at_us, node, _ = parts_of(known)
+        at_us, node, _ = split_number(known)
         if (known and node == self._node) or _is_expired(item, now_ms):
             return page
         expires_ms = _number(item, EXPIRES_AT) * 1000 - now_ms if EXPIRES_AT in item else 0

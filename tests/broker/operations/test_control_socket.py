@@ -26,6 +26,8 @@ class Broker:
         self.threads.add(threading.current_thread().name)
         if request.get("do") == "fail":
             raise ControlError("no")
+        if request.get("do") == "much":
+            return {"heard": "x" * 100_000}
         return {"heard": request["do"]}
 
     def ask(self, data_dir: Path, word: str) -> Request:
@@ -50,6 +52,11 @@ def test_a_request_is_answered_on_the_loops_thread(broker: Broker, tmp_path: Pat
     with pytest.raises(ControlError, match=r"^no$"):
         broker.ask(tmp_path, "fail")
     assert broker.threads == {"the loop"}
+
+
+def test_an_answer_may_be_longer_than_a_request(broker: Broker, tmp_path: Path) -> None:
+    """The status of sixteen stores that are all down for a long reason is."""
+    assert broker.ask(tmp_path, "much") == {"heard": "x" * 100_000}
 
 
 def test_only_its_owner_may_open_it_and_it_goes_with_the_broker(

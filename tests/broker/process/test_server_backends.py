@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.starts import events
 from tests.durability.load import Publisher
 from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess, http_get
@@ -36,10 +36,10 @@ ALL_ACTIONS: Final = (
 LOG: Final = '[[rules]]\non = "message.publish"\ntopic = "load/#"\nbackend = "cache"\ncommands = '
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A running Redis."""
-    running = RedisServer(tmp_path / "redis").start()
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
+    running = RedisServer(tmp_path / "redis", request.param).start()
     yield running
     running.kill()
 
@@ -137,6 +137,33 @@ def test_what_happens_is_in_redis_as_applications_expect_it(
     assert found["mqtt:sub:device"] == {b"pubsub/+": b"1"}
     assert found["mqtt:client:shore"][b"state"] == b"1"
     assert list(found[f"mqtt:node:{NODE}"]) == [b"shore"]
+    shore.drop()
+
+
+def test_a_delivery_and_its_acknowledgement_name_the_same_message(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    own = "".join(
+        f'[[rules]]\non = "message.{hook}"\ntopic = "t"\nbackend = "cache"\n'
+        f'commands = "RPUSH {hook} ${{clientid}}:${{topic}}:${{qos}}:${{msgid}}"\n'
+        for hook in ("delivered", "acked")
+    )
+    feed(broker, server, own)
+    broker.start()
+    device, shore = RawClient(broker.port, "device"), RawClient(broker.port, "shore")
+    device.durable()
+    device.subscribe("t", "other", qos=1)
+    shore.connect()
+    shore.publish("other", b"x", qos=1)
+    shore.publish("t", b"1", qos=1)
+    shore.publish("t", b"2", qos=1)
+    device.take(3)
+    until(lambda: len(server.list("acked")) == 2, broker)
+    delivered = server.list("delivered")
+    assert delivered == server.list("acked") and len(set(delivered)) == 2
+    assert all(each.startswith(b"device:t:1:") for each in delivered)
+    device.drop()
     shore.drop()
 
 
@@ -321,7 +348,7 @@ def test_an_operator_checks_a_store_and_pauses_its_feed(
     until(lambda: server.list("log") == [b"1"], broker)
     until(lambda: status(broker)["rows_behind"] == 0, broker)
     (told,) = json.loads(command(broker, "check", "cache", "--json")[1])
-    assert told["usable"] and told["server"] == "Redis"
+    assert told["usable"] and told["server"] == server.name
     own = status(broker)
     assert told["fence"].endswith(f":{own['position']}:{own['event']}")
     server.kill()
@@ -409,3 +436,75 @@ def is_running(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+LIMITED: Final = 'backlog_bytes_max = "16MiB"\n'
+LARGE: Final = 1 << 20
+
+
+def large(number: int) -> bytes:
+    """Return a payload of 1 MiB that begins with a number."""
+    return b"%d." % number + bytes(LARGE)
+
+
+def numbers(server: RedisServer) -> list[int]:
+    """Return the numbers of the messages that are in the list."""
+    return [int(each.partition(b".")[0]) for each in server.list("log")]
+
+
+def test_a_full_backlog_loses_its_oldest_rows_and_says_which(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare(HOLDFAST__STORAGE__GENERATION_SIZE="4MiB")
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n', LIMITED)
+    server.kill()  # before it has anything that it could lose
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    for number in range(40):
+        client.publish("load/1", large(number))
+    until(lambda: status(broker)["backlog_bytes"] <= 16 << 20, broker)
+    assert status(broker)["backlog_bytes"] > 8 << 20
+    assert "backend_full" in events(broker)
+    broker.restart()
+    server.start()
+    until(lambda: status(broker)["rows_behind"] == 0, broker)
+    kept = numbers(server)
+    assert 8 <= len(kept) <= 16
+    assert kept == list(range(40 - len(kept), 40))
+    told = status(broker)
+    assert (told["gaps"], told["dead_letters"], told["backlog_bytes"]) == (1, 0, 0)
+    assert str(events(broker)["backend_gap"]["message"]).startswith(
+        f"dropped by backlog_bytes_max: the messages 1 to {40 - len(kept)} of the log"
+    )
+    client.drop()
+
+
+def test_publishers_of_a_store_that_is_full_are_refused_until_it_has_room(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH log ${payload}"\n', LIMITED + 'on_full = "reject"\n')
+    server.kill()  # before it has anything that it could lose
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    accepted = 0
+    while not status(broker)["refusing"]:
+        assert accepted < 30, broker.tail()
+        client.publish("load/1", large(accepted))
+        accepted += 1
+    assert accepted >= 15
+    assert "backend_full" in events(broker)
+    client.publish("load/1", b"x", reason=0x97)
+    client.publish("load/1", b"x", qos=2, reason=0x97)
+    client.publish("load/1", b"x", qos=0)
+    client.publish("other", b"x")
+    server.start()
+    until(lambda: not status(broker)["refusing"], broker)
+    client.publish("load/1", large(accepted))
+    until(lambda: len(numbers(server)) == accepted + 1, broker)
+    assert numbers(server) == list(range(accepted + 1))
+    assert status(broker)["gaps"] == 0
+    assert broker.metrics()['holdfast_backend_refusing{backend="cache"}'] == 0
+    client.drop()

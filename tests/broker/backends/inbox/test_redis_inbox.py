@@ -11,7 +11,7 @@ from broker.backends.message_ids import message_id, node_number
 from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
 from storage.tables.feed_rows import ACKED, DELIVERED, RETAIN_DELETED, RETURNED
 from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, options, rule
 
 redis_sink = pytest.importorskip("broker.backends.redis_sink")
@@ -74,11 +74,13 @@ class Asked:
         self.fence = Fence(INSTANCE, (0, seq))
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A running Redis."""
+@pytest.fixture(scope="module", params=PROGRAMS)
+def running(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
     directory: Path = tmp_path_factory.mktemp("redis")
-    server = RedisServer(directory).start()
+    server = RedisServer(directory, request.param).start()
     yield server
     server.kill()
 
