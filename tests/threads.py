@@ -17,6 +17,7 @@ PATIENCE_S: Final = 5.0  # for threads that are about to end; most have ended
 LASTING: Final = {
     "py4j": "talks to the Java of Spark, which tests of all files share and the session ends",
     "pyspark": "the same: Spark's own thread for accumulators",
+    "cassandra": "the loop of its driver, one for the connections of tests of all files",
     "execnet": "pytest-xdist's, from before the first test",
     "xdist": "pytest-xdist's",
 }

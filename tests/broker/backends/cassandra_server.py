@@ -206,7 +206,10 @@ class CassandraServer:
         """Return a session of a client of the test's own."""
         with warnings_off():
             cluster = cluster_module.Cluster(
-                ["127.0.0.1"], port=self.port, connect_timeout=ASK_S, control_connection_timeout=ASK_S
+                ["127.0.0.1"],
+                port=self.port,
+                connect_timeout=ASK_S,
+                control_connection_timeout=ASK_S,
             )
             try:
                 session = cluster.connect()
