@@ -21,6 +21,7 @@ from typing import Any, Final
 import cassandra
 import cassandra.auth
 import cassandra.cluster
+import cassandra.io.asyncioreactor
 import cassandra.policies
 import cassandra.protocol
 import cassandra.query
@@ -381,6 +382,7 @@ class CassandraSink:
                 execution_profiles={cassandra.cluster.EXEC_PROFILE_DEFAULT: profile},
                 auth_provider=login,
                 ssl_context=self._tls(),
+                connection_class=self._connection_class(),
                 connect_timeout=self._timeout_s,
                 control_connection_timeout=self._timeout_s,
                 idle_heartbeat_interval=0,  # the worker looks at an idle store
@@ -397,6 +399,16 @@ class CassandraSink:
             raise self._missing(_line(problem)) from None
         except _ERRORS as problem:
             raise self.unavailable(problem) from None
+
+    def _connection_class(self) -> Any:
+        """Return what runs connections.
+
+        libev, the driver's own choice, may abort the process when a server dies (it is started
+        again then); asyncio does not, but takes no TLS.
+        """
+        if self._values.get("tls"):
+            return cassandra.cluster.DefaultConnection
+        return cassandra.io.asyncioreactor.AsyncioConnection
 
     def _tls(self) -> ssl.SSLContext | None:
         values = self._values

@@ -50,7 +50,7 @@ saved_caches_directory: {place}/data/saved_caches
 hints_directory: {place}/data/hints
 cdc_raw_directory: {place}/data/cdc_raw
 commitlog_sync: periodic
-commitlog_sync_period: 10000ms
+commitlog_sync_period: 500ms
 commitlog_segment_size: 8MiB
 memtable_heap_space: 16MiB
 memtable_offheap_space: 16MiB

@@ -408,7 +408,7 @@ def test_a_server_that_hangs_is_unavailable_and_closing_waits_for_nobody(
 
 
 def test_a_server_that_was_killed_says_what_it_has_lost(server: CassandraServer) -> None:
-    """It writes its commit log every ten seconds, as it does by default."""
+    """It writes its commit log now and then, by default every ten seconds."""
     sink = opened(server, timeout_ms=2000)
     batches = [batch((each, 0), (each + 1, 0), message(each + 1)) for each in range(2)]
     sink.apply(batches[0], INSTANCE)
