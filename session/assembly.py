@@ -7,6 +7,8 @@ from typing import Final
 
 from session.delivery.context import DeliveryContext
 from session.delivery.delivery import Delivery
+from session.feed.backfill import Backfill
+from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.history.history import History
@@ -148,6 +150,17 @@ class Assembly:
         )
         trimming = Trimming(context, database, self.delivery, self.sessions, self.health)
         census = Census(context, database, self.sessions)
+        self.kept: Final = KeptRows(core, database, self.outlet, live)
+        health = self.health
+        self.backfill: Final = Backfill(
+            core,
+            database,
+            self.outlet,
+            self.feed,
+            live,
+            self.writer.settle,
+            lambda: health.refuses_new,
+        )
         self.housekeeping: Final = Housekeeping(
             context,
             self.retained,
@@ -157,4 +170,5 @@ class Assembly:
             trimming,
             census,
             self.outlet,
+            self.backfill,
         )

@@ -31,6 +31,8 @@ from mqtt.packets import (
 from session.assembly import Assembly
 from session.counters import Counters
 from session.delivery.fetching.inbox import Inbox
+from session.feed.backfill import Backfill
+from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
 from session.history.outbox import Outbox
 from session.lifetime.context import Denied, Observe, Ports
@@ -165,6 +167,8 @@ class Engine:
         self._retained = assembly.retained
         self._recorder = assembly.history.recorder
         self.feeds: FeedOutlet = assembly.outlet  # for the shells of external stores
+        self.backfill: Backfill = assembly.backfill  # for what an operator asks
+        self.kept: KeptRows = assembly.kept  # for the same
         self.inbox: Inbox = assembly.delivery.inbox  # for them, too
         self._feed = assembly.feed
         self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter

@@ -15,6 +15,7 @@ from storage.tables.feed_rows import (
     RETAIN_DELETED,
     RETAINED,
     RETURNED,
+    SENT,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -26,12 +27,12 @@ CLIENT_DISCONNECTED: Final = "client.disconnected"
 SESSION_SUBSCRIBED: Final = "session.subscribed"
 SESSION_UNSUBSCRIBED: Final = "session.unsubscribed"
 MESSAGE_PUBLISH: Final = "message.publish"
+MESSAGE_DELIVERED: Final = "message.delivered"
 MESSAGE_ACKED: Final = "message.acked"
 
 # Hooks that other brokers have, and why we do not.
 NOT_YET: Final = {
-    "message.delivered": "deliveries are not told yet; message.acked says that a client has it",
-    "message.deliver": "deliveries are not told yet; message.acked says that a client has it",
+    "message.deliver": "message.delivered",
     "session.created": "there is client.connected",
 }
 
@@ -100,6 +101,7 @@ HOOKS: Final[dict[str, Hook]] = {
             kinds=(UNSUBSCRIBED,),
         ),
         Hook(MESSAGE_PUBLISH, _MESSAGE, messages=True),
+        Hook(MESSAGE_DELIVERED, _ACK, kinds=(SENT,)),
         Hook(MESSAGE_ACKED, _ACK, kinds=(ACKED,)),
     )
 }

@@ -19,6 +19,8 @@ import boto3
 import botocore.config
 import botocore.exceptions
 
+from broker.backends.comparing.dynamodb_listing import DynamodbListing
+from broker.backends.comparing.listing import Entry, Window
 from broker.backends.dynamodb_actions import (
     ADD,
     ADVANCE,
@@ -182,6 +184,15 @@ class DynamodbSink:
             "fence": None if fence is None else fence.encode().decode(),
             "problems": problems,
         }
+
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+        self._opened()
+
+        def scan(table: str, **asked: Any) -> Any:
+            return self._own_call("scan", TableName=self.name_of(table), **asked)
+
+        yield from DynamodbListing(scan, self._actions.tables, window).entries()
 
     def create(self) -> list[str]:
         """Make the tables that are missing, and return their names."""

@@ -9,7 +9,12 @@ import base64
 import json
 from typing import Any, Final
 
-from broker.backends.actions import CLIENT_CONNECTED, CLIENT_DISCONNECTED, MESSAGE_ACKED
+from broker.backends.actions import (
+    CLIENT_CONNECTED,
+    CLIENT_DISCONNECTED,
+    MESSAGE_ACKED,
+    MESSAGE_DELIVERED,
+)
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import USER_PROPERTIES_MAX, id_of
 from broker.backends.rows import Cursor, Row, RowBatch
@@ -82,7 +87,7 @@ class JsonRows:
         if hook in (CLIENT_CONNECTED, CLIENT_DISCONNECTED):
             return {**found, "username": event.username}
         found |= {"topic": event.text, "qos": event.qos}
-        if hook == MESSAGE_ACKED:
+        if hook in (MESSAGE_ACKED, MESSAGE_DELIVERED):
             found["msgid"] = id_of(event, self._node).decode()
         return found
 

@@ -62,10 +62,20 @@ def unstored_id(accepted_ms: int, node: int, seq: int) -> str:
 
 def decode_id(text: str) -> tuple[int, int, int]:
     """Return (microseconds since 1970, number of the node, the rest); raises ValueError."""
+    return split_number(number_of_id(text))
+
+
+def split_number(number: int) -> tuple[int, int, int]:
+    """Return (microseconds since 1970, number of the node, the rest) of an identifier."""
+    mask = (1 << _NODE_SHIFT) - 1
+    return number >> _TIME_SHIFT, number >> _NODE_SHIFT & 0xFFFF, number & mask
+
+
+def number_of_id(text: str) -> int:
+    """Return the number of an identifier in base62; raises ValueError."""
     if len(text) != CHARACTERS or not all(letter in _VALUES for letter in text):
         raise ValueError(f"message id {text!r}: expected {CHARACTERS} characters of base62")
     number = 0
     for letter in text:
         number = number * 62 + _VALUES[letter]
-    mask = (1 << _NODE_SHIFT) - 1
-    return number >> _TIME_SHIFT, number >> _NODE_SHIFT & 0xFFFF, number & mask
+    return number

@@ -14,7 +14,7 @@ from broker.backends.templates import payload_field
 from mqtt import packets, properties
 from mqtt.message import Message
 from mqtt.wire import Reader
-from storage.tables.feed_rows import FOREIGN, FeedEvent
+from storage.tables.feed_rows import FOREIGN, SENT, FeedEvent
 
 USER_PROPERTIES_MAX: Final = 1 << 20  # as many as a PUBLISH can have
 
@@ -122,7 +122,7 @@ class Parameters:
 
 def id_of(event: FeedEvent, node: int) -> bytes:
     """Return the identifier of the message that an event is about."""
-    if event.kind in FOREIGN and event.body:
+    if event.body and (event.kind in FOREIGN or event.kind == SENT):
         return event.body
     if event.offset:
         return message_id(event.accepted_ms, node, event.offset).encode()

@@ -49,7 +49,7 @@ from broker.observe.backend_figures import (
 from broker.observe.structured_log import Log
 from session.engine import Engine
 from session.feed.dead_letters import DeadLetter
-from storage.tables.feed_rows import GAP, FeedEvent
+from storage.tables.feed_rows import GAP, FeedEvent, filled_for
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
 BATCH_ROWS: Final = 500
@@ -585,6 +585,8 @@ def _dead_letter(value: Any) -> DeadLetter:
 
 
 def _made_ms(row: Row) -> int:
+    if isinstance(row, FeedEvent) and filled_for(row):
+        return 0  # what was there before does not make the store late
     return row.at_ms if isinstance(row, FeedEvent) else row.accepted_at_ms
 
 

@@ -12,6 +12,7 @@ its next start (valkey-io/valkey#4342): so the file is written anew before rows 
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import redis
@@ -20,6 +21,8 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from broker.backends.comparing.listing import Entry, Window
+from broker.backends.comparing.redis_listing import RedisListing
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.inbox.redis_inbox import LESS, RedisInbox
 from broker.backends.message_ids import node_number
@@ -234,6 +237,14 @@ class RedisSink:
             "fence": None if fence is None else fence.encode().decode(),
             "problems": problems,
         }
+
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+        client = self._opened()
+        try:
+            yield from RedisListing(client, window).entries()
+        except (redis.exceptions.RedisError, OSError) as problem:
+            raise self._unavailable(problem) from None
 
     def create(self) -> list[str]:
         """Return []: keys need no table."""

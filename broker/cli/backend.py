@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any, Final
 
-from broker.cli.backends import dead_letters, importing
+from broker.cli.backends import backfill, dead_letters, importing, verify
 from broker.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -29,7 +29,7 @@ COLUMNS: Final = (
 
 
 def add(commands: Commands) -> None:
-    """Add `backend check`, `create`, `status`, `pause`, `resume`, `dead`, `import`."""
+    """Add `backend check`, `create`, `status`, `verify`, `backfill` and the others."""
     backend = commands.add_parser("backend", help="look at external stores and their feeds")
     actions = backend.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser(
@@ -53,6 +53,8 @@ def add(commands: Commands) -> None:
     for parser, request in ((pause, "backend_pause"), (resume, "backend_resume")):
         parser.add_argument("name", metavar="NAME")
         parser.set_defaults(run=run_backend_order, request=request)
+    verify.add(actions)
+    backfill.add(actions)
     dead_letters.add(actions)
     importing.add(actions)
     for parser in (check, create, status, pause, resume):
@@ -136,6 +138,8 @@ def _table(backends: list[dict[str, Any]]) -> list[str]:
             lines.append(f"{name}: {backend['why']}")
         if backend["paused"]:
             lines.append(f"{name}: paused; `holdfast backend resume {name}` sends its rows")
+        if backend.get("backfill"):
+            lines.append(backfill.progress_line(name, backend["backfill"]))
         if backend["gaps"]:
             lines.append(f"{name}: rows were lost {backend['gaps']} times; the log says which")
     return lines

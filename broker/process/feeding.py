@@ -17,13 +17,21 @@ from broker.observe.structured_log import Log
 from broker.operations.control_socket import ControlError, Request
 from broker.process import dead_letters
 from broker.process.dead_letters import DeadLetterDesk
+from broker.process.desks import comparing, filling
+from broker.process.desks.comparing import ComparisonDesk
+from broker.process.desks.filling import FillDesk
 from session.engine import Engine
 
 GONE_S: Final = 2.0  # to end the processes; they are killed
 STATUS: Final = "backend_status"
 PAUSE: Final = "backend_pause"
 RESUME: Final = "backend_resume"
-REQUESTS: Final = frozenset({STATUS, PAUSE, RESUME}) | dead_letters.REQUESTS
+REQUESTS: Final = (
+    frozenset({STATUS, PAUSE, RESUME})
+    | dead_letters.REQUESTS
+    | comparing.REQUESTS
+    | filling.REQUESTS
+)
 WHY_CHARACTERS_MAX: Final = 200  # the answer for all backends is a line of 16 KiB
 
 
@@ -59,6 +67,11 @@ class Feeding:
         self._desks: Final = {
             name: DeadLetterDesk(name, engine, driver, log) for name in configurations
         }
+        self._comparisons: Final = {
+            name: ComparisonDesk(name, configuration, engine, driver)
+            for name, configuration in configurations.items()
+        }
+        self._fills: Final = {name: FillDesk(name, engine, driver, log) for name in configurations}
         driver.backends = self.figures
         driver.commits_durable = self._look
 
@@ -76,9 +89,20 @@ class Feeding:
         """Return the pump of a backend, None if there is no such backend."""
         return self._pumps.get(name)
 
-    def desk(self, name: str) -> DeadLetterDesk:
-        """Return who answers for the dead letters of a backend that there is."""
-        return self._desks[name]
+    def desk(self, name: str, do: str) -> DeadLetterDesk | ComparisonDesk | FillDesk | None:
+        """Return who answers requests of a kind for a backend that there is, if anybody does."""
+        if do in dead_letters.REQUESTS:
+            return self._desks[name]
+        if do in comparing.REQUESTS:
+            return self._comparisons[name]
+        return self._fills[name] if do in filling.REQUESTS else None
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Return what `holdfast backend status` tells of every backend."""
+        return [
+            {**as_object(figures), "backfill": self._fills[figures.name].progress()}
+            for figures in self.figures()
+        ]
 
     async def close(self) -> None:
         """End the processes; what is not confirmed stays for the next start."""
@@ -104,14 +128,14 @@ def answer(feeding: Feeding | None, request: Request) -> Request:
     Raises `ControlError`.
     """
     if request["do"] == STATUS:
-        all_figures = [] if feeding is None else feeding.figures()
-        return {"backends": json.dumps([as_object(figures) for figures in all_figures])}
+        return {"backends": json.dumps([] if feeding is None else feeding.objects())}
     name = request.get("name", "")
     pump = None if feeding is None else feeding.find(name)
     if feeding is None or pump is None:
         raise ControlError(f"no backend {name!r} that a rule names")
-    if request["do"] in dead_letters.REQUESTS:
-        return feeding.desk(name).answer(request)
+    desk = feeding.desk(name, request["do"])
+    if desk is not None:
+        return desk.answer(request)
     if request["do"] == PAUSE:
         pump.pause()
     else:

@@ -121,10 +121,10 @@ class BacklogPages:
         if offsets:
             packet_ids = self._send(connection, session, offsets, flags, heads, tails)
             self._counters.payload_bytes_sent += payload_bytes
-            if self._deliveries.is_on:
-                now = self._tick.now
+            if self._deliveries.wants_sent:
+                sent, now = messages[at : at + len(offsets)], self._tick.now
                 self._deliveries.delivered_each(
-                    connection, session, offsets, payload_bytes, packet_ids, flags, retained, now
+                    connection, session, sent, packet_ids, flags, retained, now
                 )
         return at + len(offsets)
 

@@ -122,10 +122,10 @@ class LiveDelivery:
         else:
             packet_ids = self._bind_run(session, first, number, qos, count)
             self._gate.send_run(connection, parts.heads, packet_ids, parts.tails)
-        if self._deliveries.is_on:
+        if self._deliveries.wants_sent:
             size, now = parts.payload_bytes, self._tick.now
             self._deliveries.delivered_run(
-                connection, session, first, number, count, size, packet_ids, qos, now
+                connection, session, message, first, number, count, size, packet_ids, qos, now
             )
         return True
 
@@ -221,7 +221,7 @@ class LiveDelivery:
         tick = self._tick
         packet_id = bind_packet_id(session, message, message.offset, qos | FROM_LOG)
         self._counters.messages_sent[qos] += 1
-        if self._deliveries.is_on:
+        if self._deliveries.wants_sent:
             self._deliveries.delivered(
                 connection, session, message, packet_id, qos, retain, tick.now
             )
@@ -295,7 +295,7 @@ class LiveDelivery:
             return
         self._counters.messages_sent[0] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        if self._deliveries.is_on:
+        if self._deliveries.wants_sent:
             session = connection.session
             assert session is not None
             self._deliveries.delivered(

@@ -93,7 +93,7 @@ class RetainedReplay:
         packet_id = self._sender.send_bound(
             connection, message, qos, identifiers, reference, FROM_MAILBOX, retain=True
         )
-        if packet_id and self._deliveries.is_on:
+        if packet_id and self._deliveries.wants_sent:
             now = self._tick.now
             self._deliveries.retained(connection, session, message, packet_id, qos, now)
         if packet_id and session.is_stored:

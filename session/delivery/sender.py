@@ -54,7 +54,7 @@ class Sender:
             return 0
         packet_id = bind_packet_id(session, message, reference, qos | source)
         self._counters.messages_sent[qos] += 1
-        if source == FROM_LOG and self._deliveries.is_on:
+        if source == FROM_LOG and self._deliveries.wants_sent:
             now = self._tick.now
             self._deliveries.delivered(connection, session, message, packet_id, qos, retain, now)
         self._counters.payload_bytes_sent += len(message.payload)
@@ -80,11 +80,12 @@ class Sender:
         retain: bool,
         is_retained: bool = False,
         after_commit: bool = False,
+        message_id: str = "",
     ) -> bool:
         """Send a stored message at QoS 0, behind everything that waits for this connection.
 
-        `is_retained` says that it answers a SUBSCRIBE and is not in the log. False if it must not
-        be sent.
+        `is_retained` says that it answers a SUBSCRIBE and is not in the log; `message_id` is what
+        the store calls it that it came from. False if it must not be sent.
         """
         parts = self._outgoing.encode(
             connection, message, 0, identifiers, {}, retain=retain, at_once=False
@@ -93,12 +94,21 @@ class Sender:
             return False
         self._counters.messages_sent[0] += 1
         self._counters.payload_bytes_sent += len(message.payload)
-        if self._deliveries.is_on:
+        if self._deliveries.wants_sent:
             session = connection.session
             assert session is not None
             now = self._tick.now
             if is_retained:
-                self._deliveries.retained(connection, session, message, 0, 0, now, retain=retain)
+                self._deliveries.retained(
+                    connection,
+                    session,
+                    message,
+                    0,
+                    0,
+                    now,
+                    retain=retain,
+                    message_id=message_id,
+                )
             else:
                 self._deliveries.delivered(connection, session, message, 0, 0, retain, now)
         if after_commit:

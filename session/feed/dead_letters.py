@@ -7,7 +7,7 @@ behind it; if the store refuses it again, it stays with one try more. Read next:
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from session.feed.recorder import FeedRecorder
@@ -16,6 +16,7 @@ from session.live.tick import Tick
 from session.state.backend_record import BackendRecord, Cursor
 from storage.api import Store
 from storage.errors import CorruptRecord, DamagedRows
+from storage.tables.feed_rows import FeedEvent
 from storage.tables.tables import (
     DEAD_LETTERS,
     client_prefix,
@@ -129,6 +130,19 @@ class DeadLetters:
         return any(
             event.username == name and event.offset == number for event in self._recorder.again
         )
+
+    def not_read(
+        self, record: BackendRecord, after: int, stop: int, events: Iterable[FeedEvent]
+    ) -> bool:
+        """Keep letters whose events between two numbers cannot be read: they are on no way now.
+
+        `events` are those that can be. Returns whether there are such letters.
+        """
+        found = {event.seq for event in events}
+        lost = [seq for seq in record.retries if after < seq < stop and seq not in found]
+        for seq in lost:
+            del record.retries[seq]
+        return bool(lost)
 
     def settle(
         self, name: str, record: BackendRecord, cursor: Cursor, dead: Sequence[DeadLetter]

@@ -28,6 +28,7 @@ from storage.tables.feed_rows import (
     FeedEvent,
     decode_row,
     feed_key,
+    filled_for,
     split_feed_key,
 )
 from storage.tables.tables import (
@@ -198,6 +199,10 @@ class FeedOutlet:
         behind = end - record.cursor[0] if self.backends[name].streams else 0
         return FeedStats(max(0, behind), max(0, seq - record.cursor[1]), record.dead_letters)
 
+    def note_changed(self, name: str) -> None:
+        """Write the record of a backend with this tick's batch."""
+        self._dirty[self.backends[name]] = None
+
     # Dead letters, for an operator
 
     def dead_letters(self, name: str, after: int, count: int) -> list[tuple[int, DeadLetter]]:
@@ -318,7 +323,7 @@ class FeedOutlet:
     def _read_events(self, backend: Backend, page: FeedPage) -> None:
         """Read rows of events ahead, and place `next_key` behind them."""
         after = backend.read[1]
-        start = backend.next_key or self._key_of(after + 1)
+        start = backend.next_key or self.key_of(after + 1)
         damages: list[DamagedRows] = []
         rows = scan_readable(self._store, FEED, start, None, damages, count=READ_ROWS)
         if damages:
@@ -341,8 +346,10 @@ class FeedOutlet:
         if len(rows) < READ_ROWS:
             following = max(following, self._last_written[1] + 1)  # what is not there is lost
         backend.next_key = feed_key(following)
+        if page.lost and self._letters.not_read(backend.record, after, following, backend.events):
+            self._dirty[backend] = None
 
-    def _key_of(self, seq: int) -> bytes:
+    def key_of(self, seq: int) -> bytes:
         """Return the key of the row that has the event `seq`, or a key before all later ones."""
         try:
             row = self._store.last(FEED, b"", feed_key(seq + 1))
@@ -463,4 +470,6 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False
     if event.kind in FOREIGN and event.username and event.username != feed.name:
         return False  # it is about a message of another store
+    if filled_for(event) not in ("", feed.name):
+        return False
     return bool(feed.kinds & 1 << event.kind)

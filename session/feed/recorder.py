@@ -33,6 +33,7 @@ from storage.tables.feed_rows import (
     RETAIN_DELETED,
     RETAINED,
     RETURNED,
+    SENT,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -66,6 +67,7 @@ class FeedRecorder:
             kinds |= feed.kinds
         self._kinds: Final = kinds  # a bit for each kind that somebody wants
         self.has_acks: Final = bool(kinds & 1 << ACKED)
+        self.has_sent: Final = bool(kinds & 1 << SENT)
         self.seq: int = 0  # of the last event that was put into a batch
         self.sealed: int = 0  # how often events were put into a batch
         self._events: list[FeedEvent] = []
@@ -159,6 +161,41 @@ class FeedRecorder:
         qos = entry & QOS_MASK
         self._put(FeedEvent(ACKED, now, self._log.end, client_id, qos=qos, offset=offset))
 
+    def sent(self, client_id: str, message: Message, qos: int, message_id: str = "") -> None:
+        """Tell that a message goes to a client for the first time.
+
+        Call it only if `has_sent`. `message_id` is what a store calls a message that came from it.
+        """
+        self._put(
+            FeedEvent(
+                SENT,
+                self._tick.now,
+                self._log.end,
+                client_id,
+                message.topic,
+                qos=qos,
+                offset=message.offset,
+                accepted_ms=message.accepted_at_ms,
+                body=message_id.encode(),
+            )
+        )
+
+    def sent_run(self, client_id: str, message: Message, qos: int, first: int, count: int) -> None:
+        """Tell of consecutive messages like `message`; their offsets begin at `first`, 0 = none."""
+        for offset in range(first, first + count) if first else [0] * count:
+            self._put(
+                FeedEvent(
+                    SENT,
+                    self._tick.now,
+                    self._log.end,
+                    client_id,
+                    message.topic,
+                    qos=qos,
+                    offset=offset,
+                    accepted_ms=message.accepted_at_ms,
+                )
+            )
+
     def fetched_acked(
         self, client_id: str, backend: str, topic: str, message_id: str, qos: int
     ) -> None:
@@ -247,6 +284,11 @@ class FeedRecorder:
         self._put(event)
         self.again.append(event)
         self.hurry()
+
+    def fill(self, event: FeedEvent) -> int:
+        """Let one backend have an event of its backfill; return the number that it has at most."""
+        self._put(event)
+        return self.seq + len(self._events)
 
     # The batch
 

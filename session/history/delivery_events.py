@@ -1,13 +1,15 @@
 """History events of outgoing messages: delivered, acknowledged, dropped, expired, moved.
 
 The engine calls it where these things happen, in their order. It sends and decides nothing. If
-messages are not recorded, `is_on` is False and callers do not call it. Read next:
+messages are not recorded, `is_on` is False and callers do not call it. First deliveries are told to
+external stores, too: callers look at `wants_sent`. Read next:
 `session.history.publish_events` (incoming messages), `session.history.recorder`, docs/history.md.
 """
 
 from typing import Final
 
 from mqtt.message import Message
+from session.feed.recorder import FeedRecorder
 from session.history.recorder import DROPPED, UNSTORED_BOOT_SHIFT, Recorder
 from session.history.stage_counts import check1_of, check2_of
 from session.live.connection import Connection
@@ -49,13 +51,19 @@ _RETAINED_SENT: Final = events.RETAINED_SENT | HAS_QOS | HAS_FLAGS | HAS_PID | H
 class DeliveryEvents:
     """Records what happens to outgoing messages."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, feed: FeedRecorder) -> None:
         self.recorder: Final = recorder
+        self._feed: Final = feed
 
     @property
     def is_on(self) -> bool:
         """Return whether messages are recorded or counted at all."""
         return self.recorder.has_books
+
+    @property
+    def wants_sent(self) -> bool:
+        """Return whether first deliveries are recorded or counted, or told to a store."""
+        return self.recorder.has_books or self._feed.has_sent
 
     def id_of(self, message: Message) -> int:
         """Return the id of a message in the history; 0 = it has none."""
@@ -97,7 +105,11 @@ class DeliveryEvents:
         """Record the first delivery of a message; with its group for a shared subscription."""
         if not message.publisher:
             return  # `$SYS` messages have no publisher and are not recorded
+        if self._feed.has_sent:
+            self._feed.sent(session.client_id, message, qos)
         recorder = self.recorder
+        if not recorder.has_books:
+            return
         offset = message.offset
         check1, check2 = _checks(offset)
         book = recorder.book(session.identity, now)
@@ -125,6 +137,7 @@ class DeliveryEvents:
         self,
         connection: Connection,
         session: Session,
+        message: Message,
         offset: int,
         number: int,
         count: int,
@@ -133,8 +146,12 @@ class DeliveryEvents:
         qos: int,
         now: int,
     ) -> None:
-        """Record the first delivery of consecutive messages."""
+        """Record the first delivery of consecutive messages; `message` is like them all."""
+        if self._feed.has_sent:
+            self._feed.sent_run(session.client_id, message, qos, offset, count)
         recorder = self.recorder
+        if not recorder.has_books:
+            return
         check1 = check2 = 0
         if offset:
             check1, check2 = check1_of(offset, count), check2_of(offset, count)
@@ -159,19 +176,27 @@ class DeliveryEvents:
         self,
         connection: Connection,
         session: Session,
-        offsets: list[int],
-        size: int,
+        messages: list[Message],
         packet_ids: list[int],
         qos: int,
         retained: list[bool],
         now: int,
     ) -> None:
         """Record the first delivery of stored messages at one QoS; `retained` is their RETAIN."""
+        if self._feed.has_sent:
+            for message in messages:
+                self._feed.sent(session.client_id, message, qos)
         recorder = self.recorder
-        check1 = check2 = 0
-        for offset in offsets:
+        if not recorder.has_books:
+            return
+        check1 = check2 = size = 0
+        offsets: list[int] = []
+        for message in messages:
+            offset = message.offset
+            offsets.append(offset)
             check1 += offset
             check2 += check2_of(offset, 1)
+            size += len(message.payload)
         book = recorder.book(session.identity, now)
         count = len(offsets)
         recorder.count(book, events.STAGE_DELIVERED, count, size, check1, check2)
@@ -268,14 +293,20 @@ class DeliveryEvents:
         now: int,
         *,
         retain: bool = True,
+        message_id: str = "",
     ) -> None:
         """Record that a message which is not in the log is sent to a subscription.
 
-        A retained one, or with `retain` False one that came from an external store.
+        A retained one, or with `retain` False one that came from an external store, which calls it
+        `message_id`.
         """
         if not message.publisher:
             return
+        if self._feed.has_sent:
+            self._feed.sent(session.client_id, message, qos, message_id)
         recorder = self.recorder
+        if not recorder.has_books:
+            return
         book = recorder.book(session.identity, now)
         recorder.count(book, events.STAGE_DELIVERED, 1, len(message.payload), 0, 0)
         if not recorder.is_full:

@@ -34,6 +34,6 @@ class History:
         self.recorder: Final = Recorder(settings)
         self.feed: Final = feed
         self.publishes: Final = PublishEvents(self.recorder)
-        self.deliveries: Final = DeliveryEvents(self.recorder)
+        self.deliveries: Final = DeliveryEvents(self.recorder, feed)
         self.sessions: Final = SessionEvents(self.recorder, tick, log, live, feed)
         self.outbox: Final = Outbox(tick, self.recorder, log, settings)

@@ -7,6 +7,7 @@ It is done in bounded slices, so that clients do not wait. Read next: `session.l
 
 from typing import Final
 
+from session.feed.backfill import Backfill
 from session.feed.outlet import FeedOutlet
 from session.lifetime.census import Census
 from session.lifetime.collection import Collection
@@ -36,6 +37,7 @@ class Housekeeping:
         trimming: Trimming,
         census: Census,
         outlet: FeedOutlet,
+        backfill: Backfill,
     ) -> None:
         self._tick: Final = context.tick
         self._settings: Final = context.settings
@@ -49,6 +51,7 @@ class Housekeeping:
         self.trimming: Final = trimming
         self._census: Final = census
         self._outlet: Final = outlet
+        self._backfill: Final = backfill
         self._settle: Final = context.settle
         self._session_events: Final = context.history.sessions
         self._is_stopped = False
@@ -69,6 +72,8 @@ class Housekeeping:
         deadline = min(self._collection.next_deadline(), self.trimming.next_deadline())
         if self._outlet.backends:
             deadline = min(deadline, self._outlet.tidy_ms)
+            if self._backfill.due_ms is not None:
+                deadline = min(deadline, self._backfill.due_ms)
         if self._due.next_ms is not None:
             deadline = min(deadline, self._due.next_ms)
         if self._census.due_ms is not None:
@@ -88,6 +93,7 @@ class Housekeeping:
         self._census.run(now)
         if self._outlet.backends:
             self._outlet.tidy(now)
+            self._backfill.run(now)
 
     def _handle_due(self, now: int) -> None:
         """Handle a slice of the wills and expiries that are due."""

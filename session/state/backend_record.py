@@ -2,7 +2,7 @@
 
 `cursor` is what the store has confirmed, `floor` the oldest cursor from which it may read again: it
 may lose its newest rows. A cursor is (offset in the log, number of an event); everything up to both
-was applied. Read next: `session.feed.outlet`.
+was applied. Read next: `session.feed.outlet`, and `session.feed.backfill`, which moves `fill`.
 """
 
 import struct
@@ -12,12 +12,33 @@ from session.state.records import RecordReader
 
 Cursor: TypeAlias = tuple[int, int]
 
-_VERSION: Final = 2  # version 1 has no retries
+_VERSION: Final = 3  # version 1 has no retries, version 2 no fill
 # version, cursor, floor, dead letters now, number of the last one, size of the instance, filters
 _HEAD: Final = struct.Struct(">BQQQQIQBI")
 _FILTER: Final = struct.Struct(">QH")  # since, size of the filter
 _RETRIES: Final = struct.Struct(">I")
 _RETRY: Final = struct.Struct(">QQ")  # number of the event, number of the dead letter
+# parts to do, rows told, begun, ended, size of the key
+_FILL: Final = struct.Struct(">BQQQI")
+
+# The parts of a backfill, in their order.
+SUBSCRIPTIONS: Final = 1
+RETAINED: Final = 2
+PRESENCE: Final = 4  # with what clients subscribe to whose sessions are in memory
+PARTS: Final = (SUBSCRIPTIONS, RETAINED, PRESENCE)
+
+
+class Fill:
+    """A backfill: which parts are left, and how far the first of them is."""
+
+    __slots__ = ("after", "begun_ms", "ended_ms", "parts", "rows")
+
+    def __init__(self, parts: int, begun_ms: int) -> None:
+        self.parts: int = parts  # bits that are left; the lowest one is worked on
+        self.begun_ms: int = begun_ms  # broker time
+        self.ended_ms: int = 0  # when the last row was put into the feed, 0 = it goes on
+        self.rows: int = 0  # put into the feed so far
+        self.after: bytes = b""  # rows of the database before this key are done
 
 
 class BackendRecord:
@@ -26,6 +47,7 @@ class BackendRecord:
     __slots__ = (
         "cursor",
         "dead_letters",
+        "fill",
         "filters",
         "floor",
         "instance",
@@ -42,6 +64,7 @@ class BackendRecord:
         self.filters: dict[str, int] = {}  # with the offset after which its messages are owed
         # Dead letters that are sent again: number of the event -> number of the letter.
         self.retries: dict[int, int] = {}
+        self.fill: Fill | None = None  # the last backfill
 
 
 def encode_backend(record: BackendRecord) -> bytes:
@@ -62,6 +85,11 @@ def encode_backend(record: BackendRecord) -> bytes:
         pieces += (_FILTER.pack(since, len(text)), text)
     pieces.append(_RETRIES.pack(len(record.retries)))
     pieces += [_RETRY.pack(seq, number) for seq, number in record.retries.items()]
+    fill = record.fill
+    pieces.append(b"\0" if fill is None else b"\1")
+    if fill is not None:
+        head = _FILL.pack(fill.parts, fill.rows, fill.begun_ms, fill.ended_ms, len(fill.after))
+        pieces += (head, fill.after)
     return b"".join(pieces)
 
 
@@ -86,5 +114,11 @@ def decode_backend(value: bytes) -> BackendRecord:
         for _ in range(_RETRIES.unpack(reader.take(_RETRIES.size))[0]):
             seq, number = _RETRY.unpack(reader.take(_RETRY.size))
             record.retries[seq] = number
+    if value[0] >= 3 and reader.number(1):
+        parts, rows, begun_ms, ended_ms, size = _FILL.unpack(reader.take(_FILL.size))
+        record.fill = Fill(parts, begun_ms)
+        record.fill.rows = rows
+        record.fill.ended_ms = ended_ms
+        record.fill.after = reader.take(size)
     reader.end()
     return record

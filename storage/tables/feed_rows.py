@@ -23,6 +23,7 @@ SESSION_ENDED: Final = 9
 GAP: Final = 10
 RETURNED: Final = 11
 AGAIN: Final = 12  # a dead letter: rule in `text`, number in `offset`, backend in `username`
+SENT: Final = 13  # a message to a client; `body` is the id of one that came from a store
 KINDS: Final = (
     CONNECTED,
     DISCONNECTED,
@@ -36,9 +37,14 @@ KINDS: Final = (
     GAP,
     RETURNED,
     AGAIN,
+    SENT,
 )
 # Of messages that came from a store: `body` is what it calls them, `username` its own name.
 FOREIGN: Final = (ACKED, DELIVERED, RETURNED)
+
+# A backfill tells one store what was there before; the name of the backend is in `username`, and of
+# CONNECTED, which has a user name of its own, in `body`.
+FILLED: Final = (SUBSCRIBED, RETAINED)
 
 _VERSION: Final = 1
 _COUNT: Final = struct.Struct(">BI")  # version, events
@@ -93,6 +99,13 @@ class FeedEvent:
 
     def __repr__(self) -> str:
         return f"FeedEvent({self.seq}, kind {self.kind}, {self.client_id!r}, {self.text!r})"
+
+
+def filled_for(event: FeedEvent) -> str:
+    """Return the backend whose backfill has made an event, "" = it is for all of them."""
+    if event.kind in FILLED:
+        return event.username
+    return event.body.decode() if event.kind == CONNECTED else ""
 
 
 def feed_key(seq: int) -> bytes:

@@ -6,15 +6,16 @@ Read next: `session.feed.outlet`, `tests.simulation.mirror`.
 from typing import Any
 
 from session.delivery.fetching.inbox import Inbox
+from session.feed.backfill import Backfill
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.lifetime.collection import Collection
 from session.lifetime.feeds import Feeds
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import CONNECTED, FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=220)
+@mutant("absent", seeds=120, start=290)
 def what_was_read_is_not_kept(patcher: Patcher) -> None:
     """A generation counts as read once its rows are sent: a crash, or a store that forgets."""
 
@@ -125,6 +126,27 @@ def a_filter_of_a_backend_is_not_held(patcher: Patcher) -> None:
     patcher.wrap(Feeds, "_open_one", around)
 
 
+@mutant(None, seeds=100)
+def a_run_of_messages_is_not_told(patcher: Patcher) -> None:
+    """Deliveries of several messages at once are not told."""
+
+    def around(original: Any, self: FeedRecorder, *rest: Any) -> None:
+        return
+
+    patcher.wrap(FeedRecorder, "sent_run", around)
+
+
+@mutant(None, seeds=100)
+def what_waited_is_not_told(patcher: Patcher) -> None:
+    """Deliveries of messages that waited for their session are not told."""
+
+    def around(original: Any, self: FeedRecorder, *rest: Any) -> None:
+        if rest[1].accepted_at_ms == self._tick.now:
+            original(self, *rest)
+
+    patcher.wrap(FeedRecorder, "sent", around)
+
+
 @mutant(None, seeds=200)
 def subscriptions_end_unseen(patcher: Patcher) -> None:
     """The store keeps the subscriptions of a session that is gone."""
@@ -135,7 +157,7 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "session_ended", around)
 
 
-@mutant(None, seeds=100, start=900)
+@mutant(None, seeds=120, start=1240)
 def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     """Rows are kept for a time, also when the store is not heard of meanwhile."""
 
@@ -256,3 +278,42 @@ def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
         return
 
     patcher.wrap(Inbox, "connected", around)
+
+
+@mutant(None, seeds=400)
+def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
+    """What was left of a backfill is forgotten by the next start."""
+
+    def around(original: Any, self: Feeds, feed: Any, record: Any) -> None:
+        if record is not None:
+            record.fill = None
+        original(self, feed, record)
+
+    patcher.wrap(Feeds, "_open_one", around)
+
+
+@mutant(None, seeds=400)
+def a_backfill_goes_on_behind_rows_that_a_crash_took_back(patcher: Patcher) -> None:
+    """How far a backfill is, is written one batch before its rows."""
+    late: list[Any] = []
+
+    def around(original: Any, self: FeedRecorder, event: Any) -> int:
+        late.append(event)
+        if len(late) < 2:
+            return self.seq + 1
+        number: int = original(self, late.pop(0))
+        return number
+
+    patcher.wrap(FeedRecorder, "fill", around)
+
+
+@mutant(None, seeds=400)
+def sessions_in_memory_are_left_out_of_a_backfill(patcher: Patcher) -> None:
+    """Only subscriptions in the database are told."""
+
+    def around(original: Any, self: Backfill, name: str) -> Any:
+        for event in original(self, name):
+            if event.kind == CONNECTED:
+                yield event
+
+    patcher.wrap(Backfill, "_online_events", around)

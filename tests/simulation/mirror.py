@@ -18,8 +18,10 @@ from storage.errors import Unrecoverable
 from storage.tables import feed_rows as kinds
 from storage.tables import tables
 from storage.tables.feed_rows import FeedEvent
+from storage.tables.message_record import decode_message
 from tests.simulation.inbox import Inbox, Questions
 from tests.simulation.rare import sometimes
+from tests.simulation.refill import Refill
 from tests.simulation.verdict import Violation
 from tests.simulation.view import filter_matches
 
@@ -54,6 +56,7 @@ class Mirror:
         self.away_until = 0
         self.instances = 0
         self.inbox: Final = Inbox(self)
+        self.refill: Final = Refill(self)
         world.settings.feeds = self.feeds()
 
     def feeds(self) -> tuple[Feed, ...]:
@@ -126,8 +129,10 @@ class Mirror:
         """Compare the store with what clients know. Nothing is under way any more."""
         self._judge_order()
         self._judge_messages()
+        self._judge_deliveries()
         self._judge_presence()
         self._judge_subscriptions()
+        self._judge_retained()
         self.inbox.judge()
 
     def _judge_order(self) -> None:
@@ -175,10 +180,22 @@ class Mirror:
                 continue
             raise Violation("stores_are_told_all", f"{sent} was acknowledged and is not there")
 
+    def _judge_deliveries(self) -> None:
+        """A client can only acknowledge what was sent to it."""
+        if self.world.lossy or self.world.profile.damages[1]:
+            return
+        sent: set[tuple[str, int]] = set()
+        for row in self.rows:
+            if isinstance(row, FeedEvent) and row.kind == kinds.SENT and row.offset:
+                sent.add((row.client_id, row.offset))
+            elif isinstance(row, FeedEvent) and row.kind == kinds.ACKED and row.offset:
+                if (row.client_id, row.offset) not in sent:
+                    raise Violation("stores_are_told_all", f"{row} was never sent")
+
     def _judge_presence(self) -> None:
         told: dict[str, bool] = {}
-        for row in self.rows:
-            if isinstance(row, FeedEvent) and row.kind in (kinds.CONNECTED, kinds.DISCONNECTED):
+        for row in self._known_events():
+            if row.kind in (kinds.CONNECTED, kinds.DISCONNECTED):
                 told[row.client_id] = row.kind == kinds.CONNECTED
         process = self.world.up()
         assert process is not None
@@ -191,9 +208,7 @@ class Mirror:
 
     def _judge_subscriptions(self) -> None:
         told: dict[str, dict[str, int]] = {}
-        for row in self.rows:
-            if not isinstance(row, FeedEvent):
-                continue
+        for row in self._known_events():
             if row.kind == kinds.SUBSCRIBED:
                 told.setdefault(row.client_id, {})[row.text] = row.qos
             elif row.kind == kinds.UNSUBSCRIBED:
@@ -212,6 +227,36 @@ class Mirror:
                 raise Violation(
                     "stores_are_told_all", f"{name} has {held}, the store {told.get(name, {})}"
                 )
+        for key, _ in tables.scan_all(process.store, tables.SUBSCRIPTIONS, b"", None):
+            client_id, _, text = key.decode().partition("\0")
+            if text not in told.get(client_id, {}):
+                raise Violation("stores_are_told_all", f"{text} of {client_id} is not there")
+
+    def _judge_retained(self) -> None:
+        told: dict[str, bytes] = {}
+        for row in self._known_events():
+            if row.kind == kinds.RETAINED:
+                told[row.text] = decode_message(row.body, 0).payload
+            elif row.kind == kinds.RETAIN_DELETED:
+                told.pop(row.text, None)
+        process = self.world.up()
+        assert process is not None
+        if any(self.world.profile.damages):
+            return
+        held = {
+            tables.retained_topic(key): decode_message(value, 0).payload
+            for key, value in tables.scan_all(process.store, tables.RETAINED, b"", None)
+        }
+        if told != held:
+            raise Violation("stores_are_told_all", f"retained are {held}, the store has {told}")
+
+    def _known_events(self) -> list[FeedEvent]:
+        """Return the events that the store has not forgotten before it was told again."""
+        return [
+            row
+            for row in self.rows
+            if isinstance(row, FeedEvent) and row.seq > self.refill.forgotten
+        ]
 
 
 class Pump:
@@ -226,13 +271,17 @@ class Pump:
         self.waiting: list[tuple[Cursor, FeedPage]] = []  # pages read and not confirmed, in order
         self.is_sending = False
         self.questions = Questions(self)
+        # Serial of the batch that begins a backfill, and the last event before it.
+        self.filling: tuple[int, int] | None = None
         process.world.after(STEP_MS, self.step)
 
     def is_done(self) -> bool:
         """Is there nothing left to send?"""
         feeds = self.process.engine.feeds
         is_asked = self.process.engine.inbox.owed(NAME) > 0
-        return self.begun and not self.waiting and feeds.cursor(NAME) == self.known and not is_asked
+        is_filled = self.mirror.refill.is_done(self)
+        is_known = feeds.cursor(NAME) == self.known
+        return self.begun and not self.waiting and is_known and is_filled and not is_asked
 
     def step(self) -> None:
         """Do what a shell does now and then."""
@@ -253,6 +302,7 @@ class Pump:
             process.world.fail_stop(str(error))
             return
         self._send()
+        self.mirror.refill.step(self)
         self.questions.ask()
         process.schedule_tick()
 

@@ -11,6 +11,8 @@ from typing import Final
 WORLDS_MIN: Final = 1_000  # fewer worlds than that need not reach every rare state
 
 RARE: Final[dict[str, str]] = {
+    "store_forgot_clients": "a store lost what it knew of clients, and was told again",
+    "backfill_went_on_after_crash": "a backfill went on in another process than it began in",
     "fetched": "a session got a message that an application had put into a store",
     "fetched_again_after_crash": "one was sent again by another process than fetched it",
     "fetch_answered_twice": "a store answered one question twice",

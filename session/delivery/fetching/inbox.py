@@ -526,6 +526,7 @@ class Inbox:
                 retain=False,
                 is_retained=True,
                 after_commit=session.is_stored,
+                message_id=origin.message_id,
             ):
                 self._give_back(session, origin, fetch.topic)
                 return False
@@ -545,10 +546,16 @@ class Inbox:
         if not packet_id:
             self._give_back(session, origin, fetch.topic)
             return False
-        if self._deliveries.is_on:
-            now = self._tick.now
+        if self._deliveries.wants_sent:
             self._deliveries.retained(
-                connection, session, message, packet_id, qos, now, retain=False
+                connection,
+                session,
+                message,
+                packet_id,
+                qos,
+                self._tick.now,
+                retain=False,
+                message_id=origin.message_id,
             )
         fetch.owner.taken[reference] = origin, fetch.topic
         if session.is_stored:

@@ -156,7 +156,7 @@ class Distribution:
         if not packet_id:
             return
         session.leases[packet_id] = group.key()
-        if self._deliveries.is_on:
+        if self._deliveries.wants_sent:
             self._deliveries.delivered(
                 connection,
                 session,

@@ -36,7 +36,8 @@ STORED = rule("message.publish", action="on_message_publish")
     ("text", "words"),
     [
         (rule("message.published", action="a"), ["on = 'message.published'", "message.publish?"]),
-        (rule("message.delivered", action="a"), ["on = 'message.delivered'", "message.acked"]),
+        (rule("message.deliver", action="a"), ["on = 'message.deliver'", "message.delivered"]),
+        (rule("message.delivered", action="a"), ["action = 'a'", "one of"]),
         (rule("message.publish", topic=None, action="a"), ["topic is missing", "'#' for all"]),
         (rule("client.connected", action="on_client_connected"), ["topic = '#'", "has no topic"]),
         (rule("message.publish", action="on_mesage_publish"), ["did you mean on_message_publish?"]),

@@ -140,6 +140,33 @@ def test_what_happens_is_in_redis_as_applications_expect_it(
     shore.drop()
 
 
+def test_a_delivery_and_its_acknowledgement_name_the_same_message(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    own = "".join(
+        f'[[rules]]\non = "message.{hook}"\ntopic = "t"\nbackend = "cache"\n'
+        f'commands = "RPUSH {hook} ${{clientid}}:${{topic}}:${{qos}}:${{msgid}}"\n'
+        for hook in ("delivered", "acked")
+    )
+    feed(broker, server, own)
+    broker.start()
+    device, shore = RawClient(broker.port, "device"), RawClient(broker.port, "shore")
+    device.durable()
+    device.subscribe("t", "other", qos=1)
+    shore.connect()
+    shore.publish("other", b"x", qos=1)
+    shore.publish("t", b"1", qos=1)
+    shore.publish("t", b"2", qos=1)
+    device.take(3)
+    until(lambda: len(server.list("acked")) == 2, broker)
+    delivered = server.list("delivered")
+    assert delivered == server.list("acked") and len(set(delivered)) == 2
+    assert all(each.startswith(b"device:t:1:") for each in delivered)
+    device.drop()
+    shore.drop()
+
+
 def test_after_a_crash_clients_are_offline_and_ended_sessions_have_no_subscriptions(
     prepare: Callable[..., BrokerProcess], server: RedisServer
 ) -> None:

@@ -6,7 +6,7 @@ from session.feed import dead_letters
 from session.feed.dead_letters import DeadLetter, decode_dead_letter, encode_dead_letter
 from storage.errors import CorruptRecord
 from storage.tables.feed_rows import AGAIN, FeedEvent
-from storage.tables.tables import DEAD_LETTERS, seal
+from storage.tables.tables import DEAD_LETTERS, FEED, seal
 from tests.session.feed.backends import NAME, confirm, feed, read, take, told
 from tests.session.harness import Broker
 
@@ -78,6 +78,23 @@ def test_a_letter_on_its_way_survives_a_crash_and_goes_when_it_arrives() -> None
     assert "on its way" in retry(broker)
     assert told(take(broker)) == [(AGAIN, "", "1")]
     assert letters(broker) == []
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_letter_stays_whose_way_to_the_store_is_damaged(is_behind: bool) -> None:
+    broker = refused(2)
+    retry(broker)
+    if is_behind:
+        retry(broker, 2)
+    broker.is_audited = False
+    broker.store.damage(FEED, [broker.store.scan(FEED, b"", count=1)[0][0]])
+    assert told(take(broker)) == ([(AGAIN, "", "1")] if is_behind else [])
+    take(broker)
+    assert letters(broker)[0] == (1, "WRONGTYPE", 1)
+    assert len(letters(broker)) == (1 if is_behind else 2)
+    assert retry(broker) == ""
+    assert told(take(broker)) == [(AGAIN, "", "1")]
+    assert [number for number, _, _ in letters(broker)] == ([] if is_behind else [2])
 
 
 def test_a_letter_whose_arrival_was_not_heard_goes_with_the_cursor_of_the_store() -> None:

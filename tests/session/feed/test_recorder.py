@@ -1,11 +1,14 @@
 """Is an event in the batch of what it tells of, and is nothing else written for it?"""
 
-from mqtt.packets import Connack
+import pytest
+
+from mqtt.packets import Connack, Publish
 from session.feed.recorder import IN_MEMORY, STORED
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
     DISCONNECTED,
+    SENT,
     SESSION_ENDED,
     SUBSCRIBED,
     FeedEvent,
@@ -98,6 +101,89 @@ def test_the_acknowledgement_of_a_message_that_is_gone_is_left_out() -> None:
     broker.advance(1000)
     assert broker.counters.damaged_rows["message"] == 1
     assert [row for row in take(broker) if isinstance(row, FeedEvent)] == []
+
+
+def sent(broker: Broker) -> list[tuple[str, str, int, bool]]:
+    """Return (client, topic, QoS, is in the log) of the deliveries that a store is told of."""
+    broker.advance(1000)
+    return [
+        (row.client_id, row.text, row.qos, row.offset > 0)
+        for row in take(broker)
+        if isinstance(row, FeedEvent) and row.kind == SENT
+    ]
+
+
+def deliveries(detail: str = "books") -> Broker:
+    """Return a broker with a store that is told of deliveries."""
+    return Broker(feeds=feed(kinds=1 << SENT), history_detail=detail)
+
+
+@pytest.mark.parametrize("detail", ["off", "books", "full"])
+def test_a_delivery_is_told_once_at_every_qos(detail: str) -> None:
+    broker = deliveries(detail)
+    durable, clean = broker.durable("d", "t", qos=2), broker.clean("c", "t", qos=1)
+    for qos in (0, 1, 2):
+        broker.publish("t", b"x", qos)
+    clean.receive_all()
+    durable.receive_all()
+    assert sorted(sent(broker)) == sorted(
+        [
+            ("d", "t", 0, False),
+            ("d", "t", 1, True),
+            ("d", "t", 2, True),
+            ("c", "t", 0, False),
+            ("c", "t", 1, True),
+            ("c", "t", 1, True),
+        ]
+    )
+
+
+def test_what_is_sent_again_is_not_told_again() -> None:
+    broker = deliveries()
+    durable = broker.durable("d", "t")
+    broker.publish("t")
+    assert durable.message().dup is False
+    durable.drop()
+    durable = broker.connect("d", clean_start=False, expiry=100)
+    assert durable.message().dup is True
+    assert sent(broker) == [("d", "t", 1, True)]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_a_session_finds_when_it_comes_back_is_told(count: int) -> None:
+    broker = deliveries()
+    broker.durable("d", "t", "u").drop()
+    for number in range(count):
+        broker.publish("tu"[number % 2])
+    assert sent(broker) == []
+    broker.connect("d", clean_start=False, expiry=100).receive_all()
+    assert sent(broker) == [("d", "tu"[number % 2], 1, True) for number in range(count)]
+
+
+def test_a_run_of_messages_is_told_one_by_one() -> None:
+    broker = deliveries("off")
+    readers = [broker.durable("d", "t"), broker.clean("c", "t", qos=1)]
+    publisher = broker.connect("p")
+    publisher.send(*[Publish("t", b"%d" % each, 1, packet_id=each) for each in range(1, 9)])
+    for reader in readers:
+        reader.receive_all()
+    assert sorted(sent(broker)) == [("c", "t", 1, True)] * 8 + [("d", "t", 1, True)] * 8
+
+
+def test_retained_messages_and_those_of_groups_are_told() -> None:
+    broker = deliveries()
+    broker.publish("r", b"x", 1, retain=True)
+    broker.clean("c", "r", qos=0)
+    broker.clean("g", "$share/s/t", qos=1)
+    broker.publish("t")
+    assert [each[:3] for each in sent(broker)] == [("c", "r", 0), ("g", "t", 1)]
+
+
+def test_nobody_is_told_of_deliveries_without_a_rule() -> None:
+    broker = Broker(feeds=feed(kinds=1 << ACKED))
+    broker.durable("d", "t").receive_all()
+    broker.publish("t")
+    assert sent(broker) == []
 
 
 def test_a_client_without_a_session_does_not_wait_for_what_stores_are_told() -> None:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from session.state.backend_record import BackendRecord, decode_backend, encode_backend
+from session.state.backend_record import (
+    PRESENCE,
+    RETAINED,
+    BackendRecord,
+    Fill,
+    decode_backend,
+    encode_backend,
+)
 from tests.session.state.cases import golden
 
 
@@ -23,13 +30,29 @@ def retrying() -> BackendRecord:
     return record
 
 
-RECORDS = {"new": BackendRecord("i", (0, 0)), "full": full(), "retrying": retrying()}
+def filling() -> BackendRecord:
+    """Return a record of a backend in the middle of a backfill."""
+    record = retrying()
+    record.fill = Fill(RETAINED | PRESENCE, 2**41)
+    record.fill.rows = 2**34
+    record.fill.after = b"a\0b\0"
+    return record
+
+
+RECORDS = {
+    "new": BackendRecord("i", (0, 0)),
+    "full": full(),
+    "retrying": retrying(),
+    "filling": filling(),
+}
 
 
 def fields(record: BackendRecord) -> tuple[object, ...]:
     """Return everything of a record."""
     dead = (record.dead_letters, record.last_dead_letter)
+    fill = record.fill
     return (
+        fill and (fill.parts, fill.rows, fill.begun_ms, fill.ended_ms, fill.after),
         record.instance,
         record.cursor,
         record.floor,
@@ -48,7 +71,7 @@ def test_a_row_gives_the_record_back(case: str) -> None:
 
 @pytest.mark.parametrize("case", RECORDS)
 def test_the_format_is_the_one_on_disk(case: str) -> None:
-    expected = golden("backend-record-v2.hex")[case]
+    expected = golden("backend-record-v3.hex")[case]
     assert encode_backend(RECORDS[case]).hex() == expected.hex()
     assert fields(decode_backend(expected)) == fields(RECORDS[case])
 
@@ -56,6 +79,11 @@ def test_the_format_is_the_one_on_disk(case: str) -> None:
 @pytest.mark.parametrize("case", ["new", "full"])
 def test_version_1_is_read(case: str) -> None:
     assert fields(decode_backend(golden("backend-record-v1.hex")[case])) == fields(RECORDS[case])
+
+
+@pytest.mark.parametrize("case", ["new", "full", "retrying"])
+def test_version_2_is_read(case: str) -> None:
+    assert fields(decode_backend(golden("backend-record-v2.hex")[case])) == fields(RECORDS[case])
 
 
 @pytest.mark.parametrize("case", RECORDS)
@@ -69,5 +97,5 @@ def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 03"):
-        decode_backend(b"\x03" + encode_backend(full())[1:])
+    with pytest.raises(ValueError, match="version 04"):
+        decode_backend(b"\x04" + encode_backend(full())[1:])

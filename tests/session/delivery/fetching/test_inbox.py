@@ -12,7 +12,7 @@ from session.delivery.fetching.inbox import (
     FetchRequest,
 )
 from session.settings import Feed, Fetching
-from storage.tables.feed_rows import ACKED, DELIVERED, FOREIGN, RETURNED, FeedEvent
+from storage.tables.feed_rows import ACKED, DELIVERED, FOREIGN, RETURNED, SENT, FeedEvent
 from storage.tables.fetch_rows import PUBSUB, QUEUE
 from storage.tables.tables import FETCHES, MAILBOX
 from tests.session.feed.backends import NAME, take
@@ -100,6 +100,18 @@ def test_a_subscription_asks_and_gets(topic: str, kind: int) -> None:
     assert told == [(ACKED, "c", topic, b"m1"), (ACKED, "c", topic, b"m2")]
     assert broker.rows(MAILBOX) == [] and len(broker.rows(FETCHES)) == 1
     assert ask(broker) is None
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_every_store_is_told_of_the_delivery_with_the_id_of_the_message(qos: int) -> None:
+    broker = Broker(feeds=(*FEEDS, Feed("other", (), 1 << SENT)), history_detail="off")
+    client = broker.durable("c", "queue/a")
+    answer(broker, asked(broker), "m1", qos=qos)
+    assert client.message().payload == b"m1"
+    broker.advance(s=1)
+    (row,) = take(broker, "other")
+    assert isinstance(row, FeedEvent)
+    assert (row.client_id, row.text, row.qos, row.body) == ("c", "queue/a", qos, b"m1")
 
 
 @pytest.mark.parametrize("topic", ["other", "queue/+", "queue/#", "$share/g/queue/a"])

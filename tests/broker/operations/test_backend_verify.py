@@ -1,0 +1,293 @@
+"""Is a store equal if and only if it has what it was told? Real stores: `test_server_verify`."""
+
+from typing import Any
+
+import pytest
+
+from broker.backends.comparing.listing import CLIENT, INDEX, MESSAGE, RETAINED, Entry
+from broker.backends.message_ids import message_number, node_number
+from broker.operations import backend_verify
+from broker.operations.backend_verify import CannotCompare, Pass, Tally, Verification
+from mqtt.message import Message
+from tests.broker.backends.shelf import NODE, Shelf
+
+MINUTE_MS = 60_000
+
+
+def compare(shelf: Shelf, ago_ms: int = 15 * MINUTE_MS, **told: Any) -> Pass:
+    configuration = {**shelf.told, **told}
+    return Verification(
+        shelf.ask, shelf.listing, configuration, ago_ms=ago_ms, wait=shelf.wait
+    ).run()
+
+
+def named(found: Pass) -> list[tuple[str, str, str]]:
+    return [(each.kind, each.what, each.place) for each in found.sorted()]
+
+
+def loaded(count: int = 5, **options: Any) -> Shelf:
+    shelf = Shelf(**options)
+    client = shelf.broker.connect("c", expiry=1000)
+    client.subscribe("s/#", qos=1)
+    for number in range(count):
+        client.publish(f"t/{number % 2}", b"%d" % number, 1)
+    client.publish("r", b"kept", 0, retain=True)
+    shelf.feed()
+    return shelf
+
+
+def test_a_store_that_has_everything_is_equal_also_with_pages_that_overlap() -> None:
+    shelf = loaded(count=500)
+    found = compare(shelf)
+    assert not found.differences and found.in_motion == 0
+    (minute,) = found.minutes.values()
+    assert [(tally.broker, tally.store, tally.is_equal) for tally in minute.values()] == [
+        (500, 500, True),
+        (500, 500, True),
+    ]
+    assert {kind: tally.store for kind, tally in found.sets.items()} == {
+        "retained": 1, "subscription": 1, "client": 1,
+    }  # fmt: skip
+
+
+def test_minutes_are_those_of_acceptance_and_only_those_asked_for() -> None:
+    shelf = loaded(2)
+    shelf.broker.advance(3 * MINUTE_MS)
+    shelf.broker.publish("t/0")
+    shelf.feed()
+    assert [minute[MESSAGE].broker for _, minute in sorted(compare(shelf).minutes.items())] == [
+        2,
+        1,
+    ]
+    shelf.drop(shelf.of(MESSAGE, 1))
+    found = compare(shelf, ago_ms=MINUTE_MS)
+    assert not found.differences
+    assert [minute[MESSAGE].store for minute in found.minutes.values()] == [1]
+
+
+def test_halves_doubles_and_strangers_are_told_apart() -> None:
+    shelf = loaded()
+    shelf.drop(shelf.of(MESSAGE, 1))
+    shelf.drop(shelf.of(INDEX, 1))
+    shelf.drop(shelf.of(MESSAGE, 2))
+    shelf.drop(shelf.of(INDEX, 3))
+    doubled = shelf.of(INDEX, 4)
+    shelf.put(Entry(INDEX, "list:other", number=doubled.number, digest=7))
+    changed = shelf.of(MESSAGE, 5)
+    shelf.put(Entry(MESSAGE, changed.place, number=changed.number, digest=7))
+    stranger = message_number(shelf.broker.now, node_number(NODE), 1 << 40)
+    shelf.put(Entry(MESSAGE, "msg:stranger", number=stranger))
+    found = compare(shelf)
+    assert named(found) == [
+        ("message", "missing", ""),
+        ("message", "in the list of its topic only", ""),
+        ("message", "not in the list of its topic", ""),
+        ("message", "doubled", "list:other"),
+        ("message", "changed", "msg:5"),
+        ("message", "foreign", "msg:stranger"),
+    ]
+    (minute,) = found.minutes.values()
+    assert not minute[MESSAGE].is_equal and not minute[INDEX].is_equal
+
+
+def test_an_id_of_ours_with_another_time_is_foreign_and_the_message_is_missing() -> None:
+    shelf = loaded()
+    entry = shelf.of(MESSAGE, 3)
+    shelf.drop(entry)
+    number = message_number(shelf.broker.now + 5, node_number(NODE), 3)
+    shelf.put(Entry(MESSAGE, entry.place, number=number, digest=entry.digest))
+    assert [what for _, what, _ in named(compare(shelf))] == [
+        "in the list of its topic only",
+        "foreign",
+    ]
+
+
+def test_what_comes_while_it_is_read_is_left_out() -> None:
+    shelf = loaded()
+    sent: list[int] = []
+
+    def more() -> None:
+        shelf.broker.publish("t/0", b"new")
+        shelf.broker.connect(f"new{len(sent)}")
+        sent.append(1)
+        shelf.feed()
+
+    shelf.meanwhile = more
+    assert not compare(shelf).differences
+    assert len(sent) >= 1
+    shelf.broker.publish("t/0", b"waits")  # and the store has it before it has confirmed it
+    shelf.feed()
+    shelf.meanwhile = lambda: None
+    assert not compare(shelf).differences
+
+
+def test_rows_that_wait_are_not_missing_and_sets_are_not_judged() -> None:
+    shelf = loaded()
+    client = shelf.broker.connect("late")
+    client.publish("t/0", b"waits", 1)
+    shelf.broker.advance(1000)
+    found = compare(shelf)
+    assert not found.differences and found.sets == {}
+    assert found.behind.startswith("rows wait: ")
+    shelf.drop(shelf.of(MESSAGE, 1))
+    assert [what for _, what, _ in named(compare(shelf))] == ["in the list of its topic only"]
+
+
+def test_acknowledged_messages_of_a_queue_are_gone_or_named() -> None:
+    shelf = loaded(0)
+    client = shelf.broker.connect("w", expiry=100)
+    client.subscribe("q/1", qos=1)
+    sender = shelf.broker.connect("sender")
+    for payload in (b"1", b"2", b"3"):
+        sender.publish("q/1", payload, 1)
+    shelf.feed()
+    kept = shelf.of(MESSAGE, 2)
+    client.receive_all()
+    shelf.feed()
+    found = compare(shelf)
+    assert not found.differences and found.acknowledged == 3
+    shelf.put(kept)
+    assert named(compare(shelf)) == [("message", "acknowledged", "msg:2")]
+
+
+def test_an_acknowledgement_on_its_way_is_neither() -> None:
+    shelf = loaded(0)
+    client = shelf.broker.connect("w", expiry=100)
+    client.subscribe("q/1", qos=1)
+    shelf.broker.publish("q/1", b"1")
+    shelf.feed()
+    client.receive_all()
+    shelf.broker.advance(1000)
+    assert not compare(shelf).differences
+    shelf.drop(shelf.of(MESSAGE, 1))
+    assert not compare(shelf).differences
+
+
+def test_a_message_that_has_expired_may_be_gone_or_there() -> None:
+    shelf = loaded(2, expires_s=60)
+    shelf.drop(shelf.of(MESSAGE, 1))
+    assert [what for _, what, _ in named(compare(shelf))] == ["in the list of its topic only"]
+    shelf.broker.advance(2 * MINUTE_MS)
+    shelf.remove(RETAINED, b"r")
+    found = compare(shelf)
+    assert not found.differences
+    (minute,) = found.minutes.values()
+    assert [(tally.broker, tally.store) for tally in minute.values()] == [(1, 1), (2, 2)]
+
+
+def test_what_is_in_a_dead_letter_is_left_out() -> None:
+    shelf = Shelf()
+    shelf.refuses = lambda row: isinstance(row, Message) and row.payload == b"poison"
+    client = shelf.broker.connect("c")
+    for payload in (b"1", b"poison", b"3"):
+        client.publish("t", payload, 1)
+    shelf.feed()
+    found = compare(shelf)
+    assert not found.differences and found.dead_letters == 1
+    (minute,) = found.minutes.values()
+    assert minute[MESSAGE].store == minute[MESSAGE].broker == 2
+
+
+def test_older_messages_than_the_broker_keeps_are_not_judged() -> None:
+    shelf = loaded(5, keep_ms=1000)
+    for _ in range(4):
+        shelf.broker.advance(MINUTE_MS)
+        shelf.broker.publish("t/0", b"x")
+        shelf.feed()
+    oldest = shelf.of(MESSAGE, 1)
+    shelf.drop(oldest)
+    found = compare(shelf)
+    assert not found.differences
+    assert found.since_ms > (oldest.number >> 64) // 1000
+    stranger = message_number(shelf.broker.now, node_number(NODE), 1)
+    shelf.put(Entry(MESSAGE, "msg:stranger", number=stranger))
+    assert named(compare(shelf)) == [("message", "foreign", "msg:stranger")]
+
+
+def test_sets_are_compared_by_name_and_content() -> None:
+    shelf = loaded()
+    shelf.remove("subscription", b"c", b"s/#")
+    shelf.name(CLIENT, 7, b"ghost")
+    shelf.name(RETAINED, 7, b"r")
+    assert named(compare(shelf)) == [
+        ("client", "foreign", "at ghost"),
+        ("retained", "changed", "at r"),
+        ("subscription", "missing", ""),
+    ]
+
+
+def test_what_no_rule_removes_is_counted_only() -> None:
+    shelf = loaded(rules=(("client.connected", None, "on_client_connected"),))
+    shelf.name(CLIENT, 7, b"ghost")
+    found = compare(shelf)
+    assert not found.differences and found.extra == 1 and not found.minutes
+
+
+def test_a_difference_that_one_pass_only_sees_is_not_named() -> None:
+    shelf = loaded()
+    entry = shelf.of(MESSAGE, 3)
+    shelf.drop(entry)
+    passes: list[int] = []
+
+    def back() -> None:
+        passes.append(1)
+        if len(passes) == 1:
+            shelf.put(entry)
+
+    shelf.meanwhile = back
+    found = compare(shelf)
+    assert not found.differences and len(passes) == 2
+
+
+def test_one_that_changes_all_the_time_is_counted() -> None:
+    shelf = loaded()
+    entries = [shelf.of(MESSAGE, number) for number in (1, 2, 3)]
+    shelf.drop(entries[0])
+    passes: list[int] = []
+
+    def another() -> None:
+        shelf.put(entries[len(passes)])
+        passes.append(1)
+        if len(passes) < 3:
+            shelf.drop(entries[len(passes)])
+
+    shelf.meanwhile = another
+    found = compare(shelf)
+    assert not found.differences and found.in_motion == 1 and len(passes) == 3
+
+
+def test_another_configuration_is_not_compared() -> None:
+    shelf = loaded()
+    for key, value in (("node", "other"), ("rules", shelf.told["rules"][:6])):
+        with pytest.raises(CannotCompare, match=f"another {key} than the running broker"):
+            compare(shelf, **{key: value})
+    with pytest.raises(CannotCompare, match="no rule with an action"):
+        compare(shelf, rules=[{"number": 1, "on": "message.publish", "commands": ["INCR x"]}])
+
+
+def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_verify, "ENTRIES_MAX", 4)
+    with pytest.raises(CannotCompare, match="a smaller --since"):
+        compare(loaded(5))
+
+
+def test_what_a_message_is_about_is_told() -> None:
+    shelf = loaded(2)
+    shelf.drop(shelf.of(MESSAGE, 2))
+    shelf.name(CLIENT, 7, b"ghost")
+    verification = Verification(
+        shelf.ask, shelf.listing, shelf.told, ago_ms=MINUTE_MS, wait=shelf.wait
+    )
+    found = verification.run()
+    assert [verification.describe(each) for each in found.sorted()] == ["t/1 from c", ""]
+
+
+def test_a_checksum_does_not_depend_on_an_order() -> None:
+    tally = Tally()
+    for digest in (1, 2, (1 << 64) - 1):
+        tally.told(digest)
+    for digest in ((1 << 64) - 1, 2, 1):
+        tally.found(digest)
+    assert tally.is_equal and tally.broker_sum == 2
+    tally.found(0)
+    assert not tally.is_equal
