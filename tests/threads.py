@@ -17,9 +17,12 @@ PATIENCE_S: Final = 5.0  # for threads that are about to end; most have ended
 LASTING: Final = {
     "py4j": "talks to the Java of Spark, which tests of all files share and the session ends",
     "pyspark": "the same: Spark's own thread for accumulators",
-    "cassandra": "the loop of its driver, one for the connections of tests of all files",
     "execnet": "pytest-xdist's, from before the first test",
     "xdist": "pytest-xdist's",
+}
+# The same by name, where the code is everybody's.
+LASTING_NAMES: Final = {
+    "asyncio_thread": "the loop of Cassandra's driver, one for connections of tests of all files",
 }
 
 
@@ -37,7 +40,7 @@ def left_over(before: Iterable[threading.Thread], patience_s: float) -> list[thr
     deadline = time.monotonic() + patience_s
     left = []
     for thread in set(threading.enumerate()) - set(before):
-        if runs(thread).partition(".")[0] in LASTING:
+        if runs(thread).partition(".")[0] in LASTING or thread.name in LASTING_NAMES:
             continue
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():

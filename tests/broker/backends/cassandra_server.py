@@ -24,6 +24,7 @@ import pytest
 from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port
 
 cluster_module: Any = pytest.importorskip("cassandra.cluster")
+reactor: Any = pytest.importorskip("cassandra.io.asyncioreactor")
 JARS: Final = ROOT / ".cache" / "servers" / "cassandra-5.0.4"  # of scripts/setup --test
 JAVA: Final = shutil.which("java")
 needs_cassandra = pytest.mark.skipif(
@@ -210,6 +211,7 @@ class CassandraServer:
                 port=self.port,
                 connect_timeout=ASK_S,
                 control_connection_timeout=ASK_S,
+                connection_class=reactor.AsyncioConnection,
             )
             try:
                 session = cluster.connect()
