@@ -20,6 +20,10 @@ LASTING: Final = {
     "execnet": "pytest-xdist's, from before the first test",
     "xdist": "pytest-xdist's",
 }
+# The same by name, where the code is everybody's.
+LASTING_NAMES: Final = {
+    "asyncio_thread": "the loop of Cassandra's driver, one for connections of tests of all files",
+}
 
 
 def runs(thread: threading.Thread) -> str:
@@ -36,7 +40,7 @@ def left_over(before: Iterable[threading.Thread], patience_s: float) -> list[thr
     deadline = time.monotonic() + patience_s
     left = []
     for thread in set(threading.enumerate()) - set(before):
-        if runs(thread).partition(".")[0] in LASTING:
+        if runs(thread).partition(".")[0] in LASTING or thread.name in LASTING_NAMES:
             continue
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():

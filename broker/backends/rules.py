@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
 from broker.backends.kafka_rows import topic_problem
-from broker.backends.templates import Command, Statement
+from broker.backends.templates import Command, CqlStatement, Statement
 from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
@@ -28,7 +28,7 @@ _NOT_TOLD: Final = frozenset(
 # How own commands are parsed, by the key that they are written with.
 PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
     "commands": Command,
-    "cql": Statement,
+    "cql": CqlStatement,
     "statements": Statement,
 }
 
@@ -45,18 +45,6 @@ def check(config: Config) -> None:
             place = f"{backend.section}.topic"
             raise ConfigError(
                 f"{config.origins[place]}: {place} = {shown(backend.topic)}: expected {expected}"
-            )
-
-
-def check_types(config: Config) -> None:
-    """Raise `ConfigError` for a backend of a type that nothing writes to yet."""
-    for backend in config.backends:
-        if backend.type in backend_options.NOT_YET:
-            types = [each for each in backend_options.TYPES if each not in backend_options.NOT_YET]
-            place = f"{backend.section}.type"
-            raise ConfigError(
-                f"{config.origins[place]}: {place} = {shown(backend.type)}: not supported yet, "
-                f"expected {', '.join(types[:-1])} or {types[-1]}"
             )
 
 

@@ -20,6 +20,8 @@ _NAME: Final = re.compile(r"\$\{([^${}]*)\}")
 _TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))""")
 # Of a statement: a string or a quoted name; a name of ours; any other character.
 _PIECE: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|\$\{([^${}]*)\}|(.)""", re.DOTALL)
+_WORD: Final = re.compile(r"[A-Za-z]+")
+CQL_VERBS: Final = ("INSERT", "UPDATE", "DELETE")  # of what there is, what changes rows
 _SPACE_OR_END: Final = re.compile(r"\s|$")
 # Would change the connection, block it, or end the batch that they are part of.
 REFUSED: Final[Mapping[str, str]] = {
@@ -161,6 +163,21 @@ class Statement:
             pieces.append(piece)
         self.text: Final = "".join(pieces)
         self.names: Final = names  # of the values to bind, in their order
+
+
+class CqlStatement(Statement):
+    """One own statement of Cassandra, which changes rows of one table."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str, hook: str) -> None:
+        """Parse a statement for a hook. Raises ValueError that says what was expected."""
+        super().__init__(text, hook)
+        verb = (_WORD.match(self.text) or [""])[0].upper()
+        if verb not in CQL_VERBS:
+            raise ValueError(f"a statement that begins with {', '.join(CQL_VERBS)}")
+        if any(found[3] == ";" for found in _PIECE.finditer(self.text)):
+            raise ValueError("one statement, without ';' in it")
 
 
 def split(text: str) -> list[str]:

@@ -55,7 +55,6 @@ def read_config(path: str | None, flags: dict[str, object]) -> "Config":
         from broker.backends import rules
 
         rules.check(config)
-        rules.check_types(config)
     return config
 
 

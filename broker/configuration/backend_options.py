@@ -16,8 +16,6 @@ DYNAMODB: Final = "dynamodb"
 KAFKA: Final = "kafka"
 WEBHOOK: Final = "webhook"
 TYPES: Final = (REDIS, CASSANDRA, DYNAMODB, KAFKA, WEBHOOK)
-# Known, so that files of other brokers can be read; but there is nothing yet that writes there.
-NOT_YET: Final = (CASSANDRA,)
 
 SINGLE: Final = "single"
 SENTINEL: Final = "sentinel"

@@ -16,7 +16,6 @@ from broker.configuration.backend_options import (
     CASSANDRA,
     COMMAND_KEYS,
     DYNAMODB,
-    NOT_YET,
     REDIS,
     Backend,
     WrittenRule,
@@ -171,8 +170,6 @@ class Imported:
             for key, value in values.items()
             if (line := self._set(backend, key, value, comments))
         ]
-        if pool.type in NOT_YET:
-            comments.append(f"the type {pool.type} is not supported yet: no broker starts with it")
         backend.finish()
         for problem in backend.problems():
             self._unusable.setdefault(pool.name, problem)

@@ -129,7 +129,8 @@ def test_it_is_compiled_or_not_built_and_the_compiler_stays_behind() -> None:
 
 def test_the_broker_exports_its_history_and_never_has_spark() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert re.search(r"pip install [^&]*'\.\[history,redis,dynamodb\]'$", stages()["build"])
+    wanted = r"pip install [^&]*'\.\[history,redis,dynamodb,cassandra\]'$"
+    assert re.search(wanted, stages()["build"])
     for requirement in [*extras["dependencies"], *extras["optional-dependencies"]["history"]]:
         assert not re.match(r"pyspark|pandas|duckdb", requirement)
     assert "audit" not in re.sub("COPY audit audit", "", stages()["build"])

@@ -79,7 +79,8 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/backends/webhook_sink.py": "a signature carries wall time",
     },
     "time.time_ns": {
-        "storage/time/machine_clocks.py": "the one place that reads wall time for the broker"
+        "storage/time/machine_clocks.py": "the one place that reads wall time for the broker",
+        "broker/backends/cassandra_sink.py": "orders writes of its cursor after those of others",
     },
     "WriteOptions": {"storage/local/rocks.py": "the adapter"},
     "except Exception": {
@@ -87,6 +88,7 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
         "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
         "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis_sink",
+        "broker/backends/cassandra_sink.py::CassandraSink.apply": "boundary: as in redis_sink",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",

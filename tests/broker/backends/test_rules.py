@@ -1,13 +1,11 @@
 """Rules: what cannot be carried out, what the engine is asked for, and what the process is told."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from broker.backends import rules
 from broker.backends.actions import ACTIONS, HOOKS
-from broker.cli.command import read_config
 from broker.configuration.config import Config, ConfigError
 from broker.configuration.load import load
 from storage.tables import feed_rows
@@ -81,6 +79,7 @@ OTHERS = {
     ("type", "text", "said"),
     [
         ("cassandra", rule("message.publish", cql="INSERT ${nobody}"), "cql, number 1"),
+        ("cassandra", rule("message.publish", cql="DROP TABLE a"), "INSERT, UPDATE, DELETE"),
         ("dynamodb", rule("message.publish", statements="x '${topic}'"), "statements, number 1"),
         ("dynamodb", rule("message.acked", action="on_message_acked_for_pubsub"), "did you mean"),
         ("kafka", rule("message.acked", action="on_message_acked"), "expected none: the row"),
@@ -256,10 +255,3 @@ def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # 
     told = rules.configurations(loaded, "edge")["hook"]
     assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")
     assert "servers" not in told["options"]
-
-
-def test_a_type_that_nothing_writes_to_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "holdfast.toml"
-    file.write_text('[backends.wide]\ntype = "cassandra"\nservers = "127.0.0.1:9042"\n')
-    with pytest.raises(ConfigError, match=r"backends\.wide\.type = 'cassandra': not supported yet"):
-        read_config(str(file), {})

