@@ -105,11 +105,13 @@ class SessionView:
         "retained_copies",
         "version",
         "version4_until",
+        "was_limited",
     )
 
     def __init__(self, client: str, number: int) -> None:
         # Maximum Packet Size of the present connection and of those that came to nothing since.
         self._packet_sizes: list[int] = []
+        self.was_limited = False  # was there ever a Maximum Packet Size?
         self.version = 5  # of the protocol, on the present connection
         self.version4_until = 0  # step up to which a v3.1.1 connection may have held it
         self.client = client
@@ -130,6 +132,7 @@ class SessionView:
         if version == 4:
             self.version4_until = OPEN
         if packet_size_max:
+            self.was_limited = True
             self._packet_sizes.append(packet_size_max)
             for index in [i for i in self.owed if self._may_exceed(messages[i])]:
                 del self.owed[index]
@@ -145,6 +148,7 @@ class SessionView:
         self.version = version
         self.connected_ms = sent_ms
         self._packet_sizes = [packet_size_max] if packet_size_max else []
+        self.was_limited |= packet_size_max > 0
         self.version4_until = OPEN if version == 4 else min(self.version4_until, step)
 
     def matching(self, topic: str) -> list[Filter]:
@@ -330,6 +334,8 @@ class SessionView:
         key = (sent.publisher, sent.topic, sent.qos, packet.qos)
         before = self.order.get(key, -1)
         repeated = sent.attempts > 1 or (sent.qos == 1 and sent.transmissions > 1)
+        # The first copy may have been too large for the client, and lost in a crash.
+        repeated |= self.was_limited and sent.transmissions > 1
         if sent.index < before and (repeated or sent.doubtful):
             return  # its second copy, and the first one was before this session or subscription
         if sent.index < before:

@@ -6,7 +6,6 @@ keeps it for what it has put into the client's mailbox. The caller has looked at
 next: `broker.backends.dynamodb_batch`, `broker.backends.inbox.redis_inbox`.
 """
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -35,6 +34,7 @@ from broker.backends.message_ids import decimal_id, number_of, split_number
 from session.delivery.fetching.inbox import LEASE_MS
 from storage.tables import fetch_rows
 from storage.tables.fetch_rows import MESSAGE_ID_BYTES_MAX
+from storage.time.machine_clocks import wall_ms
 
 READ_IDS_MAX: Final = 20_000  # of a topic, for one question
 CLAIMS_MAX: Final = 100  # for one question, each a call: rows wait meanwhile
@@ -66,7 +66,7 @@ class DynamodbInbox:
 
     def _queue(self, question: Question) -> Page:
         page = Page(question.after)
-        client, now_ms = question.client_id, _now_ms()
+        client, now_ms = question.client_id, wall_ms()
         names = [each for each in self._ids(question.topic) if self._is_wanted(each, question)]
         names.sort(key=lambda each: (number_of(each), each))
         most = min(question.count, CLAIMS_MAX)
@@ -157,7 +157,7 @@ class DynamodbInbox:
                     page.more = True
                     return page
                 item = items.get(decimal_id(each))
-                if item is not None and not _is_expired(item, _now_ms()):
+                if item is not None and not _is_expired(item, wall_ms()):
                     size += page.add(ordered_id(each), _fields(item))
                 page.upto = ordered_id(each)
         return page
@@ -168,7 +168,7 @@ class DynamodbInbox:
         """Return the retained message of a topic, unless this broker has written it."""
         page = Page("")
         item = self._get(RETAIN, {"topic": text(question.topic)})
-        name, now_ms = item.get("msgid", {}).get("S", ""), _now_ms()
+        name, now_ms = item.get("msgid", {}).get("S", ""), wall_ms()
         known = number_of(name)
         at_us, node, _ = split_number(known)
         if (known and node == self._node) or _is_expired(item, now_ms):
@@ -261,7 +261,3 @@ def _arrived_ms(item: Item) -> int:
 def _is_expired(item: Item, now_ms: int) -> bool:
     """Has the time of an item passed? The service deletes it later."""
     return 0 < _number(item, EXPIRES_AT) * 1000 <= now_ms
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
