@@ -6,9 +6,8 @@ So what a session gets from our own log costs no payloads. Must not import the d
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from broker.backends.cassandra_actions import CassandraActions
 from broker.backends.inbox.questions import ANSWER_BYTES_MAX, Page, Question, first_id
 
 READ_IDS: Final = 500  # of a topic, for one question
@@ -16,17 +15,33 @@ READ_IDS: Final = 500  # of a topic, for one question
 Ask: TypeAlias = Callable[[str, Sequence[object]], list[Any]]
 
 
+class Statements(Protocol):
+    """The texts of what is asked."""
+
+    def read_acked(self) -> str:
+        """The position of a client in a topic."""
+        ...
+
+    def read_ids(self) -> str:
+        """The ids of a topic behind a position, the oldest first; at most so many."""
+        ...
+
+    def read_message(self) -> str:
+        """One message of a topic."""
+        ...
+
+
 class CassandraInbox:
     """Answers the questions of one backend."""
 
-    def __init__(self, actions: CassandraActions, node: int) -> None:
+    def __init__(self, statements: Statements, node: int) -> None:
         """`node` is the number of this broker in message ids."""
-        self._actions: Final = actions
+        self._statements: Final = statements
         self._node: Final = node
 
     def fetch(self, ask: Ask, question: Question) -> Page:
         """Return a page of the messages behind the position of a client, the oldest first."""
-        acked = ask(self._actions.read_acked(), [question.client_id, question.topic])
+        acked = ask(self._statements.read_acked(), [question.client_id, question.topic])
         # Below the first id of a time there may be others of that time only.
         after = max(
             question.after,
@@ -35,7 +50,7 @@ class CassandraInbox:
             key=str.encode,
         )
         page = Page(after)
-        found = ask(self._actions.read_ids(), [question.topic, after, READ_IDS])
+        found = ask(self._statements.read_ids(), [question.topic, after, READ_IDS])
         page.more = len(found) >= READ_IDS
         size = 0
         for each in found:
@@ -49,7 +64,7 @@ class CassandraInbox:
 
     def _add(self, ask: Ask, page: Page, topic: str, name: str) -> int:
         """Add a message to a page; return its size, 0 if it is gone or has no payload."""
-        rows = ask(self._actions.read_message(), [topic, name])
+        rows = ask(self._statements.read_message(), [topic, name])
         if not rows or rows[0].payload is None:
             return 0
         (row,) = rows

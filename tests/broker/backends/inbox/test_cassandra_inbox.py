@@ -78,7 +78,8 @@ def test_messages_come_in_order_with_what_the_application_has_written(asked: Ask
     page = asked.page()
     assert [each["id"] for each in page.messages] == ["0001", theirs(1), theirs(2)]
     assert page.messages[0] == {
-        "id": "0001", "from": "app", "qos": 2, "at_ms": 1_700_000_000_000, "expires_ms": 0, "payload": "eA==",
+        "id": "0001", "from": "app", "qos": 2, "payload": "eA==",
+        "at_ms": 1_700_000_000_000, "expires_ms": 0,
     }  # fmt: skip
     assert (page.more, page.upto) == (False, theirs(2))
 
