@@ -242,7 +242,7 @@ _NAMES: Final = {
         "on_message_fetch_for_pubsub",
         "on_retain_lookup",
     ),
-    backend_options.CASSANDRA: ("on_message_acked", "on_acked_delete"),
+    backend_options.CASSANDRA: ("on_message_acked", "on_acked_delete", "on_message_fetch"),
     backend_options.DYNAMODB: (
         "on_message_acked_for_queue",
         "on_message_acked",

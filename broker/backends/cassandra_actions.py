@@ -52,6 +52,7 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_retain_delete": (RETAIN,),
     "on_message_acked": (ACKED,),
     "on_acked_delete": (ACKED,),
+    "on_message_fetch": (MSG, ACKED),
 }
 TTL: Final = " USING TTL ?"
 TTL_MAX_S: Final = 20 * 365 * 24 * 3600  # Cassandra refuses more
@@ -163,6 +164,14 @@ class CassandraActions:
         """Return the question for a position."""
         return self._text(READ_ACKED)
 
+    def read_ids(self) -> str:
+        """Return the question for the ids of a topic behind one, in their order."""
+        return self._text(_READ_IDS)
+
+    def read_message(self) -> str:
+        """Return the question for a message."""
+        return self._text(_READ_MESSAGE)
+
     def _text(self, text: str) -> str:
         word, table = _table_in(text)
         return text.replace(word, self.name_of(table), 1)
@@ -235,6 +244,12 @@ class CassandraActions:
     def _on_acked_delete(self, event: FeedEvent, rule: Rule) -> list[Work]:
         return [Forget(event.client_id, event.text)]
 
+    # What sessions fetch
+
+    def _on_message_fetch(self, event: FeedEvent, rule: Rule) -> list[Work]:
+        """Do nothing: the position moves when the client acknowledges."""
+        return []
+
 
 _CONNECTED: Final = "INSERT INTO {client} (clientid, node, state, connected) VALUES (?, ?, ?, ?)"
 _DISCONNECTED: Final = "INSERT INTO {client} (clientid, state, disconnected) VALUES (?, ?, ?)"
@@ -250,6 +265,13 @@ _RETAIN_DELETED: Final = "DELETE FROM {retain} WHERE topic = ?"
 _SET_ACKED: Final = "INSERT INTO {acked} (clientid, topic, msgid) VALUES (?, ?, ?)"
 _DELETE_ACKED: Final = "DELETE FROM {acked} WHERE clientid = ? AND topic = ?"
 READ_ACKED: Final = "SELECT msgid FROM {acked} WHERE clientid = ? AND topic = ?"
+_READ_IDS: Final = (
+    "SELECT msgid FROM {msg} WHERE topic = ? AND msgid > ? ORDER BY msgid ASC LIMIT ?"
+)
+_READ_MESSAGE: Final = (
+    "SELECT sender, qos, payload, toUnixTimestamp(arrived) AS at FROM {msg} "
+    "WHERE topic = ? AND msgid = ?"
+)
 _STATEMENTS: Final[dict[str, tuple[str, ...]]] = {
     "on_client_connected": (_CONNECTED,),
     "on_client_disconnected": (_DISCONNECTED,),
@@ -260,6 +282,7 @@ _STATEMENTS: Final[dict[str, tuple[str, ...]]] = {
     "on_retain_delete": (_RETAIN_DELETED,),
     "on_message_acked": (_SET_ACKED, READ_ACKED),
     "on_acked_delete": (_DELETE_ACKED,),
+    "on_message_fetch": (READ_ACKED, _READ_IDS, _READ_MESSAGE),
 }
 
 
@@ -344,4 +367,4 @@ def _as_text(value: object) -> str:
     )
 
 
-assert set(actions.ACTIONS["cassandra"]) - {"on_message_fetch"} == set(_TABLES)
+assert set(actions.ACTIONS["cassandra"]) == set(_TABLES) == set(_STATEMENTS)

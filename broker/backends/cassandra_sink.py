@@ -40,6 +40,9 @@ from broker.backends.cassandra_actions import (
     stamp,
     typed,
 )
+from broker.backends.inbox.cassandra_inbox import CassandraInbox
+from broker.backends.inbox.questions import Page, Question
+from broker.backends.message_ids import node_number
 from broker.backends.rows import RowBatch
 from broker.backends.sink import (
     Fence,
@@ -47,6 +50,7 @@ from broker.backends.sink import (
     Options,
     Poison,
     Refusal,
+    Refused,
     Unavailable,
     Unusable,
     place_of,
@@ -107,6 +111,7 @@ class CassandraSink:
             self.actions: Final = CassandraActions(options)
         except ValueError as problem:
             raise Unusable(f"backend {options.name}: expected {problem}") from None
+        self._inbox: Final = CassandraInbox(self.actions, node_number(options.node))
 
     # The interface of a sink
 
@@ -161,6 +166,23 @@ class CassandraSink:
                 for at, rule, why in told:
                     found.append(Refusal((upto[0], upto[1]), (at[0], at[1]), rule, why))
         return found
+
+    def fetch(self, question: Question, fence: Fence) -> Page:
+        """Return a page of what a session fetches."""
+        have = self._read().fence
+        if have is None or have.encode() != fence.encode():
+            raise FenceRefused
+        return self._inbox.fetch(self._ask_prepared, question)
+
+    def _ask_prepared(self, text: str, values: Sequence[object]) -> list[Any]:
+        sent = self.send(text, values)
+        try:
+            return list(sent.result())
+        except _FOR_GOOD as problem:
+            self.verify(text)
+            raise Refused(_line(problem)) from None
+        except _ERRORS as problem:
+            raise self.unavailable(problem) from None
 
     def look(self) -> Fence | None:
         """Return the store's fence again."""

@@ -72,7 +72,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     CASSANDRA: (
         *("servers", "keyspace", "table_prefix", "datacenter", "consistency"),
-        *(*_LOGIN, *_TLS, *_KEPT),
+        *(*_LOGIN, *_TLS, *_KEPT, *_FETCHED),
     ),
     DYNAMODB: (
         *("region", "endpoint", "access_key_id", "secret_access_key", "secret_access_key_file"),

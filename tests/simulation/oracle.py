@@ -275,14 +275,7 @@ class Oracle:
                     del group.owed[index]
 
     def broker_crashed(self) -> None:
-        """What was not acknowledged and went to a session in memory never happened.
-
-        Nor did the order of what was not: it is sent, accepted and delivered anew.
-        """
-        for view in self.views.values():
-            for key, index in list(view.order.items()):
-                if not self.sent[index].acked_step:
-                    del view.order[key]
+        """What was not acknowledged and went to a session in memory never happened."""
         for group in self.groups.values():
             for index in group.in_memory:
                 if not self.sent[index].acked_step:

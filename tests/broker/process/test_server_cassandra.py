@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from broker.backends.message_ids import message_id
 from tests.broker.backends.cassandra_server import CassandraServer, needs_cassandra, shared
 from tests.broker.process.test_server_backends import (
     NODE,
@@ -202,4 +203,55 @@ def test_a_row_that_cassandra_refuses_is_a_dead_letter_and_the_rest_flows(
     until(lambda: len(server.table("msg")) == 3, broker)
     assert server.table("own") == [{"id": "load/1", "n": 2}]
     assert "type int, not 'one'" in str(events(broker)["backend_dead_letter"]["message"])
+    client.drop()
+
+
+FETCHING: Final = (
+    ("message.publish", "#", "on_message_publish"),
+    ("session.subscribed", "#", "on_message_fetch"),
+    ("message.acked", "#", "on_message_acked"),
+)
+
+
+def test_everybody_gets_what_applications_have_put_there_behind_its_position(
+    prepare: Callable[..., BrokerProcess], server: CassandraServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, "".join(rule(on, to, f'action = "{what}"') for on, to, what in FETCHING))
+    broker.start()
+    ids = [message_id(1_600_000_000_000 + number, 7, 0) for number in range(3)]
+
+    def insert(number: int) -> None:
+        server.execute(
+            "INSERT INTO {k}.msg (topic, msgid, sender, qos, payload) VALUES ('t', %s, 'app', 1, "
+            f"textAsBlob('{number}'))",
+            ids[number],
+        )
+
+    def positions() -> dict[str, str]:
+        return {row["clientid"]: row["msgid"] for row in server.table("acked")}
+
+    insert(0)
+    insert(1)
+    for name in ("first", "second"):
+        client = RawClient(broker.port, name)
+        client.connect()
+        client.subscribe("t", qos=1)
+        assert [each.payload for each in client.take(2)] == [b"0", b"1"]
+        until(lambda name=name: positions().get(name) == ids[1], broker)  # type: ignore[misc]
+        client.disconnect()
+    insert(2)
+    server.freeze()
+    client = RawClient(broker.port, "first")
+    client.connect()
+    client.subscribe("t", qos=1)
+    until(lambda: status(broker)["state"] == "disconnected", broker)
+    broker.crash()
+    server.thaw()
+    client = RawClient(broker.port, "first")
+    client.connect()
+    client.subscribe("t", qos=1)
+    assert [each.payload for each in client.take(1)] == [b"2"]
+    client.publish("t", b"live", qos=1)
+    assert [each.payload for each in client.take(1)] == [b"live"]
     client.drop()
