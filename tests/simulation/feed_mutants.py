@@ -15,7 +15,7 @@ from storage.tables.feed_rows import CONNECTED, FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=120, start=290)
+@mutant("absent", seeds=120, start=130)
 def what_was_read_is_not_kept(patcher: Patcher) -> None:
     """A generation counts as read once its rows are sent: a crash, or a store that forgets."""
 
@@ -247,7 +247,7 @@ def what_a_session_leaves_stays_its_own(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "fetched_returned", around)
 
 
-@mutant(None, seeds=400, start=500)
+@mutant(None, seeds=400, start=150)
 def a_position_passes_what_is_in_flight(patcher: Patcher) -> None:
     """The store is told of an acknowledgement while an earlier message is in flight."""
 
