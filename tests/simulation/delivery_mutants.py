@@ -351,8 +351,8 @@ def live_message_keeps_its_retain_flag(patcher: Patcher) -> None:
 def refused_message_is_acknowledged(patcher: Patcher) -> None:
     """With a full disk a message is acknowledged and not stored."""
 
-    def around(original: Any, self: Publishing, message: Any, *rest: Any) -> Any:
-        accepted = original(self, message, *rest)
+    def around(original: Any, self: Publishing, *rest: Any, **named: Any) -> Any:
+        accepted = original(self, *rest, **named)
         return CHANGED if accepted.reason_code >= 0x80 else accepted
 
     patcher.wrap(Publishing, "accept", around)
