@@ -285,8 +285,12 @@ class Inbox:
 
         It is for the SUBSCRIBE to this topic, not for one to a filter with wildcards.
         """
-        for fetch in self._looked_up.get(message.topic, ()):
-            if fetch.owner.session is session and fetch.least_ms <= message.accepted_at_ms:
+        state = self._states.get(session.client_id)
+        if state is None or message.topic not in self._looked_up:
+            return
+        for name in self._rules:
+            fetch = state.fetches.get((name, RETAIN, message.topic))
+            if fetch is not None and fetch.least_ms <= message.accepted_at_ms:
                 fetch.least_ms = message.accepted_at_ms + 1
                 self._write(fetch)
 
