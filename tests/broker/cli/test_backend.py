@@ -21,9 +21,9 @@ def test_a_table_says_what_is_not_as_it_should_be() -> None:
     up.state, up.is_up, up.cursor, up.why = CONNECTED, True, (12, 3), "refused once"
     down.state, down.why, down.is_paused, down.gaps = DISCONNECTED, "refused", True, 2
     assert _table([as_object(up), as_object(down)]) == [
-        "BACKEND  STATE         POSITION  EVENT  BEHIND  LAG S  ROWS  DEAD",
-        "up       connected     12        3      0       0.0    0     0",
-        "down     disconnected  0         0      0       0.0    0     0",
+        "BACKEND  STATE         POSITION  EVENT  BEHIND  BYTES  LAG S  ROWS  DEAD",
+        "up       connected     12        3      0       0      0.0    0     0",
+        "down     disconnected  0         0      0       0      0.0    0     0",
         "down: refused",
         "down: paused; `holdfast backend resume down` sends its rows",
         "down: rows were lost 2 times; the log says which",
