@@ -37,6 +37,8 @@ class RedisServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory: Path = directory
         self.program: Path = Path(program or SERVER or "redis-server")
+        # With "everysec" an answer may come before its write: a SIGKILL then loses it.
+        self.sync: str = "always"
         self.name: str = "Valkey" if program == VALKEY else "Redis"
         self.port: int = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,6 +47,7 @@ class RedisServer:
         """Start it and return once it answers."""
         command = [str(self.program), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
+        command += ["--appendfsync", self.sync]
         with open(self.directory / "redis.log", "ab") as log:
             self._process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
         deadline = time.monotonic() + READY_SECONDS

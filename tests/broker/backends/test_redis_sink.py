@@ -16,8 +16,6 @@ from tests.broker.backends.told_rows import INSTANCE, NOW_MS, batch, event, mess
 redis_sink = pytest.importorskip("broker.backends.redis_sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
-# Otherwise an answer may come before its write: a SIGKILL then loses more than a test cuts.
-SYNCED = ("--appendfsync", "always")
 LOG = rule("message.publish", "#", commands=["RPUSH log ${payload}"])
 
 
@@ -174,21 +172,19 @@ def test_a_position_never_goes_back(server: RedisServer) -> None:
 
 
 def test_half_a_transaction_does_not_come_back(server: RedisServer) -> None:
-    server.kill()
-    server.start(*SYNCED)
     sink = opened(server)
     for number in range(1, 40):
         sink.apply(large(number), INSTANCE)
     server.kill()
     server.lose(0.3)
-    server.start(*SYNCED)
+    server.start()
     found = sink.open()
     assert found is not None and 0 < found.cursor[0] < 39
     sink.start(found, is_rewind=True)
     for number in range(found.cursor[0] + 1, 40):
         sink.apply(large(number), INSTANCE)
     server.kill()
-    server.start(*SYNCED)
+    server.start()
     assert len(server.list("log")) == 39
     assert sink.open().cursor == (39, 0)
 
@@ -196,19 +192,17 @@ def test_half_a_transaction_does_not_come_back(server: RedisServer) -> None:
 @pytest.mark.parametrize("count", [1, 60, 200, 300])
 def test_half_of_what_was_not_confirmed_does_not_come_back(server: RedisServer, count: int) -> None:
     """The server died while it wrote a batch: nothing is lost that it had confirmed."""
-    server.kill()
-    server.start(*SYNCED)
     sink = opened(server)
     for number in range(1, 4):
         sink.apply(large(number), INSTANCE)
     server.kill()
     server.cut(count)
-    server.start(*SYNCED)
+    server.start()
     found = sink.open()
     assert found is not None and found.cursor == (2, 0)
     sink.apply(large(3), INSTANCE)
     server.kill()
-    server.start(*SYNCED)
+    server.start()
     assert (len(server.list("log")), sink.open().cursor) == (3, (3, 0))
 
 

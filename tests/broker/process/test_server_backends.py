@@ -39,7 +39,9 @@ LOG: Final = '[[rules]]\non = "message.publish"\ntopic = "load/#"\nbackend = "ca
 @pytest.fixture(params=PROGRAMS)
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A running Redis, or Valkey."""
-    running = RedisServer(tmp_path / "redis", request.param).start()
+    running = RedisServer(tmp_path / "redis", request.param)
+    running.sync = "everysec"  # as most people have it
+    running.start()
     yield running
     running.kill()
 
