@@ -262,9 +262,9 @@ class Inbox:
     def unsubscribed(self, session: Session, topic_filter: str, *, is_here: bool) -> None:
         """Fetch nothing more for a subscription that ends."""
         if not is_here:
-            for key, _, _ in self._rows(session):
-                if split_fetch_key(key)[3] == topic_filter:
-                    self._tick.batch.append((FETCHES, key, None))
+            for row, _, _ in self._rows(session):
+                if split_fetch_key(row)[3] == topic_filter:
+                    self._tick.batch.append((FETCHES, row, None))
             return
         state = self._states.get(session.client_id)
         if state is None:
