@@ -70,7 +70,7 @@ DISCONNECT_REASONS: Final = (
     "other",
 )
 # Of subscriptions that external stores want.
-PROXY_OUTCOMES: Final = ("begun", "ended", "refused")
+PROXY_OUTCOMES: Final = ("begun", "ended", "refused", "unknown_client")
 WILL_OUTCOMES: Final = ("armed", "fired", "cancelled", "refused")
 
 BUCKETS_MAX: Final = 32  # powers of two: 32 of them span 1 microsecond to over an hour

@@ -20,10 +20,11 @@ from storage.tables.feed_rows import (
     SUBSCRIBED,
     UNSUBSCRIBED,
 )
-from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN, SUBSCRIPTIONS
 
 CLIENT_CONNECTED: Final = "client.connected"
 CLIENT_DISCONNECTED: Final = "client.disconnected"
+SESSION_CREATED: Final = "session.created"
 SESSION_SUBSCRIBED: Final = "session.subscribed"
 SESSION_UNSUBSCRIBED: Final = "session.unsubscribed"
 MESSAGE_PUBLISH: Final = "message.publish"
@@ -33,7 +34,6 @@ MESSAGE_ACKED: Final = "message.acked"
 # Hooks that other brokers have, and why we do not.
 NOT_YET: Final = {
     "message.deliver": "message.delivered",
-    "session.created": "there is client.connected",
 }
 
 
@@ -90,6 +90,7 @@ HOOKS: Final[dict[str, Hook]] = {
             kinds=(DISCONNECTED,),
             has_topic=False,
         ),
+        Hook(SESSION_CREATED, (), has_topic=False),  # only to look something up
         Hook(
             SESSION_SUBSCRIBED,
             ("clientid", "topic", "qos", "timestamp", "node"),
@@ -112,7 +113,7 @@ DOTTED: Final = ("payload", "user_properties")
 class Action:
     """Something built in that a rule may do."""
 
-    __slots__ = ("fetch", "help", "hook", "kinds", "messages", "name")
+    __slots__ = ("fetch", "help", "hooks", "kinds", "messages", "name")
 
     def __init__(
         self,
@@ -123,13 +124,14 @@ class Action:
         kinds: tuple[int, ...] = (),
         messages: bool = False,
         fetch: int = 0,
+        also: tuple[str, ...] = (),
     ) -> None:
         self.name: Final = name
-        self.hook: Final = hook
+        self.hooks: Final = (hook, *also)  # on which it may be done
         self.help: Final = help
         self.kinds: Final = kinds  # of the events that it needs
         self.messages: Final = messages  # does it need messages?
-        self.fetch: Final = fetch  # as what subscriptions are looked up in the store, 0 = not
+        self.fetch: Final = fetch  # what is looked up in the store, 0 = nothing
 
 
 _ALL: Final = (
@@ -144,6 +146,13 @@ _ALL: Final = (
         CLIENT_DISCONNECTED,
         "who is offline, since when",
         kinds=(DISCONNECTED,),
+    ),
+    Action(
+        "on_subscribe_lookup",
+        CLIENT_CONNECTED,
+        "subscribes the client to what the store lists for it",
+        fetch=SUBSCRIPTIONS,
+        also=(SESSION_CREATED,),
     ),
     Action(
         "on_subscribed",
@@ -241,6 +250,7 @@ _NAMES: Final = {
         "on_message_fetch_for_queue",
         "on_message_fetch_for_pubsub",
         "on_retain_lookup",
+        "on_subscribe_lookup",
     ),
     backend_options.CASSANDRA: ("on_message_acked", "on_acked_delete", "on_message_fetch"),
     backend_options.DYNAMODB: (
@@ -250,6 +260,7 @@ _NAMES: Final = {
         "on_message_fetch",
         "on_message_fetch_for_queue",
         "on_retain_lookup",
+        "on_subscribe_lookup",
     ),
 }
 # Built-in actions by the type of the backend; the others send rows as they are.

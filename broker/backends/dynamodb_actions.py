@@ -65,6 +65,7 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_message_fetch": (MSG, INDEX, ACKED),
     "on_message_fetch_for_queue": (MSG, INDEX),
     "on_retain_lookup": (RETAIN,),
+    "on_subscribe_lookup": (SUB,),
     "on_message_acked_for_queue": (MSG, INDEX),
     "on_message_acked": (ACKED,),
     "on_acked_delete": (ACKED,),
@@ -251,6 +252,10 @@ class DynamodbActions:
         return [Change(RELEASE if event.kind == RETURNED else KEEP, MSG, item)]
 
     def _on_retain_lookup(self, event: FeedEvent, rule: Rule) -> list[Work]:
+        """Do nothing: the store is only asked."""
+        return []
+
+    def _on_subscribe_lookup(self, event: FeedEvent, rule: Rule) -> list[Work]:
         """Do nothing: the store is only asked."""
         return []
 

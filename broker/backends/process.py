@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Final, NoReturn, TextIO
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import (
     BATCH,
+    CHANGED,
     CONFIG,
     FETCH,
     HEAD,
@@ -40,6 +41,7 @@ from broker.backends.sink import (
     Fence,
     FenceRefused,
     Fetching,
+    Listening,
     Options,
     Poison,
     Refused,
@@ -85,6 +87,7 @@ class Worker:
         """`options` are those of the sink: a row that is sent again is for one of its rules."""
         self._options: Final = options
         self._sink: Final = sink
+        self._changes: Final = sink.listen(say) if isinstance(sink, Listening) else None
         self._instance: Final = instance
         self._frames: Final = frames
         self._say: Final = say
@@ -97,6 +100,8 @@ class Worker:
 
     def work(self) -> NoReturn:
         """Work until the process ends."""
+        if self._changes is not None:
+            self._changes.start()
         while True:
             if not self._is_open:
                 self._open()
@@ -178,6 +183,8 @@ class Worker:
                 self._fetch(Question(json.loads(frame[1])))
             elif frame[0] == QUESTION:
                 self._answer(json.loads(frame[1]))
+            elif frame[0] == CHANGED and self._changes is not None:
+                self._changes.answered(json.loads(frame[1]))
         except Unavailable as problem:
             self._lost(problem)
 
@@ -358,9 +365,13 @@ def make_sink(options: Options) -> Sink:
 def serve(source: BinaryIO, answers: TextIO) -> int:
     """Work through the frames of `source` until it ends; return the exit status."""
 
+    speaking = threading.Lock()
+
     def say(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        line = json.dumps(answer) + "\n"
+        with speaking:
+            answers.write(line)
+            answers.flush()
 
     first = read_frame(source)
     if first is None:

@@ -27,6 +27,7 @@ from broker.backends import resumption
 from broker.backends.inbox import questions
 from broker.backends.link import Answer, LinkFailed
 from broker.backends.rows import (
+    CHANGED,
     CONFIG,
     FETCH,
     Cursor,
@@ -47,9 +48,12 @@ from broker.observe.backend_figures import (
     BackendFigures,
 )
 from broker.observe.structured_log import Log
+from mqtt import reasons
 from session.engine import Engine
 from session.feed.dead_letters import DeadLetter
+from session.packets.proxy import DONE, LATER, REFUSED, UNKNOWN
 from storage.tables.feed_rows import GAP, FeedEvent, filled_for
+from storage.tables.fetch_rows import SUBSCRIPTIONS
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
 BATCH_ROWS: Final = 500
@@ -66,6 +70,7 @@ ASK_AGAIN_S: Final = 0.5  # between looks at sessions that have no room for an a
 # Whoever may publish may be able to make rows that a store refuses: they must not fill the disk.
 DEAD_LETTERS_MAX: Final = 10_000
 DEAD_LETTER_BYTES_MAX: Final = 64 << 10  # of a row that is kept with its letter
+REFUSALS_SHOWN: Final = 10  # in the log, of one answer
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 INSTANCE_BYTES: Final = 8
@@ -137,6 +142,11 @@ class Pump:
         self._outlet: Final = engine.feeds
         self._requests: Final = engine.requests
         self._inbox: Final = engine.inbox
+        self._proxy: Final = engine.proxy
+        # Changes of subscriptions that the store tells of: not made yet, and those made with the
+        # batch that they are durable with.
+        self._changes: Final[deque[Answer]] = deque()
+        self._made: Final[deque[tuple[int, int]]] = deque()
         self._asked: int = 0  # questions that are not answered
         self._ask_timer: asyncio.TimerHandle | None = None
         self._engine: Final = engine
@@ -183,6 +193,8 @@ class Pump:
         self._is_dry = False
         self._look_after(LOOK_S)
         self._tell_full()
+        if self._made:
+            self._answer_changes()
 
     def pause(self) -> None:
         """Send nothing more until `resume`; rows wait in the database."""
@@ -192,6 +204,7 @@ class Pump:
         """Send again."""
         self._is_paused = self._figures.is_paused = False
         self._look_after(0)
+        self._ask_after(0)
 
     def figures(self) -> BackendFigures:
         """Return the figures of this moment."""
@@ -260,6 +273,7 @@ class Pump:
     def _link_ended(self, why: str) -> None:
         """Note that the process is gone; start it again after a while."""
         self._link = None
+        self._forget_changes()
         self._end_run()
         why, self._error = self._error or why, ""
         self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
@@ -280,6 +294,7 @@ class Pump:
             self._link.kill()
             self._leaving = [self._link]
             self._link = None
+            self._forget_changes()
         self._end_run()
 
     def _end_run(self) -> None:
@@ -313,11 +328,23 @@ class Pump:
             self._take_fetched(answer)
         elif "cursor" in answer:
             self._take_cursor(answer)
+        elif "change" in answer:
+            self._changes.append(answer)
+            self._make_changes()
         elif "alive" in answer:
             if self._is_running:
                 self._outlet.heard(self.name)
         elif answer.get("state") in STATES:
             self._take_state(str(answer["state"]), str(answer.get("why", "")))
+        elif "listening" in answer:
+            what = f"applications are heard on {answer['listening']}"
+            self._log.info("backend_listening", what, backend=self.name)
+        elif "unheard" in answer:
+            what = f"applications are not heard: {answer['unheard']}"
+            self._log.warning("backend_listening", what, backend=self.name)
+        elif "unreadable" in answer:
+            what = f"what an application has told is no change: {answer['unreadable']}"
+            self._log.warning("backend_change_refused", what, backend=self.name)
         elif "error" in answer:
             self._error = str(answer["error"])  # it ends now, which is told then
 
@@ -542,19 +569,88 @@ class Pump:
 
     def _ask_now(self) -> None:
         self._ask_timer = None
+        self._guarded(self._make_changes)
         self._guarded(self._ask)
 
     def _take_fetched(self, answer: Answer) -> None:
         self._asked = max(0, self._asked - 1)
         if answer["why"]:
             self._log.error("backend_fetch_refused", str(answer["why"]), backend=self.name)
+        if answer["kind"] == SUBSCRIPTIONS:
+            self._take_listed(answer)
+        else:
+            self._take_messages(answer)
+        self._ask()
+
+    def _take_messages(self, answer: Answer) -> None:
         self._inbox.fetched(
             int(answer["fetched"]),
             questions.messages_of(answer, self.name),
             str(answer["upto"]),
             more=bool(answer["more"]),
         )
-        self._ask()
+
+    def _take_listed(self, answer: Answer) -> None:
+        """Subscribe a client to what the store lists for it."""
+        if answer["unusable"]:
+            self._log.warning(
+                "backend_fetch_refused",
+                f"{answer['unusable']} rows of a client are no topic filters with a QoS of 0 to 2",
+                backend=self.name,
+            )
+        refused = self._proxy.listed(
+            int(answer["fetched"]),
+            questions.subscriptions_of(answer),
+            more=bool(answer["more"]),
+            is_refused=bool(answer["why"]),
+        )
+        for each in refused[:REFUSALS_SHOWN]:
+            self._log.warning(
+                "backend_subscription_refused",
+                f"{each.topic_filter!r}: {reasons.name(each.reason_code)}",
+                backend=self.name,
+                client_id=each.client_id,
+            )
+
+    # Changes that the store tells of by itself.
+
+    def _make_changes(self) -> None:
+        """Make the changes that can be made now, in their order."""
+        while self._changes and not self._is_paused:
+            change = self._changes[0]
+            outcome = self._proxy.changed(
+                self.name, str(change["client_id"]), str(change["topic"]), change["qos"]
+            )
+            if outcome == LATER:
+                self._ask_after(ASK_AGAIN_S)
+                return
+            self._changes.popleft()
+            if outcome.startswith(REFUSED) or outcome == UNKNOWN:
+                self._log.warning(
+                    "backend_change_refused",
+                    f"{change['topic']!r}: {outcome}",
+                    backend=self.name,
+                    client_id=str(change["client_id"]),
+                )
+            serial = self._engine.written + (outcome == DONE)
+            if self._made:  # it may say the same as one that is not durable yet
+                serial = max(serial, self._made[-1][0])
+            self._made.append((serial, int(change["change"])))
+        self._answer_changes()
+
+    def _answer_changes(self) -> None:
+        """Tell the process of the changes that are durable."""
+        durable = self._engine.durable
+        numbers: list[int] = []
+        while self._made and self._made[0][0] <= durable:
+            numbers.append(self._made.popleft()[1])
+        if numbers and self._link is not None:
+            self._link.send(json_frame(CHANGED, numbers))
+
+    def _forget_changes(self) -> None:
+        """Forget what the process has told: the next one tells it again, with other numbers."""
+        self._changes.clear()
+        self._made.clear()
 
     def _is_full(self) -> bool:
         return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES

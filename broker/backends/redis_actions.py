@@ -155,6 +155,10 @@ class RedisActions:
         """Do nothing: the store is only asked."""
         return []
 
+    def _on_subscribe_lookup(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        """Do nothing: the store is only asked."""
+        return []
+
     def _id_of(self, event: FeedEvent) -> bytes:
         return id_of(event, self._node_number)
 

@@ -23,10 +23,12 @@ from redis.retry import Retry
 
 from broker.backends.comparing.listing import Entry, Window
 from broker.backends.comparing.redis_listing import RedisListing
+from broker.backends.inbox.changes import Tell
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.inbox.redis_inbox import LESS, RedisInbox
 from broker.backends.message_ids import node_number
 from broker.backends.redis_actions import RedisActions
+from broker.backends.redis_changes import RedisChanges
 from broker.backends.rows import RowBatch
 from broker.backends.sink import (
     Fence,
@@ -202,13 +204,20 @@ class RedisSink:
             page = self._inbox.fetch(client, self._fence_key, fence.encode(), question)
         except redis.exceptions.ResponseError as problem:
             if "WRONGTYPE" in str(problem):
-                raise Refused(f"{question.topic}: {problem}") from None
+                asked = question.topic or f"subscriptions of {question.client_id}"
+                raise Refused(f"{asked}: {problem}") from None
             raise self._unavailable(problem) from None
         except (redis.exceptions.RedisError, OSError) as problem:
             raise self._unavailable(problem) from None
         if page is None:
             raise FenceRefused
         return page
+
+    def listen(self, tell: Tell) -> RedisChanges | None:
+        """Return who hears what applications tell of subscriptions, None if nobody has to."""
+        if not self._values.get("channel") and not self._values.get("stream"):
+            return None
+        return RedisChanges(self._options, self._connect, tell)
 
     def look(self) -> Fence | None:
         """Return the server's fence again."""

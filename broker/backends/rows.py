@@ -25,6 +25,7 @@ START: Final = b"S"
 BATCH: Final = b"B"
 QUESTION: Final = b"Q"
 FETCH: Final = b"F"  # JSON: what a session asks the store for
+CHANGED: Final = b"D"  # JSON: numbers of changes of subscriptions that are dealt with
 
 _START: Final = struct.Struct(">IQQB")  # run, cursor, has the store lost rows?
 _BATCH: Final = struct.Struct(">IQQQQ")  # run, cursor before, cursor after

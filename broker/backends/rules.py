@@ -8,15 +8,15 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, Action, Hook
+from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, SESSION_CREATED, Action, Hook
 from broker.backends.kafka_rows import topic_problem
 from broker.backends.templates import Command, CqlStatement, Statement
 from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
-from session.settings import Feed, Fetching
-from storage.tables.fetch_rows import PUBSUB, QUEUE
+from session.settings import Feed, Fetching, Proxying
+from storage.tables.fetch_rows import PUBSUB, QUEUE, SUBSCRIPTIONS
 
 # Of a backend, and what the process is not told: it is the broker's own business.
 _NOT_TOLD: Final = frozenset(
@@ -49,10 +49,19 @@ def check(config: Config) -> None:
 
 
 def _check_rules(config: Config) -> None:
+    lookups: dict[str, WrittenRule] = {}
     types = {backend.name: backend.type for backend in config.backends}
     for rule in config.rules:
         for problem in problems(rule, types[str(rule.backend)]):
             raise ConfigError(f"{rule.origin}: {rule.section}.{problem}")
+        action = ACTIONS[types[str(rule.backend)]].get(str(rule.action))
+        if action is not None and action.fetch == SUBSCRIPTIONS:
+            first = lookups.setdefault(str(rule.backend), rule)
+            if first is not rule:
+                raise ConfigError(
+                    f"{rule.origin}: {rule.section}.action = {shown(rule.action)}: expected one "
+                    f"rule of a backend with it, there is {first.section}"
+                )
 
 
 def problems(rule: WrittenRule, type: str) -> Iterator[str]:
@@ -74,28 +83,33 @@ def problems(rule: WrittenRule, type: str) -> Iterator[str]:
             PARSERS[key](text, hook.name)
         except ValueError as problem:
             yield f"{key}, number {number}: {shown(text)}: expected {problem}"
+    action = ACTIONS[type].get(str(rule.action))
+    is_lookup = action is not None and action.fetch == SUBSCRIPTIONS
+    if not is_lookup and (rule.sync != backend_options.ADD or rule.bypass_acl):
+        yield "sync and bypass_acl have no meaning where no subscriptions are looked up"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
     if rule.max_returned_count or rule.time_range_ms:
-        action = ACTIONS[type].get(str(rule.action))
         if action is None or action.fetch not in (QUEUE, PUBSUB):
             yield "max_returned_count and time_range have no meaning where no messages are fetched"
 
 
 def _action_problems(rule: WrittenRule, hook: Hook, actions: dict[str, Action]) -> Iterator[str]:
     if rule.action is None:
+        if hook.name == SESSION_CREATED:
+            yield f"on = {shown(rule.on)}: expected an action, such as on_subscribe_lookup"
         return
     if not actions:
         yield f"action = {shown(rule.action)}: expected none: the row itself is sent"
         return
     action = actions.get(rule.action)
-    here = [each.name for each in actions.values() if each.hook == hook.name]
+    here = [each.name for each in actions.values() if hook.name in each.hooks]
     if action is None:
         expected = _one_of(rule.action, here or list(actions))
         yield f"action = {shown(rule.action)}: expected {expected}"
-    elif action.hook != hook.name:
+    elif hook.name not in action.hooks:
         yield (
-            f"action = {shown(rule.action)}: it is for {action.hook}; for {hook.name} "
+            f"action = {shown(rule.action)}: it is for {action.hooks[0]}; for {hook.name} "
             f"expected {' or '.join(here) or 'own commands'}"
         )
 
@@ -117,6 +131,8 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
         filters: dict[str, None] = {}
         kinds = 0
         fetches = []
+        # What tells of changes by itself need not be asked.
+        proxying = Proxying("never") if backend.channel or backend.stream else None
         rules = rules_for(backend, config.rules)
         for rule in rules:
             needs = _needs(rule, backend.type)
@@ -124,7 +140,9 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                 filters[str(rule.topic)] = None
             for kind in needs.kinds:
                 kinds |= 1 << kind
-            if isinstance(needs, Action) and needs.fetch:
+            if isinstance(needs, Action) and needs.fetch == SUBSCRIPTIONS:
+                proxying = _proxying(rule)
+            elif isinstance(needs, Action) and needs.fetch:
                 fetches.append(_fetching(rule, backend, needs.fetch))
         if rules:
             # A store that keeps no cursor cannot say that it has lost rows.
@@ -138,9 +156,18 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                     tuple(fetches),
                     backend.backlog_bytes_max,
                     "reject" if backend.on_full == backend_options.REJECT else "drop_oldest",
+                    proxying,
                 )
             )
     return tuple(feeds)
+
+
+def _proxying(rule: WrittenRule) -> Proxying:
+    return Proxying(
+        "new" if rule.on == SESSION_CREATED else "always",
+        mirrors=rule.sync == backend_options.MIRROR,
+        bypasses_policy=rule.bypass_acl,
+    )
 
 
 def _fetching(rule: WrittenRule, backend: Backend, kind: int) -> Fetching:

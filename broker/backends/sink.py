@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 from broker.backends.actions import ACTIONS, HOOKS, MESSAGE_PUBLISH
+from broker.backends.inbox.changes import Tell
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import Cursor, Row, RowBatch
 from mqtt.topics import matches, split_shared
@@ -167,6 +168,27 @@ class Fetching(Protocol):
 
         Raises `FenceRefused`, `Refused`, and `Unavailable`.
         """
+        ...
+
+
+class Changes(Protocol):
+    """Hears by itself what applications tell of subscriptions, in threads of its own."""
+
+    def start(self) -> None:
+        """Begin to listen."""
+        ...
+
+    def answered(self, numbers: list[int]) -> None:
+        """Take the numbers of changes that the broker has dealt with."""
+        ...
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """A sink whose store tells of changes by itself."""
+
+    def listen(self, tell: Tell) -> Changes | None:
+        """Return who hears them and tells the broker, None if nobody has to."""
         ...
 
 

@@ -21,6 +21,10 @@ SINGLE: Final = "single"
 SENTINEL: Final = "sentinel"
 MODES: Final = (SINGLE, SENTINEL)
 
+ADD: Final = "add"
+MIRROR: Final = "mirror"
+SYNCS: Final = (ADD, MIRROR)
+
 SCORES: Final = ("time", "one")
 
 CONSISTENCIES: Final = (
@@ -67,6 +71,8 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         *_LOGIN,
         *_TLS,
         "score",
+        "channel",
+        "stream",
         *_KEPT,
         *_FETCHED,
     ),
@@ -124,6 +130,8 @@ class Backend:
         self.backlog_bytes_max: int = 0  # 0 = no limit
         self.on_full: str = DROP_OLDEST
         self.score: str = "time"
+        self.channel: str | None = None  # where applications tell of subscriptions; None = nowhere
+        self.stream: str | None = None  # the same
         self.timeout_ms: int = 5000
         self.expires_s: int = 0  # 0 = what the message itself says
         self.max_returned_count: int = 500
@@ -248,6 +256,8 @@ class WrittenRule:
         self.expires_s: int = 0  # 0 = what the backend says
         self.max_returned_count: int = 0  # the same
         self.time_range_ms: int = 0  # the same
+        self.sync: str = ADD
+        self.bypass_acl: bool = False
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -286,7 +296,11 @@ class WrittenRule:
 
     def as_tuple(self) -> tuple[object, ...]:
         """Return everything it says."""
-        return *self.what(), self.expires_s, self.max_returned_count, self.time_range_ms
+        return (
+            *self.what(),
+            *(self.expires_s, self.max_returned_count, self.time_range_ms),
+            *(self.sync, self.bypass_acl),
+        )
 
 
 def conflicts(backends: list[Backend], rules: list[WrittenRule]) -> Iterator[str]:

@@ -284,6 +284,10 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "beyond it the oldest rows go, or QoS 1 and 2 messages for the store are refused"),
     Option("backends", "score", "backend", "score", Choice(*backend_options.SCORES),
            "score of a message in the set of its topic: its time in ms, or 1"),
+    Option("backends", "channel", "backend", "channel", Text(empty_is_none=True),
+           "channel where applications tell of subscriptions of clients; empty = none"),
+    Option("backends", "stream", "backend", "stream", Text(empty_is_none=True),
+           "stream where they do, which forgets nothing; empty = none"),
     Option("backends", "timeout", "backend", "timeout_ms", Duration(_MS, low=100, high=600_000),
            "longest wait for an answer of the store"),
     Option("backends", "expires", "backend", "expires_s", Duration(_S),
@@ -350,6 +354,10 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
     Option("rules", "max_returned_count", "rule", "max_returned_count", Integer(0, 1000),
            "the same"),
     Option("rules", "time_range", "rule", "time_range_ms", Duration(_MS), "the same"),
+    Option("rules", "sync", "rule", "sync", Choice(*backend_options.SYNCS),
+           "what the store lists is added, or also removed when it is there no more"),
+    Option("rules", "bypass_acl", "rule", "bypass_acl", Flag(),
+           "subscribe clients also to what they may not subscribe to themselves"),
 )  # fmt: skip
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

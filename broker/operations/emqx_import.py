@@ -52,7 +52,6 @@ NOT_NEEDED: Final = {
     "channel": "Holdfast listens to no channel of the store",
 }
 # What goes by another name here, where we have no such name.
-HOOK_ALIASES: Final = {"session.created": "client.connected"}
 ALIASES: Final = {"on_subscription_lookup": "on_subscribe_lookup"}
 ACTION_KEYS: Final = ("function", *COMMAND_KEYS)
 
@@ -226,9 +225,6 @@ class Imported:
         pool = self._pools.get((type, str(told.get("pool"))))
         if pool is None:
             raise ValueError(f"no pool {told.get('pool')!r} of this type in the file")
-        if hook not in HOOKS and hook in HOOK_ALIASES:
-            comments.append(f"{hook} is {HOOK_ALIASES[hook]} here")
-            hook = HOOK_ALIASES[hook]
         values: dict[str, Any] = {"on": hook, "backend": pool.name}
         known = HOOKS.get(hook)
         if known is not None and known.has_topic:

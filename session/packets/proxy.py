@@ -147,6 +147,7 @@ class ProxyHandler:
             return LATER
         session = self._load(client_id) if connection is None else connection.session
         if session is None:
+            self._counters.proxy_subscriptions["unknown_client"] += 1
             return UNKNOWN
         if session.is_stored and self._refuses():
             return LATER

@@ -21,6 +21,7 @@ from broker.backends.dynamodb_tables import (
     MSG_ID_SET,
     ORDERED,
     RETAIN,
+    SUB,
     TOPIC_MSG_MAP,
     CallRefused,
     Item,
@@ -60,6 +61,8 @@ class DynamodbInbox:
             return self._queue(question)
         if question.kind == fetch_rows.RETAIN:
             return self._retained(question)
+        if question.kind == fetch_rows.SUBSCRIPTIONS:
+            return self._subscriptions(question)
         return self._after(question)
 
     # Messages of a queue
@@ -177,6 +180,28 @@ class DynamodbInbox:
         page.add_retained(name, _fields(item), at_us // 1000, expires_ms)
         return page
 
+    # Subscriptions
+
+    def _subscriptions(self, question: Question) -> Page:
+        """Return what a client is subscribed to, in the order of the filters."""
+        page = Page("")
+        rows: list[tuple[bytes, bytes]] = []
+        condition, values = "clientid = :client", {":client": text(question.client_id)}
+        if question.after:
+            condition += " AND topic > :after"
+            values[":after"] = text(question.after)
+        for item in self._query(SUB, condition, values, "topic, qos"):
+            qos = item.get("qos", {})
+            value = str(qos.get("N", qos.get("S", "")))
+            rows.append((item["topic"]["S"].encode(), value.encode()))
+            if len(rows) > question.count:
+                page.more = True
+                break
+        page.add_subscriptions(rows, question)
+        if page.more and not page.subscriptions:
+            page.why = f"{question.count} rows of {question.client_id} are no subscriptions"
+        return page
+
     # Reading
 
     def _get(self, table: str, key: Item) -> Item:
@@ -195,19 +220,23 @@ class DynamodbInbox:
         return [each for each in found if 0 < len(each.encode()) <= MESSAGE_ID_BYTES_MAX]
 
     def _listed(self, key: Item) -> Iterator[str]:
+        for item in self._query(self._index, "topic = :topic", {":topic": key["topic"]}, "msgid"):
+            yield item["msgid"]["S"]
+
+    def _query(self, table: str, condition: str, values: Item, attributes: str) -> Iterator[Item]:
+        """Yield items of a partition, in the order of their sort key."""
         page: dict[str, Any] = {}
         while True:
             answer = self._tables.call(
                 "query",
-                TableName=self._tables.name_of(self._index),
+                TableName=self._tables.name_of(table),
                 ConsistentRead=True,
-                KeyConditionExpression="topic = :topic",
-                ExpressionAttributeValues={":topic": key["topic"]},
-                ProjectionExpression="msgid",
+                KeyConditionExpression=condition,
+                ExpressionAttributeValues=values,
+                ProjectionExpression=attributes,
                 **page,
             )
-            for item in answer["Items"]:
-                yield item["msgid"]["S"]
+            yield from answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 return
             page = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}

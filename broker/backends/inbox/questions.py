@@ -6,6 +6,7 @@ Read next: `broker.backends.inbox.redis_inbox`, `session.delivery.fetching.inbox
 """
 
 import binascii
+from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.backends.message_ids import ALPHABET, CHARACTERS, UNSTORED, decode_id, message_id
@@ -15,6 +16,8 @@ from session.delivery.fetching.requests import FetchRequest
 
 # Bytes of the messages of one answer; the last one may exceed them.
 ANSWER_BYTES_MAX: Final = 256 << 10
+# Rows of one client; a store that has more of them is not asked again.
+SUBSCRIPTIONS_MAX: Final = 10_000
 # A longer payload is not delivered: the broker's own largest packet.
 PAYLOAD_BYTES_MAX: Final = 16 << 20
 _QOS_MAX: Final = 2
@@ -76,12 +79,13 @@ class Question:
 class Page:
     """A page of an answer."""
 
-    __slots__ = ("messages", "more", "subscriptions", "upto", "why")
+    __slots__ = ("messages", "more", "subscriptions", "unusable", "upto", "why")
 
     def __init__(self, upto: str) -> None:
         self.messages: Final[list[dict[str, Any]]] = []
         # (topic filter, QoS) of each, if they were asked for
         self.subscriptions: Final[list[tuple[str, int]]] = []
+        self.unusable: int = 0  # rows that are no subscriptions
         self.upto: str = upto  # all ids up to this one are dealt with
         self.more: bool = False  # is there more behind it?
         self.why: str = ""  # the store refuses the question for good
@@ -104,6 +108,23 @@ class Page:
         )
         return len(payload) + len(message_id)
 
+    def add_subscriptions(self, rows: Iterable[tuple[bytes, bytes]], question: Question) -> None:
+        """Add what a store lists for a client, of all rows those that are asked for."""
+        found: list[tuple[str, int]] = []
+        for name, value in rows:
+            try:
+                topic_filter = name.decode()
+            except UnicodeDecodeError:
+                self.unusable += 1
+                continue
+            if value not in (b"0", b"1", b"2"):
+                self.unusable += 1
+            elif topic_filter > question.after:
+                found.append((topic_filter, int(value)))
+        found.sort()
+        self.more = self.more or len(found) > question.count
+        self.subscriptions.extend(found[: question.count])
+
     def add_retained(
         self, message_id: str, fields: dict[str, bytes], id_ms: int, expires_ms: int
     ) -> None:
@@ -122,9 +143,11 @@ class Page:
         """Return what the process says."""
         return {
             "fetched": question.number,
+            "kind": question.kind,
             "topic": question.topic,
             "messages": self.messages,
             "subscriptions": self.subscriptions,
+            "unusable": self.unusable,
             "upto": self.upto,
             "more": self.more,
             "why": self.why,
@@ -186,3 +209,8 @@ def time_of(text: str) -> int:
     if len(text) != CHARACTERS or any(letter not in ALPHABET for letter in text):
         return 0
     return decode_id(text)[0] // 1000
+
+
+def subscriptions_of(answer: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the topic filters of an answer with their QoS."""
+    return [(str(topic_filter), int(qos)) for topic_filter, qos in answer["subscriptions"]]

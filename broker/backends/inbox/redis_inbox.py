@@ -1,4 +1,5 @@
-"""Finds in Redis what a session fetches: messages of queues, of topics with a position, retained.
+"""Finds in Redis what a session fetches: messages of queues, of topics with a position, retained,
+and what its client is subscribed to.
 
 A script looks first whether the store still has everything that the broker believes it has, as the
 script that applies rows does. A message of a queue is claimed for a client by a key that expires,
@@ -12,13 +13,14 @@ from typing import Any, Final
 
 from broker.backends.inbox.questions import (
     ANSWER_BYTES_MAX,
+    SUBSCRIPTIONS_MAX,
     Page,
     Question,
     first_id,
     time_of,
 )
 from session.delivery.fetching.inbox import LEASE_MS
-from storage.tables.fetch_rows import QUEUE, RETAIN
+from storage.tables.fetch_rows import QUEUE, RETAIN, SUBSCRIPTIONS
 
 CLAIM_KEY: Final = b"holdfast:claim:"
 LEASED: Final = b"l"  # then the client; the key expires
@@ -103,6 +105,13 @@ if redis.call('TYPE', key).ok == 'zset' then
 end
 return {'ok', name, redis.call('PTTL', key), redis.call('HGETALL', key)}
 """
+# Returns what a client is subscribed to: topic filter, QoS, topic filter, QoS ...
+LISTED: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'fence'} end
+local count = redis.call('HLEN', KEYS[2])
+if count > tonumber(ARGV[2]) then return {'large', count} end
+return {'ok', redis.call('HGETALL', KEYS[2])}
+"""
 
 
 class RedisInbox:
@@ -118,6 +127,8 @@ class RedisInbox:
             return self._queue(client, fence_key, fence, question)
         if question.kind == RETAIN:
             return self._retained(client, fence_key, fence, question)
+        if question.kind == SUBSCRIPTIONS:
+            return self._listed(client, fence_key, fence, question)
         return self._after(client, fence_key, fence, question)
 
     def _queue(
@@ -201,6 +212,25 @@ class RedisInbox:
         name = (answer[1] or fields.get("id", b"")).decode(errors="replace")
         if not question.is_written_here(name, self._node):
             page.add_retained(name, fields, time_of(name), max(0, answer[2]))
+        return page
+
+    def _listed(
+        self, client: Any, fence_key: bytes, fence: bytes, question: Question
+    ) -> Page | None:
+        """Return what a client is subscribed to, in the order of the filters."""
+        key = b"mqtt:sub:" + question.client_id.encode()
+        answer = client.eval(LISTED, 2, fence_key, key, fence, SUBSCRIPTIONS_MAX)
+        if answer[0] == b"fence":
+            return None
+        page = Page("")
+        if answer[0] != b"ok":
+            page.why = (
+                f"mqtt:sub:{question.client_id} has {answer[1]} topic filters, expected at most "
+                f"{SUBSCRIPTIONS_MAX}"
+            )
+            return page
+        pairs = answer[1]
+        page.add_subscriptions(zip(pairs[::2], pairs[1::2], strict=True), question)
         return page
 
     def _is_wanted(self, name: bytes, floor: str, question: Question) -> bool:

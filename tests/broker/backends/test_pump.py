@@ -18,6 +18,7 @@ from broker.backends.link import Answer, LinkFailed
 from broker.backends.pump import Pump
 from broker.backends.rows import (
     BATCH,
+    CHANGED,
     CONFIG,
     FETCH,
     HEAD,
@@ -30,12 +31,11 @@ from broker.backends.rows import (
 )
 from broker.observe.backend_figures import CONNECTED, FAILED
 from mqtt.message import Message
-from mqtt.packets import Puback, Publish, Suback
+from mqtt.packets import Puback, Suback
 from session.feed.dead_letters import decode_dead_letter
-from session.settings import Feed, Fetching, OnFull, Settings
+from session.settings import Feed, Fetching, OnFull, Proxying, Settings
 from storage.tables import feed_rows
 from storage.tables.feed_rows import FeedEvent
-from storage.tables.fetch_rows import QUEUE
 from storage.tables.tables import DEAD_LETTERS, scan_all
 from tests.broker.inside import InsideBroker, publish, run, subscribe
 
@@ -89,6 +89,7 @@ class FakeProcess:
         self.runs: list[tuple[int, Cursor]] = []
         self.waiting: list[RowBatch] = []
         self.questions: list[dict[str, Any]] = []
+        self.changes: list[int] = []  # those that are dealt with
         self.sizes: list[int] = []
         self.is_full = False
         self.is_killed = False
@@ -117,6 +118,8 @@ class FakeProcess:
                 store.cursor, store.instance = start.cursor, self.config["instance"]
         elif kind == FETCH:
             self.questions.append(json.loads(body))
+        elif kind == CHANGED:
+            self.changes += json.loads(body)
         elif kind == BATCH:
             self.waiting.append(decode_batch(body))
             if self.store.answers:
@@ -235,10 +238,11 @@ def scenario(
     fetches: tuple[Fetching, ...] = (),
     limit: int = 0,
     on_full: OnFull = "drop_oldest",
+    proxying: Proxying | None = None,
 ) -> None:
     """Play with a broker that feeds `store`."""
     settings = Settings()
-    settings.feeds = (Feed(NAME, filters, kinds, keep_ms, fetches, limit, on_full),)
+    settings.feeds = (Feed(NAME, filters, kinds, keep_ms, fetches, limit, on_full, proxying),)
 
     async def main(broker: InsideBroker) -> None:
         feeding = Feeding(broker, store or Store())
@@ -731,101 +735,3 @@ def test_whatever_fails_the_store_has_every_message_once_and_in_order(seed: int)
         assert made.pump.figures().gaps == 0
 
     scenario(play)
-
-
-# Questions for sessions
-
-
-QUEUES = (Fetching(QUEUE, "queue/#", 10),)
-
-
-def page(question: dict[str, Any], *ids: str, **fields: Any) -> dict[str, Any]:
-    """Return an answer to a question."""
-    message = {"from": "app", "qos": 1, "at_ms": 1000, "expires_ms": 0, "payload": "eA=="}
-    messages = [{"id": each, **message} for each in ids]
-    told = {"fetched": question["fetch"], "topic": question["topic"], "messages": messages}
-    return {**told, "upto": "", "more": False, "why": "", **fields}
-
-
-async def asked(made: Feeding) -> dict[str, Any]:
-    """Return the next question to the store."""
-    questions = made.store.link.questions
-    await made.until(lambda: bool(questions))
-    return questions.pop(0)
-
-
-def test_a_session_gets_what_the_store_has() -> None:
-    async def play(made: Feeding) -> None:
-        client = await made.broker.connect("c")
-        client.send(subscribe("queue/1", 1))
-        await client.receive(Suback)
-        question = await asked(made)
-        assert (question["topic"], question["client_id"], question["count"]) == (
-            "queue/1", "c", 10,
-        )  # fmt: skip
-        assert made.pump.figures().fetches_owed == 1
-        made.store.link.say(page(question, "m1", "m2"))
-        assert [(await client.receive(Publish)).payload for _ in range(2)] == [b"x", b"x"]
-        assert made.pump.figures().fetches_owed == 0
-
-    scenario(play, fetches=QUEUES)
-
-
-def test_questions_are_asked_again_by_the_next_process() -> None:
-    async def play(made: Feeding) -> None:
-        client = await made.broker.connect("c")
-        client.send(subscribe("queue/1", 1))
-        await client.receive(Suback)
-        lost = await asked(made)
-        made.store.link.die("signal 9")
-        await made.until(lambda: len(made.store.links) == 2)
-        again = await asked(made)
-        assert again["fetch"] != lost["fetch"]
-        made.store.link.say(page(lost, "m1"))  # nobody waits for it any more
-        made.store.link.say(page(again, "m2"))
-        await client.receive(Publish)
-        assert made.pump.figures().fetches_owed == 0
-
-    scenario(play, fetches=QUEUES)
-
-
-def test_few_questions_are_under_way() -> None:
-    async def play(made: Feeding) -> None:
-        clients = [await made.broker.connect(f"c{number}") for number in range(6)]
-        for client in clients:
-            client.send(subscribe("queue/1", 1))
-            await client.receive(Suback)
-        questions = made.store.link.questions
-        await made.until(lambda: len(questions) == pumping.ASKED_MAX)
-        assert made.pump.figures().fetches_owed == 6
-        for question in list(questions):
-            made.store.link.say(page(question))
-        await made.until(lambda: len(questions) == 6)
-
-    scenario(play, fetches=QUEUES)
-
-
-def test_a_paused_store_is_asked_nothing() -> None:
-    async def play(made: Feeding) -> None:
-        await made.until(lambda: made.pump.is_up)
-        made.pump.pause()
-        client = await made.broker.connect("c")
-        client.send(subscribe("queue/1", 1))
-        await client.receive(Suback)
-        assert made.store.link.questions == []
-        made.pump.resume()
-        await asked(made)
-
-    scenario(play, fetches=QUEUES)
-
-
-def test_a_question_that_the_store_refuses_is_told() -> None:
-    async def play(made: Feeding) -> None:
-        client = await made.broker.connect("c")
-        client.send(subscribe("queue/1", 1))
-        await client.receive(Suback)
-        made.store.link.say(page(await asked(made), why="queue/1: WRONGTYPE"))
-        await made.until(lambda: bool(made.events("backend_fetch_refused")))
-        assert made.pump.figures().fetches_owed == 0
-
-    scenario(play, fetches=QUEUES)

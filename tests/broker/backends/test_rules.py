@@ -118,17 +118,77 @@ def test_the_limit_of_what_waits_is_the_brokers_business(tmp_path) -> None:  # t
 @pytest.mark.parametrize("name", ACTIONS["redis"])
 def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     action = ACTIONS["redis"][name]
-    topic = "#" if HOOKS[action.hook].has_topic else None
-    loaded = config(tmp_path, CACHE + rule(action.hook, topic=topic, action=name))
+    for hook in action.hooks:
+        topic = "#" if HOOKS[hook].has_topic else None
+        loaded = config(tmp_path, CACHE + rule(hook, topic=topic, action=name))
+        rules.check(loaded)
+        (feed,) = rules.feeds_of(loaded)
+        assert feed.filters == (("#",) if action.messages else ())
+        for kind in feed_rows.KINDS:
+            wanted = kind in action.kinds or kind == feed_rows.GAP
+            assert bool(feed.kinds & 1 << kind) == wanted
+
+
+@pytest.mark.parametrize(
+    "on, more, asks, mirrors, bypasses",
+    [
+        ("client.connected", "", "always", False, False),
+        ("session.created", "", "new", False, False),
+        ("client.connected", 'sync = "mirror"\n', "always", True, False),
+        ("client.connected", "bypass_acl = true\n", "always", False, True),
+    ],
+)
+def test_a_rule_says_how_a_store_subscribes_clients(  # type: ignore[no-untyped-def]
+    tmp_path, on: str, more: str, asks: str, mirrors: bool, bypasses: bool
+) -> None:
+    loaded = config(tmp_path, CACHE + rule(on, topic=None, action="on_subscribe_lookup") + more)
     rules.check(loaded)
     (feed,) = rules.feeds_of(loaded)
-    assert feed.filters == (("#",) if action.messages else ())
-    for kind in feed_rows.KINDS:
-        wanted = kind in action.kinds or kind == feed_rows.GAP
-        assert bool(feed.kinds & 1 << kind) == wanted
+    found = feed.proxying
+    assert found is not None and feed.is_asked and not feed.fetches
+    assert (found.asks, found.mirrors, found.bypasses_policy) == (asks, mirrors, bypasses)
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("key", ["channel", "stream"])
+def test_a_store_that_tells_of_changes_is_not_asked(tmp_path, key: str) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(tmp_path, CACHE + f'{key} = "c"\n' + STORED)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.proxying is not None and feed.proxying.asks == "never"
+    assert rules.configurations(loaded, "edge")["cache"]["options"][key] == "c"
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        (
+            rule("session.created", topic=None, commands="SET a b"),
+            "rules[1].on = 'session.created': expected an action, such as on_subscribe_lookup",
+        ),
+        (
+            rule("client.connected", topic=None, action="on_client_connected")
+            + 'sync = "mirror"\n',
+            "rules[1].sync and bypass_acl have no meaning where no subscriptions are looked up",
+        ),
+        (
+            rule("client.connected", topic=None, action="on_subscribe_lookup")
+            + rule("session.created", topic=None, action="on_subscribe_lookup"),
+            "rules[2].action = 'on_subscribe_lookup': expected one rule of a backend with it, "
+            "there is rules[1]",
+        ),
+        (
+            rule("client.connected", topic=None, action="on_subscription_lookup"),
+            "did you mean on_subscribe_lookup?",
+        ),
+    ],
+)
+def test_a_wrong_look_up_of_subscriptions_is_refused(tmp_path, text: str, why: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError) as error:
+        rules.check(config(tmp_path, CACHE + text))
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name, hook in HOOKS.items() if hook.parameters])
 def test_commands_are_told_of_what_their_hook_is(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     hook = HOOKS[name]
     text = rule(name, topic="a/+" if hook.has_topic else None, commands="SET a ${clientid}")

@@ -50,9 +50,9 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
         "environment HOLDFAST__BACKENDS__CACHE__PASSWORD"
     )
     first, own = loaded.rules
-    assert first.as_tuple() == ("message.publish", "#", "cache", "a", (), 0, 0, 0)
+    assert first.as_tuple() == ("message.publish", "#", "cache", "a", (), 0, 0, 0, "add", False)
     assert own.as_tuple() == (
-        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0,
+        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0, "add", False,
     )  # fmt: skip
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
@@ -70,7 +70,18 @@ def test_a_backend_has_the_keys_of_its_type(write) -> None:  # type: ignore[no-u
     log, hook = loaded.backends
     assert (log.topic, log.key, log.value) == ("mqtt.${topic}", "clientid", "payload")
     assert (hook.url, hook.headers) == ("https://example.org/rows", (("X-Plant", "7"),))
-    assert loaded.rules[0].as_tuple() == ("client.connected", None, "hook", None, (), 0, 0, 0)
+    assert loaded.rules[0].as_tuple() == (
+        "client.connected",
+        None,
+        "hook",
+        None,
+        (),
+        0,
+        0,
+        0,
+        "add",
+        False,
+    )
     text = show(loaded)
     kafka = text[text.index("[backends.log]") : text.index("[backends.hook]")]
     webhook = text[text.index("[backends.hook]") :]

@@ -1,0 +1,145 @@
+"""Hears what applications tell of subscriptions in Redis: on a channel, and in a stream.
+
+Each has a thread and a connection of its own. A channel forgets: what is published while nobody
+listens is lost. A stream does not: a change is acknowledged to the consumer group once the broker
+has made it durable, and what was not is read again at the next start. Read next:
+`broker.backends.inbox.changes`.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, cast
+
+import redis
+import redis.exceptions
+
+from broker.backends.inbox.changes import Tell, Window
+from broker.backends.sink import Options, Unavailable
+
+BLOCK_MS: Final = 500
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 30.0
+SILENCE_S: Final = 10.0  # after which a server is asked whether it is there
+FIELD: Final = b"change"  # of an entry of the stream
+
+
+class RedisChanges:
+    """Listens for one backend."""
+
+    def __init__(self, options: Options, connect: Callable[[], redis.Redis], tell: Tell) -> None:
+        """`connect` makes a client with the options of the backend."""
+        self._connect: Final = connect
+        self._tell: Final = tell
+        self._window: Final = Window(tell)
+        self._channel: Final[str | None] = options.values.get("channel")
+        self._stream: Final[str] = options.values.get("stream") or ""
+        self._group: Final = f"holdfast:{options.name}"
+        self._consumer: Final = options.node
+        self._acknowledged: Final[list[bytes]] = []  # entries that are to be acknowledged
+        self._lock: Final = threading.Lock()
+        # Less than the connection waits for an answer.
+        self._block_ms: Final = min(BLOCK_MS, options.values.get("timeout_ms", 5000) // 2)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        for is_wanted, listen in (
+            (self._channel, self._listen_to_channel),
+            (self._stream, self._read_stream),
+        ):
+            if is_wanted:
+                threading.Thread(target=self._go_on, args=(listen,), daemon=True).start()
+
+    def answered(self, numbers: list[int]) -> None:
+        """Take the answers of the broker."""
+        self._window.answered(numbers)
+
+    def _go_on(self, listen: Callable[[redis.Redis], None]) -> NoReturn:
+        """Listen, and begin again whenever the connection is lost."""
+        wait_s = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                client = self._connect()
+                try:
+                    listen(client)
+                finally:
+                    client.close()
+            except (redis.exceptions.RedisError, OSError, Unavailable) as problem:
+                if time.monotonic() - began > RETRY_MAX_S:
+                    wait_s = 0.0
+                if not wait_s:
+                    what = " ".join(str(problem).split()) or type(problem).__name__
+                    self._tell({"unheard": what})
+                wait_s = min(max(RETRY_FIRST_S, 2 * wait_s), RETRY_MAX_S)
+                time.sleep(wait_s)
+
+    # The channel
+
+    def _listen_to_channel(self, client: redis.Redis) -> None:
+        listener: Any = cast(Any, client).pubsub()
+        listener.subscribe(self._channel)
+        heard = time.monotonic()
+        is_asked = False
+        while True:
+            message = listener.get_message(timeout=self._block_ms / 1000)
+            now = time.monotonic()
+            if message is not None:
+                heard, is_asked = now, False
+            elif now - heard > SILENCE_S and not is_asked:
+                listener.ping()
+                heard, is_asked = now, True
+            elif now - heard > SILENCE_S:
+                raise redis.exceptions.ConnectionError("the server does not answer")
+            if message is None:
+                continue
+            if message["type"] == "subscribe":
+                self._tell({"listening": f"the channel {self._channel}"})
+            elif message["type"] == "message":
+                self._window.wait_for_room()
+                self._window.tell(message["data"], _nothing)
+
+    # The stream
+
+    def _read_stream(self, client: redis.Redis) -> None:
+        self._make_group(client)
+        self._tell({"listening": f"the stream {self._stream}"})
+        after = "0"  # what was read before and is not acknowledged; then ">": what is new
+        while True:
+            room = self._window.wait_for_room()
+            self._acknowledge(client)
+            found: Any = client.xreadgroup(
+                self._group, self._consumer, {self._stream: after}, count=room, block=self._block_ms
+            )
+            entries = found[0][1] if found else []
+            if after != ">":
+                after = entries[-1][0].decode() if entries else ">"
+            for name, fields in entries:
+                self._window.tell((fields or {}).get(FIELD, b""), self._mark(name))
+
+    def _make_group(self, client: redis.Redis) -> None:
+        try:
+            client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
+        except redis.exceptions.ResponseError as problem:
+            if "BUSYGROUP" not in str(problem):
+                raise
+
+    def _mark(self, name: bytes) -> Callable[[], None]:
+        def mark() -> None:
+            with self._lock:
+                self._acknowledged.append(name)
+
+        return mark
+
+    def _acknowledge(self, client: redis.Redis) -> None:
+        with self._lock:
+            names = self._acknowledged[:]
+        if not names:
+            return
+        client.xack(self._stream, self._group, *names)
+        with self._lock:
+            del self._acknowledged[: len(names)]
+
+
+def _nothing() -> None:
+    """Do nothing: a channel is acknowledged to nobody."""
