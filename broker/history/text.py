@@ -159,6 +159,15 @@ def _range(event: Event) -> str:
     return f"{count} messages between {event.get('msg')} and {last}"
 
 
+def _told(event: Event) -> str:
+    first, last = event.get("msg"), event.get("msg_last")
+    return f"{event.get('count')} messages among {first} to {last}"
+
+
+def _lost(event: Event) -> str:
+    return f"messages among {event.get('msg')} to {event.get('msg_last')}"
+
+
 def _retained(event: Event) -> str:
     if event.get("msg") is not None:
         return message_name(event["msg"])
@@ -179,6 +188,8 @@ PHRASES: Final[dict[str, Callable[[Event], str]]] = {
     "Dup": _dup,
     "Share": _share,
     "Range": _range,
+    "Told": _told,
+    "Lost": _lost,
     "Message": _retained,
     "Stage": _books,
     "Topic": lambda event: _quoted(event.get("topic")),
@@ -234,4 +245,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "history_gap": "gap in the history:|{Reason}|{Missing}|recording {Detail}",
     "clock_step": "the wall clock jumped|{Detail}",
     "books": "books of a minute:|{count} messages {Stage}|{total_bytes} bytes",
+    "backend_opened": "backend {backend} opened:|{count} filters|told up to {position}",
+    "backend_follows": "backend {backend} gets {Filter}|behind {position}",
+    "backend_told": "backend {backend} was told {Told}:|{Reason}",
+    "backend_gap": "backend {backend} does not get {Lost}:|{Reason}",
+    "backend_forgotten": "backend {backend} is not configured any more:|told up to {position}",
 }
