@@ -160,12 +160,13 @@ def _range(event: Event) -> str:
 
 
 def _told(event: Event) -> str:
-    first, last = event.get("msg"), event.get("msg_last")
-    return f"{event.get('count')} messages among {first} to {last}"
+    return f"{event['count']} {_lost(event)}" if event.get("count") is not None else ""
 
 
 def _lost(event: Event) -> str:
-    return f"messages among {event.get('msg')} to {event.get('msg_last')}"
+    if event.get("msg_last") is None:
+        return "messages"
+    return f"messages among {event.get('msg')} to {event['msg_last']}"
 
 
 def _retained(event: Event) -> str:
