@@ -27,6 +27,7 @@ from session.live.connection import Connection
 from session.live.core import Core, Database
 from session.packets.acknowledge import AcknowledgeHandler
 from session.packets.dispatch import Dispatcher
+from session.packets.proxy import ProxyHandler
 from session.packets.publish import PublishHandler
 from session.packets.subscribe import SubscribeHandler
 from session.publish.accept import Publishing
@@ -132,11 +133,17 @@ class Assembly:
             self.disconnects,
             self.silence.watch,
         )
+        subscriptions = SubscribeHandler(
+            context, self.sessions, self.delivery, self.publishing, self.retained
+        )
+        self.proxy: Final = ProxyHandler(
+            context, self.sessions, self.delivery, self.publishing, subscriptions
+        )
         self.dispatcher: Final = Dispatcher(
             context,
             PublishHandler(context, self.routes, self.sessions, self.publishing, self.retained),
             AcknowledgeHandler(context, self.delivery, self.feed),
-            SubscribeHandler(context, self.sessions, self.delivery, self.publishing, self.retained),
+            subscriptions,
             self.connects.authentication,
             self.disconnects,
         )

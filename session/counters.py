@@ -69,6 +69,8 @@ DISCONNECT_REASONS: Final = (
     "connect_timeout",
     "other",
 )
+# Of subscriptions that external stores want.
+PROXY_OUTCOMES: Final = ("begun", "ended", "refused")
 WILL_OUTCOMES: Final = ("armed", "fired", "cancelled", "refused")
 
 BUCKETS_MAX: Final = 32  # powers of two: 32 of them span 1 microsecond to over an hour
@@ -151,6 +153,7 @@ class Counters:
         self.sessions_taken_over: int = 0
         self.sessions_expired: int = 0
         self.sessions_terminated: int = 0  # ended by Clean Start or by an operator
+        self.proxy_subscriptions: dict[str, int] = dict.fromkeys(PROXY_OUTCOMES, 0)
         self.wills: dict[str, int] = dict.fromkeys(WILL_OUTCOMES, 0)
         self.generations_added: int = 0
         self.generations_dropped: int = 0

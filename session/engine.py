@@ -31,6 +31,7 @@ from mqtt.packets import (
 from session.assembly import Assembly
 from session.counters import Counters
 from session.delivery.fetching.inbox import Inbox
+from session.delivery.fetching.requests import Requests
 from session.feed.backfill import Backfill
 from session.feed.kept import KeptRows
 from session.feed.outlet import FeedOutlet
@@ -57,6 +58,7 @@ from session.live.core import Core
 from session.live.damage import TellDamage
 from session.live.tick import AUTH_WORK, CONNECT_WORK, LOSS_WORK, UNIT_SHIFT, Tick
 from session.maintenance import Maintenance
+from session.packets.proxy import ProxyHandler
 from session.ports import Authenticator, Policy, Transport
 from session.publish.store_health import NO_LIMIT
 from session.recovery import Recovery, open_database, recover
@@ -169,7 +171,10 @@ class Engine:
         self.feeds: FeedOutlet = assembly.outlet  # for the shells of external stores
         self.backfill: Backfill = assembly.backfill  # for what an operator asks
         self.kept: KeptRows = assembly.kept  # for the same
-        self.inbox: Inbox = assembly.delivery.inbox  # for them, too
+        # For them, too: what they are asked, and what they answer.
+        self.requests: Requests = assembly.delivery.requests
+        self.inbox: Inbox = assembly.delivery.inbox
+        self.proxy: ProxyHandler = assembly.proxy
         self._feed = assembly.feed
         self.outbox: Outbox = assembly.history.outbox  # the history, for its exporter
         self._publish_events = assembly.history.publishes

@@ -111,4 +111,6 @@ class Maintenance:
         yield from assembly.delivery.groups.invariants()
         yield from assembly.outlet.invariants()
         yield from assembly.delivery.inbox.invariants()
+        yield from assembly.delivery.requests.invariants()
+        yield from assembly.delivery.proxies.invariants()
         yield from assembly.core.gate.invariants()

@@ -13,6 +13,7 @@ from storage.tables.feed_rows import AGAIN, GAP
 
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 OnFull: TypeAlias = Literal["drop_oldest", "reject"]
+Asks: TypeAlias = Literal["always", "new", "never"]
 StorePolicy: TypeAlias = Literal["durable", "all"]
 LayoutName: TypeAlias = Literal["blocks", "filters", "timeline"]
 OnRate: TypeAlias = Literal["throttle", "disconnect"]
@@ -80,6 +81,24 @@ class Fetching:
         return f"Fetching({self.kind}, {self.topic_filter!r})"
 
 
+class Proxying:
+    """How one backend, an external store, subscribes clients (proxy subscriptions)."""
+
+    __slots__ = ("asks", "bypasses_policy", "mirrors")
+
+    def __init__(
+        self, asks: Asks = "always", *, mirrors: bool = False, bypasses_policy: bool = False
+    ) -> None:
+        """`asks` says at which CONNECT the store is asked: at each, or for a new session only."""
+        self.asks: Final = asks
+        # Do subscriptions end that the store has begun and does not have any more?
+        self.mirrors: Final = mirrors
+        self.bypasses_policy: Final = bypasses_policy  # else the client's own rules are asked
+
+    def __repr__(self) -> str:
+        return f"Proxying({self.asks!r}, {self.mirrors}, {self.bypasses_policy})"
+
+
 class Feed:
     """What one backend, an external store, is told of. The engine knows no rules and no actions."""
 
@@ -91,6 +110,7 @@ class Feed:
         "kinds",
         "name",
         "on_full",
+        "proxying",
     )
 
     def __init__(
@@ -102,6 +122,7 @@ class Feed:
         fetches: tuple[Fetching, ...] = (),
         backlog_bytes_max: int = 0,
         on_full: OnFull = "drop_oldest",
+        proxying: Proxying | None = None,
     ) -> None:
         """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
 
@@ -118,6 +139,12 @@ class Feed:
         # the oldest rows go, or publishers of its messages are refused.
         self.backlog_bytes_max: Final = backlog_bytes_max
         self.on_full: Final = on_full
+        self.proxying: Final = proxying
+
+    @property
+    def is_asked(self) -> bool:
+        """Is the store asked for what applications have put there, or does it say so itself?"""
+        return bool(self.fetches) or self.proxying is not None
 
     @property
     def has_events(self) -> bool:

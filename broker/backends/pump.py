@@ -135,6 +135,7 @@ class Pump:
         """
         self.name: Final = name
         self._outlet: Final = engine.feeds
+        self._requests: Final = engine.requests
         self._inbox: Final = engine.inbox
         self._asked: int = 0  # questions that are not answered
         self._ask_timer: asyncio.TimerHandle | None = None
@@ -201,7 +202,7 @@ class Pump:
         figures.backlog_bytes = stats.backlog_bytes
         figures.is_refusing = outlet.is_refusing(self.name)
         figures.dead_letters = stats.dead_letters
-        figures.fetches_owed = self._inbox.owed(self.name)
+        figures.fetches_owed = self._requests.owed(self.name)
         oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
         if not oldest_ms and self._rows:
             oldest_ms = _made_ms(self._rows[0])
@@ -285,7 +286,7 @@ class Pump:
         self._is_running = False
         self._unanswered.clear()
         self._asked = 0
-        self._inbox.ask_again(self.name)
+        self._requests.ask_again(self.name)
 
     def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
         """Call inside a tick; after a bug, which the driver has logged, begin anew."""
@@ -531,18 +532,18 @@ class Pump:
 
     def _ask(self) -> None:
         """Ask what sessions want to know, as far as the store has what it must have before."""
-        if not self._inbox.is_on or not self._is_running or self._is_paused:
+        if not self._requests.is_on or not self._is_running or self._is_paused:
             return
         assert self._link is not None
         is_idle = not self._rows and not self._unanswered
         reached = self._read if is_idle else self._outlet.cursor(self.name)
         while self._asked < ASKED_MAX and self._link.has_room():
-            request = self._inbox.next(self.name, reached)
+            request = self._requests.next(self.name, reached)
             if request is None:
                 break
             self._link.send(json_frame(FETCH, questions.ask(request, self._run)))
             self._asked += 1
-        if self._asked < ASKED_MAX and self._inbox.owed(self.name) > self._asked:
+        if self._asked < ASKED_MAX and self._requests.owed(self.name) > self._asked:
             self._ask_after(ASK_AGAIN_S)
 
     def _ask_after(self, delay_s: float) -> None:

@@ -307,6 +307,12 @@ class BrokerCollector(Collector):
         yield _counter(
             "sessions_terminated", "Sessions ended by request", counters.sessions_terminated
         )
+        yield _labelled(
+            "proxy_subscriptions",
+            "Subscriptions that external stores have begun or ended, or that were refused",
+            "outcome",
+            counters.proxy_subscriptions,
+        )
         yield _labelled("wills", "Will messages by what became of them", "outcome", counters.wills)
         yield _counter(
             "internal_errors", "Exceptions that are bugs of the broker", counters.internal_errors

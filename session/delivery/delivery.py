@@ -11,6 +11,8 @@ from typing import Final
 from session.delivery.backlog import Backlog
 from session.delivery.context import DeliveryContext
 from session.delivery.fetching.inbox import Inbox
+from session.delivery.fetching.proxies import Proxies
+from session.delivery.fetching.requests import Requests
 from session.delivery.fetching.retain_lookup import RetainLookup
 from session.delivery.live import LiveDelivery
 from session.delivery.mailbox import Mailbox
@@ -35,7 +37,12 @@ class Delivery:
         self.mailbox: Final = Mailbox(context)
         self.retained_replay: Final = RetainedReplay(context, retained, self.sender, self.mailbox)
         self.lookup: Final = RetainLookup(context, retained, self.retained_replay)
-        self.inbox: Final = Inbox(context, outgoing, self.sender, self.mailbox, self.lookup)
+        feeds = context.settings.feeds
+        self.requests: Final = Requests(context, [feed.name for feed in feeds if feed.is_asked])
+        self.inbox: Final = Inbox(
+            context, outgoing, self.sender, self.mailbox, self.lookup, self.requests
+        )
+        self.proxies: Final = Proxies(context, self.requests)
         if self.inbox.is_on:
             self.retained_replay.sent = self.inbox.retained_sent
         self.redelivery: Final = Redelivery(context, outgoing, self.mailbox, self.inbox)

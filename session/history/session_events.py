@@ -258,7 +258,7 @@ class SessionEvents:
 
     def subscribed(
         self,
-        connection: Connection,
+        connection: Connection | None,
         session: Session,
         subscription: Subscription,
         stream: int,
@@ -274,10 +274,14 @@ class SessionEvents:
         if subscription.no_local:
             w0 |= 1 << NO_LOCAL_SHIFT
         names = recorder.who(session) | self._names_of(subscription)
-        recorder.put(w0, session.incarnation, connection.number, names, since, w7=stream)
+        recorder.put(w0, session.incarnation, _number(connection), names, since, w7=stream)
 
     def unsubscribed(
-        self, connection: Connection, session: Session, subscription: Subscription, stream: int
+        self,
+        connection: Connection | None,
+        session: Session,
+        subscription: Subscription,
+        stream: int,
     ) -> None:
         """Record the end of a subscription."""
         self._feed.unsubscribed(session.client_id, subscription.topic_filter, subscription.qos)
@@ -286,9 +290,8 @@ class SessionEvents:
             recorder.at(self._tick.now)
             names = recorder.who(session) | self._names_of(subscription)
             end = self._log.end
-            recorder.put(
-                _UNSUBSCRIBED, session.incarnation, connection.number, names, end, w7=stream
-            )
+            number = _number(connection)
+            recorder.put(_UNSUBSCRIBED, session.incarnation, number, names, end, w7=stream)
 
     def _names_of(self, subscription: Subscription) -> int:
         names = self._recorder.text(subscription.topic_filter)
@@ -473,3 +476,8 @@ def last_seq(store: Store, boot: int) -> int:
         return first + unpack(unseal(value, "history row")).events - 1
     except (ValueError, DamagedRows):
         return first - 1
+
+
+def _number(connection: Connection | None) -> int:
+    """Return the number of a connection, 0 = none: an external store has changed a subscription."""
+    return 0 if connection is None else connection.number

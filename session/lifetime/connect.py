@@ -219,6 +219,8 @@ class ConnectHandler:
             self._delivery.resume(connection)
             if self._delivery.inbox.is_on:
                 self._delivery.inbox.connected(connection)
+        if self._delivery.proxies.is_on:
+            self._delivery.proxies.connected(connection, is_new=not connack.session_present)
         self._sessions.join_groups(connection)
 
     def _excess(self, connection: Connection, identity: str, old: Connection | None) -> int:

@@ -78,7 +78,7 @@ class Feeds:
             self._open_one(feed, stored.get(feed.name))
         if not self._feeds:
             self._clear(FEED)
-        if all(not feed.fetches for feed in self._feeds):
+        if not any(feed.is_asked for feed in self._feeds):
             self._clear(FETCHES)
         return forgotten
 

@@ -77,6 +77,7 @@ class Sessions:
         self._backlog: Final = delivery.backlog
         self._mailbox: Final = delivery.mailbox
         self._inbox: Final = delivery.inbox
+        self._proxies: Final = delivery.proxies
         self._groups: Final = delivery.groups
         self._shared: Final = delivery.shared
         self._quota: Final = quota
@@ -202,13 +203,14 @@ class Sessions:
 
     # Subscriptions
 
-    def subscribe(self, connection: Connection, subscription: Subscription) -> bool:
+    def subscribe(
+        self, session: Session, connection: Connection | None, subscription: Subscription
+    ) -> bool:
         """Add or replace a subscription; True if the session did not have the filter before.
 
         A replaced one keeps its since-offset, so no message is lost or sent twice [MQTT-3.8.4-3].
+        A session without a connection must be stored, and was just loaded.
         """
-        session = connection.session
-        assert session is not None
         old = session.subscriptions.get(subscription.topic_filter)
         if old is not None:
             subscription.since = old.since
@@ -217,6 +219,8 @@ class Sessions:
         else:
             self._subscribe_stream(connection, session, subscription, old)
         session.add(subscription)
+        if connection is None:
+            self._tick.parted.add(session.client_id)
         if old is None or not _is_repeated(old, subscription):
             self._session_events.subscribed(
                 connection, session, subscription, *self._stream_of(session, subscription)
@@ -243,7 +247,7 @@ class Sessions:
 
     def _subscribe_stream(
         self,
-        connection: Connection,
+        connection: Connection | None,
         session: Session,
         subscription: Subscription,
         old: Subscription | None,
@@ -253,20 +257,22 @@ class Sessions:
             subscription.since = self._log.end
         held = old is not None and old.holds
         subscription.holds = session.is_stored and subscription.qos > 0
-        if held and not subscription.holds and (connection.is_lagging or connection.pending):
+        lags = connection is None or connection.is_lagging or bool(connection.pending)
+        if held and not subscription.holds and lags:
             subscription.holds = True  # the session still has to get its backlog
         if subscription.holds and not held:
             subscription.since = self._log.end
             self._holders.add(entry, session_holder(session.client_id), subscription.since)
         elif held and not subscription.holds:
             self._holders.remove(entry, session_holder(session.client_id))
-        entry.live[connection] = subscription
+        if connection is not None:
+            entry.live[connection] = subscription
+            connection.cursor = None
         self._routes.changed(entry)
-        connection.cursor = None
 
     def _subscribe_shared(
         self,
-        connection: Connection,
+        connection: Connection | None,
         session: Session,
         subscription: Subscription,
         *,
@@ -281,13 +287,17 @@ class Sessions:
                 self._routes.changed(group.entry)  # its messages are stored from now on
             group.stored_members += 1
             self._tick.dirty_groups[group] = None
-        self._groups.join(group, connection, subscription)
-        self._shared.hand_out_waiting(group)
+        if connection is not None:
+            self._groups.join(group, connection, subscription)
+            self._shared.hand_out_waiting(group)
 
-    def unsubscribe(self, connection: Connection, topic_filter: str) -> bool:
-        """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2]."""
-        session = connection.session
-        assert session is not None
+    def unsubscribe(
+        self, session: Session, connection: Connection | None, topic_filter: str
+    ) -> bool:
+        """Remove a subscription; False if the session does not have it [MQTT-3.10.4-2].
+
+        A session without a connection must be stored, and was just loaded.
+        """
         subscription = session.remove(topic_filter)
         if subscription is None:
             return False
@@ -295,8 +305,11 @@ class Sessions:
         self._session_events.unsubscribed(connection, session, subscription, stream)
         self._remove_subscription(session, subscription, connection)
         if self._inbox.is_on:
-            self._inbox.unsubscribed(session, topic_filter)
-        self._backlog.filter_removed(connection)
+            self._inbox.unsubscribed(session, topic_filter, is_here=connection is not None)
+        if connection is not None:
+            self._backlog.filter_removed(connection)
+        else:
+            self._tick.parted.add(session.client_id)
         return True
 
     def _remove_subscription(
@@ -371,6 +384,7 @@ class Sessions:
         assert session is not None
         if self._inbox.is_on:
             self._inbox.detached(session)
+            self._proxies.detached(session)
         if session.is_stored:
             self._tick.parted.add(session.client_id)
         if self.live.get(session.client_id) is connection:
@@ -425,6 +439,7 @@ class Sessions:
         self._session_events.ended(session, ending, is_found=is_found)
         if self._inbox.is_on:
             self._inbox.ended(session)
+            self._proxies.ended(session)
         self._tick.work += FILTER_WORK * len(session.subscriptions) + len(session.incoming)
         for subscription in session.subscriptions.values():
             self._remove_subscription(session, subscription, connection)

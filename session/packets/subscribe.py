@@ -54,6 +54,7 @@ class SubscribeHandler:
         self._sessions: Final = sessions
         self._retained_replay: Final = delivery.retained_replay
         self._inbox: Final = delivery.inbox
+        self._proxies: Final = delivery.proxies
         self._publishing: Final = publishing
         self._retained: Final = retained
         self._settings: Final = context.settings
@@ -93,7 +94,9 @@ class SubscribeHandler:
                 codes.append(_refused(connection.version, refusal, request.qos))
                 continue
             subscription = self._granted(session, request, packet.subscription_identifier)
-            is_new = self._sessions.subscribe(connection, subscription)
+            is_new = self._sessions.subscribe(session, connection, subscription)
+            if self._inbox.is_on:
+                self._proxies.client_subscribed(session, subscription.topic_filter)
             granted.append((subscription, is_new))
             codes.append(subscription.qos)
         is_done = len(codes) == len(packet.subscriptions)
@@ -108,6 +111,41 @@ class SubscribeHandler:
                 self._inbox.subscribed(connection, session, subscription, is_new=is_new)
             self._queue_retained(connection, session, subscription, is_new=is_new)
         return is_done
+
+    def grant(
+        self,
+        session: Session,
+        connection: Connection | None,
+        request: Request,
+        *,
+        bypasses_policy: bool,
+    ) -> int:
+        """Add a subscription for somebody else than the client; return why not, or 0.
+
+        It is durable with the next commit. A session without a connection must be stored, and was
+        just loaded.
+        """
+        self._tick.work += FILTER_WORK
+        refusal = self._subscription_refusal(session, request, bypasses_policy=bypasses_policy)
+        if refusal:
+            return refusal
+        subscription = self._granted(session, request, 0)
+        is_new = self._sessions.subscribe(session, connection, subscription)
+        if connection is not None:
+            if self._inbox.is_on:
+                self._inbox.subscribed(connection, session, subscription, is_new=is_new)
+            self._queue_retained(connection, session, subscription, is_new=is_new)
+        elif is_new and subscription.share_name is None:
+            self._replay(session, subscription)
+        return 0
+
+    def revoke(self, session: Session, connection: Connection | None, topic_filter: str) -> bool:
+        """Remove a subscription for somebody else than the client; False if there is none."""
+        self._tick.work += FILTER_WORK
+        existed = self._sessions.unsubscribe(session, connection, topic_filter)
+        session.replays.pop(topic_filter, None)
+        self._tick.mark(session)
+        return existed
 
     def _check_features(self, connection: Connection, packet: Subscribe) -> None:
         """Fail for a feature that CONNACK said is not available; v3.1.1 was not told."""
@@ -137,7 +175,9 @@ class SubscribeHandler:
             return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         return 0
 
-    def _subscription_refusal(self, session: Session, request: Request) -> int:
+    def _subscription_refusal(
+        self, session: Session, request: Request, *, bypasses_policy: bool = False
+    ) -> int:
         topic_filter = request.topic_filter
         if filter_problem(topic_filter) is not None:
             return reasons.TOPIC_FILTER_INVALID
@@ -148,7 +188,9 @@ class SubscribeHandler:
         missing = self._missing_feature(topic_filter)
         if missing:
             return missing  # v4 [MQTT-3.8.3-2]
-        if not self._policy.may_subscribe(session.identity, session.client_id, asked):
+        if not bypasses_policy and not self._policy.may_subscribe(
+            session.identity, session.client_id, asked
+        ):
             self._denied("subscribe", session.client_id, session.identity, topic_filter)
             return reasons.NOT_AUTHORIZED
         if topic_filter in session.subscriptions:
@@ -197,15 +239,20 @@ class SubscribeHandler:
             self._retained_replay.send(
                 connection, session, message, subscription.qos, subscription.identifier
             )
+        if self._replay(session, subscription):
+            self._tick.readers[connection] = None
+
+    def _replay(self, session: Session, subscription: Subscription) -> bool:
+        """Queue the retained messages of a subscription from their beginning; False = none are."""
         if session.replays.pop(subscription.topic_filter, None) is not None:
             self._tick.mark(session)
         if not self._retained.may_match(subscription.stream_filter):
-            return
+            return False
         session.replays[subscription.topic_filter] = Replay(
             subscription.topic_filter, subscription.qos, subscription.identifier, b""
         )
         self._tick.mark(session)
-        self._tick.readers[connection] = None
+        return True
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> bool:
         """Remove subscriptions; UNSUBACK waits for the commit.
@@ -222,7 +269,9 @@ class SubscribeHandler:
         slice_ = packet.topic_filters[len(codes) : len(codes) + FILTERS_SLICE]
         self._tick.work += FILTER_WORK * len(slice_)
         for topic_filter in slice_:
-            existed = self._sessions.unsubscribe(connection, topic_filter)
+            existed = self._sessions.unsubscribe(session, connection, topic_filter)
+            if self._inbox.is_on:
+                self._proxies.client_unsubscribed(session, topic_filter)
             codes.append(reasons.SUCCESS if existed else reasons.NO_SUBSCRIPTION_EXISTED)
             session.replays.pop(topic_filter, None)
         self._tick.mark(session)

@@ -1,7 +1,8 @@
 """The rows of what sessions fetch from external stores, and of the messages that they got there.
 
 A row of `fetches` says that a subscription is looked up in a store, and how far that has come. It
-is written with the subscription and goes with it. A message that came from a store is a row of
+is written with the subscription and goes with it. Others say that a store is asked for the
+subscriptions of a client, or has begun one. A message that came from a store is a row of
 `mailbox`, as a retained message is, and says what the store calls it. Read next:
 `session.delivery.fetching.inbox` and docs/formats.md.
 """
@@ -19,8 +20,10 @@ QUEUE: Final = 1  # messages that nobody has acknowledged; each is for one sessi
 PUBSUB: Final = 2  # messages after the session's own position
 RETAIN: Final = 3  # the retained message of its topic
 SUBSCRIPTIONS: Final = 4  # of a client: what others have subscribed it to
+PROXIED: Final = 5  # not asked: a subscription that the store has begun, and not the client itself
 FETCHES_KNOWN: Final = (QUEUE, PUBSUB)  # whose messages are told of when they are acknowledged
-_ROWS_KNOWN: Final = (QUEUE, PUBSUB, RETAIN)
+PROXY_ROWS: Final = (SUBSCRIPTIONS, PROXIED)
+_ROWS_KNOWN: Final = (QUEUE, PUBSUB, RETAIN, SUBSCRIPTIONS, PROXIED)
 
 MESSAGE_ID_BYTES_MAX: Final = 255
 
@@ -34,7 +37,7 @@ _ORIGIN: Final = struct.Struct(">BBBB")
 
 
 def fetch_key(client_id: str, backend: str, kind: int, topic: str) -> bytes:
-    """Return the key of what a subscription asks a store for."""
+    """Return the key of what a subscription asks a store for; a client does so without a topic."""
     return client_prefix(client_id) + client_prefix(backend) + bytes((kind,)) + topic.encode()
 
 
@@ -42,7 +45,8 @@ def split_fetch_key(key: bytes) -> tuple[str, str, int, str]:
     """Return (client identifier, name of the store, kind, topic). Raises `CorruptRecord`."""
     client_id, _, rest = key.partition(b"\0")
     backend, _, rest = rest.partition(b"\0")
-    if not client_id or not backend or len(rest) < 2 or rest[0] not in _ROWS_KNOWN:
+    is_whole = bool(client_id and backend and rest) and rest[0] in _ROWS_KNOWN
+    if not is_whole or (len(rest) == 1) != (rest[0] == SUBSCRIPTIONS):
         raise CorruptRecord(f"fetch: key of {len(key)} bytes, expected client, store, kind, topic")
     try:
         return client_id.decode(), backend.decode(), rest[0], rest[1:].decode()
@@ -53,7 +57,8 @@ def split_fetch_key(key: bytes) -> tuple[str, str, int, str]:
 def encode_fetch(began_ms: int, position: str) -> bytes:
     """Return the value of a row of `fetches`.
 
-    Of a retained message `began_ms` is the time before which it is not sent, and no position.
+    Of a retained message `began_ms` is the time before which it is not sent, and no position. Those
+    of `PROXY_ROWS` have neither.
     """
     return seal(_FETCH.pack(_VERSION, began_ms) + position.encode())
 

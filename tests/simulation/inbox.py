@@ -244,7 +244,7 @@ class Questions:
         if not self.inbox.is_on or not pump.begun:
             return
         for _ in range(ASKED_MAX):
-            request = self.process.engine.inbox.next("mirror", pump.known)
+            request = self.process.engine.requests.next("mirror", pump.known)
             if request is None:
                 return
             self._after(40, self._arrives, pump.run, pump.known, request)

@@ -425,7 +425,7 @@ class Pump:
     def is_done(self) -> bool:
         """Is there nothing left to send?"""
         feeds = self.process.engine.feeds
-        is_asked = self.process.engine.inbox.owed(NAME) > 0
+        is_asked = self.process.engine.requests.owed(NAME) > 0
         is_filled = self.mirror.refill.is_done(self)
         is_known = feeds.cursor(NAME) == self.known
         return self.begun and not self.waiting and is_known and is_filled and not is_asked
@@ -483,7 +483,7 @@ class Pump:
         self.waiting.clear()
         self.is_sending = False
         feeds.begin(NAME, cursor)
-        self.process.engine.inbox.ask_again(NAME)
+        self.process.engine.requests.ask_again(NAME)
         self.begun = True
 
     def _read(self) -> None:

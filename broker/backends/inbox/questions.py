@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from broker.backends.message_ids import ALPHABET, CHARACTERS, UNSTORED, decode_id, message_id
 from mqtt.message import Message
-from session.delivery.fetching.inbox import FetchedMessage, FetchRequest
+from session.delivery.fetching.inbox import FetchedMessage
+from session.delivery.fetching.requests import FetchRequest
 
 # Bytes of the messages of one answer; the last one may exceed them.
 ANSWER_BYTES_MAX: Final = 256 << 10

@@ -13,12 +13,12 @@ Must never trust an answer: it may come late, twice, or from a store that forgot
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from mqtt.message import Message
 from mqtt.topics import matches
 from session.delivery.context import DeliveryContext
+from session.delivery.fetching.requests import Asking, FetchRequest, Requests
 from session.delivery.fetching.retain_lookup import RetainLookup
 from session.delivery.mailbox import Mailbox
 from session.delivery.outgoing import Outgoing
@@ -31,6 +31,7 @@ from session.state.subscription import Subscription
 from storage.errors import DamagedRows
 from storage.tables.fetch_rows import (
     MESSAGE_ID_BYTES_MAX,
+    PROXY_ROWS,
     QUEUE,
     RETAIN,
     Copy,
@@ -49,7 +50,6 @@ LEASE_MS: Final = 60_000
 FETCHES_MAX: Final = 1000
 # Acknowledgements that wait for one of an earlier message. With more of them nothing is asked for.
 ACKED_MAX: Final = 1000
-LOOK_MAX: Final = 64  # waiting requests that one call looks at
 # Messages of a page that other sessions have: a store that forgot offers them. With more of them
 # nothing is asked for until the next SUBSCRIBE or CONNECT.
 SKIPPED_MAX: Final = 1000
@@ -57,25 +57,10 @@ SKIPPED_MAX: Final = 1000
 HELD_MAX: Final = 10_000
 
 
-class Fetch:
+class Fetch(Asking):
     """One subscription that is looked up in one store."""
 
-    __slots__ = (
-        "asked_ms",
-        "backend",
-        "began_ms",
-        "events",
-        "is_due",
-        "least_ms",
-        "number",
-        "offset",
-        "owner",
-        "position",
-        "rule",
-        "sealed",
-        "skipped",
-        "topic",
-    )
+    __slots__ = ("began_ms", "least_ms", "owner", "position", "rule", "skipped", "topic")
 
     def __init__(
         self,
@@ -86,8 +71,8 @@ class Fetch:
         began_ms: int,
         position: str,
     ) -> None:
+        super().__init__(backend)
         self.owner: Final = owner
-        self.backend: Final = backend
         self.rule: Final = rule
         self.topic: Final = topic  # and topic filter: one without wildcards
         self.began_ms: Final = began_ms  # when the subscription began, 0 = not known
@@ -95,22 +80,27 @@ class Fetch:
         self.skipped: int = 0  # messages of a queue that others have, in the last page
         # Of a retained message: an older one is not sent, the session has got a newer one of ours.
         self.least_ms: int = 0
-        self.is_due: bool = False  # asked for again while a request was under way
-        self.number: int = 0  # of the request that is not answered, 0 = none
-        self.asked_ms: int = 0
-        # What the store must have first: the feed up to here; -1 = not known yet, it is what there
-        # is once the events of this tick are in a batch.
-        self.offset: int = -1
-        self.events: int = 0
-        self.sealed: int = 0
+
+    def is_ready(self) -> bool:
+        """Has the session room for messages?"""
+        return self.owner.inbox.may_ask(self)
+
+    def question(self) -> FetchRequest:
+        """Return what is asked."""
+        return self.owner.inbox.question(self)
+
+    def is_alive(self) -> bool:
+        """Is the session there, with this subscription?"""
+        return self.owner.inbox.is_fetching(self)
 
 
 class Fetches:
     """What a connected session fetches, and what of that it has in flight."""
 
-    __slots__ = ("acked", "connection", "fetches", "session", "taken")
+    __slots__ = ("acked", "connection", "fetches", "inbox", "session", "taken")
 
-    def __init__(self, connection: Connection, session: Session) -> None:
+    def __init__(self, inbox: "Inbox", connection: Connection, session: Session) -> None:
+        self.inbox: Final = inbox
         self.connection: Final = connection
         self.session: Final = session
         self.fetches: Final[dict[tuple[str, int, str], Fetch]] = {}
@@ -118,37 +108,6 @@ class Fetches:
         self.taken: Final[dict[int, tuple[Origin, str]]] = {}
         # Of topics with a position: what was acknowledged before earlier messages were.
         self.acked: Final[dict[tuple[str, str], list[tuple[str, int]]]] = {}
-
-
-class FetchRequest:
-    """A question to a store."""
-
-    __slots__ = (
-        "after",
-        "began_ms",
-        "client_id",
-        "count",
-        "kind",
-        "not_before_ms",
-        "number",
-        "since",
-        "topic",
-    )
-
-    def __init__(
-        self, fetch: Fetch, number: int, since: int, count: int, not_before_ms: int
-    ) -> None:
-        self.number: Final = number
-        self.kind: Final = fetch.rule.kind
-        self.client_id: Final = fetch.owner.session.client_id
-        self.topic: Final = fetch.topic
-        self.after: Final = fetch.position  # only messages with greater ids; not of a queue
-        # Messages of our log with a greater offset are not asked for, if they are not older than
-        # the subscription (then they are of an earlier database).
-        self.since: Final = since
-        self.began_ms: Final = fetch.began_ms
-        self.count: Final = count  # at most
-        self.not_before_ms: Final = not_before_ms
 
 
 class FetchedMessage:
@@ -172,10 +131,11 @@ class Inbox:
         sender: Sender,
         mailbox: Mailbox,
         lookup: RetainLookup,
+        requests: Requests,
     ) -> None:
         self._tick: Final = context.tick
         self._store: Final = context.store
-        self._log: Final = context.log
+        self._requests: Final = requests
         self._gate: Final = context.gate
         self._damage: Final = context.damage
         self._is_open: Final = context.is_open
@@ -188,12 +148,9 @@ class Inbox:
         self._rules: Final = {
             feed.name: feed.fetches for feed in context.settings.feeds if feed.fetches
         }
-        self.is_on: Final = bool(self._rules)  # without rules nothing here may be called
+        self.is_on: Final = requests.is_on  # if no store is asked, nothing here may be called
         self._states: Final[dict[str, Fetches]] = {}  # by client identifier
         self._left: Fetches | None = None  # of the session that was detached last
-        self._waiting: Final[dict[str, dict[Fetch, None]]] = {name: {} for name in self._rules}
-        self._asked: Final[dict[int, Fetch]] = {}
-        self._last_number: int = 0
         self._held: Final[dict[tuple[str, str], None]] = {}
         # Retained messages that connected sessions look up, by topic.
         self._looked_up: Final[dict[str, dict[Fetch, None]]] = {}
@@ -216,7 +173,7 @@ class Inbox:
         if state is not None:  # at QoS 0 now: the position stays
             for fetch in state.fetches.values():
                 if fetch.topic == subscription.topic_filter and fetch.rule.kind != RETAIN:
-                    self._forget(fetch)
+                    self._requests.forget(fetch)
 
     def _open(
         self, connection: Connection, session: Session, subscription: Subscription, began_ms: int
@@ -234,12 +191,12 @@ class Inbox:
                     fetch = Fetch(state, name, rule, topic, began_ms, "")
                     state.fetches[name, rule.kind, topic] = fetch
                     self._write(fetch)
-                self._want(fetch)
+                self._requests.want(fetch)
 
     def _state(self, connection: Connection, session: Session) -> Fetches:
         state = self._states.get(session.client_id)
         if state is None:
-            state = self._states[session.client_id] = Fetches(connection, session)
+            state = self._states[session.client_id] = Fetches(self, connection, session)
         return state
 
     def look_up_retained(
@@ -263,10 +220,10 @@ class Inbox:
                         continue
                     fetch = Fetch(state, name, rule, topic, 0, "")
                     self._add_lookup(fetch)
-                self._forget(fetch)
+                self._requests.forget(fetch)
                 fetch.least_ms = 0
                 self._write(fetch)
-                self._want(fetch)
+                self._requests.want(fetch)
                 break
 
     def _add_lookup(self, fetch: Fetch) -> None:
@@ -302,8 +259,13 @@ class Inbox:
         for fetch in list(self._looked_up.get(topic, ())):
             self._end_lookup(fetch)
 
-    def unsubscribed(self, session: Session, topic_filter: str) -> None:
+    def unsubscribed(self, session: Session, topic_filter: str, *, is_here: bool) -> None:
         """Fetch nothing more for a subscription that ends."""
+        if not is_here:
+            for row, _, _ in self._rows(session):
+                if split_fetch_key(row)[3] == topic_filter:
+                    self._tick.batch.append((FETCHES, row, None))
+            return
         state = self._states.get(session.client_id)
         if state is None:
             return
@@ -313,14 +275,14 @@ class Inbox:
                     self._end_lookup(fetch)
                     continue
                 del state.fetches[key]
-                self._forget(fetch)
+                self._requests.forget(fetch)
                 self._delete(fetch)
 
     def connected(self, connection: Connection) -> None:
         """Ask for what a resumed session wants. The caller has written the batch."""
         session = connection.session
         assert session is not None
-        state = Fetches(connection, session)
+        state = Fetches(self, connection, session)
         self._states[session.client_id] = state
         for key, began_ms, position in self._rows(session):
             _, name, kind, topic = split_fetch_key(key)
@@ -333,7 +295,7 @@ class Inbox:
             if kind == RETAIN:
                 fetch.least_ms = began_ms
                 self._add_lookup(fetch)
-                self._want(fetch)
+                self._requests.want(fetch)
             else:
                 state.fetches[name, kind, topic] = fetch
         for subscription in session.subscriptions.values():
@@ -349,6 +311,8 @@ class Inbox:
         damages: list[DamagedRows] = []
         for key, value in scan_all(self._store, FETCHES, prefix, prefix_end(prefix), damages):
             self._tick.work += 1
+            if split_fetch_key(key)[2] in PROXY_ROWS:
+                continue
             try:
                 began_ms, position = decode_fetch(value)
             except DamagedRows as problem:
@@ -479,78 +443,43 @@ class Inbox:
 
     # Requests
 
-    def _want(self, fetch: Fetch) -> None:
-        """Ask the store, once it has everything that it was told up to now."""
-        if fetch.number:
-            fetch.is_due = True
-            return
-        fetch.is_due = False
-        fetch.offset = -1
-        fetch.sealed = self._feed.sealed
-        self._waiting[fetch.backend][fetch] = None
-
-    def _forget(self, fetch: Fetch) -> None:
-        self._waiting[fetch.backend].pop(fetch, None)
-        self._asked.pop(fetch.number, None)
-        fetch.number = 0
-
     def _leave(self, fetch: Fetch) -> None:
         """Ask no more, and let nobody find a look-up by its topic."""
-        self._forget(fetch)
+        self._requests.forget(fetch)
         of_topic = self._looked_up.get(fetch.topic) if fetch.rule.kind == RETAIN else None
         if of_topic is not None:
             of_topic.pop(fetch, None)
             if not of_topic:
                 del self._looked_up[fetch.topic]
 
-    def owed(self, name: str) -> int:
-        """Return how many requests a store has not answered."""
-        asked = sum(fetch.backend == name for fetch in self._asked.values())
-        return len(self._waiting.get(name, ())) + asked
-
-    def next(self, name: str, reached: tuple[int, int]) -> FetchRequest | None:
-        """Return the next question to a store that has the feed up to `reached`; None for now."""
-        waiting = self._waiting.get(name)
-        if not waiting:
-            return None
-        for fetch in list(islice(waiting, LOOK_MAX)):
-            if fetch.offset < 0:
-                if fetch.sealed == self._feed.sealed and not self._feed.is_empty:
-                    continue
-                fetch.offset, fetch.events = self._log.end, self._feed.seq
-            if reached[0] < fetch.offset or reached[1] < fetch.events:
-                continue
-            del waiting[fetch]
-            acked = fetch.owner.acked.get((name, fetch.topic), ())
-            if self._has_room(fetch.owner.connection) and len(acked) < ACKED_MAX:
-                return self._request(fetch)
-            waiting[fetch] = None  # behind the others
-        return None
+    def may_ask(self, fetch: Fetch) -> bool:
+        """Has a session room for what it fetches?"""
+        acked = fetch.owner.acked.get((fetch.backend, fetch.topic), ())
+        return self._has_room(fetch.owner.connection) and len(acked) < ACKED_MAX
 
     def _has_room(self, connection: Connection) -> bool:
         return connection.has_room() and not self._gate.is_full(connection)
 
-    def _request(self, fetch: Fetch) -> FetchRequest:
-        session, rule, now = fetch.owner.session, fetch.rule, self._tick.now
-        self._last_number += 1
-        fetch.number = self._last_number
-        fetch.asked_ms = now
-        self._asked[fetch.number] = fetch
+    def question(self, fetch: Fetch) -> FetchRequest:
+        """Return what a store is asked for a subscription."""
+        session, rule = fetch.owner.session, fetch.rule
         return FetchRequest(
-            fetch,
             fetch.number,
-            session.subscriptions[fetch.topic].since,
+            rule.kind,
+            session.client_id,
+            fetch.topic,
+            fetch.position,
             min(rule.count_max, session.send_quota) + fetch.skipped,
-            now - rule.range_ms if rule.range_ms else 0,
+            since=session.subscriptions[fetch.topic].since,
+            began_ms=fetch.began_ms,
+            not_before_ms=fetch.asked_ms - rule.range_ms if rule.range_ms else 0,
         )
 
-    def ask_again(self, name: str) -> None:
-        """Ask again what a store has not answered: the way to it was lost."""
-        for number, fetch in list(self._asked.items()):
-            if fetch.backend == name:
-                del self._asked[number]
-                fetch.number = 0
-                self._want(fetch)
+    def is_fetching(self, fetch: Fetch) -> bool:
+        """Is the session of a fetch there, with its subscription?"""
+        state = fetch.owner
+        is_here = self._states.get(state.session.client_id) is state
+        return is_here and fetch.topic in state.session.subscriptions
 
     def fetched(
         self, number: int, messages: list[FetchedMessage], upto: str, *, more: bool
@@ -560,10 +489,10 @@ class Inbox:
         `more` says that there is more behind it. An answer to a request that is not under way, of a
         session that is gone for example, is ignored.
         """
-        fetch = self._asked.pop(number, None)
+        fetch = self._requests.answered(number)
         if fetch is None:
             return
-        fetch.number = 0
+        assert isinstance(fetch, Fetch)
         connection = fetch.owner.connection
         if connection.state != ACTIVE:
             return
@@ -604,12 +533,12 @@ class Inbox:
         is_further = count > 0 or fetch.skipped < skipped < SKIPPED_MAX
         fetch.skipped = skipped if more else 0
         if fetch.is_due or not is_whole or (more and is_further):
-            self._want(fetch)
+            self._requests.want(fetch)
 
     def _take_retained(self, fetch: Fetch, messages: list[FetchedMessage]) -> None:
         connection, session = fetch.owner.connection, fetch.owner.session
         if messages and not self._has_room(connection):
-            self._want(fetch)
+            self._requests.want(fetch)
             return
         self._end_lookup(fetch)
         for each in messages[:1]:
@@ -705,17 +634,7 @@ class Inbox:
             del self._held[next(iter(self._held))]
 
     def invariants(self) -> Iterator[str]:
-        """Yield what must hold of requests and does not."""
-        for number, fetch in self._asked.items():
-            if fetch.number != number or fetch in self._waiting[fetch.backend]:
-                yield f"request {number} for {fetch.topic!r} is under way twice"
-        open_now = [each for waiting in self._waiting.values() for each in waiting]
-        for fetch in [*open_now, *self._asked.values()]:
-            state = fetch.owner
-            if self._states.get(state.session.client_id) is not state:
-                yield f"{state.session.client_id}: is gone and fetches {fetch.topic!r}"
-            elif fetch.topic not in state.session.subscriptions:
-                yield f"{state.session.client_id}: fetches {fetch.topic!r} without a subscription"
+        """Yield what must hold of look-ups and does not."""
         for topic, fetches in self._looked_up.items():
             for fetch in fetches:
                 if fetch.owner.fetches.get((fetch.backend, RETAIN, topic)) is not fetch:

@@ -35,7 +35,7 @@ def ask(broker: Broker, reached: tuple[int, int] = SOON) -> FetchRequest | None:
     """Return the next request of the broker to its store."""
     broker.engine.handle_timeout(broker.now)
     broker.advance(250)  # what the store is told is in a batch
-    return broker.engine.inbox.next(NAME, reached)
+    return broker.engine.requests.next(NAME, reached)
 
 
 def asked(broker: Broker) -> FetchRequest:
@@ -137,7 +137,7 @@ def test_answers_wait_for_no_store() -> None:
     broker = fetching()
     client = broker.durable("c")
     assert client.subscribe("queue/a", qos=1) == [1]
-    assert broker.engine.inbox.owed(NAME) == 1
+    assert broker.engine.requests.owed(NAME) == 1
 
 
 def test_a_page_goes_on_where_the_one_before_it_ended() -> None:
@@ -237,7 +237,7 @@ def test_a_message_that_has_no_room_is_asked_for_again(topic: str) -> None:
     answer(broker, request, "m1", "m2", "m3")
     messages = client.messages()
     assert [each.payload for each in messages] == [b"m1", b"m2"]
-    assert ask(broker) is None and broker.engine.inbox.owed(NAME) == 1
+    assert ask(broker) is None and broker.engine.requests.owed(NAME) == 1
     client.acknowledge(*messages)
     answer(broker, asked(broker), "m3")
     assert client.payloads() == [b"m3"]
@@ -433,7 +433,7 @@ def test_what_is_under_way_is_asked_again_when_the_way_is_lost() -> None:
     broker = fetching()
     client = broker.durable("c", "pubsub/a")
     lost = asked(broker)
-    broker.engine.inbox.ask_again(NAME)
+    broker.engine.requests.ask_again(NAME)
     again = asked(broker)
     assert again.number != lost.number
     answer(broker, lost, "m1")
@@ -473,7 +473,7 @@ def test_a_session_asks_for_a_limited_number_of_topics() -> None:
     client = broker.durable("c")
     topics = [f"queue/{number}" for number in range(FETCHES_MAX + 1)]
     client.send(Subscribe(1, [Subscription(topic, 1) for topic in topics]))
-    assert broker.engine.inbox.owed(NAME) == FETCHES_MAX
+    assert broker.engine.requests.owed(NAME) == FETCHES_MAX
 
 
 def test_without_the_rule_the_rows_go() -> None:

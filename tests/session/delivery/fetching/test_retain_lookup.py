@@ -83,7 +83,7 @@ def test_a_subscribe_gets_what_the_store_has(qos: int, granted: int, durable: bo
     assert message.retain and not message.dup
     client.acknowledge(message)
     assert broker.rows(FETCHES) == [] and broker.rows(MAILBOX) == []
-    assert ask(broker) is None and broker.engine.inbox.owed(NAME) == 0
+    assert ask(broker) is None and broker.engine.requests.owed(NAME) == 0
     assert not [row for row in take(broker) if isinstance(row, FeedEvent) and row.kind == ACKED]
 
 
@@ -274,7 +274,7 @@ def test_ours_is_not_sent_behind_a_newer_one_for_the_same_subscribe(
         broker.engine.end_tick(broker.now)  # a slice of those below a
         broker.engine.handle_timeout(broker.now + 250)
         broker.engine.end_tick(broker.now)
-        request = broker.engine.inbox.next(NAME, (1 << 62, 1 << 62))
+        request = broker.engine.requests.next(NAME, (1 << 62, 1 << 62))
         assert request is not None and "r/a" in replays_of(client)
         answer(broker, request, b"theirs", broker.now + at_ms)
     found = client.receive_all()
@@ -444,7 +444,7 @@ def test_of_two_stores_the_newest_is_the_last() -> None:
     broker.publish("r/z", b"z", retain=True)  # nothing more can be kept
     client = broker.durable("c", "r/a")
     one = asked(broker)
-    other = broker.engine.inbox.next(OTHER, (1 << 62, 1 << 62))
+    other = broker.engine.requests.next(OTHER, (1 << 62, 1 << 62))
     assert other is not None
     answer(broker, one, b"new", START_MS - 1)
     answer(broker, other, b"old", START_MS - 2)
@@ -464,7 +464,7 @@ def test_a_session_looks_a_limited_number_of_topics_up() -> None:
     client = broker.durable("c")
     topics = [f"r/{number}" for number in range(FETCHES_MAX + 1)]
     client.send(Subscribe(1, [Subscription(topic, 1) for topic in topics]))
-    assert broker.engine.inbox.owed(NAME) == FETCHES_MAX
+    assert broker.engine.requests.owed(NAME) == FETCHES_MAX
 
 
 def test_a_client_that_subscribes_again_and_again_has_one_question() -> None:
@@ -474,7 +474,7 @@ def test_a_client_that_subscribes_again_and_again_has_one_question() -> None:
     for _ in range(20):
         client.subscribe("r/a", qos=1)
         numbers.add(asked(broker).number)
-        assert broker.engine.inbox.owed(NAME) == 1
+        assert broker.engine.requests.owed(NAME) == 1
     assert len(numbers) == 20 and len(broker.rows(FETCHES)) == 1
 
 
@@ -482,7 +482,7 @@ def test_what_is_under_way_is_asked_again_when_the_way_is_lost() -> None:
     broker = looking()
     client = broker.durable("c", "r/a")
     lost = asked(broker)
-    broker.engine.inbox.ask_again(NAME)
+    broker.engine.requests.ask_again(NAME)
     again = asked(broker)
     answer(broker, lost, b"1")
     answer(broker, again, b"2")

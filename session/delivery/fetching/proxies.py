@@ -1,0 +1,272 @@
+"""What external stores subscribe clients to, as far as it is asked for and remembered.
+
+Applications keep a list of topic filters for a client in a store (a proxy subscription). At CONNECT
+a request for the list is added; nobody waits for it. Which subscriptions a store has begun is kept
+in a row each, until the client subscribes or unsubscribes itself: then it is the client's own. What
+the client does while a request is under way is newer than the answer. Decides and subscribes
+nothing. Read next: `session.packets.proxy`, which does, and `storage.tables.fetch_rows`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from session.delivery.context import DeliveryContext
+from session.delivery.fetching.requests import Asking, FetchRequest, Requests
+from session.live.connection import Connection
+from session.settings import Proxying
+from session.state.session import Session
+from storage.errors import DamagedRows
+from storage.tables.fetch_rows import (
+    PROXIED,
+    PROXY_ROWS,
+    SUBSCRIPTIONS,
+    decode_fetch,
+    encode_fetch,
+    fetch_key,
+    split_fetch_key,
+)
+from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
+
+# Topic filters that are asked for at once.
+PAGE: Final = 256
+# Filters that a client leaves while the store is asked for its list. With more of them the list is
+# asked for anew.
+LEFT_MAX: Final = 1000
+
+
+class Lookup(Asking):
+    """The list of one client in one store, which is asked for."""
+
+    __slots__ = ("after", "left", "owner", "rule")
+
+    def __init__(self, owner: "Proxied", backend: str, rule: Proxying) -> None:
+        super().__init__(backend)
+        self.owner: Final = owner
+        self.rule: Final = rule
+        self.after: str = ""  # the list is dealt with up to this filter
+        self.left: Final[set[str]] = set()  # what the client has left since it is asked for
+
+    def is_ready(self) -> bool:
+        """Can subscriptions be stored now?"""
+        return not self.owner.session.is_stored or not self.owner.proxies.refuses()
+
+    def question(self) -> FetchRequest:
+        """Return what is asked."""
+        client_id = self.owner.session.client_id
+        return FetchRequest(self.number, SUBSCRIPTIONS, client_id, "", self.after, PAGE)
+
+    def is_alive(self) -> bool:
+        """Is the session there?"""
+        return self.owner.proxies.state_of(self.owner.session) is self.owner
+
+
+class Proxied:
+    """A connected session that stores subscribe."""
+
+    __slots__ = ("connection", "filters", "lookups", "proxies", "session")
+
+    def __init__(self, proxies: "Proxies", connection: Connection, session: Session) -> None:
+        self.proxies: Final = proxies
+        self.connection: Final = connection
+        self.session: Final = session
+        self.filters: Final[dict[str, str]] = {}  # those that a store has begun, and which one
+        self.lookups: Final[dict[str, Lookup]] = {}  # by store
+
+
+class Proxies:
+    """All connected sessions that stores subscribe."""
+
+    def __init__(self, context: DeliveryContext, requests: Requests) -> None:
+        self._tick: Final = context.tick
+        self._store: Final = context.store
+        self._damage: Final = context.damage
+        self._requests: Final = requests
+        self._rules: Final = {
+            feed.name: feed.proxying for feed in context.settings.feeds if feed.proxying is not None
+        }
+        self.is_on: Final = requests.is_on  # if no store is asked, nothing here may be called
+        self._states: Final[dict[str, Proxied]] = {}  # by client identifier
+        self._left: Proxied | None = None  # of the session that was detached last
+        self.refuses: Callable[[], bool] = _never  # what stores messages is made later, and sets it
+
+    def rule(self, backend: str) -> Proxying | None:
+        """Return how a store subscribes clients, None if it does not."""
+        return self._rules.get(backend)
+
+    # Sessions
+
+    def connected(self, connection: Connection, *, is_new: bool) -> None:
+        """Ask for what a client is subscribed to. The caller has written the batch."""
+        session = connection.session
+        assert session is not None
+        state = Proxied(self, connection, session)
+        owed = set() if is_new else self._load(state)
+        for name, rule in self._rules.items():
+            is_wanted = rule.asks == "always" or (rule.asks == "new" and is_new)
+            if not is_wanted and name not in owed:
+                continue
+            lookup = state.lookups[name] = Lookup(state, name, rule)
+            if rule.asks == "new" and name not in owed:
+                self._write(session, name, SUBSCRIPTIONS, "")  # no later CONNECT asks for it
+            self._requests.want(lookup)
+        if state.lookups or state.filters:
+            self._states[session.client_id] = state
+
+    def _load(self, state: Proxied) -> set[str]:
+        """Load what stores have begun for a session; return those that have to be asked."""
+        session = state.session
+        prefix = client_prefix(session.client_id)
+        owed: set[str] = set()
+        damages: list[DamagedRows] = []
+        for key, value in scan_all(self._store, FETCHES, prefix, prefix_end(prefix), damages):
+            self._tick.work += 1
+            _, name, kind, topic_filter = split_fetch_key(key)
+            if kind not in PROXY_ROWS:
+                continue
+            try:
+                decode_fetch(value)
+            except DamagedRows as problem:
+                self._damage.note("fetch", problem, session.client_id)
+                # It is still owed; but a subscription is the client's own rather than a store's.
+                is_known = kind == SUBSCRIPTIONS
+            else:
+                is_known = True
+            subscription = session.subscriptions.get(topic_filter)
+            if not is_known or name not in self._rules:
+                self._tick.batch.append((FETCHES, key, None))
+            elif kind == SUBSCRIPTIONS:
+                owed.add(name)
+            elif subscription is None:
+                self._tick.batch.append((FETCHES, key, None))
+            else:
+                state.filters[subscription.topic_filter] = name
+        self._damage.note_all("fetch", damages)
+        return owed
+
+    def state_of(self, session: Session) -> Proxied | None:
+        """Return what is known of a connected session, None if no store subscribes it."""
+        state = self._states.get(session.client_id)
+        return state if state is not None and state.session is session else None
+
+    def detached(self, session: Session) -> None:
+        """Ask for nothing more: the connection of a session is over."""
+        state = self._left = self._states.pop(session.client_id, None)
+        if state is not None:
+            for lookup in state.lookups.values():
+                self._requests.forget(lookup)
+
+    def ended(self, session: Session) -> None:
+        """Delete the rows of a session that ends. If it was connected, it was just detached."""
+        left, self._left = self._left, None
+        if not session.is_stored:
+            return
+        if left is not None and left.session is session:
+            for topic_filter, name in left.filters.items():
+                self._delete(session, name, PROXIED, topic_filter)
+            for name in left.lookups:
+                self._delete(session, name, SUBSCRIPTIONS, "")
+            return
+        prefix = client_prefix(session.client_id)
+        damages: list[DamagedRows] = []
+        for key, _ in scan_all(self._store, FETCHES, prefix, prefix_end(prefix), damages):
+            if split_fetch_key(key)[2] in PROXY_ROWS:
+                self._tick.batch.append((FETCHES, key, None))
+        self._damage.note_all("fetch", damages)
+
+    # Subscriptions
+
+    def begun(self, session: Session, topic_filter: str, backend: str) -> None:
+        """Note that a store has begun a subscription of a session, connected or not."""
+        state = self.state_of(session)
+        if state is not None:
+            state.filters[topic_filter] = backend
+        self._write(session, backend, PROXIED, topic_filter)
+
+    def known(self, connection: Connection, session: Session) -> Proxied:
+        """Return what is known of a connected session, from now on if nothing is."""
+        state = self.state_of(session)
+        if state is None:
+            state = self._states[session.client_id] = Proxied(self, connection, session)
+        return state
+
+    def is_begun_by(self, session: Session, topic_filter: str, backend: str) -> bool:
+        """Has this store begun a subscription of a session that is not connected?"""
+        key = fetch_key(session.client_id, backend, PROXIED, topic_filter)
+        return self._store.get(FETCHES, key) is not None
+
+    def over(self, session: Session, topic_filter: str, backend: str) -> None:
+        """Note that a store has ended a subscription that it had begun."""
+        state = self.state_of(session)
+        if state is not None:
+            state.filters.pop(topic_filter, None)
+        self._delete(session, backend, PROXIED, topic_filter)
+
+    def client_subscribed(self, session: Session, topic_filter: str) -> None:
+        """Note that a subscription is the client's own from now on."""
+        state = self.state_of(session)
+        name = None if state is None else state.filters.pop(topic_filter, None)
+        if name is not None:
+            self._delete(session, name, PROXIED, topic_filter)
+
+    def client_unsubscribed(self, session: Session, topic_filter: str) -> None:
+        """Note that the client wants no messages of a filter: an older list does not matter."""
+        state = self.state_of(session)
+        if state is None:
+            return
+        name = state.filters.pop(topic_filter, None)
+        if name is not None:
+            self._delete(session, name, PROXIED, topic_filter)
+        for lookup in state.lookups.values():
+            lookup.left.add(topic_filter)
+            if len(lookup.left) > LEFT_MAX:
+                self._requests.forget(lookup)
+                lookup.left.clear()
+                lookup.after = ""
+                self._requests.want(lookup)
+
+    # Requests
+
+    def answered(self, number: int) -> Lookup | None:
+        """Return what a request was for; None if its session is gone or nobody waits for it."""
+        lookup = self._requests.answered(number)
+        if lookup is None:
+            return None
+        assert isinstance(lookup, Lookup)
+        return lookup
+
+    def go_on(self, lookup: Lookup, after: str) -> None:
+        """Ask for the list behind a filter."""
+        lookup.after = after
+        self._requests.want(lookup)
+
+    def done(self, lookup: Lookup, *, is_answered: bool) -> None:
+        """End a request. If it was not answered, the next CONNECT asks again."""
+        session = lookup.owner.session
+        del lookup.owner.lookups[lookup.backend]
+        if is_answered and lookup.rule.asks == "new":
+            self._delete(session, lookup.backend, SUBSCRIPTIONS, "")
+
+    # Rows
+
+    def _write(self, session: Session, backend: str, kind: int, topic_filter: str) -> None:
+        if session.is_stored:
+            key = fetch_key(session.client_id, backend, kind, topic_filter)
+            self._tick.batch.append((FETCHES, key, encode_fetch(0, "")))
+
+    def _delete(self, session: Session, backend: str, kind: int, topic_filter: str) -> None:
+        if session.is_stored:
+            key = fetch_key(session.client_id, backend, kind, topic_filter)
+            self._tick.batch.append((FETCHES, key, None))
+
+    def invariants(self) -> Iterator[str]:
+        """Yield what must hold of proxy subscriptions and does not."""
+        for client_id, state in self._states.items():
+            if state.connection.session is not state.session:
+                yield f"{client_id}: is gone and is subscribed by stores"
+            for topic_filter in state.filters:
+                if topic_filter not in state.session.subscriptions:
+                    yield f"{client_id}: a store holds {topic_filter!r}, which is no subscription"
+
+
+def _never() -> bool:
+    return False
