@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from mqtt.message import Message
 from session.live.tick import Tick
 from session.state.backend_record import Cursor
 from session.state.told_record import FIELDS, MINUTE_MS, Told, add
@@ -26,6 +25,8 @@ READ_MESSAGES: Final = 128
 SCAN_MAX: Final = 2048
 # Of messages that a store had applied when the broker died: some batches are unanswered at a time.
 UNHEARD_PAGES_MAX: Final = 256
+# That one record keeps: while a store is away, one generation after the other may go.
+GAPS_MAX: Final = 64
 # After its minute: rows are confirmed a little later than messages are accepted.
 GRACE_MS: Final = 5000
 
@@ -82,12 +83,7 @@ class ToldCounts:
         """Count the messages up to an offset, which the store has confirmed or refused."""
         while unconfirmed and unconfirmed[0][0][0] <= upto:
             at, at_ms = unconfirmed.popleft()
-            reason = events.CONFIRMED
-            if at in dead:
-                reason = events.DEAD_LETTERED
-            elif at in refused:
-                reason = events.REFUSED
-            self._count(name, told, at[0], at_ms, reason)
+            self._count(name, told, at[0], at_ms, _fate(at, dead, refused))
         self._reach(told, upto)
 
     def unheard(
@@ -107,18 +103,14 @@ class ToldCounts:
             self._reach(told, upto)
             return
         cursor = self._log.cursor(streams, told.counted, upto)
-        found: list[Message] = []
+        found: list[tuple[int, int]] = []
         for _ in range(UNHEARD_PAGES_MAX):
-            found += cursor.next(READ_MESSAGES, SCAN_MAX)
+            page = cursor.next(READ_MESSAGES, SCAN_MAX)
+            found += [(message.offset, message.accepted_at_ms) for message in page]
             if cursor.is_at_end:
                 break
-        for message in found:
-            reason = events.CONFIRMED
-            if message.offset in dead:
-                reason = events.DEAD_LETTERED
-            elif message.offset in refused:
-                reason = events.REFUSED
-            self._count(name, told, message.offset, message.accepted_at_ms, reason)
+        for offset, at_ms in found:
+            self._count(name, told, offset, at_ms, _fate(offset, dead, refused))
         if cursor.lost or cursor.missing or not cursor.is_at_end:
             self.gap(name, told, events.NOT_COUNTED, told.counted + 1, upto)
         self._reach(told, upto)
@@ -155,9 +147,16 @@ class ToldCounts:
             first = told.counted + 1
         if first > last:
             return
-        self._history.gap(name, reason, first, last)
-        if reason not in (events.UNREADABLE, events.NOT_COUNTED):
+        is_soft = reason in (events.UNREADABLE, events.NOT_COUNTED)
+        before = told.gaps[-1] if told.gaps and not is_soft else (0, 0)
+        if before[0] and (before[1] >= first - 1 or len(told.gaps) == GAPS_MAX):
+            # What lies between two gaps that are joined is in neither count: it may still come.
+            first, last = min(first, before[1] + 1), max(last, before[1])
+            told.gaps[-1] = before[0], last
+        elif not is_soft:
             told.gaps.append((first, last))
+        if first <= last:
+            self._history.gap(name, reason, first, last)
 
     def close_if_due(self, name: str, told: Told) -> bool:
         """Tell what is open if its minute is over, and nothing is under way; return whether."""
@@ -189,3 +188,10 @@ class ToldCounts:
         for tally in (told.confirmed, told.dead, told.refused, told.again):
             tally[:] = [0] * FIELDS
         told.minute_ms = 0
+
+
+def _fate(at: Cursor | int, dead: Collection[object], refused: Collection[object]) -> int:
+    """Return what became of a message, named by its cursor or offset."""
+    if at in dead:
+        return events.DEAD_LETTERED
+    return events.REFUSED if at in refused else events.CONFIRMED

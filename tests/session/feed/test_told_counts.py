@@ -3,7 +3,7 @@
 from typing import Final
 
 from session.feed.dead_letters import DeadLetter
-from session.feed.told_counts import GRACE_MS
+from session.feed.told_counts import GAPS_MAX, GRACE_MS
 from session.settings import Feed
 from storage.history.events import (
     BACKLOG_FULL,
@@ -244,6 +244,23 @@ def test_what_waited_too_long_is_a_gap_also_if_it_was_on_its_way() -> None:
     lost = {n for gap in gaps for n in range(int(str(gap[2])), int(str(gap[3])) + 1)}
     assert 1 in lost
     assert sum(int(str(row[4])) for row in said(broker)) == 9 - len(lost)
+
+
+def test_gaps_that_touch_are_one_and_of_many_the_last_ones_are_joined() -> None:
+    broker, _ = start()
+    counts, record = broker.engine.feeds._counts, broker.engine.feeds.backends[NAME].record
+    with broker.one_tick():
+        counts.gap(NAME, record.told, NOT_KEPT, 1, 5)
+        counts.gap(NAME, record.told, NOT_KEPT, 6, 9)
+    assert record.told.gaps == [(1, 9)]
+    with broker.one_tick():
+        for first in range(20, 20 + 10 * GAPS_MAX, 10):
+            counts.gap(NAME, record.told, NOT_KEPT, first, first)
+    assert len(record.told.gaps) == GAPS_MAX
+    last = 10 + 10 * GAPS_MAX
+    assert record.told.gaps[-1] == (last - 10, last)
+    named = {(gap[2], gap[3]) for gap in said(broker, "backend_gap")}
+    assert {(1, 5), (6, 9), (last - 9, last)} <= named
 
 
 def test_what_cannot_be_read_is_named() -> None:
