@@ -74,7 +74,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = _Parser(
         prog=prog,
-        description="Hold a session history against eighteen invariants, and say what it shows.",
+        description="Hold a session history against nineteen invariants, and say what it shows.",
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION", parser_class=_Parser)

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from audit import batch_state as state
 from audit.analytics import tables as analytics
 from audit.checks import (
+    backend_checks,
     delivery_checks,
     log_checks,
     open_rows,
@@ -63,6 +64,7 @@ PARTS: Final = (
     Part("retained messages", retained_checks.check, retained_checks.carry),
     Part("messages on their way in", publish_checks.check),
     Part("deliveries", delivery_checks.check, open_rows.carry, delivery_checks.tables),
+    Part("external stores", backend_checks.check, backend_checks.carry),
     Part("numbers", analytics.check, analytics.carry, analytics.tables),
 )
 

@@ -67,8 +67,10 @@ class Assembly:
             tick, log, core.damage, settings.feeds, settings.progress_delay_ms
         )
         self.quota: Final = Quota(core, database)
-        self.outlet: Final = FeedOutlet(core, database, self.feed, self.quota.extents)
         history = self.history = History(tick, log, settings, live, self.feed)
+        self.outlet: Final = FeedOutlet(
+            core, database, self.feed, self.quota.extents, history.backends
+        )
         self.routes: Final = Router(tick)
         self.retained: Final = Retained(core, database, history)
         self.delivery: Final = Delivery(

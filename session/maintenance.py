@@ -43,6 +43,7 @@ class Maintenance:
     def finish(self) -> None:
         """Record the open books and the shutdown in the history, after the last connection."""
         history, tick = self._assembly.history, self._assembly.core.tick
+        self._assembly.outlet.close()
         history.recorder.end(tick.batch, tick.now)
         history.sessions.shut_down()
         history.recorder.hurry()

@@ -1,6 +1,6 @@
 """The verdict as a web page: `report.html`, a single file that loads nothing from the network.
 
-First the headline: did everything that existed before each crash exist after it? Then the eighteen
+First the headline: did everything that existed before each crash exist after it? Then the nineteen
 invariants as a board, each with its witnesses, then the charts (`audit.report.sections`). The page
 is complete without JavaScript; the script only shows chart values under the pointer and opens an
 invariant when its tile is clicked. Names from clients are escaped, and a Content Security Policy
@@ -31,13 +31,14 @@ _LOOKS: Final[dict[Look, tuple[str, str]]] = {
     "idle": ("–", "not tested"),  # noqa: RUF001 # a dash is what it should look like
 }
 # The board's groups: title, short title, first letters of the ids.
-_GROUPS: Final = (  # three rows of six
+_GROUPS: Final = (  # three rows of six, and one for brokers with external stores
     ("The history", "History", ("H",)),
     ("Messages: none lost", "Messages", ("L",)),
     ("Wills and retained messages", "Wills, retained", ("W", "R")),
     ("Deliveries: once, in order, in time", "Deliveries", ("D", "F", "O", "E")),
     ("Sessions: kept, ended when due, survived", "Sessions", ("S",)),
     ("Clean-up", "Clean-up", ("G",)),
+    ("External stores", "Stores", ("B",)),
 )
 
 
@@ -68,7 +69,7 @@ def _page(picture: Picture, witnesses_max: int) -> str:
         '<link rel="icon" href="data:,">',
         f"<title>{escape(title)}</title>",
         f"<style>\n{_file('report.css')}</style></head><body>",
-        '<a class="skip" href="#board">To the eighteen invariants</a>',
+        '<a class="skip" href="#board">To the nineteen invariants</a>',
         _hero(picture),
         "<main>",
         sections.lives(picture),
@@ -265,7 +266,7 @@ def _board(picture: Picture) -> str:
 
 
 def _number(number: int) -> str:
-    return "The eighteen invariants" if number == 18 else plural(number, "invariant")
+    return "The nineteen invariants" if number == 19 else plural(number, "invariant")
 
 
 def _tile(check: Check) -> str:

@@ -416,6 +416,9 @@ class Pump:
                 f"the rows between {theirs or 'its beginning'} and {found.cursor} are not kept any "
                 "more (rewind_keep)"
             )
+            first = 1 if theirs is None else theirs[0] + 1
+            if first <= found.cursor[0]:
+                self._outlet.note_lost_there(backend, first, found.cursor[0])
         elif kind == resumption.AHEAD:
             log.warning(
                 "backend_ahead",
@@ -467,14 +470,14 @@ class Pump:
         """Confirm what the store has, with its dead letters."""
         outlet, name = self._outlet, self.name
         cursor = _cursor(answer["done"])
-        dead = self._dead_letters(answer.get("dead", ()))
+        dead, refused = self._dead_letters(answer.get("dead", ()))
         if answer["run"] != self._run or not self._is_running:
             if dead:  # of a batch before the connection was lost
                 outlet.confirm(name, outlet.cursor(name), dead)
             return
         sent = self._unanswered.popleft()
         assert sent.upto == cursor, f"{cursor} is answered, expected {sent.upto}"
-        outlet.confirm(name, cursor, dead)
+        outlet.confirm(name, cursor, dead, refused)
         for gap in sent.gaps:
             self._tell_gap_row(gap)
         self._figures.rows += int(answer["rows"])
@@ -495,12 +498,17 @@ class Pump:
             for each in refused
             if each["upto"][0] > confirmed[0] or each["upto"][1] > confirmed[1]
         ]
-        self._outlet.confirm(self.name, cursor, self._dead_letters(unheard))
+        dead, refused = self._dead_letters(unheard)
+        self._outlet.confirm(self.name, cursor, dead, refused)
 
-    def _dead_letters(self, told: Sequence[Any]) -> list[DeadLetter]:
-        """Tell of the rows that the store has refused; return those that are kept."""
+    def _dead_letters(self, told: Sequence[Any]) -> tuple[list[DeadLetter], list[Cursor]]:
+        """Tell of the rows that the store has refused; return those that are kept.
+
+        And the cursors of the others.
+        """
         room = DEAD_LETTERS_MAX - self._outlet.stats(self.name).dead_letters if told else 0
         kept: list[DeadLetter] = []
+        gone: list[Cursor] = []
         for letter in map(_dead_letter, told):
             self._log.error(
                 "backend_dead_letter",
@@ -511,12 +519,14 @@ class Pump:
             )
             if len(kept) < room:
                 kept.append(letter)
+            else:
+                gone.append(letter.at)
         if len(kept) < len(told):
             self._tell_gap(
                 f"{len(told) - len(kept)} rows were refused while {DEAD_LETTERS_MAX} dead letters "
                 "are kept already"
             )
-        return kept
+        return kept, gone
 
     # Rows.
 

@@ -75,7 +75,7 @@ def _add_suites(commands: Commands) -> None:
     suites = (
         ("conformance", "hold a broker against every statement of MQTT 3.1.1 and 5.0",
          run_conformance),
-        ("audit", "hold a session history against eighteen invariants "
+        ("audit", "hold a session history against nineteen invariants "
          "(needs the extra 'audit')", run_audit),
     )  # fmt: skip
     for name, text, run in suites:

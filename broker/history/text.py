@@ -159,6 +159,16 @@ def _range(event: Event) -> str:
     return f"{count} messages between {event.get('msg')} and {last}"
 
 
+def _told(event: Event) -> str:
+    return f"{event['count']} {_lost(event)}" if event.get("count") is not None else ""
+
+
+def _lost(event: Event) -> str:
+    if event.get("msg_last") is None:
+        return "messages"
+    return f"messages among {event.get('msg')} to {event['msg_last']}"
+
+
 def _retained(event: Event) -> str:
     if event.get("msg") is not None:
         return message_name(event["msg"])
@@ -179,6 +189,8 @@ PHRASES: Final[dict[str, Callable[[Event], str]]] = {
     "Dup": _dup,
     "Share": _share,
     "Range": _range,
+    "Told": _told,
+    "Lost": _lost,
     "Message": _retained,
     "Stage": _books,
     "Topic": lambda event: _quoted(event.get("topic")),
@@ -234,4 +246,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "history_gap": "gap in the history:|{Reason}|{Missing}|recording {Detail}",
     "clock_step": "the wall clock jumped|{Detail}",
     "books": "books of a minute:|{count} messages {Stage}|{total_bytes} bytes",
+    "backend_opened": "backend {backend} opened:|{count} filters|told up to {position}",
+    "backend_follows": "backend {backend} gets {Filter}|behind {position}",
+    "backend_told": "backend {backend} was told {Told}:|{Reason}",
+    "backend_gap": "backend {backend} does not get {Lost}:|{Reason}",
+    "backend_forgotten": "backend {backend} is not configured any more:|told up to {position}",
 }

@@ -9,17 +9,19 @@ backends, and `broker.backends.pump`, the shell.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from mqtt.message import Message
 from session.feed.backlogs import Backlogs, Extents
 from session.feed.dead_letters import DeadLetter, DeadLetters
 from session.feed.recorder import FeedRecorder
+from session.feed.told_counts import ToldCounts, ToldHistory, Unconfirmed
 from session.live.core import Core, Database
 from session.settings import Feed
 from session.state.backend_record import BackendRecord, Cursor, encode_backend
 from storage.errors import CorruptRecord, DamagedRows
+from storage.history.events import BACKLOG_FULL, LOST_THERE, NOT_KEPT, UNREADABLE
 from storage.log.message_log import Cursor as LogCursor
 from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
@@ -99,6 +101,7 @@ class Backend:
         self.heard_ms: int = 0  # when the store was last heard of
         # Where reading is: what was returned, what was read ahead.
         self.read: Cursor = record.cursor
+        self.unconfirmed: Final[Unconfirmed] = deque()
         self.messages: Final[deque[Message]] = deque()
         self.events: Final[deque[FeedEvent]] = deque()
         self.next_key: bytes = b""  # of the next row of events, b"" = to be looked up
@@ -136,6 +139,7 @@ class FeedOutlet:
         database: Database,
         recorder: FeedRecorder,
         extents: Callable[[], Extents],
+        history: ToldHistory,
     ) -> None:
         """`extents` tells what generations there are, with their sizes."""
         self._tick: Final = core.tick
@@ -144,6 +148,7 @@ class FeedOutlet:
         self._log: Final = database.log
         self._recorder: Final = recorder
         self._letters: Final = DeadLetters(core.tick, database.store, core.damage, recorder)
+        self._counts: Final = ToldCounts(core.tick, database.log, history)
         self.backends: Final[dict[str, Backend]] = {}
         self._dirty: Final[dict[Backend, None]] = {}
         # Ends of written batches: (serial, offset, number of an event), and of the durable ones.
@@ -163,7 +168,18 @@ class FeedOutlet:
         self.backends[backend.feed.name] = backend
         if backend.feed.backlog_bytes_max:
             self._limited.append(backend)
+        self._counts.opened(backend.feed.name, backend.record.told, backend.record.filters)
         self._dirty[backend] = None
+
+    def forget(self, name: str, record: BackendRecord) -> None:
+        """Tell the history that a backend is not configured any more."""
+        self._counts.forgotten(name, record.told)
+
+    def close(self) -> None:
+        """Tell the history how far each backend is, because the broker ends."""
+        for name, backend in self.backends.items():
+            self._counts.close(name, backend.record.told, backend.record.told.counted)
+            self._dirty[backend] = None
 
     # For the shell
 
@@ -202,13 +218,18 @@ class FeedOutlet:
     def begin(self, name: str, cursor: Cursor) -> None:
         """Read on from `cursor`, which is between the floor and the end.
 
-        What the store had confirmed beyond it is lost there, and counts as not confirmed.
+        Raises the store's errors if rows lie before it that were not confirmed. What the store
+        had confirmed beyond it is lost there, and counts as not confirmed.
         """
         backend = self.backends[name]
         record, end = backend.record, self.end()
         position = min(max(cursor[0], record.floor[0]), end[0])
         seq = min(max(cursor[1], record.floor[1]), end[1])
+        if position > record.told.counted:  # it says that it has them
+            self._counts.unheard(name, record.told, backend.streams, position, (), ())
+            self._dirty[backend] = None
         backend.restart((position, seq))
+        backend.unconfirmed.clear()
         if position < record.cursor[0] or seq < record.cursor[1]:
             record.cursor = (min(position, record.cursor[0]), min(seq, record.cursor[1]))
             marks = backend.marks
@@ -224,13 +245,35 @@ class FeedOutlet:
         backend.record.instance = instance
         self._dirty[backend] = None
 
-    def confirm(self, name: str, cursor: Cursor, dead: Sequence[DeadLetter] = ()) -> None:
+    def confirm(
+        self,
+        name: str,
+        cursor: Cursor,
+        dead: Sequence[DeadLetter] = (),
+        refused: Collection[Cursor] = (),
+    ) -> None:
         """Note that the store has everything up to `cursor`, but for the dead letters.
 
-        They are durable with the commit of this tick's batch. A crash before that repeats the rows.
+        And but for rows that it has refused, too, and that are not kept. All is durable with the
+        commit of this tick's batch. A crash before that repeats the rows. Raises the store's
+        errors for rows that were not read before they were confirmed.
         """
         backend = self.backends[name]
         record = backend.record
+        letters = {letter.at for letter in dead}
+        read = backend.read[0]
+        self._counts.confirm(
+            name, record.told, backend.unconfirmed, min(cursor[0], read), letters, refused
+        )
+        if cursor[0] > read:
+            self._counts.unheard(
+                name,
+                record.told,
+                backend.streams,
+                cursor[0],
+                {at[0] for at in letters},
+                {at[0] for at in refused},
+            )
         if record.retries:
             dead = self._letters.settle(name, record, cursor, dead)
         for letter in dead:
@@ -326,6 +369,7 @@ class FeedOutlet:
                 size += len(row.client_id) + len(row.text) + len(row.body)
             else:
                 backend.read = (row.offset, backend.read[1])
+                backend.unconfirmed.append((backend.read, row.accepted_at_ms))
                 size += len(row.topic) + len(row.payload) + len(row.properties)
             backend.last_row = backend.read
         page.upto = backend.read
@@ -392,11 +436,14 @@ class FeedOutlet:
         cursor = backend.log_cursor
         if cursor is None:
             cursor = backend.log_cursor = self._log.cursor(backend.streams, backend.read[0])
-        missing = cursor.missing
+        missing, before = cursor.missing, cursor.position
         backend.messages.extend(cursor.next(READ_MESSAGES, SCAN_MAX))
-        page.lost += cursor.missing - missing
+        lost = cursor.missing - missing
         if cursor.lost:
-            page.lost += len(self._damage.passed_over(cursor))
+            lost += len(self._damage.passed_over(cursor))
+        if lost:
+            page.lost += lost
+            self._gap(backend, UNREADABLE, before + 1, cursor.position)
 
     def _next_event(self, backend: Backend, page: FeedPage) -> FeedEvent | None:
         """Return the next event that a backend wants, which stays the next one.
@@ -513,6 +560,8 @@ class FeedOutlet:
             owed = self._first_owed(backend, position, generation)
             if owed is not None:
                 self._recorder.lost(name, why, owed, last)
+                first = max(position + 1, generation.first_offset)
+                self._gap(backend, NOT_KEPT, first, last)
 
     def _first_owed(self, backend: Backend, position: int, generation: Generation) -> int | None:
         """Return the first message of a generation that a backend wants behind a position."""
@@ -577,12 +626,23 @@ class FeedOutlet:
         if not record.given_up_event and feed.has_events and seq > since[1]:
             record.given_up_event = since[1] + 1
         record.given_up = (max(since[0], position), max(since[1], seq))
+        if backend.streams:
+            self._gap(backend, BACKLOG_FULL, since[0] + 1, record.given_up[0])
         # Rows before the cursor go with them: a store that loses those is told so.
         record.floor = record.cursor
         backend.marks.clear()
         backend.drops += 1
         backend.given_up_serial = _UNWRITTEN
         self._dirty[backend] = None
+
+    def _gap(self, backend: Backend, reason: int, first: int, last: int) -> None:
+        """Tell the history that messages do not come."""
+        self._counts.gap(backend.feed.name, backend.record.told, reason, first, last)
+        self._dirty[backend] = None
+
+    def note_lost_there(self, name: str, first: int, last: int) -> None:
+        """Tell the history that the store has lost messages, which are not kept any more."""
+        self._gap(self.backends[name], LOST_THERE, first, last)
 
     def _first_wanted(self, backend: Backend, after: int, upto: int) -> int:
         """Return the first message that a backend wants between two offsets, 0 = there is none."""
@@ -601,7 +661,9 @@ class FeedOutlet:
         self.tidy_ms = now + TIDY_MS
         for backend in full:
             self._give_up(backend)
-        for backend in self.backends.values():
+        for name, backend in self.backends.items():
+            if not backend.unconfirmed and self._counts.close_if_due(name, backend.record.told):
+                self._dirty[backend] = None
             marks = backend.marks
             floor = backend.record.floor
             while marks and marks[0][0] + backend.feed.keep_ms <= backend.heard_ms:

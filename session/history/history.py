@@ -8,6 +8,7 @@ incoming PUBLISH.
 from typing import Final
 
 from session.feed.recorder import FeedRecorder
+from session.history.backend_events import BackendEvents
 from session.history.delivery_events import DeliveryEvents
 from session.history.outbox import Outbox
 from session.history.publish_events import PublishEvents
@@ -36,4 +37,5 @@ class History:
         self.publishes: Final = PublishEvents(self.recorder)
         self.deliveries: Final = DeliveryEvents(self.recorder, feed)
         self.sessions: Final = SessionEvents(self.recorder, tick, log, live, feed)
+        self.backends: Final = BackendEvents(tick, self.recorder)
         self.outbox: Final = Outbox(tick, self.recorder, log, settings)

@@ -220,6 +220,16 @@ class Recorder:
         """Return the number of a share name, shifted for a record's names."""
         return self.name(text) << TEXT2_SHIFT
 
+    def backend(self, text: str) -> int:
+        """Return the number of an external store, shifted for a record's names; not hashed."""
+        self._has_words = True
+        return self.name(_WORDS + text) << TEXT2_SHIFT
+
+    @property
+    def hashes_names(self) -> bool:
+        """Return whether names that clients chose are recorded as hashes."""
+        return self._hashes_names
+
     def extra(self, numbers: list[int]) -> int:
         """Store a list of numbers in the open row and return its place, for a record."""
         at = len(self._extras)

@@ -154,6 +154,7 @@ class Feeds:
         holder = backend_holder(name)
         for topic_filter in record.filters:
             self._release(topic_filter, holder)
+        self._outlet.forget(name, record)
         self._tick.batch.append((BACKENDS, name.encode(), None))
         for key, _ in scan_prefix(self._store, DEAD_LETTERS, client_prefix(name)):
             self._tick.batch.append((DEAD_LETTERS, key, None))

@@ -4,13 +4,15 @@
 may lose its newest rows. A cursor is (offset in the log, number of an event); everything up to both
 was applied. Rows between the cursor and `given_up` will not come: there were too many. The floor
 is not before the cursor of that time, and `given_up` counts until the floor has passed it. Read
-next: `session.feed.outlet`, and `session.feed.backfill`, which moves `fill`.
+next: `session.feed.outlet`, `session.state.told_record` (what the history has to be told), and
+`session.feed.backfill`, which moves `fill`.
 """
 
 import struct
 from typing import Final, TypeAlias
 
 from session.state.records import RecordReader
+from session.state.told_record import Told, encode_told, take_told
 
 Cursor: TypeAlias = tuple[int, int]
 
@@ -60,6 +62,7 @@ class BackendRecord:
         "instance",
         "last_dead_letter",
         "retries",
+        "told",
     )
 
     def __init__(self, instance: str, cursor: Cursor) -> None:
@@ -75,6 +78,7 @@ class BackendRecord:
         self.given_up: Cursor = (0, 0)
         self.given_up_message: int = 0  # offset of the first one that was wanted, 0 = none was
         self.given_up_event: int = 0  # number of the first one, 0 = there was none
+        self.told: Told = Told(cursor[0])
         self.fill: Fill | None = None  # the last backfill
 
 
@@ -97,6 +101,7 @@ def encode_backend(record: BackendRecord) -> bytes:
     pieces.append(_RETRIES.pack(len(record.retries)))
     pieces += [_RETRY.pack(seq, number) for seq, number in record.retries.items()]
     pieces.append(_GIVEN_UP.pack(*record.given_up, record.given_up_message, record.given_up_event))
+    pieces.append(encode_told(record.told))
     fill = record.fill
     pieces.append(b"\0" if fill is None else b"\1")
     if fill is not None:
@@ -130,6 +135,7 @@ def decode_backend(value: bytes) -> BackendRecord:
         given_up = _GIVEN_UP.unpack(reader.take(_GIVEN_UP.size))
         record.given_up = given_up[:2]
         record.given_up_message, record.given_up_event = given_up[2:]
+        record.told = take_told(reader)
         if reader.number(1):
             parts, rows, begun_ms, ended_ms, size = _FILL.unpack(reader.take(_FILL.size))
             record.fill = Fill(parts, begun_ms)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from storage.history import packed_rows as packed
 from storage.history.events import (
     ACTORS,
+    BACKEND_EVENTS,
     BOOKS,
     BROKER,
     COLUMNS,
@@ -260,15 +261,18 @@ def _add_names(table: _Table, records: _Records) -> None:
         ("detail", ~is_subscription & ~is_message),
     ):
         table.words(name, np.where(of, records.text, _NONE), names)
-    table.words("share", records.text2, names)
+    is_about_store = records.among(*BACKEND_EVENTS)
+    table.words("share", np.where(is_about_store, _NONE, records.text2), names)
+    table.words("backend", np.where(is_about_store, records.text2, _NONE), names)
 
 
 def _add_flags(table: _Table, records: _Records) -> None:
     """Add the columns from w0, w1 and w2."""
     is_retained = records.among(RETAINED_SET, RETAINED_CLEARED, RETAINED_EXPIRED)
+    is_range = records.among(*packed.RANGES)
     is_event = ~records.is_books
     session, conn = records.words[1], records.words[2]
-    has_session = is_event & ~is_retained & (session != 0)
+    has_session = is_event & ~is_retained & ~is_range & (session != 0)
     table.numbers("session", session, has_session)
     table.numbers("conn", conn, has_session | (is_event & (conn != 0)))
     table.numbers("pub", session, (is_retained | records.among(MSG_ACCEPTED)) & (session != 0))
@@ -317,13 +321,15 @@ def _add_numbers(table: _Table, records: _Records) -> None:
     table.numbers("position", words[4], records.has(packed.HAS_POSITION))
     table.numbers("expiry_s", words[8], has_expiry)
     has_last = records.among(MSG_DROPPED) & ~has_expiry & ~records.has(packed.HAS_AT)
-    table.numbers("msg_last", words[8], has_last & (words[8] != 0))
+    is_range = records.among(*packed.RANGES)
+    last = np.where(is_range, words[1], words[8])
+    table.numbers("msg_last", last, is_range | (has_last & (words[8] != 0)))
     count = np.where(books, words[6], words[9])
     table.numbers("count", count, books | records.has(packed.HAS_COUNT))
-    table.times("bin", words[4], books)
+    table.times("bin", np.where(is_range, words[8], words[4]), books | is_range)
     table.numbers("total_bytes", words[7], books)
-    table.numbers("check1", words[8], books)
-    table.numbers("check2", words[9], books)
+    table.numbers("check1", np.where(is_range, words[6], words[8]), books | is_range)
+    table.numbers("check2", np.where(is_range, words[7], words[9]), books | is_range)
 
 
 def _add_messages(table: _Table, records: _Records) -> None:

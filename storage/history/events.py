@@ -26,6 +26,7 @@ EVENTS: Final[dict[int, str]] = {
     16: "subscribed",
     17: "unsubscribed",
     18: "sub_restored",
+    24: "backend_follows",
     # messages on their way in
     32: "msg_accepted",
     33: "msg_persisted",
@@ -61,6 +62,11 @@ EVENTS: Final[dict[int, str]] = {
     103: "canary_sent",
     104: "canary_received",
     105: "books",
+    # external stores
+    106: "backend_opened",
+    107: "backend_told",
+    108: "backend_gap",
+    109: "backend_forgotten",
 }
 
 SESSION_CREATED: Final = 1
@@ -74,6 +80,7 @@ SESSION_RESTORED: Final = 8
 SUBSCRIBED: Final = 16
 UNSUBSCRIBED: Final = 17
 SUB_RESTORED: Final = 18
+BACKEND_FOLLOWS: Final = 24
 MSG_ACCEPTED: Final = 32
 MSG_PERSISTED: Final = 33
 PUB_ACKED: Final = 34
@@ -104,6 +111,18 @@ CLOCK_STEP: Final = 102
 CANARY_SENT: Final = 103
 CANARY_RECEIVED: Final = 104
 BOOKS: Final = 105
+BACKEND_OPENED: Final = 106
+BACKEND_TOLD: Final = 107
+BACKEND_GAP: Final = 108
+BACKEND_FORGOTTEN: Final = 109
+# Their second name is a backend, not a shared group.
+BACKEND_EVENTS: Final = (
+    BACKEND_FOLLOWS,
+    BACKEND_OPENED,
+    BACKEND_TOLD,
+    BACKEND_GAP,
+    BACKEND_FORGOTTEN,
+)
 
 # Who caused the event.
 ACTORS: Final[dict[int, str]] = {0: "broker", 1: "client", 2: "gc", 3: "admin", 4: "storage"}
@@ -148,11 +167,34 @@ REASONS: Final[dict[int, str]] = {
     1053: "began",  # the gap begins here; its end has the count
     1054: "detail_changed",  # an operator changed the level
     1055: "damaged",  # rows of the books could not be read at start
+    # what an external store was told
+    1060: "confirmed",  # it has these messages
+    1061: "dead_lettered",  # it has refused them, and they are kept
+    1062: "refused",  # the same, and they are not kept: too many are
+    1063: "told_again",  # it had lost them, and has them again
+    # what it was not told
+    1064: "backlog_full",  # given up: too much waited
+    1065: "not_kept",  # the log dropped them
+    1066: "unreadable",  # damage; those of the range that could be read were told
+    1067: "lost_there",  # it has lost them, and they are not kept any more
+    1068: "not_counted",  # it has them; a crash took back how many
+    # how its filters are recorded
+    1070: "names_hashed",
 }
 
 OUTBOX_FULL: Final = 1050
 OUTBOX_TRIMMED: Final = 1051
 DETAIL_CHANGED: Final = 1054
+CONFIRMED: Final = 1060
+DEAD_LETTERED: Final = 1061
+REFUSED: Final = 1062
+TOLD_AGAIN: Final = 1063
+BACKLOG_FULL: Final = 1064
+NOT_KEPT: Final = 1065
+UNREADABLE: Final = 1066
+LOST_THERE: Final = 1067
+NOT_COUNTED: Final = 1068
+NAMES_HASHED: Final = 1070
 # Matches a name that `storage.history.packed_rows.shortened` cut: some of its levels are missing.
 SHORTENED: Final = r"(?s)^.{256}\.\.\.[0-9a-f]{32}$"
 
@@ -248,6 +290,8 @@ COLUMNS: Final = (
     ("total_bytes", "int64"),
     ("check1", "int64"),  # sum of the offsets, modulo 2 ** 61; messages never stored add 0
     ("check2", "int64"),  # sum of (offset modulo 2 ** 30) ** 2, modulo 2 ** 61; likewise
+    # external stores
+    ("backend", "dict"),
 )
 CHECK_BITS: Final = 61
 CHECK_ROOT_BITS: Final = 30

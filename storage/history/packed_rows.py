@@ -9,12 +9,12 @@ of one publisher and topic, or n messages of one connection. `expand` defines wh
         published, 32 DUP, 33 RETAIN, 34 Session Present, 35 Clean Start, 36 No Local, 40-47
         protocol version, 48-60 the HAS bits below: which columns are not null (books: none)
     w1  session (0 = none); of retained_set, retained_cleared and retained_expired it is `pub`, and
-        `session` is null
+        `session` is null; of backend_told and backend_gap it is `msg_last`
     w2  connection (0 = offline); null where session is null and it is 0
     w3  who | text << 20 | text2 << 40: each an index + 1 into the names, 0 = none
         who    client_id NUL tenant; an empty client_id is null, an empty tenant is ""
         text   topic (messages, wills, retained), tfilter (subscriptions), detail (all others)
-        text2  share
+        text2  share, or backend in the events about external stores
         Names that clients chose are `shortened`.
     w4  HAS_MSG: msg, the first of n; HAS_POSITION: position; books: bin in ms
     w5  n >= 1: how many messages (events) the record stands for; 1 for books
@@ -31,9 +31,10 @@ of one publisher and topic, or n messages of one connection. `expand` defines wh
 
 Not by a bit but by event: proto, sp, clean_start of session_created and session_resumed; no_local
 of subscribed and sub_restored; order = msg and pub = session of msg_accepted; attempt of
-msg_delivered with HAS_FLAGS: 2 with DUP, else 1. A msg_enqueued that msg_accepted stands for has
-msg and stream, its actor is the broker. `queued` is always null. The checksum of the stored value
-is added by `storage.tables.tables.seal`. Read next: `storage.history.columns`.
+msg_delivered with HAS_FLAGS: 2 with DUP, else 1. backend_told and backend_gap have HAS_MSG and
+HAS_COUNT, n is 1, and w6 is check1, w7 check2, w8 bin in ms. A msg_enqueued that msg_accepted
+stands for has msg and stream, its actor is the broker. `queued` is always null. The checksum of
+the stored value is added by `storage.tables.tables.seal`. Read next: `storage.history.columns`.
 """
 
 import hashlib
@@ -44,6 +45,9 @@ from typing import Final
 
 from storage.history.events import (
     ACTORS,
+    BACKEND_EVENTS,
+    BACKEND_GAP,
+    BACKEND_TOLD,
     BOOKS,
     BROKER,
     COLUMNS,
@@ -107,6 +111,10 @@ _HASH_BYTES: Final = 16
 NULL: Final = -1  # a number of the session's state that is null
 PID_MAX: Final = 65_535
 
+# Events with a range of messages and their checksums, and the flags that they have and have not.
+RANGES: Final = (BACKEND_TOLD, BACKEND_GAP)
+RANGE_FLAGS: Final = HAS_MSG | HAS_COUNT | HAS_REASON
+
 # Groups of events, by number: which column `text` is.
 SUBSCRIPTION_EVENTS: Final = 16  # the first of them; before: sessions
 MESSAGE_EVENTS: Final = 32  # messages, wills and retained messages
@@ -121,6 +129,7 @@ _KEY: Final = struct.Struct(">IQ")
 _KEY_SIZE: Final = 12
 _IS_BIG_ENDIAN: Final = struct.pack("=H", 1) == b"\0\1"
 _HAS_SHIFT: Final = 48
+_ALL_FLAGS: Final = 0x1FFF << _HAS_SHIFT
 _W0_FREE: Final = 7 << 37 | 7 << 61
 _INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
@@ -315,6 +324,8 @@ def _wrong_flags(w0: int) -> str:
         return f"flags {w0:#x} are not known"
     if w0 >> ACTOR_SHIFT & 0xF not in ACTORS:
         return f"actor {w0 >> ACTOR_SHIFT & 0xF} is not known"
+    if ev in RANGES and w0 & _ALL_FLAGS != RANGE_FLAGS:
+        return f"flags {w0:#x} are not those of a range"
     if reason > _INT16_MAX or (ev == BOOKS and reason not in STAGES):
         return f"reason or stage {reason} is not known"
     if w0 >> PROTO_SHIFT & 0xFF > _INT8_MAX:
@@ -333,7 +344,7 @@ def _wrong_numbers(record: "array[int]", extras: "array[int]", names: int) -> st
     w0, n, w3, pid, w7, w9 = record[0], record[5], record[3], record[6], record[7], record[9]
     ev = w0 & 0xFF
     size = len(extras)
-    if n < 1 or (ev == BOOKS and n != 1):
+    if n < 1 or (n != 1 and (ev == BOOKS or ev in RANGES)):
         return f"stands for {n} events"
     for index in (w3 & NAMES_MAX, w3 >> TEXT_SHIFT & NAMES_MAX, w3 >> TEXT2_SHIFT):
         if index < 0 or index > names:
@@ -432,7 +443,7 @@ def _fill_names(common: dict[str, object], ev: int, w3: int, names: list[str]) -
         else:
             common["topic"] = names[text - 1]
     if text2:
-        common["share"] = names[text2 - 1]
+        common["backend" if ev in BACKEND_EVENTS else "share"] = names[text2 - 1]
 
 
 def _fill_books(common: dict[str, object], record: "array[int]") -> None:
@@ -449,6 +460,9 @@ def _fill_flags(common: dict[str, object], ev: int, record: "array[int]") -> Non
     w0, session, conn = record[0], record[1], record[2]
     if ev == RETAINED_SET or ev == RETAINED_CLEARED or ev == RETAINED_EXPIRED:
         common["pub"] = session or None
+        session = 0
+    elif ev in RANGES:
+        common["msg_last"] = session
         session = 0
     if session:
         common["session"] = session
@@ -490,6 +504,10 @@ def _fill_numbers(
         common["at"] = w8 * 1000
     elif ev == MSG_DROPPED and w8:
         common["msg_last"] = w8
+    if ev in RANGES:
+        common["check1"] = record[6]
+        common["check2"] = w7
+        common["bin"] = w8 * 1000
     if w0 & HAS_COUNT:
         common["count"] = record[9]
     if w0 & HAS_SESSION_STATE:

@@ -197,7 +197,7 @@ def test_one_broker_of_three_that_recorded_no_messages_makes_their_invariants_un
     assert recorded == {"calm": "full", "killed": "full", "short": "sessions"}
 
     shown = picture_of(spark, tmp_path / "out", verdict)
-    assert "All 18 invariants hold" not in shown
+    assert "All 19 invariants hold" not in shown
     assert "cannot be told: L1, L2, L3, D1" in shown
     row = shown[shown.index('<th scope="row"><bdi>short</bdi>') :].partition("</tr>")[0]
     assert row.count("? no") == 2

@@ -6,6 +6,7 @@ finds them. Read next: `tests.simulation.retold`.
 
 from typing import Any
 
+from session.feed.told_counts import ToldCounts
 from session.history.delivery_events import DeliveryEvents
 from session.history.outbox import Outbox
 from session.history.recorder import Recorder
@@ -16,6 +17,7 @@ from session.lifetime.repository import Sessions
 from session.live.connection import Connection
 from session.state.session import Session
 from storage.api import Batch
+from storage.history.events import DEAD_LETTERED
 from storage.tables.tables import HISTORY
 from tests.simulation.planting import Patcher, mutant
 
@@ -182,3 +184,52 @@ def export_forgets_where_the_boot_ended(patcher: Patcher) -> None:
         batch[before:] = [change for change in batch[before:] if change[0] == HISTORY]
 
     patcher.wrap(Outbox, "trim", around)
+
+
+@mutant(None, seeds=60, in_history=True)
+def counts_of_a_store_are_in_another_batch_than_its_cursor(patcher: Patcher) -> None:
+    """What a store has confirmed is counted with its next confirmation: a crash takes it back."""
+    late: list[Any] = []
+
+    def around(original: Any, self: ToldCounts, *confirmed: Any) -> None:
+        late.append((self, confirmed))
+        if len(late) > 1:
+            before, arguments = late.pop(0)
+            original(before, *arguments)
+
+    patcher.wrap(ToldCounts, "confirm", around)
+
+
+@mutant(None, seeds=60, in_history=True)
+def a_dead_letter_is_not_counted(patcher: Patcher) -> None:
+    """The history says nothing of a message that a store has refused."""
+
+    def around(original: Any, self: ToldCounts, *message: Any) -> None:
+        if message[-1] != DEAD_LETTERED:
+            original(self, *message)
+
+    patcher.wrap(ToldCounts, "_count", around)
+
+
+@mutant(None, seeds=120, in_history=True)
+def what_a_store_lost_counts_twice(patcher: Patcher) -> None:
+    """A message that a store is told again counts as if it were another one."""
+
+    def around(
+        original: Any, self: ToldCounts, name: str, told: Any, offset: int, *rest: Any
+    ) -> None:
+        counted, told.counted = told.counted, min(told.counted, offset - 1)
+        original(self, name, told, offset, *rest)
+        told.counted = counted
+
+    patcher.wrap(ToldCounts, "_count", around)
+
+
+@mutant(None, seeds=200, in_history=True)
+def what_was_applied_unheard_is_not_counted(patcher: Patcher) -> None:
+    """Nobody counts what a store had applied when the broker died."""
+
+    def around(original: Any, self: ToldCounts, name: str, told: Any, *rest: Any) -> None:
+        self._reach(told, rest[1])
+
+    patcher.wrap(ToldCounts, "unheard", around)

@@ -11,10 +11,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mqtt.message import Message
+from session.feed.dead_letters import DeadLetter
 from session.feed.outlet import FeedOutlet, FeedPage
 from session.settings import Feed, OnFull
-from session.state.backend_record import Cursor
+from session.state.backend_record import Cursor, decode_backend
 from storage.errors import DamagedRows, Unrecoverable
+from storage.local.memory import MemoryStore
 from storage.tables import feed_rows as kinds
 from storage.tables import tables
 from storage.tables.feed_rows import FeedEvent
@@ -23,6 +25,7 @@ from tests.simulation.inbox import Inbox, Questions
 from tests.simulation.rare import sometimes
 from tests.simulation.refill import Refill
 from tests.simulation.retained_inbox import MARK, RETAINED
+from tests.simulation.told_balance import ToldBalance
 from tests.simulation.verdict import Violation
 from tests.simulation.view import filter_matches
 
@@ -35,6 +38,7 @@ LIMITED: Final = 0.4  # of these have a limit for what waits
 NAME: Final = "mirror"
 ALL_KINDS: Final = sum(1 << kind for kind in kinds.KINDS)
 STEP_MS: Final = 60
+REFUSED: Final = 0.1  # of the pages: something of one is refused
 Row: TypeAlias = Message | FeedEvent
 
 
@@ -66,6 +70,10 @@ class Mirror:
         self.logged: Final[dict[int, bytes]] = {}
         self.looked_at = 0
         self.has_refused = False  # was a message ever refused?
+        # Offsets of all messages that it ever got, also of those that it has forgotten.
+        self.ever: Final[set[int]] = set()
+        self.balance: Final = ToldBalance(has_damage=any(world.profile.damages))
+        self.refusals: Final = Random(world.seed * 2 + 7)
         self.inbox: Final = Inbox(self)
         self.refill: Final = Refill(self)
         world.settings.feeds = self.feeds()
@@ -116,6 +124,7 @@ class Mirror:
         self.applied.append((self.world.now, self.fence, len(self.rows)))
         self.fence = (instance, upto)
         self.rows += rows
+        self.ever.update(row.offset for row in rows if isinstance(row, Message))
         self.inbox.told(rows)
         return True
 
@@ -135,6 +144,31 @@ class Mirror:
         if self.random.random() < 0.3:
             sometimes("store_forgot_and_was_away")
             self.away_until = self.world.now + self.random.choice((1_000, 5_000))
+
+    def refuse(self, page: FeedPage) -> list[DeadLetter]:
+        """Choose a message that one of two commands was refused for; the other one was applied."""
+        if not self.world.faults or self.refusals.random() >= REFUSED:
+            return []
+        position, seq = page.after
+        for row in page.rows:
+            if isinstance(row, FeedEvent):
+                position, seq = max(position, row.end), row.seq
+            elif self.refusals.random() < 0.5:
+                sometimes("store_refused")
+                return [DeadLetter((row.offset, seq), "1", "no", b"")]
+        return []
+
+    def judge_history(self, store: MemoryStore) -> None:
+        """Compare what the history says that the store was told with what it got."""
+        if not self.is_on:
+            return
+        told = None
+        value = store.get(tables.BACKENDS, NAME.encode())
+        if value is not None:
+            told = decode_backend(tables.unseal(value, "backend")).told
+        retold = self.world.retold
+        self.balance.judge(retold.about_stores, self.ever, told)
+        retold.about_stores.clear()
 
     def may_refuse(self, topic: str) -> bool:
         """Return whether messages of a topic may have been refused, because too much waited."""
@@ -495,7 +529,7 @@ class Pump:
         self.is_sending = False
         _, page = self.waiting.pop(0)
         self.known = page.upto
-        process.engine.feeds.confirm(NAME, page.upto)
+        process.engine.feeds.confirm(NAME, page.upto, self.mirror.refuse(page))
         process.schedule_tick()
 
     def _unanswered(self, run: int) -> None:

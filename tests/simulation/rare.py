@@ -17,6 +17,8 @@ RARE: Final[dict[str, str]] = {
     "fetched_again_after_crash": "one was sent again by another process than fetched it",
     "fetch_answered_twice": "a store answered one question twice",
     "fetch_answered_late": "a store answered a question after it was asked again",
+    "store_told_again": "the history says that a store was told again",
+    "store_refused": "a store refused a message",
     "fetch_claim_forgotten": "a store forgot for whom it kept messages of a queue",
     "retained_fetched": "a session got a retained message that an application had put into a store",
     "retained_fetched_behind_ours": "one came behind a retained message of a client",

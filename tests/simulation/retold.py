@@ -67,6 +67,7 @@ class Retold:
         self.excused: Collection[str] = ()
         self.lost_end = False  # a row of the history was: a start may not know how far it went
         self.fold = Fold()
+        self.about_stores: list[dict[str, object]] = []  # events that nobody has looked at yet
 
     def judge(self, store: MemoryStore) -> None:
         """Read what is new and compare it with the rest of the disk; the broker is dead."""
@@ -144,6 +145,8 @@ class Retold:
             for flat in expand(row, NODE, boot):
                 if flat["ev"] == "retained_expired":
                     sometimes("retained_expired")
+                if flat["backend"]:
+                    self.about_stores.append(flat)
                 if flat["reason"] == ROW_DAMAGED:
                     count = flat["count"]  # of a row that tells of several messages
                     self.damaged += count if isinstance(count, int) else 1

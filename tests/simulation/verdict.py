@@ -33,6 +33,7 @@ PROPERTIES: Final[dict[str, str]] = {
     "history_has_no_holes": "the events of a boot are numbered from 1 without a gap",
     "history_agrees_with_the_state": "what the history says is what the disk holds",
     "stores_are_told_all": "an external store gets every durable row once, in order",
+    "history_balances_stores": "the history counts what a store got: each message once",
     "store_retained_is_newer": "a store's retained message comes once, and never after a newer one",
     "fetched_once": "a session gets each message of a store once, and all get what is theirs",
     "no_crash": "nothing but storage errors leaves the engine",

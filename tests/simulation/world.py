@@ -382,6 +382,7 @@ class World:
             return
         damaged = mend(self.store)  # what cannot be read must not have changed
         self.retold.judge(self.store)
+        self.mirror.judge_history(self.store)
         for family, keys in damaged.items():
             self.store.damage(family, [k for k in keys if self.store.get(family, k) is not None])
 

@@ -108,7 +108,9 @@ def check_witnesses(case: Audited) -> None:
     wanted = expected(case.made.manifest)
     for invariant in judged(case.document):
         witnesses = case.witnesses(invariant)
-        for injection in wanted[invariant]:
+        # These brokers have no stores: B1 has histories of its own (`tests.audit.checks.mirrored`).
+        planted = wanted.get(invariant, [])
+        for injection in planted:
             found = [one for one in witnesses if is_of(one, injection)]
             assert found, f"not found: {injection}"
         tolerated = {
@@ -118,7 +120,7 @@ def check_witnesses(case: Audited) -> None:
             for session in (one.session, one.other_session)
         }
         for witness in witnesses:
-            explained = any(is_of(witness, injection) for injection in wanted[invariant])
+            explained = any(is_of(witness, injection) for injection in planted)
             key = witness.get("node"), witness.get("session")
             assert explained or key in tolerated, f"{invariant}: accused falsely: {witness}"
 

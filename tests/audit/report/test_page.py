@@ -86,7 +86,7 @@ def test_the_sign_is_that_of_the_headline_and_the_colour_that_of_the_verdict() -
     page = report.render(picture)
     assert '<header class="hero violated">' in page
     assert '<span class="sign ok" aria-hidden="true">✓</span><span>What existed before' in page
-    assert '<span class="chip violated">violated</span> 1 of 18 invariants violated' in page
+    assert '<span class="chip violated">violated</span> 1 of 19 invariants violated' in page
 
 
 def test_what_earlier_runs_found_is_not_forgotten() -> None:
@@ -100,7 +100,7 @@ def test_what_earlier_runs_found_is_not_forgotten() -> None:
         "violated", "Not everything that existed before a crash existed after it",
     )  # fmt: skip
     assert report.summary_of(picture) == (
-        "17 of 18 invariants hold; 1 had nothing to check. "
+        "18 of 19 invariants hold; 1 had nothing to check. "
         "Earlier runs over this history found violations: S5 (1)."
     )
     picture.batches = 2
@@ -127,11 +127,11 @@ def test_what_earlier_runs_saw_survive_still_counts() -> None:
 def test_an_invariant_that_had_nothing_to_check_has_no_tick() -> None:
     picture = pictures.busy()
     idle(picture, "W1", "R1")
-    assert report.summary_of(picture) == "16 of 18 invariants hold; 2 had nothing to check."
+    assert report.summary_of(picture) == "17 of 19 invariants hold; 2 had nothing to check."
     page = report.render(picture)
     assert re.search(r'<a class="tile idle" href="#W1">', page)
     assert '<span class="word">not tested</span></span></a>' in page
-    assert "16 of them true" in page
+    assert "17 of them true" in page
     assert "2 with nothing to check" in page
 
 
@@ -146,14 +146,14 @@ def test_losses_are_compared_with_what_is_known_only() -> None:
 
 
 def test_the_summary_names_the_worst_first() -> None:
-    assert report.summary_of(pictures.busy()) == "All 18 invariants hold."
+    assert report.summary_of(pictures.busy()) == "All 19 invariants hold."
     assert report.summary_of(pictures.violated()) == (
-        "3 of 18 invariants violated: L2 (52), D3 (1), S5 (3). 2 cannot be told."
+        "3 of 19 invariants violated: L2 (52), D3 (1), S5 (3). 2 cannot be told."
     )
     picture = pictures.busy()
     picture.checks[3].outcome = "unknown"
     assert report.summary_of(picture) == (
-        f"17 of 18 invariants hold; cannot be told: {picture.checks[3].id}."
+        f"18 of 19 invariants hold; cannot be told: {picture.checks[3].id}."
     )
 
 

@@ -48,21 +48,36 @@ def giving_up() -> BackendRecord:
     return record
 
 
+def telling() -> BackendRecord:
+    """Return a record in the middle of a minute, behind a gap."""
+    record = full()
+    told = record.told
+    told.upto, told.counted, told.minute_ms = 2**40 - 5, 2**40, 2**41
+    for at, tally in enumerate((told.confirmed, told.dead, told.refused, told.again)):
+        tally[:] = [at + 1, 2**60 + at, 2**59 + at]
+    told.again_first, told.again_last = 2**39, 2**39 + 9
+    told.gaps += [(2**40 + 7, 2**40 + 8), (2**40 + 11, 2**41)]
+    return record
+
+
 RECORDS = {
     "new": BackendRecord("i", (0, 0)),
     "full": full(),
     "retrying": retrying(),
     "filling": filling(),
     "giving up": giving_up(),
+    "telling": telling(),
 }
 
 
 def fields(record: BackendRecord) -> tuple[object, ...]:
     """Return everything of a record."""
     dead = (record.dead_letters, record.last_dead_letter)
+    told = [getattr(record.told, name) for name in record.told.__slots__]
     fill = record.fill
     return (
         fill and (fill.parts, fill.rows, fill.begun_ms, fill.ended_ms, fill.after),
+        told,
         record.instance,
         record.cursor,
         record.floor,

@@ -214,6 +214,44 @@ def everything_else() -> Tick:
     return tick
 
 
+def stores() -> Tick:
+    """Return a tick with what the history says of external stores."""
+    tick = Tick()
+    tick.record(
+        events.BACKEND_OPENED,
+        packed_rows.HAS_POSITION | packed_rows.HAS_COUNT | packed_rows.HAS_REASON,
+        text2="cache",
+        reason=events.NAMES_HASHED,
+        words={4: 2**40, 9: 1},
+    )
+    tick.record(
+        events.BACKEND_FOLLOWS,
+        packed_rows.HAS_POSITION,
+        text="täg/+",
+        text2="cache",
+        words={4: 2**40 - 1},
+    )
+    minute = NOW_MS - NOW_MS % 60_000
+    tick.record(
+        events.BACKEND_TOLD,
+        packed_rows.RANGE_FLAGS,
+        text2="cache",
+        reason=events.CONFIRMED,
+        words={1: 2**40 + 9, 4: 2**40 + 1, 6: 2**61 - 1, 7: 2**60, 8: minute, 9: 7},
+    )
+    tick.record(
+        events.BACKEND_GAP,
+        packed_rows.RANGE_FLAGS,
+        text2="cache",
+        reason=events.BACKLOG_FULL,
+        words={1: 2**40 + 99, 4: 2**40 + 10, 8: minute},
+    )
+    tick.record(
+        events.BACKEND_FORGOTTEN, packed_rows.HAS_POSITION, text2="cache", words={4: 2**40 + 99}
+    )
+    return tick
+
+
 _NUMBERS: Final = st.integers(0, 2**62)
 _SMALL: Final = st.integers(0, 2**31 - 1)
 _PIDS: Final = st.integers(0, packed_rows.PID_MAX)
@@ -232,7 +270,7 @@ def ticks(draw: st.DrawFn, records_max: int = 6, ev: int = 0) -> Tick:
 
 
 def _draw_record(draw: st.DrawFn, tick: Tick, ev: int) -> None:
-    n = 1 if ev == events.BOOKS else draw(st.integers(1, 5))
+    n = 1 if ev in (events.BOOKS, *packed_rows.RANGES) else draw(st.integers(1, 5))
     has = draw(st.integers(0, 2**13 - 1)) << 48
     has &= ~(packed_rows.HAS_BYTES | packed_rows.HAS_STREAM | packed_rows.HAS_SESSION_STATE)
     if has & packed_rows.HAS_MSG:
@@ -244,6 +282,8 @@ def _draw_record(draw: st.DrawFn, tick: Tick, ev: int) -> None:
     w7 = draw(st.sampled_from(_W7))
     if ev == events.BOOKS:
         has = w7 = 0
+    elif ev in packed_rows.RANGES:
+        has, w7 = packed_rows.RANGE_FLAGS, 0
     words: dict[int, Any] = {1: draw(_NUMBERS), 2: draw(_SMALL), 4: draw(_TIMES), 8: draw(_TIMES)}
     words[6] = draw(st.one_of(_PIDS, st.lists(_PIDS, min_size=n, max_size=n).map(tuple)))
     words[7] = draw(_NUMBERS)

@@ -18,13 +18,19 @@ from tests.storage.history.history_cases import (
     everything_else,
     numbers,
     run_of_messages,
+    stores,
     ticks,
     told,
 )
 from tests.storage.log_cases import golden
 
 GOLDEN: Final = "history-row-v1.hex"
-TICKS: Final = {"messages": run_of_messages, "others": everything_else, "nothing": Tick}
+TICKS: Final = {
+    "messages": run_of_messages,
+    "others": everything_else,
+    "stores": stores,
+    "nothing": Tick,
+}
 REASON: Final = packed_rows.REASON_SHIFT
 
 
