@@ -1,4 +1,4 @@
-"""What sessions ask of a store, and what a store says of subscriptions, on the way to the engine."""
+"""What sessions ask of a store, and what it says of subscriptions, on their way to the engine."""
 
 from typing import Any
 
