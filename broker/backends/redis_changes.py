@@ -9,7 +9,7 @@ has made it durable, and what was not is read again at the next start. Read next
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import redis
 import redis.exceptions
@@ -38,6 +38,8 @@ class RedisChanges:
         self._consumer: Final = options.node
         self._acknowledged: Final[list[bytes]] = []  # entries that are to be acknowledged
         self._lock: Final = threading.Lock()
+        self._threads: Final[list[threading.Thread]] = []
+        self._is_over: Final = threading.Event()
         # Less than the connection waits for an answer.
         self._block_ms: Final = min(BLOCK_MS, options.values.get("timeout_ms", 5000) // 2)
 
@@ -48,16 +50,25 @@ class RedisChanges:
             (self._stream, self._read_stream),
         ):
             if is_wanted:
-                threading.Thread(target=self._go_on, args=(listen,), daemon=True).start()
+                thread = threading.Thread(target=self._go_on, args=(listen,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """Listen no more; returns once the threads have ended."""
+        self._is_over.set()
+        self._window.close()
+        for thread in self._threads:
+            thread.join()
 
     def answered(self, numbers: list[int]) -> None:
         """Take the answers of the broker."""
         self._window.answered(numbers)
 
-    def _go_on(self, listen: Callable[[redis.Redis], None]) -> NoReturn:
+    def _go_on(self, listen: Callable[[redis.Redis], None]) -> None:
         """Listen, and begin again whenever the connection is lost."""
         wait_s = 0.0
-        while True:
+        while not self._is_over.is_set():
             began = time.monotonic()
             try:
                 client = self._connect()
@@ -72,7 +83,7 @@ class RedisChanges:
                     what = " ".join(str(problem).split()) or type(problem).__name__
                     self._tell({"unheard": what})
                 wait_s = min(max(RETRY_FIRST_S, 2 * wait_s), RETRY_MAX_S)
-                time.sleep(wait_s)
+                self._is_over.wait(wait_s)
 
     # The channel
 
@@ -81,7 +92,7 @@ class RedisChanges:
         listener.subscribe(self._channel)
         heard = time.monotonic()
         is_asked = False
-        while True:
+        while not self._is_over.is_set():
             message = listener.get_message(timeout=self._block_ms / 1000)
             now = time.monotonic()
             if message is not None:
@@ -105,11 +116,12 @@ class RedisChanges:
         self._make_group(client)
         self._tell({"listening": f"the stream {self._stream}"})
         after = "0"  # what was read before and is not acknowledged; then ">": what is new
-        while True:
+        while not self._is_over.is_set():
             room = self._window.wait_for_room()
             self._acknowledge(client)
+            streams: Any = {self._stream: after}
             found: Any = client.xreadgroup(
-                self._group, self._consumer, {self._stream: after}, count=room, block=self._block_ms
+                self._group, self._consumer, streams, count=max(1, room), block=self._block_ms
             )
             entries = found[0][1] if found else []
             if after != ">":

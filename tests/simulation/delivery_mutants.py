@@ -262,9 +262,9 @@ def lagging_session_skips_what_was_pending(patcher: Patcher) -> None:
 def since_offset_is_ignored(patcher: Patcher) -> None:
     """A new subscription gets what its session's other streams hold from before it."""
 
-    def around(original: Any, self: Sessions, connection: Any, subscription: Any) -> Any:
-        result = original(self, connection, subscription)
-        subscription.since = 0
+    def around(original: Any, self: Sessions, *who: Any) -> Any:
+        result = original(self, *who)
+        who[-1].since = 0
         return result
 
     patcher.wrap(Sessions, "subscribe", around)

@@ -6,6 +6,7 @@ Read next: `session.feed.outlet`, `tests.simulation.mirror`.
 from typing import Any
 
 from session.delivery.fetching.inbox import Inbox
+from session.delivery.fetching.requests import Requests
 from session.feed.backfill import Backfill
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
@@ -174,12 +175,12 @@ def an_answer_is_taken_twice(patcher: Patcher) -> None:
     """A page that comes twice is delivered twice."""
 
     def around(original: Any, self: Inbox, number: int, *page: Any, **named: Any) -> None:
-        fetch = self._asked.get(number)
+        fetch = self._requests._asked.get(number)
         original(self, number, *page, **named)
         if fetch is not None and not fetch.number:
             position, fetch.position = fetch.position, ""
-            self._waiting[fetch.backend].pop(fetch, None)
-            self._asked[number] = fetch
+            self._requests._waiting[fetch.backend].pop(fetch, None)
+            self._requests._asked[number] = fetch
             fetch.number = number
             fetch.owner.taken.clear()
             original(self, number, *page, **named)
@@ -207,7 +208,7 @@ def a_position_is_written_before_its_messages(patcher: Patcher) -> None:
     """The row says that a session has a page which is not in its mailbox yet."""
 
     def around(original: Any, self: Inbox, number: int, *page: Any, **named: Any) -> None:
-        fetch = self._asked.get(number)
+        fetch = self._requests._asked.get(number)
         if fetch is not None and page[0]:
             fetch.position = max(fetch.position, page[1])
             self._write(fetch)
@@ -221,10 +222,10 @@ def a_position_is_written_before_its_messages(patcher: Patcher) -> None:
 def a_store_is_asked_before_it_knows_everything(patcher: Patcher) -> None:
     """A question overtakes what the store is told of its messages."""
 
-    def around(original: Any, self: Inbox, name: str, reached: Any) -> Any:
+    def around(original: Any, self: Requests, name: str, reached: Any) -> Any:
         return original(self, name, (1 << 62, 1 << 62))
 
-    patcher.wrap(Inbox, "next", around)
+    patcher.wrap(Requests, "next", around)
 
 
 @mutant(None, seeds=400)

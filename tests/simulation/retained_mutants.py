@@ -33,13 +33,13 @@ def a_retained_message_is_taken_twice(patcher: Patcher) -> None:
     """The answer about a retained message is used as often as it comes."""
 
     def around(original: Any, self: Inbox, number: int, *page: Any, **named: Any) -> None:
-        fetch = self._asked.get(number)
+        fetch = self._requests._asked.get(number)
         original(self, number, *page, **named)
         if fetch is None or fetch.rule.kind != RETAIN or not page[0]:
             return
         if (fetch.backend, RETAIN, fetch.topic) not in fetch.owner.fetches:
             self._add_lookup(fetch)
-            self._asked[number] = fetch
+            self._requests._asked[number] = fetch
             fetch.number = number
             original(self, number, *page, **named)
 
@@ -88,7 +88,7 @@ def a_look_up_is_forgotten_with_its_connection(patcher: Patcher) -> None:
 
     def around(original: Any, self: Inbox, connection: Any) -> None:
         original(self, connection)
-        for waiting in self._waiting.values():
+        for waiting in self._requests._waiting.values():
             for fetch in list(waiting):
                 if fetch.rule.kind == RETAIN and fetch.owner.connection is connection:
                     del waiting[fetch]

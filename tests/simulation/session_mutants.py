@@ -111,10 +111,10 @@ def replays_are_not_stored(patcher: Patcher) -> None:
 def unsubscribed_filter_is_resurrected(patcher: Patcher) -> None:
     """UNSUBSCRIBE is forgotten with the process: no row goes."""
 
-    def around(original: Any, self: Sessions, connection: Any, topic_filter: str) -> Any:
+    def around(original: Any, self: Sessions, *what: Any) -> Any:
         batch = self._tick.batch
         before = len(batch)
-        result = original(self, connection, topic_filter)
+        result = original(self, *what)
         del batch[before:]
         return result
 

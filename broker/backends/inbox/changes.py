@@ -71,12 +71,13 @@ class Window:
         self._tell: Final = tell
         self._changed: Final = threading.Condition()
         self._last_number = 0
+        self._is_closed = False
         self._open: Final[dict[int, Callable[[], None]]] = {}  # what is done with the answer
 
     def wait_for_room(self) -> int:
-        """Wait until a change may be told; return how many may."""
+        """Wait until a change may be told, or nobody listens any more; return how many may."""
         with self._changed:
-            while len(self._open) >= UNANSWERED_MAX:
+            while len(self._open) >= UNANSWERED_MAX and not self._is_closed:
                 self._changed.wait()
             return UNANSWERED_MAX - len(self._open)
 
@@ -93,6 +94,12 @@ class Window:
             number = self._last_number
             self._open[number] = done
         self._tell({"change": number, **change})
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
     def answered(self, numbers: list[int]) -> None:
         """Take the answers of the broker."""

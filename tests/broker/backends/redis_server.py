@@ -103,13 +103,15 @@ class RedisServer:
             stream.truncate(file.stat().st_size - count)
 
     def everything(self) -> dict[str, Any]:
-        """Return every key with its value, but for the cursors of backends."""
+        """Return every key with its value, but for the cursors of backends and for streams."""
         found: dict[str, Any] = {}
         with self.client() as client:
             for key in client.keys("*"):
                 if key.startswith(b"holdfast:"):
                     continue
                 kind = client.type(key)
+                if kind == b"stream":
+                    continue
                 found[key.decode()] = (
                     client.hgetall(key)
                     if kind == b"hash"

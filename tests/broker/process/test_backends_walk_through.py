@@ -108,6 +108,10 @@ def test_retained(tmp_path: Path, broker: BrokerProcess, server: RedisServer) ->
     until(lambda: server.everything()["mqtt:retain:state/lamp"].get(b"payload") == b"off")
 
 
+def test_proxy_subscription(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
+    assert play("proxy subscription", tmp_path, broker, server) == ["fire", "fire"]
+
+
 def test_one_to_many(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
     assert play("one to many", tmp_path, broker, server) == ["hello", "hello", "again"]
     until(lambda: server.everything().get("mqtt:acked:reader-1:pubsub/news") == b"0003")

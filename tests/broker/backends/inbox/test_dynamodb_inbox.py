@@ -12,7 +12,7 @@ from broker.backends.inbox.questions import Page, Question
 from broker.backends.message_ids import decimal_id, message_number, node_number
 from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
 from storage.tables.feed_rows import ACKED, DELIVERED, RETURNED
-from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN, SUBSCRIPTIONS
 from tests.broker.backends.dynamodb_server import DynamodbServer, needs_dynamodb
 from tests.broker.backends.dynamodb_sinks import opened
 from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, rule
@@ -25,10 +25,11 @@ RULES = (
     rule("session.subscribed", "#", number=3, action="on_message_fetch"),
     rule("message.acked", "p/#", number=4, action="on_message_acked"),
     rule("session.subscribed", "#", number=5, action="on_retain_lookup"),
+    rule("client.connected", number=6, action="on_subscribe_lookup"),
 )
 OURS = node_number(NODE)
 FENCE = Fence(INSTANCE, (0, 0))
-TOPICS = {QUEUE: "q/t", PUBSUB: "p/t", RETAIN: "r/t"}
+TOPICS = {QUEUE: "q/t", PUBSUB: "p/t", RETAIN: "r/t", SUBSCRIPTIONS: ""}
 LAYOUTS = pytest.mark.parametrize("layout", ["v1", "v2"], indirect=True)
 
 
@@ -299,9 +300,25 @@ def test_a_retained_message_says_when_it_expires(asked: Asked) -> None:
     assert asked.page(RETAIN).messages == []
 
 
-@pytest.mark.parametrize("kind", [QUEUE, PUBSUB, RETAIN])
+def test_a_list_of_subscriptions_comes_in_pages_and_in_order(asked: Asked) -> None:
+    for number in range(10):
+        key = {"clientid": {"S": "c"}, "topic": {"S": f"f/{number}"}}
+        asked.server.put("sub", {**key, "qos": {"N": str(number % 3)}})
+    asked.server.put("sub", {"clientid": {"S": "c"}, "topic": {"S": "f/45"}, "qos": {"N": "7"}})
+    page = asked.page(SUBSCRIPTIONS, count=6)
+    assert [each for each, _ in page.subscriptions] == [f"f/{number}" for number in range(6)]
+    assert [qos for _, qos in page.subscriptions] == [0, 1, 2, 0, 1, 2]
+    assert page.more and page.unusable == 1 and not page.why
+    page = asked.page(SUBSCRIPTIONS, count=6, after="f/5")
+    assert [each for each, _ in page.subscriptions] == ["f/6", "f/7", "f/8", "f/9"]
+    assert not page.more
+    assert asked.page(SUBSCRIPTIONS, "nobody").subscriptions == []
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB, RETAIN, SUBSCRIPTIONS])
 def test_a_store_that_went_back_is_not_asked(asked: Asked, kind: int) -> None:
-    asked.insert("m", kind=kind)
+    if kind != SUBSCRIPTIONS:
+        asked.insert("m", kind=kind)
     asked.sink.start(Fence("other", (0, 0)), is_rewind=False)
     with pytest.raises(FenceRefused):
         asked.page(kind)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.backends.inbox.questions import Page, Question
+from broker.backends.inbox.questions import SUBSCRIPTIONS_MAX, Page, Question
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
 from storage.tables.feed_rows import ACKED, DELIVERED, RETAIN_DELETED, RETURNED
-from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN, SUBSCRIPTIONS
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, options, rule
 
@@ -221,7 +221,29 @@ def test_a_key_of_another_type_is_refused(asked: Asked, kind: int, key: str) -> 
         asked.page(kind)
 
 
-@pytest.mark.parametrize("kind", [QUEUE, PUBSUB, RETAIN])
+def test_a_list_of_subscriptions_comes_in_pages_and_in_order(asked: Asked) -> None:
+    rows = {f"f/{number}": number % 3 for number in range(10)}
+    asked.client.hset("mqtt:sub:c", mapping={**rows, b"\xff": 1, "x": 3, "y": ""})
+    page = asked.page(SUBSCRIPTIONS, count=6)
+    assert page.subscriptions == [(f"f/{number}", number % 3) for number in range(6)]
+    assert page.more and page.unusable == 3 and not page.why
+    page = asked.page(SUBSCRIPTIONS, count=6, after="f/5")
+    assert [each for each, _ in page.subscriptions] == ["f/6", "f/7", "f/8", "f/9"]
+    assert not page.more
+    assert asked.page(SUBSCRIPTIONS, "nobody").subscriptions == []
+
+
+def test_a_list_that_is_too_long_or_none_is_refused(asked: Asked) -> None:
+    rows = {f"f/{number}": 1 for number in range(SUBSCRIPTIONS_MAX + 1)}
+    asked.client.hset("mqtt:sub:c", mapping=rows)
+    page = asked.page(SUBSCRIPTIONS)
+    assert page.subscriptions == [] and "10001 topic filters, expected at most" in page.why
+    asked.client.set("mqtt:sub:d", "x")
+    with pytest.raises(Refused, match="WRONGTYPE"):
+        asked.page(SUBSCRIPTIONS, "d")
+
+
+@pytest.mark.parametrize("kind", [QUEUE, PUBSUB, RETAIN, SUBSCRIPTIONS])
 def test_a_store_that_went_back_is_not_asked(asked: Asked, kind: int) -> None:
     asked.insert("m")
     asked.client.set("holdfast:cursor:cache", "other:0:0")
