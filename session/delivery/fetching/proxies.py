@@ -29,15 +29,16 @@ from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
 
 # Topic filters that are asked for at once.
 PAGE: Final = 256
-# Filters that a client leaves while the store is asked for its list. With more of them the list is
-# asked for anew.
-LEFT_MAX: Final = 1000
+# Characters of the filters that a client leaves while the store is asked for its list, 64 more for
+# each. With more of them the list is asked for anew.
+LEFT_CHARACTERS_MAX: Final = 65_536
+_LEFT_EACH: Final = 64
 
 
 class Lookup(Asking):
     """The list of one client in one store, which is asked for."""
 
-    __slots__ = ("after", "left", "owner", "rule")
+    __slots__ = ("after", "left", "left_characters", "owner", "rule")
 
     def __init__(self, owner: "Proxied", backend: str, rule: Proxying) -> None:
         super().__init__(backend)
@@ -45,6 +46,7 @@ class Lookup(Asking):
         self.rule: Final = rule
         self.after: str = ""  # the list is dealt with up to this filter
         self.left: Final[set[str]] = set()  # what the client has left since it is asked for
+        self.left_characters: int = 0
 
     def is_ready(self) -> bool:
         """Can subscriptions be stored now?"""
@@ -217,10 +219,14 @@ class Proxies:
         if name is not None:
             self._delete(session, name, PROXIED, topic_filter)
         for lookup in state.lookups.values():
+            if topic_filter in lookup.left:
+                continue
             lookup.left.add(topic_filter)
-            if len(lookup.left) > LEFT_MAX:
+            lookup.left_characters += len(topic_filter) + _LEFT_EACH
+            if lookup.left_characters > LEFT_CHARACTERS_MAX:
                 self._requests.forget(lookup)
                 lookup.left.clear()
+                lookup.left_characters = 0
                 lookup.after = ""
                 self._requests.want(lookup)
 

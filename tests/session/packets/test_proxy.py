@@ -3,7 +3,7 @@
 import pytest
 
 from mqtt import reasons
-from session.delivery.fetching.proxies import LEFT_MAX, PAGE
+from session.delivery.fetching.proxies import LEFT_CHARACTERS_MAX, PAGE
 from session.delivery.fetching.requests import FetchRequest
 from session.packets.proxy import DONE, LATER, REFUSED, UNCHANGED, UNKNOWN
 from session.settings import Asks, Feed, Fetching, Proxying
@@ -171,12 +171,20 @@ def test_what_the_client_leaves_while_the_store_is_asked_is_not_begun_again() ->
     assert held(client) == {"a": 1, "b": 1}
 
 
-def test_a_client_that_leaves_very_much_has_the_list_asked_for_anew() -> None:
+@pytest.mark.parametrize("size", [10, 10_000, 60_000])
+def test_a_client_that_leaves_very_much_has_the_list_asked_for_anew(size: int) -> None:
     broker = proxying()
     client = broker.durable("c")
     request = asked(broker)
-    for number in range(LEFT_MAX + 1):
-        client.unsubscribe(f"f/{number}")
+    session = client.connection.session
+    assert session is not None
+    state = broker.engine._delivery.proxies.state_of(session)
+    assert state is not None
+    lookup = state.lookups[NAME]
+    for number in range(LEFT_CHARACTERS_MAX // size + 1):
+        client.unsubscribe(f"f/{number:0{size}}")
+        client.unsubscribe(f"f/{number:0{size}}")
+        assert sum(map(len, lookup.left)) <= LEFT_CHARACTERS_MAX
     listed(broker, request, ("a", 1))
     assert held(client) == {}
     listed(broker, asked(broker), ("a", 1))
@@ -277,7 +285,12 @@ def test_what_a_client_may_not_have_is_refused_alone() -> None:
         ("y", reasons.QUOTA_EXCEEDED),
     ]
     assert held(client) == {"a": 1, "x": 1}
-    assert broker.counters.proxy_subscriptions == {"begun": 2, "ended": 0, "refused": 3}
+    assert broker.counters.proxy_subscriptions == {
+        "begun": 2,
+        "ended": 0,
+        "refused": 3,
+        "unknown_client": 0,
+    }
 
 
 def test_a_store_that_is_trusted_is_not_asked_for_the_rules() -> None:
