@@ -160,6 +160,7 @@ class ProxyHandler:
             if not is_ours or topic_filter not in session.subscriptions:
                 return UNCHANGED
             self._end(session, connection, topic_filter, backend)
+            self._proxies.store_told(session, topic_filter)
             return DONE
         reason_code = self._begin(
             session,
@@ -172,6 +173,7 @@ class ProxyHandler:
         )
         if reason_code > 0:
             return f"{REFUSED}: {reasons.name(reason_code)}"
+        self._proxies.store_told(session, topic_filter)
         return UNCHANGED if reason_code else DONE
 
     def _load(self, client_id: str) -> Session | None:

@@ -3,8 +3,9 @@
 Applications keep a list of topic filters for a client in a store (a proxy subscription). At CONNECT
 a request for the list is added; nobody waits for it. Which subscriptions a store has begun is kept
 in a row each, until the client subscribes or unsubscribes itself: then it is the client's own. What
-the client does while a request is under way is newer than the answer. Decides and subscribes
-nothing. Read next: `session.packets.proxy`, which does, and `storage.tables.fetch_rows`.
+the client does while a request is under way is newer than the answer, and so is a change that a
+store tells of by itself. Decides and subscribes nothing. Read next: `session.packets.proxy`, which
+does, and `storage.tables.fetch_rows`.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
 
 # Topic filters that are asked for at once.
 PAGE: Final = 256
-# Characters of the filters that a client leaves while the store is asked for its list, 64 more for
-# each. With more of them the list is asked for anew.
+# Characters of the filters that change while the store is asked for a list, 64 more for each. With
+# more of them the list is asked for anew.
 LEFT_CHARACTERS_MAX: Final = 65_536
 _LEFT_EACH: Final = 64
 
@@ -45,7 +46,7 @@ class Lookup(Asking):
         self.owner: Final = owner
         self.rule: Final = rule
         self.after: str = ""  # the list is dealt with up to this filter
-        self.left: Final[set[str]] = set()  # what the client has left since it is asked for
+        self.left: Final[set[str]] = set()  # what has changed since it is asked for
         self.left_characters: int = 0
 
     def is_ready(self) -> bool:
@@ -218,6 +219,16 @@ class Proxies:
         name = state.filters.pop(topic_filter, None)
         if name is not None:
             self._delete(session, name, PROXIED, topic_filter)
+        self._settled(state, topic_filter)
+
+    def store_told(self, session: Session, topic_filter: str) -> None:
+        """Note that a store has told of a change: an older list does not matter."""
+        state = self.state_of(session)
+        if state is not None:
+            self._settled(state, topic_filter)
+
+    def _settled(self, state: Proxied, topic_filter: str) -> None:
+        """Let the lists that are asked for say nothing about a filter."""
         for lookup in state.lookups.values():
             if topic_filter in lookup.left:
                 continue

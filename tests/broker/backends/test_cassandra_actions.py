@@ -43,7 +43,7 @@ def acting(*rules: dict[str, Any], **values: Any) -> CassandraActions:
 
 def done(row: Row, action: str, **values: Any) -> list[tuple[str, list[Any], int]]:
     """Return what an action does for a row."""
-    hook = ACTIONS["cassandra"][action].hook
+    hook = ACTIONS["cassandra"][action].hooks[0]
     topic = None if hook.startswith("client.") else "#"
     told = rule(hook, topic, action=action, expires_s=values.pop("expires_s", 0))
     acts = acting(told, **values)

@@ -51,7 +51,7 @@ def acting(*rules: dict[str, Any], **values: Any) -> DynamodbActions:
 
 def done(row: Row, action: str, **values: Any) -> list[tuple[str, str, dict[str, Any]]]:
     """Return what an action does for a row."""
-    hook = ACTIONS["dynamodb"][action].hook
+    hook = ACTIONS["dynamodb"][action].hooks[0]
     topic = None if hook.startswith("client.") else "#"
     told = rule(hook, topic, action=action, expires_s=values.pop("expires_s", 0))
     found = []

@@ -50,7 +50,7 @@ def test_names_may_stand_anywhere_in_a_token_but_the_first() -> None:
         Command("${payload} x", MESSAGE_PUBLISH)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", [name for name, hook in HOOKS.items() if hook.parameters])
 def test_a_hook_has_its_names_and_says_which(hook: str) -> None:
     for name in HOOKS[hook].parameters:
         Command(f"SET k ${{{name}}}", hook)

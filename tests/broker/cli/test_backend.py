@@ -51,7 +51,7 @@ def test_a_rule_that_cannot_be_carried_out_is_refused_everywhere(
     line = complaint(run(*command, "-c", str(path)), 2)
     assert line.endswith(
         "rules[1].action = 'on_client_conected': expected one of "
-        "on_client_connected; did you mean on_client_connected?"
+        "on_client_connected, on_subscribe_lookup; did you mean on_client_connected?"
     )
 
 

@@ -392,6 +392,24 @@ def test_a_client_that_is_away_gets_the_retained_message_too() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a/#"])
+def test_a_change_is_newer_than_a_list_that_is_being_read(topic_filter: str) -> None:
+    broker = proxying(mirrors=True)
+    client = broker.durable("c")
+    listed(broker, asked(broker), ("b", 1))
+    client.drop()
+    client = broker.durable("c")
+    request = asked(broker)
+    assert changed(broker, "c", topic_filter, 1) == DONE
+    assert changed(broker, "c", "b", None) == DONE
+    listed(broker, request, ("b", 1))
+    assert held(client) == {topic_filter: 1}
+    client.drop()
+    client = broker.durable("c")
+    listed(broker, asked(broker), ("b", 1))  # the list counts again
+    assert held(client) == {"b": 1}
+
+
+@pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a/#"])
 def test_a_client_that_is_away_is_unsubscribed(topic_filter: str) -> None:
     broker = proxying("never")
     client = broker.durable("c")
