@@ -36,6 +36,7 @@ LOOKS_INSIDE = (
     "tests/session/publish/test_storage_quota.py::test_reject_counts_deep_backlogs_in_slices",
     "tests/session/publish/test_storage_quota.py::test_reject_looks_at_many_",
     "tests/session/routing/test_router.py::",
+    "tests/session/delivery/fetching/test_requests.py::",
     "tests/broker/loop/test_client_stream.py::test_a_bug_in_any_callback_is_counted_and_contained",
     "tests/broker/loop/test_client_stream.py::test_a_failing_store_met_by_one_connection_ends_everything",
     "tests/broker/loop/test_client_stream.py::test_a_bug_met_by_one_connection_costs_that_connection_only",

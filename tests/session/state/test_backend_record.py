@@ -56,7 +56,7 @@ def telling() -> BackendRecord:
     for at, tally in enumerate((told.confirmed, told.dead, told.refused, told.again)):
         tally[:] = [at + 1, 2**60 + at, 2**59 + at]
     told.again_first, told.again_last = 2**39, 2**39 + 9
-    told.gaps += [(2**40 + 7, 2**40 + 8), (2**40 + 11, 2**41)]
+    told.gaps.extend([(2**40 + 7, 2**40 + 8), (2**40 + 11, 2**41)])
     return record
 
 
@@ -73,7 +73,9 @@ RECORDS = {
 def fields(record: BackendRecord) -> tuple[object, ...]:
     """Return everything of a record."""
     dead = (record.dead_letters, record.last_dead_letter)
-    told = [getattr(record.told, name) for name in record.told.__slots__]
+    it = record.told
+    told = [it.upto, it.counted, it.minute_ms, it.confirmed, it.dead, it.refused, it.gaps]
+    told += [it.again, it.again_first, it.again_last]
     fill = record.fill
     return (
         fill and (fill.parts, fill.rows, fill.begun_ms, fill.ended_ms, fill.after),

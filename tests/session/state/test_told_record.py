@@ -15,7 +15,7 @@ def test_a_tally_is_that_of_the_books() -> None:
 
 def test_a_message_is_in_a_gap_only_between_its_ends() -> None:
     told = Told(3)
-    told.gaps += [(5, 6), (9, 9)]
+    told.gaps.extend([(5, 6), (9, 9)])
     assert [each for each in range(3, 12) if told.is_in_gap(each)] == [5, 6, 9]
 
 
