@@ -6,6 +6,7 @@ lost. In memory only: whoever asks keeps what must outlive a crash. Knows nothin
 Read next: `session.delivery.fetching.inbox` and `session.delivery.fetching.proxies`, which ask.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
@@ -58,7 +59,7 @@ class FetchRequest:
         self.not_before_ms: Final = not_before_ms
 
 
-class Asking:
+class Asking(ABC):
     """Something that is asked of a store, with one question at a time."""
 
     __slots__ = ("asked_ms", "backend", "events", "is_due", "number", "offset", "sealed")
@@ -74,17 +75,17 @@ class Asking:
         self.events: int = 0
         self.sealed: int = 0
 
+    @abstractmethod
     def is_ready(self) -> bool:
         """Is there room for the answer?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def question(self) -> FetchRequest:
         """Return what is asked; `number` and `asked_ms` are set."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_alive(self) -> bool:
         """Is there still a session that wants the answer? For the invariants."""
-        raise NotImplementedError
 
 
 class Requests:
