@@ -392,9 +392,17 @@ def serve(source: BinaryIO, answers: TextIO) -> int:
         return EXIT_FAILED
 
 
+def end_with_thread(failed: threading.ExceptHookArgs) -> None:
+    """End the process: a thread that has died would not be missed. The broker starts another."""
+    sys.excepthook(failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
 def main() -> int:
     """Run the process; return its exit status."""
     os.nice(5)
+    threading.excepthook = end_with_thread
     # Signals are for the broker; it ends this process by closing stdin.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -484,3 +484,19 @@ def test_a_dead_letter_is_sent_again_for_its_rule_alone(
     assert (dead["at"], dead["rule"]) == ([2, 2], "7")
     assert "does not want this row" in dead["why"]
     assert base64.b64decode(dead["row"]) == encode_wire_row(row)
+
+
+def test_the_process_ends_with_each_of_its_threads() -> None:
+    text = (
+        "import threading\n"
+        "from broker.backends import process\n"
+        "threading.excepthook = process.end_with_thread\n"
+        "threading.Thread(target=lambda: int('a bug')).start()\n"
+        "threading.Event().wait()\n"
+    )
+    command = [own_process.command("x")[0], "-c", text]
+    ended = subprocess.run(
+        command, env=own_process.environment(), capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.decode().rstrip().endswith("'a bug'")
