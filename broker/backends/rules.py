@@ -125,7 +125,7 @@ def _one_of(word: str, words: list[str]) -> str:
 
 
 def feeds_of(config: Config) -> tuple[Feed, ...]:
-    """Return what the engine must tell each backend that has a rule. Call `check` first."""
+    """Return what the engine must tell each backend that is used. Call `check` first."""
     feeds = []
     for backend in config.backends:
         filters: dict[str, None] = {}
@@ -144,7 +144,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                 proxying = _proxying(rule)
             elif isinstance(needs, Action) and needs.fetch:
                 fetches.append(_fetching(rule, backend, needs.fetch))
-        if rules:
+        if is_used(backend, config.rules):
             # A store that keeps no cursor cannot say that it has lost rows.
             keep_ms = backend.rewind_keep_ms if backend.has_cursor() else 0
             feeds.append(
@@ -184,20 +184,25 @@ def _needs(rule: WrittenRule, type: str) -> Action | Hook:
     return HOOKS[str(rule.on)] if rule.action is None else ACTIONS[type][rule.action]
 
 
+def is_used(backend: Backend, rules: Sequence[WrittenRule]) -> bool:
+    """Return whether a backend is told or asked anything, or tells something itself."""
+    return bool(rules_for(backend, rules) or backend.channel or backend.stream)
+
+
 def rules_for(backend: Backend, rules: Sequence[WrittenRule]) -> list[WrittenRule]:
     """Return the rules of a backend."""
     return [rule for rule in rules if rule.backend == backend.name]
 
 
 def configurations(config: Config, node: str) -> dict[str, dict[str, Any]]:
-    """Return what the process of each backend with a rule is told, as JSON, by its name.
+    """Return what the process of each backend that is used is told, as JSON, by its name.
 
     `node` is the name of this broker for backends that do not give it another one.
     """
     return {
         backend.name: configuration(config, backend, node)
         for backend in config.backends
-        if rules_for(backend, config.rules)
+        if is_used(backend, config.rules)
     }
 
 

@@ -150,6 +150,16 @@ def test_a_rule_says_how_a_store_subscribes_clients(  # type: ignore[no-untyped-
 
 
 @pytest.mark.parametrize("key", ["channel", "stream"])
+def test_a_store_that_only_tells_of_changes_needs_no_rule(tmp_path, key: str) -> None:  # type: ignore[no-untyped-def]
+    assert rules.feeds_of(config(tmp_path, CACHE)) == ()
+    loaded = config(tmp_path, CACHE + f'{key} = "c"\n')
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.proxying is not None and feed.filters == () and not feed.has_events
+    assert rules.configurations(loaded, "edge")["cache"]["rules"] == []
+
+
+@pytest.mark.parametrize("key", ["channel", "stream"])
 def test_a_store_that_tells_of_changes_is_not_asked(tmp_path, key: str) -> None:  # type: ignore[no-untyped-def]
     loaded = config(tmp_path, CACHE + f'{key} = "c"\n' + STORED)
     rules.check(loaded)
