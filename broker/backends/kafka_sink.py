@@ -11,7 +11,7 @@ configured one. If rows choose their topic, it is theirs: a dead letter.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -99,7 +99,7 @@ class KafkaSink:
 
     def look(self) -> Fence | None:
         """Say that the cursor is the broker's, and take what the client has to say."""
-        self._opened().poll(0)
+        self._hear(functools.partial(self._opened().poll, 0))
         return UNKNOWN
 
     def health(self) -> dict[str, Any]:
@@ -122,7 +122,10 @@ class KafkaSink:
         self._topics.clear()
         if producer is not None:
             producer.purge()
-            producer.flush(0)
+            try:
+                producer.flush(0)
+            except (KafkaException, SystemError) as problem:
+                self._said = _text(_fatal(problem))
 
     # Sending
 
@@ -160,10 +163,17 @@ class KafkaSink:
         """Wait until everything was answered, for as long as answers come."""
         waiting = len(producer)
         while waiting:
-            left = producer.flush(self._timeout_s)
+            left = self._hear(functools.partial(producer.flush, self._timeout_s))
             if left >= waiting:
                 raise self._unavailable(self._said or f"no answer for {left} row(s)")
             waiting = left
+
+    def _hear(self, call: Callable[[], int]) -> int:
+        """Take what the client says. Raises `Unavailable` if its producer has failed for good."""
+        try:
+            return call()
+        except (KafkaException, SystemError) as problem:
+            raise self._unavailable(_text(_fatal(problem))) from None
 
     def _is_refusal(self, error: KafkaError) -> bool:
         if error.code() in ABOUT_THE_TOPIC:
@@ -186,7 +196,7 @@ class KafkaSink:
                 return producer.list_topics(timeout=self._timeout_s)
             found = producer.list_topics(fixed, timeout=self._timeout_s)
         except KafkaException as problem:
-            producer.poll(0)  # it may say why
+            self._hear(functools.partial(producer.poll, 0))  # it may say why
             raise self._unavailable(self._said or _text(problem)) from None
         error = found.topics[fixed].error
         if error is not None:
@@ -270,6 +280,19 @@ def _note(
     """Note how the sending of a row has ended."""
     if error is not None:
         failed[index] = error
+
+
+def _fatal(problem: KafkaException | SystemError) -> KafkaException:
+    """Return the error that ended a producer, e.g. of a user who may write nowhere.
+
+    confluent-kafka raises it from whatever call hears of it. If that call then also hears the ends
+    of messages, it is the cause of a `SystemError`.
+    """
+    if isinstance(problem, KafkaException):
+        return problem
+    if isinstance(problem.__cause__, KafkaException):
+        return problem.__cause__
+    raise problem
 
 
 def _text(error: KafkaError | KafkaException | ValueError) -> str:

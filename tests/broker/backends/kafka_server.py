@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import pytest
 
 from tests.broker.network.certificates import Authority
-from tests.durability.process import POLL_SECONDS, ROOT, free_port
+from tests.durability.process import POLL_SECONDS, ROOT, free_port, suspend
 
 kafka: Any = pytest.importorskip("confluent_kafka")
 admin: Any = pytest.importorskip("confluent_kafka.admin")
@@ -135,6 +135,14 @@ class KafkaServer:
         )  # fmt: skip
         self._admin.create_acls([rule])[rule].result(START_S)
 
+    def forbid(self) -> None:
+        """Take from the named user what he was allowed."""
+        every = admin.AclBindingFilter(
+            admin.ResourceType.TOPIC, None, admin.ResourcePatternType.ANY,
+            f"User:{USER}", None, admin.AclOperation.WRITE, admin.AclPermissionType.ALLOW,
+        )  # fmt: skip
+        self._admin.delete_acls([every])[every].result(START_S)
+
     def messages(self, topic: str) -> list[Any]:
         """Return everything in a topic, partition by partition, in order."""
         client = kafka.Consumer(
@@ -174,7 +182,7 @@ class KafkaServer:
     def freeze(self) -> None:
         """Suspend it: connections stay open, and nothing is answered."""
         assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        suspend(self._process)
 
     def thaw(self) -> None:
         """Let it go on."""

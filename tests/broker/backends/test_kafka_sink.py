@@ -193,6 +193,25 @@ def test_a_wrong_password_and_a_forbidden_topic_let_rows_wait(
     assert payloads(server, topic) == ["1"]
 
 
+def test_a_user_who_may_write_nowhere_lets_rows_wait(server: KafkaServer) -> None:
+    """His producer gets no id, which the client calls fatal: it raises from any call."""
+    server.forbid()
+    sink = opened(server, "w.${topic}", **named(server, timeout_ms=5000))
+    with pytest.raises(Unavailable, match="uthoriz"):
+        sink.apply(numbered(1), INSTANCE)
+    with pytest.raises(Unavailable, match="not connected"):
+        sink.look()
+    sink.open()
+    with pytest.raises(Unavailable, match="uthoriz"):
+        while True:
+            sink.look()
+    server.allow("w.")
+    server.create("w.t")
+    sink.open()
+    assert sink.apply(numbered(1), INSTANCE) == []
+    assert payloads(server, "w.t") == ["1"]
+
+
 def test_both_ends_show_certificates(server: KafkaServer, topic: str) -> None:
     certificate, key = server.authority.issue("holdfast")
     values = {
