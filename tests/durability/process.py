@@ -41,6 +41,15 @@ class BrokerFailed(AssertionError):
     """The process did not do what the test needs; the message has the end of its log."""
 
 
+def suspend(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGSTOP to a child, and return when the last of its threads has stopped, or it is dead.
+
+    The signal alone does not do that: a thread on another core may still answer a request.
+    """
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
 def _claimed() -> Iterator[int]:
     """Yield the ports of blocks that no other process has claimed, then the same ones again.
 
@@ -201,7 +210,8 @@ class BrokerProcess:
 
     def freeze(self) -> None:
         """Suspend the process (SIGSTOP): sockets stay open, nothing is answered."""
-        self.signal(signal.SIGSTOP)
+        assert self._process is not None
+        suspend(self._process)
 
     def thaw(self) -> None:
         """Continue a frozen process (SIGCONT)."""

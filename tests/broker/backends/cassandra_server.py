@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
 
 cluster_module: Any = pytest.importorskip("cassandra.cluster")
 reactor: Any = pytest.importorskip("cassandra.io.asyncioreactor")
@@ -199,7 +199,7 @@ class CassandraServer:
     def freeze(self) -> None:
         """Suspend it: connections stay open, and nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process)
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
 
 boto3: Any = pytest.importorskip("boto3")
 botocore: Any = pytest.importorskip("botocore")
@@ -101,7 +101,7 @@ class DynamodbServer:
     def freeze(self) -> None:
         """Suspend it: connections stay open, and nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process)
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
 
 redis: Any = pytest.importorskip("redis")
 SERVER: Final = shutil.which("redis-server")
@@ -73,7 +73,7 @@ class RedisServer:
     def freeze(self) -> None:
         """Suspend it: connections stay open, and nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process)
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -331,11 +331,11 @@ def test_a_sync_that_finds_no_space_is_never_retried_on_the_same_handle(
 
 
 def test_a_slow_disk_does_not_block_writes_and_reads(shim: Path, tmp_path: Path) -> None:
-    """Do 300 ms syncs on the committer's thread leave the loop's thread alone?"""
+    """If a sync blocked the loop's thread, one write or two would be all that it lets through."""
     end = run(shim, tmp_path, "slow_sync")
-    assert end["longest_ms"] < 150
-    assert end["written"] > 1000
-    assert end["syncs"] <= 6, "everything written during a sync shares the next"
+    assert end["failures"] == []
+    assert end["written"] > 100
+    assert end["syncs"] <= 4, "everything written during a sync shares the next"
 
 
 def test_an_eio_of_the_watermark_ends_the_process(shim: Path, tmp_path: Path) -> None:
