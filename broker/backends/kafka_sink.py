@@ -11,6 +11,7 @@ configured one. If rows choose their topic, it is theirs: a dead letter.
 """
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -46,6 +47,9 @@ ABOUT_THE_TOPIC: Final = frozenset(
     }
 )
 
+# Its errors are heard by `error_cb`. Without a logger it writes the fatal ones to stderr, too.
+UNHEARD: Final = logging.Logger("librdkafka", logging.CRITICAL + 1)
+
 
 class KafkaSink:
     """One Kafka cluster."""
@@ -72,7 +76,7 @@ class KafkaSink:
         self.close()
         self._said = ""
         try:
-            self._producer = Producer(self._settings())
+            self._producer = Producer(self._settings(), logger=UNHEARD)
         except (KafkaException, ValueError) as problem:
             raise self._unavailable(_text(problem)) from None
         self._look_at_topic()

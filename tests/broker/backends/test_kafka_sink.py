@@ -193,7 +193,9 @@ def test_a_wrong_password_and_a_forbidden_topic_let_rows_wait(
     assert payloads(server, topic) == ["1"]
 
 
-def test_a_user_who_may_write_nowhere_lets_rows_wait(server: KafkaServer) -> None:
+def test_a_user_who_may_write_nowhere_lets_rows_wait(
+    server: KafkaServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """His producer gets no id, which the client calls fatal: it raises from any call."""
     server.forbid()
     sink = opened(server, "w.${topic}", **named(server, timeout_ms=5000))
@@ -205,6 +207,7 @@ def test_a_user_who_may_write_nowhere_lets_rows_wait(server: KafkaServer) -> Non
     with pytest.raises(Unavailable, match="uthoriz"):
         while True:
             sink.look()
+    assert capfd.readouterr() == ("", "")
     server.allow("w.")
     server.create("w.t")
     sink.open()
