@@ -165,6 +165,40 @@ def repaired(broker: BrokerProcess, shore: RawClient) -> None:
     shore.drop()
 
 
+@needs_redis
+def test_a_broker_killed_amid_a_backfill_goes_on_with_it(
+    prepare: Callable[..., BrokerProcess], redis_server: RedisServer
+) -> None:
+    """More rows than may be ahead of a store that hangs: so the end cannot have been written."""
+    broker = prepare()
+    feed(broker, redis_server, all_rules())
+    broker.start()
+    for number in range(3):
+        device = RawClient(broker.port, f"device-{number}")
+        device.durable()
+        for start in range(0, 1000, 250):
+            device.subscribe(*[f"queue/{each}" for each in range(start, start + 250)], qos=1)
+        device.disconnect()
+    settle(broker)
+    with closing(redis_server.client()) as store:
+        assert store.delete(*[f"mqtt:sub:device-{number}" for number in range(3)]) == 3
+    assert len(verify(broker, "--limit", "5000")[1]["differences"]) == 3000
+    redis_server.freeze()
+    try:
+        assert command(broker, "backfill", "cache", "--subscriptions")[0] == 0
+        until(lambda: status(broker)["backfill"]["rows"] > 0, broker)
+        assert status(broker)["backfill"]["left"] == ["subscriptions"]
+        broker.kill()
+    finally:
+        redis_server.thaw()
+    broker.start()
+    until(lambda: status(broker)["backfill"]["left"] == [], broker)
+    settle(broker)
+    code, found = verify(broker)
+    assert (code, found["differences"]) == (0, [])
+    assert (status(broker)["gaps"], status(broker)["dead_letters"]) == (0, 0)
+
+
 @needs_dynamodb
 @pytest.mark.parametrize("layout", ["v1", "v2"])
 def test_every_change_of_a_dynamodb_store_is_named(
