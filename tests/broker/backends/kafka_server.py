@@ -121,6 +121,10 @@ class KafkaServer:
         names = {name.replace("_", "."): value for name, value in settings.items()}
         new = admin.NewTopic(topic, partitions, 1, config=names)
         self._admin.create_topics([new])[topic].result(START_S)
+        deadline = time.monotonic() + START_S
+        while topic not in self._admin.list_topics(timeout=START_S).topics:
+            assert time.monotonic() < deadline, "the server does not hear of its own topic"
+            time.sleep(POLL_SECONDS)
         return topic
 
     def delete(self, topic: str) -> None:
