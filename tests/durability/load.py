@@ -71,6 +71,8 @@ class Publisher(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[tuple[str, int]] = []
         self.violations: list[str] = []
+        # Sent again after a lost connection, each time: at QoS 1 the broker may have them twice.
+        self.resent: list[tuple[str, int]] = []
         self.qos: int = qos
         self._client = RawClient(port, name, version=version)
         self._topics = [f"load/{name}/{letter}" for letter in "ab"]
@@ -106,6 +108,8 @@ class Publisher(threading.Thread):
         self._begun = True
         for packet_id, (publish, is_released) in self._open.items():
             publish.dup = True
+            if not is_released:
+                self.resent.append((publish.topic, int(publish.payload)))
             self._client.send(Pubrel(packet_id) if is_released else publish)
         while not self._finish.is_set() or self._open:
             self._publish_more()
