@@ -166,7 +166,49 @@ UNITS: Final = {
 
 MB: Final = 1e6 / (1 << 20)  # goals are in MB, metrics in MiB
 
+# Users' traffic first, then batches.
 WORKS: Final = (
+    Work(
+        "devices5000x1",
+        "5,000 devices, a message a second each, QoS 1, durable",
+        Goal("us", at_most=50, unit="µs"),
+        Goal("us", at_most=1, over=SQLITE),
+        Goal("p50_ms", at_most=2, unit="ms"),
+        Goal("p99_ms", at_most=6, unit="ms"),
+        main="us",
+        extras=("p50_ms", "p99_ms", "ack_ms"),
+    ),
+    Work(
+        "devices5000x4",
+        "5,000 devices, four messages a second each, QoS 1, durable",
+        main="us",
+        extras=("p50_ms", "p99_ms", "ack_ms"),
+    ),
+    Work(
+        "devices1000x1",
+        "1,000 devices, a message a second each, QoS 1, durable",
+        Goal("us", at_most=100, unit="µs"),
+        main="us",
+        extras=("p50_ms", "p99_ms", "ack_ms"),
+    ),
+    Work(
+        "turn1",
+        "QoS 1, 1:1, 100 pairs, one in flight each, durable",
+        Goal("rate", at_least=1, over=MOSQUITTO),
+        extras=("p50_ms", "ack_ms"),
+    ),
+    Work(
+        "turn2",
+        "QoS 2, 1:1, 100 pairs, one in flight each, durable",
+        Goal("rate", at_least=1, over=MOSQUITTO),
+        extras=("p50_ms", "ack_ms"),
+    ),
+    Work(
+        "fanin_turn",
+        "fan-in 1,000:1, QoS 1, one in flight each, durable",
+        Goal("rate", at_least=1.5, over=MOSQUITTO),
+        extras=("ack_ms",),
+    ),
     Work(
         "qos0",
         "QoS 0, 1:1, 100 pairs",
