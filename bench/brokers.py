@@ -1,8 +1,7 @@
 """Start and stop the brokers of the benchmark as processes on loopback.
 
 Each run has a fresh process, port and data directory, unless it measures a restart. Processes are
-ended by their own id. A broker that is not installed is not measured; `bench.known` has published
-figures for some. Read next: `bench.scenarios`.
+ended by their own id. A broker that is not installed is not measured. Read next: `bench.scenarios`.
 """
 
 import contextlib

@@ -1357,7 +1357,8 @@ static double per_s(u64 n, u64 t0, u64 t1) { return t1 > t0 ? (double)n * 1e9 / 
 
 /* ------------------------------------------------------------------ pubsub */
 
-enum { PAIR, FANIN, FANOUT, SHARED };
+enum { PAIR, FANIN, FANOUT, SHARED, SPLIT };
+static int g_phase;
 static struct {
     int pattern;
     u32 np, ns, ready;
@@ -1374,6 +1375,7 @@ static size_t ps_filter(conn *c, u32 i, char *o)
     switch (PS.pattern) {
     case PAIR: return (size_t)sprintf(o, "load/%u/%u", G.run, c->idx);
     case FANOUT: return (size_t)sprintf(o, "load/%u/all", G.run);
+    case SPLIT: return (size_t)sprintf(o, "load/%u/%u/+", G.run, c->idx);
     case SHARED: return (size_t)sprintf(o, "$share/g%u/load/%u/+", G.run, G.run);
     default: return (size_t)sprintf(o, "load/%u/+", G.run);
     }
@@ -1396,11 +1398,11 @@ static void ps_suback(conn *c)
 static void ps_msg(conn *c, u32 stream, u32 aux, u64 seq, u64 ts, int qos, u32 pid)
 {
     (void)aux, (void)qos, (void)pid;
-    if (stream >= PS.np || (PS.pattern == PAIR && stream != c->idx)) {
+    if (stream >= PS.np || (PS.pattern == PAIR && stream != c->idx) || (PS.pattern == SPLIT && stream % PS.ns != c->idx)) {
         E.misrouted++;
         return;
     }
-    track *t = PS.pattern == PAIR || PS.pattern == SHARED ? &PS.tr[stream] : &PS.tr[(size_t)stream * PS.ns + c->idx];
+    track *t = PS.pattern == PAIR || PS.pattern == SHARED || PS.pattern == SPLIT ? &PS.tr[stream] : &PS.tr[(size_t)stream * PS.ns + c->idx];
     h_add(&H_lat, g_now > ts ? g_now - ts : 0);
     PS.delivered++;
     PS.t_last_del = g_now;
@@ -1438,7 +1440,8 @@ static u64 ps_acked(u64 *nack)
 static int cmd_pubsub(void)
 {
     const char *pat = opt_s("pattern", "pair");
-    PS.pattern = !strcmp(pat, "pair") ? PAIR : !strcmp(pat, "fanin") ? FANIN : !strcmp(pat, "fanout") ? FANOUT : !strcmp(pat, "shared") ? SHARED : -1;
+    PS.pattern = !strcmp(pat, "pair") ? PAIR : !strcmp(pat, "fanin") ? FANIN : !strcmp(pat, "fanout") ? FANOUT : !strcmp(pat, "shared") ? SHARED : !strcmp(pat, "split") ? SPLIT : -1;
+    { const char *ph = opt_s("phase", "even"); g_phase = !strcmp(ph, "even") ? 0 : !strcmp(ph, "random") ? 1 : 2; }
     if (PS.pattern < 0) die("--pattern=pair|fanin|fanout|shared");
     PS.np = (u32)opt_i("pubs", 1);
     PS.ns = (u32)opt_i("subs", PS.pattern == PAIR ? (long)PS.np : 1);
@@ -1454,7 +1457,7 @@ static int cmd_pubsub(void)
         PS.e2e = 0;
     }
 
-    size_t ntr = PS.pattern == PAIR || PS.pattern == SHARED ? PS.np : (size_t)PS.np * PS.ns;
+    size_t ntr = PS.pattern == PAIR || PS.pattern == SHARED || PS.pattern == SPLIT ? PS.np : (size_t)PS.np * PS.ns;
     PS.tr = xcalloc(ntr, sizeof(track));
     PS.pubs = xcalloc(PS.np, sizeof(pub));
     conn **all = xcalloc(PS.np + PS.ns, sizeof *all);
@@ -1467,7 +1470,7 @@ static int cmd_pubsub(void)
         pub_init(p, PS.pc[i], i);
         p->fan = PS.pattern == FANIN || PS.pattern == FANOUT ? PS.ns : 1;
         p->limit = messages ? messages / PS.np + (i < messages % PS.np) : UINT64_MAX;
-        p->tlen = (u32)(PS.pattern == FANOUT ? sprintf(p->topic, "load/%u/all", G.run) : sprintf(p->topic, "load/%u/%u", G.run, i));
+        p->tlen = (u32)(PS.pattern == SPLIT ? sprintf(p->topic, "load/%u/%u/%u", G.run, i % PS.ns, i) : PS.pattern == FANOUT ? sprintf(p->topic, "load/%u/all", G.run) : sprintf(p->topic, "load/%u/%u", G.run, i));
     }
     on_up = ps_up;
     on_suback = ps_suback;
@@ -1487,6 +1490,7 @@ static int cmd_pubsub(void)
     if (up) {
         for (u32 i = 0; i < PS.np; i++) {
             rate_init(&PS.pubs[i], rate, start, i, PS.np);
+            if (rate > 0 && g_phase) PS.pubs[i].due = start + (g_phase == 2 ? 0 : (u64)((double)PS.pubs[i].interval * ((double)((i * 2654435761u) ^ (i * 40503u << 7)) / 4294967296.0)));
             mark_pump(&PS.pubs[i]);
         }
         while (!g_stop) {

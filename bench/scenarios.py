@@ -44,6 +44,7 @@ LIVE: Final = (MOSQUITTO, FLASHMQ, NANOMQ, EMQX, *OURS)
 STORED: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX, *OURS)
 PAIRS: Final = 100
 FAN: Final = 1000
+CONSUMERS: Final = 5
 AWAY: Final = 10_000
 MIB: Final = 1 << 20
 DETAILS: Final = ("off", "books", "full")  # levels of the history
@@ -196,6 +197,56 @@ def pairs(qos: int) -> Callable[[Context, str], Outcome]:
     return measure
 
 
+def devices(count: int, rate: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of many devices that publish now and then to five durable consumers."""
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            line = _pubsub(
+                context,
+                broker,
+                pattern="split",
+                pubs=count,
+                subs=CONSUMERS,
+                qos=1,
+                window=1,
+                rate=rate,
+                phase="random",
+                src_addrs=5,
+            )
+        return Outcome({f"devices{count}x{rate}": _live(line)}, [line])
+
+    return measure
+
+
+def in_turn(qos: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of 100 pairs with one message in flight each."""
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            line = _pubsub(context, broker, pubs=PAIRS, subs=PAIRS, qos=qos, window=1, coalesce=0)
+        return Outcome({f"turn{qos}": _live(line)}, [line])
+
+    return measure
+
+
+def fanin_in_turn(context: Context, kind: str) -> Outcome:
+    """Let 1,000 publishers with one message in flight each write to one subscriber."""
+    with context.broker(kind) as broker:
+        line = _pubsub(
+            context,
+            broker,
+            pattern="fanin",
+            pubs=FAN,
+            subs=1,
+            qos=1,
+            window=1,
+            e2e=1,
+            coalesce=0,
+        )
+    return Outcome({"fanin_turn": _live(line)}, [line])
+
+
 def history(context: Context, kind: str) -> Outcome:
     """Run the pairs at QoS 1 with each level of the history, one after the other.
 
@@ -262,15 +313,19 @@ def bodies(context: Context, kind: str) -> Outcome:
     return Outcome({"bodies": metrics}, [line])
 
 
-def fanin(context: Context, kind: str) -> Outcome:
-    """Let 1,000 publishers write to one subscriber, each 50 messages ahead at most.
+def fanin(work: str, **environment: str) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of 1,000 publishers and one subscriber, each 50 messages ahead at most.
 
-    Holdfast gets the receive window such a subscriber needs; mosquitto is fastest with its default.
+    Holdfast's `environment` may have the receive window that suits such a subscriber; mosquitto is
+    fastest with its default.
     """
-    window = {"HOLDFAST__SESSION__MAX_INFLIGHT": "65535"}
-    with context.broker(kind, environment=window) as broker:
-        line = _pubsub(context, broker, pattern="fanin", pubs=FAN, subs=1, qos=1, e2e=50)
-    return Outcome({"fanin": _live(line)}, [line])
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind, environment=environment) as broker:
+            line = _pubsub(context, broker, pattern="fanin", pubs=FAN, subs=1, qos=1, e2e=50)
+        return Outcome({work: _live(line)}, [line])
+
+    return measure
 
 
 def offline(context: Context, kind: str) -> Outcome:
@@ -471,6 +526,12 @@ def latency(context: Context, kind: str) -> Outcome:
 
 
 ALL: Final = (
+    Scenario("devices5000x1", devices(5000, 1), works=("devices5000x1",), kinds=(*STORED, SINK)),
+    Scenario("devices5000x4", devices(5000, 4), works=("devices5000x4",), kinds=(*STORED, SINK)),
+    Scenario("devices1000x1", devices(1000, 1), works=("devices1000x1",), kinds=(*STORED, SINK)),
+    Scenario("turn1", in_turn(1), works=("turn1",), kinds=(*STORED, SINK)),
+    Scenario("turn2", in_turn(2), works=("turn2",), kinds=(*STORED, SINK)),
+    Scenario("fanin_turn", fanin_in_turn, works=("fanin_turn",), kinds=(*STORED, SINK)),
     Scenario("qos0", pairs(0), works=("qos0",), kinds=(*LIVE, SINK)),
     Scenario("qos1", pairs(1), works=("qos1",), kinds=(*LIVE, SINK)),
     Scenario("history", history, works=("history",), kinds=OURS),
@@ -479,7 +540,13 @@ ALL: Final = (
     Scenario("fanout0", fanout(0), works=("fanout0",), kinds=(*LIVE, SINK)),
     Scenario("fanout1", fanout(1), works=("fanout1",), kinds=(*LIVE, SINK)),
     Scenario("bodies", bodies, works=("bodies",), kinds=OURS, rounds_max=1),
-    Scenario("fanin", fanin, works=("fanin",), kinds=(*LIVE, SINK)),
+    Scenario(
+        "fanin",
+        fanin("fanin", HOLDFAST__SESSION__MAX_INFLIGHT="65535"),
+        works=("fanin",),
+        kinds=(*LIVE, SINK),
+    ),
+    Scenario("fanin_default", fanin("fanin_default"), works=("fanin_default",), kinds=LIVE),
     Scenario("away", away, works=("publish", "drain"), kinds=STORED, rounds_max=3),
     Scenario("queued", queued, works=("queued",), kinds=(MOSQUITTO, *OURS), rounds_max=1),
     Scenario("storm", storm, works=("storm",), kinds=(*STORED, SINK)),

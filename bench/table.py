@@ -1,4 +1,4 @@
-"""Write results as Markdown: the comparison, the goals, and what was not measured.
+"""Write results as Markdown: the comparison and the goals.
 
 Pure: it formats what `bench.run` has written. Read next: `bench.goals`.
 """
@@ -26,10 +26,13 @@ from bench.goals import (
     ratio,
     written,
 )
-from bench.known import FIGURES
 
 ORDER: Final = (*OTHERS, HOLDFAST, COMPILED)
-README_ROWS: Final = ("qos0", "qos1", "qos2", "fanout0", "fanout1", "fanin")
+# The good ones and the others.
+README_ROWS: Final = (
+    *("devices5000x1", "devices1000x1", "turn1", "turn2", "fanin_turn"),
+    *("qos0", "qos1", "qos2", "fanout0", "fanout1", "fanin_default", "fanin", "publish", "drain"),
+)
 
 About = Mapping[str, Any]
 
@@ -133,21 +136,6 @@ def ceilings(found: Entries) -> list[str]:
     return ["What the generator reaches against a sink that only copies: " + "; ".join(parts) + "."]
 
 
-def not_measured(found: Entries) -> list[str]:
-    """Return the published figures of brokers that were not run."""
-    rows = []
-    for (kind, key), figure in FIGURES.items():
-        if kind in found.get(key, {}):
-            continue
-        low, high = f"{figure.low:,.0f}", f"{figure.high:,.0f}"
-        shown = low if low == high else f"{low} to {high}"
-        rows.append(f"| {kind} | {BY_KEY[key].title} | {shown}/s | {figure.source} |")
-    if not rows:
-        return []
-    head = ["| broker | work | figure | source |", "| --- | --- | --- | --- |"]
-    return ["**Not measured here**, figures of others:", "", *head, *rows]
-
-
 def setting(about: About) -> list[str]:
     """Return the machine, the versions and the settings of the measurement."""
     synced, sync = "", about["sync_ms"]
@@ -157,8 +145,8 @@ def setting(about: About) -> list[str]:
         f"- {about['machine']}; load average before the run {about['load_average']}" + synced,
         *(f"- {version}" for version in about["versions"]),
         f"- Holdfast: default configuration, `durability = {about['durability']}`, durable "
-        "sessions, in fan-in `max_inflight = 65535`; mosquitto: default configuration but for its "
-        "limit of queued messages, in memory",
+        "sessions; mosquitto: default configuration but for its limit of queued messages, in "
+        "memory",
         f"- {about['rounds']} rounds of {about['seconds']:g} s; long works fewer; a fresh broker "
         "and directory each time, brokers taking turns; medians",
         f"- command: `{about['command']}`",
@@ -180,9 +168,9 @@ def report(document: Mapping[str, Any]) -> list[str]:
         *goals_table(found, cores, about.get("scaled", {})),
         "",
     ]
-    for part in (ceilings(found), not_measured(found)):
-        if part:
-            lines += [*part, ""]
+    ceiling = ceilings(found)
+    if ceiling:
+        lines += [*ceiling, ""]
     failed = sorted({c["trouble"] for c in document["cells"] if not c["ok"]})
     some = any(cell["metrics"].get("lost") for cell in document["cells"])
     said = "every message was accounted for: nothing lost" + (" but at QoS 0, see above" * some)
@@ -200,14 +188,19 @@ def readme(document: Mapping[str, Any]) -> list[str]:
     ]
     for key in README_ROWS:
         kinds = found.get(key, {})
-        if any("rate" not in kinds[kind].metrics for kind in (MOSQUITTO, *OURS) if kind in kinds):
+        main = BY_KEY[key].main
+        if any(main not in kinds[kind].metrics for kind in (MOSQUITTO, *OURS) if kind in kinds):
             continue  # it could not run
         if not {MOSQUITTO, *OURS} <= set(kinds):
             continue
-        cells = [f"{round(kinds[MOSQUITTO].metrics['rate'], -3):,.0f} msg/s"]
+        cells = [_short(main, kinds[MOSQUITTO].metrics[main])]
         for kind in OURS:
-            over = ratio(kinds[kind], kinds[MOSQUITTO], "rate") or 0.0
+            over = ratio(kinds[kind], kinds[MOSQUITTO], main) or 0.0
             shown = f"{over:.1f}x" if over < 10 else f"{over:.0f}x"
-            cells.append(f"{round(kinds[kind].metrics['rate'], -3):,.0f} ({shown})")
+            cells.append(f"{_short(main, kinds[kind].metrics[main])} ({shown})")
         rows.append(f"| {BY_KEY[key].title} | {' | '.join(cells)} |")
     return rows
+
+
+def _short(metric: str, value: float) -> str:
+    return f"{round(value, -3):,.0f} msg/s" if metric == "rate" else written(metric, value)

@@ -35,6 +35,7 @@ class Shell:
     def __init__(self) -> None:
         self.data_dir: str = "holdfast-data"
         self.durability: str = "fsync"
+        self.rest_max_ms: int = 2  # of the loop after a tick, 0 = never (`broker.loop.pace`)
         # Free space below which new durable state is refused, None = the default of
         # `storage.local.disk_space`. The ballast file is deleted on a full disk: to open the
         # database again takes the size of the write-ahead logs (64 MiB) and a little.

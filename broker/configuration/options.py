@@ -63,6 +63,7 @@ class Option:
 
 _MS: Final = 1
 _S: Final = 1000
+PACE_MS_MAX: Final = 20
 _NONE: Final = ", 0 = no limit"
 # A packet's remaining length is at most 268,435,455 and its fixed header 5 bytes.
 _PACKET_MAX: Final = 268_435_460
@@ -97,6 +98,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("storage", "durability", "shell", "durability", Durability(), "what an acknowledgement"
            " waits for: fsync = on disk, os = with the kernel (survives kill -9, not a power cut),"
            " interval:MS = synced every MS milliseconds"),
+    Option("storage", "pace", "shell", "rest_max_ms", Duration(_MS, high=PACE_MS_MAX),
+           "while hundreds of devices a second publish: longest wait until messages that come"
+           " meanwhile are written together, 0 = none"),
     Option("storage", "low_water", "shell", "low_water_bytes", Size(auto="auto"),
            "free disk space below which new durable state is refused, 0 = never;"
            " auto = 5 % of the disk, at least 128 MiB"),

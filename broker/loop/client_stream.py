@@ -11,6 +11,7 @@ import socket
 from typing import Final, cast
 
 from broker.loop.driver import Driver
+from mqtt.packets import PUBLISH
 from session.live.connection import ACTIVE, Connection
 from storage.errors import StorageError
 
@@ -37,6 +38,7 @@ class ClientStream:
         "_is_paused",
         "_linger",
         "_listener",
+        "_sent_ms",
         "_transport",
         "_waited_ms",
         "remote",
@@ -65,6 +67,7 @@ class ClientStream:
         self._is_closing: bool = False
         self._is_paused: bool = False
         self._linger: asyncio.TimerHandle | None = None
+        self._sent_ms: int = 0  # broker time of our last packet to the client
         self.remote: str = remote
 
     @property
@@ -110,10 +113,14 @@ class ClientStream:
         driver = self._driver
         if not driver.is_due:
             driver.wake()
+        received = driver.engine.counters.packets_received
+        published = received[PUBLISH]
         try:
             driver.engine.receive(connection, data, driver.now)
         except Exception as error:  # shell boundary
             self._boundary(error)
+        if received[PUBLISH] != published:
+            driver.pace.published(driver.now, self._sent_ms)
 
     def eof_received(self) -> bool:
         """End the connection: MQTT has no half-closed connections."""
@@ -160,6 +167,7 @@ class ClientStream:
     def write(self, data: bytes) -> None:
         """Queue `data` to the peer; ignored once the stream is closing or lost."""
         if self._transport is not None and not self._is_closing:
+            self._sent_ms = self._driver.now
             self._transport.write(data)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker.loop.pace import Pace
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
@@ -30,6 +31,7 @@ SPACE_WATCH_BYTES: Final = 1 << 20
 TIMEOUT_BUG_PAUSE_S: Final = 1.0
 # A timer this late means that the process was stopped or suspended; load delays it by a few ms.
 LATE_MS: Final = 250
+REST_S_MIN: Final = 0.0002  # a shorter rest is not worth its system call
 # How long the sockets are then read before timeouts count: clients may have sent PINGREQ.
 CATCH_UP_S: Final = 0.05
 
@@ -55,11 +57,13 @@ class Driver:
         log: Log,
         fail: Callable[[BaseException], None],
         watch_space: Callable[[], None] = lambda: None,
+        rest_max_ms: int = 0,
     ) -> None:
         """`clock` gives broker time; `fail` is called once, with the error that ends the process.
 
         `watch_space` looks at the disk; it is called after each `SPACE_WATCH_BYTES` of input and
-        when a write was refused; somebody else calls it regularly.
+        when a write was refused; somebody else calls it regularly. After a tick the loop may rest
+        for `rest_max_ms` (`broker.loop.pace`).
         """
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
@@ -69,6 +73,7 @@ class Driver:
         self.is_due: bool = False  # is a tick scheduled?
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
+        self.pace: Pace = Pace(rest_max_ms)
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
         self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
         self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
@@ -138,6 +143,18 @@ class Driver:
         self._arm(now)
         if self._drained is not None and self.is_quiet():
             self._drained.set()
+        if self.pace.rest_s and not self.is_due:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let what comes within the next moment be one tick: poll no sooner than after a rest.
+
+        It is measured from the first event of this tick, so a busy loop does not rest.
+        """
+        self.pace.look(self.now)
+        left = self.pace.rest_s - (time.perf_counter() - self._tick_began)
+        if left > REST_S_MIN:
+            time.sleep(left)
 
     def _note_refusal(self, refusal: Recoverable | None) -> None:
         """Count a write that the store refused; log when refusals begin and end.

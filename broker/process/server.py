@@ -115,6 +115,7 @@ class Server:
             log=opened.log,
             fail=self._die,
             watch_space=self._disk.look,
+            rest_max_ms=opened.config.shell.rest_max_ms,
         )
         opened.driver = self._driver
         self._read_config: Final = read_config

@@ -150,7 +150,7 @@ def test_the_generator_counts_what_a_server_does_wrong(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("pattern", ["pair", "fanout", "fanin"])
+@pytest.mark.parametrize("pattern", ["pair", "fanout", "fanin", "split"])
 def test_the_sink_passes_for_a_broker(programs: Path, qos: int, pattern: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -158,6 +158,7 @@ def test_the_sink_passes_for_a_broker(programs: Path, qos: int, pattern: str) ->
         "pair": ["--pubs=3", "--subs=3"],
         "fanout": ["--pubs=1", "--subs=3"],
         "fanin": ["--pubs=3", "--subs=1"],
+        "split": ["--pubs=4", "--subs=2"],
     }
     with subprocess.Popen([programs / "sink", str(port)]) as sink:
         try:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from broker.loop import driver
+from broker.loop.pace import WINDOW_MS, Pace
 from mqtt import reasons
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish, Suback
 from session.settings import Settings
@@ -18,6 +19,7 @@ from storage.local.committer import Committer
 from storage.local.rocks import RocksStore
 from storage.tables.tables import HISTORY, unseal
 from tests.broker.inside import InsideBroker, Peer, publish, run, subscribe
+from tests.stand_in import replace_in
 
 
 class Disk:
@@ -449,5 +451,28 @@ def test_a_drain_gives_up_on_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) 
         publisher.send(publish("a"))
         assert not await broker.driver.drain(0.2)
         disk.gate.set()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("rest_ms", [0, 60_000])
+def test_the_loop_rests_after_a_tick_as_long_as_its_pace_says(
+    monkeypatch: pytest.MonkeyPatch, rest_ms: int
+) -> None:
+    rests: list[float] = []
+    replace_in(monkeypatch, driver, "time", sleep=rests.append)
+    later = 1_000_000_000
+
+    async def scenario(broker: InsideBroker) -> None:
+        publisher, subscriber = await durable_pair(broker)
+        pace = broker.driver.pace = Pace(rest_ms)
+        pace.look(later)
+        pace.published(later + 1, 0)
+        pace.look(later + WINDOW_MS)
+        publisher.send(publish("a"))
+        await subscriber.receive(Publish)
+        await publisher.receive(Puback)
+        assert bool(rests) is bool(rest_ms)
+        assert all(0 < rest < rest_ms / 1000 for rest in rests)
 
     run(scenario)
