@@ -147,7 +147,8 @@ class Pump:
         # batch that they are durable with.
         self._changes: Final[deque[Answer]] = deque()
         self._made: Final[deque[tuple[int, int]]] = deque()
-        self._asked: int = 0  # questions that are not answered
+        # Questions that are not answered, with the loop's time when they were sent.
+        self._asked: Final[dict[int, float]] = {}
         self._ask_timer: asyncio.TimerHandle | None = None
         self._engine: Final = engine
         self._driver: Final = driver
@@ -215,7 +216,7 @@ class Pump:
         figures.backlog_bytes = stats.backlog_bytes
         figures.is_refusing = outlet.is_refusing(self.name)
         figures.dead_letters = stats.dead_letters
-        figures.fetches_owed = self._requests.owed(self.name)
+        figures.fetches_owed = self._requests.owed(self.name) - self._requests.held(self.name)
         oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
         if not oldest_ms and self._rows:
             oldest_ms = _made_ms(self._rows[0])
@@ -300,7 +301,7 @@ class Pump:
     def _end_run(self) -> None:
         self._is_running = False
         self._unanswered.clear()
-        self._asked = 0
+        self._asked.clear()
         self._requests.ask_again(self.name)
 
     def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
@@ -564,13 +565,14 @@ class Pump:
         assert self._link is not None
         is_idle = not self._rows and not self._unanswered
         reached = self._read if is_idle else self._outlet.cursor(self.name)
-        while self._asked < ASKED_MAX and self._link.has_room():
+        while len(self._asked) < ASKED_MAX and self._link.has_room():
             request = self._requests.next(self.name, reached)
             if request is None:
                 break
             self._link.send(json_frame(FETCH, questions.ask(request, self._run)))
-            self._asked += 1
-        if self._asked < ASKED_MAX and self._requests.owed(self.name) > self._asked:
+            self._asked[request.number] = self._driver.loop.time()
+        asked = len(self._asked)
+        if asked < ASKED_MAX and self._requests.owed(self.name) > asked:
             self._ask_after(ASK_AGAIN_S)
 
     def _ask_after(self, delay_s: float) -> None:
@@ -583,7 +585,9 @@ class Pump:
         self._guarded(self._ask)
 
     def _take_fetched(self, answer: Answer) -> None:
-        self._asked = max(0, self._asked - 1)
+        sent_at = self._asked.pop(int(answer["fetched"]), None)
+        if sent_at is not None:
+            self._figures.fetch_seconds.add(self._driver.loop.time() - sent_at)
         if answer["why"]:
             self._log.error("backend_fetch_refused", str(answer["why"]), backend=self.name)
         if answer["kind"] == SUBSCRIPTIONS:
