@@ -17,13 +17,13 @@ Read next: `broker.backends.resumption` (where a run starts) and `session.feed.o
 
 import asyncio
 import binascii
-import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from broker.backends import resumption
+from broker.backends.backoff import Backoff
 from broker.backends.inbox import questions
 from broker.backends.link import Answer, LinkFailed
 from broker.backends.rows import (
@@ -71,8 +71,6 @@ ASK_AGAIN_S: Final = 0.5  # between looks at sessions that have no room for an a
 DEAD_LETTERS_MAX: Final = 10_000
 DEAD_LETTER_BYTES_MAX: Final = 64 << 10  # of a row that is kept with its letter
 REFUSALS_SHOWN: Final = 10  # in the log, of one answer
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 30.0
 INSTANCE_BYTES: Final = 8
 
 STATES: Final = frozenset({CONNECTING, CONNECTED, DISCONNECTED})
@@ -161,7 +159,7 @@ class Pump:
         self._opening: asyncio.Task[None] | None = None
         self._leaving: list[Link] = []  # killed, and not gone yet
         self._error: str = ""  # what the process said that it cannot go on for
-        self._retry_s: float = 0.0
+        self._backoff: Final = Backoff(configuration.get("options", {}))
         self._retry: asyncio.TimerHandle | None = None
         self._renewed: int = 0  # the instance is durable with this batch
         self._run: int = 0
@@ -277,18 +275,17 @@ class Pump:
         self._forget_changes()
         self._end_run()
         why, self._error = self._error or why, ""
-        self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
+        delay_s = self._backoff.failed()
         self._figures.retries += 1
         self._note_state(FAILED, why)
         self._log.warning(
             "backend_failed",
             f"{why}; it is started again",
             backend=self.name,
-            retry_s=round(self._retry_s, 1),
+            retry_s=round(delay_s, 3),
         )
         if self._retry is None and not self._is_closed:
-            delay = self._retry_s * random.uniform(0.5, 1.0)
-            self._retry = self._driver.loop.call_later(delay, self._connect)
+            self._retry = self._driver.loop.call_later(delay_s, self._connect)
 
     def _drop_link(self) -> None:
         if self._link is not None:
@@ -483,7 +480,7 @@ class Pump:
             self._tell_gap_row(gap)
         self._figures.rows += int(answer["rows"])
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
-        self._retry_s = 0.0
+        self._backoff.worked()
         self._push()
 
     def _take_unheard(self, cursor: Cursor, refused: Sequence[Any]) -> None:

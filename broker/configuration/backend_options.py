@@ -58,7 +58,10 @@ REJECT: Final = "reject"
 # With less, what is on its way to a store that keeps up would count as too much.
 BACKLOG_BYTES_MIN: Final = 16 << 20
 
-EVERY_TYPE: Final = ("type", "node", "required", "timeout", "backlog_bytes_max", "on_full")
+EVERY_TYPE: Final = (
+    *("type", "node", "required", "timeout", "retry_first", "retry_max"),
+    *("backlog_bytes_max", "on_full"),
+)
 _FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
 _KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
 # The keys that mean something, by type, besides those of every type.
@@ -133,6 +136,8 @@ class Backend:
         self.channel: str | None = None  # where applications tell of subscriptions; None = nowhere
         self.stream: str | None = None  # the same
         self.timeout_ms: int = 5000
+        self.retry_first_ms: int = 100
+        self.retry_max_ms: int = 30_000
         self.expires_s: int = 0  # 0 = what the message itself says
         self.max_returned_count: int = 500
         self.time_range_ms: int = 0  # 0 = whatever their age
@@ -178,6 +183,11 @@ class Backend:
         for key, file in _ONE_OF:
             if getattr(self, key) and getattr(self, file) is not None:
                 yield f"{section}.{key} and {section}.{file}: expected one of them"
+        if self.retry_first_ms > self.retry_max_ms:
+            yield (
+                f"{section}.retry_first is longer than {section}.retry_max: expected at most as "
+                "long"
+            )
         if 0 < self.backlog_bytes_max < BACKLOG_BYTES_MIN:
             yield (
                 f"{section}.backlog_bytes_max = {self.backlog_bytes_max}: expected at least "

@@ -51,9 +51,9 @@ def test_the_time_of_an_answer_counts_from_its_question() -> None:
         client.send(subscribe("queue/1", 1))
         await client.receive(Suback)
         lost = await asked(made)
+        began = made.broker.driver.loop.time()
         made.store.link.die("signal 9")
         await made.until(lambda: len(made.store.links) == 2)
-        began = made.broker.driver.loop.time()
         question = await asked(made)
         seconds = made.pump.figures().fetch_seconds
         made.store.link.say(page(lost))

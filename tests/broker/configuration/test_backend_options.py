@@ -200,6 +200,12 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         (CACHE + 'score = "two"', ["score = 'two'", "one of time, one"]),
         (CACHE + "rewind_keep = 5", ["rewind_keep = 5", "a duration"]),
         (CACHE + "timeout = 0", ["timeout = 0", "from 100ms"]),
+        (CACHE + "retry_first = 0", ["retry_first = 0", "from 10ms to 1h"]),
+        (HOOK + 'retry_max = "2h"', ["retry_max = '2h'", "from 10ms to 1h"]),
+        (
+            KAFKA + 'retry_first = "2s"\nretry_max = "1s"',
+            ["backends.log.retry_first is longer than backends.log.retry_max"],
+        ),
         ("rules = 1", ["rules = 1", "expected tables [[rules]]"]),
         ("[rules]\non = 1", ["rules = {", "expected tables [[rules]]"]),
         (CACHE + "[[rules]]\nonn = 1", ["'rules[1].onn'", "did you mean rules[1].on?"]),
