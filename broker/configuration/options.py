@@ -290,6 +290,8 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "stream where they do, which forgets nothing; empty = none"),
     Option("backends", "timeout", "backend", "timeout_ms", Duration(_MS, low=100, high=600_000),
            "longest wait for an answer of the store"),
+    Option("backends", "connections", "backend", "connections", Integer(1, 256),
+           "writes that are under way at once; those of one key keep their order"),
     Option("backends", "retry_first", "backend", "retry_first_ms",
            Duration(_MS, low=10, high=3_600_000),
            "wait before a store that fails is tried again; each further wait is twice as long"),
