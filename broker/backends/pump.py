@@ -56,7 +56,7 @@ from storage.tables.feed_rows import GAP, FeedEvent, filled_for
 from storage.tables.fetch_rows import SUBSCRIPTIONS
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
-BATCH_ROWS: Final = 500
+BATCH_ROWS: Final = 500  # the most that may be configured
 BATCH_BYTES: Final = 1 << 20
 SLICE_ROWS: Final = 128  # read in one turn of the loop: 1 to 3 ms
 SLICE_PAUSE_S: Final = 0.001
@@ -159,7 +159,10 @@ class Pump:
         self._opening: asyncio.Task[None] | None = None
         self._leaving: list[Link] = []  # killed, and not gone yet
         self._error: str = ""  # what the process said that it cannot go on for
-        self._backoff: Final = Backoff(configuration.get("options", {}))
+        options: dict[str, Any] = configuration.get("options", {})
+        self._backoff: Final = Backoff(options)
+        self._batch_rows: Final[int] = options.get("batch_rows", BATCH_ROWS)
+        self._linger_s: Final[float] = options.get("linger_ms", 0) / 1000
         self._retry: asyncio.TimerHandle | None = None
         self._renewed: int = 0  # the instance is durable with this batch
         self._run: int = 0
@@ -168,12 +171,14 @@ class Pump:
         # What was read and not sent, and where reading is.
         self._rows: list[Row] = []
         self._bytes: int = 0
+        self._first_at: float = 0.0  # when the first of these was read
         self._read: Cursor = (0, 0)
         self._sent: Cursor = (0, 0)
         self._sent_at: float = 0.0
         self._may_read = False
         self._is_dry = False  # has everything durable been read?
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at: float = 0.0  # when it fires
         self._is_paused = False
         self._is_closed = False
         self._is_sound = True
@@ -539,8 +544,15 @@ class Pump:
         self._look_after(0)
 
     def _look_after(self, delay_s: float) -> None:
-        if self._timer is None and not self._is_closed:
-            self._timer = self._driver.loop.call_later(delay_s, self._look)
+        """Look for rows then, or when that was to be anyway, if it is sooner."""
+        loop = self._driver.loop
+        look_at = loop.time() + delay_s
+        if self._is_closed or (self._timer is not None and self._look_at <= look_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = look_at
+        self._timer = loop.call_at(look_at, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -664,15 +676,17 @@ class Pump:
         self._made.clear()
 
     def _is_full(self) -> bool:
-        return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+        return len(self._rows) >= self._batch_rows or self._bytes >= BATCH_BYTES
 
     def _read_slice(self) -> None:
-        count = min(SLICE_ROWS, BATCH_ROWS - len(self._rows))
+        count = min(SLICE_ROWS, self._batch_rows - len(self._rows))
         page = self._outlet.read(self.name, count, BATCH_BYTES - self._bytes)
         if page is None:
             self._is_dry = True
             return
         assert page.after == self._read, f"rows after {page.after}, expected {self._read}"
+        if not self._rows:
+            self._first_at = self._driver.loop.time()
         self._rows += page.rows
         self._bytes += sum(map(_size, page.rows))
         self._read = page.upto
@@ -687,15 +701,24 @@ class Pump:
         if self._is_running and not self._is_paused and self._is_complete():
             if len(self._unanswered) < UNANSWERED_MAX:
                 self._send()
-        if not self._is_dry and not self._is_full():
-            self._look_after(SLICE_PAUSE_S)
+        if not self._is_full():
+            if not self._is_dry:
+                self._look_after(SLICE_PAUSE_S)
+            elif self._rows and (wait_s := self._lingers_s()) > 0:
+                self._look_after(wait_s)
         self._ask()
 
     def _is_complete(self) -> bool:
+        if self._is_full():
+            return True
         if self._rows:
-            return self._is_dry or self._is_full()
+            return self._is_dry and self._lingers_s() <= 0
         is_due = self._driver.loop.time() - self._sent_at >= PASS_S
         return is_due and self._read != self._sent and not self._unanswered
+
+    def _lingers_s(self) -> float:
+        """Return how long rows that are no full batch still wait for others."""
+        return self._first_at + self._linger_s - self._driver.loop.time()
 
     def _send(self) -> None:
         assert self._link is not None

@@ -60,7 +60,7 @@ BACKLOG_BYTES_MIN: Final = 16 << 20
 
 EVERY_TYPE: Final = (
     *("type", "node", "required", "timeout", "retry_first", "retry_max", "connections"),
-    *("backlog_bytes_max", "on_full"),
+    *("batch_rows", "linger", "backlog_bytes_max", "on_full"),
 )
 _FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
 _KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
@@ -137,6 +137,8 @@ class Backend:
         self.tls_verify: bool = True
         self.node: str | None = None  # None = the node of the history
         self.required: bool = False
+        self.batch_rows: int = 500
+        self.linger_ms: int = 0
         self.connections: int = 0  # 0 = those of its type
         self.rewind_keep_ms: int = 15 * 60_000
         self.backlog_bytes_max: int = 0  # 0 = no limit

@@ -314,6 +314,43 @@ def test_batches_are_limited_and_so_are_those_that_wait_for_an_answer() -> None:
     scenario(play, store)
 
 
+def test_how_many_rows_a_batch_has_is_an_option() -> None:
+    async def play(made: Feeding) -> None:
+        made.pump.pause()
+        await made.publish(*numbered(20))
+        made.pump.resume()
+        await made.until_confirmed(20)
+        assert max(made.store.link.sizes) == 3
+        assert made.store.payloads() == numbered(20)
+
+    scenario(play, batch_rows=3)
+
+
+def test_rows_wait_for_others_as_long_as_they_are_told_to() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        began = made.broker.loop.time()
+        for number in range(5):  # each in a commit of its own
+            await made.publish(b"%d" % number)
+        await made.until_confirmed(5)
+        assert made.broker.loop.time() - began >= 1.0
+        assert len(made.store.link.sizes) < 5
+
+    scenario(play, linger_ms=1000)
+
+
+def test_a_full_batch_waits_for_nothing() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        await made.publish(b"0")
+        await made.until(lambda: made.pump.figures().lag_s > 0)
+        await made.publish(b"1", b"2", b"3")
+        await made.until_confirmed(4)
+        assert made.store.link.sizes == [2, 2]
+
+    scenario(play, batch_rows=2, linger_ms=600_000)
+
+
 def test_a_batch_is_limited_in_bytes() -> None:
     async def play(made: Feeding) -> None:
         large = bytes(pumping.BATCH_BYTES // 2 + 1)

@@ -205,6 +205,9 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         (HOOK + "connections = 2", ["hook.connections = 2: expected 1", "one order"]),
         (KAFKA + "connections = 2", ["log.connections = 2: expected 1", "all its servers"]),
         (DYNAMODB + "connections = 2", ["expected 1, or backends.a.exact = false"]),
+        (CACHE + "batch_rows = 501", ["cache.batch_rows = 501", "1 to 500"]),
+        (CACHE + "batch_rows = 0", ["cache.batch_rows = 0", "1 to 500"]),
+        (HOOK + 'linger = "11s"', ["hook.linger = '11s'", "to 10s"]),
         (CACHE + "retry_first = 0", ["retry_first = 0", "from 10ms to 1h"]),
         (HOOK + 'retry_max = "2h"', ["retry_max = '2h'", "from 10ms to 1h"]),
         (
