@@ -22,18 +22,10 @@ TOPICS = 9
 LEFT = 3 * TOPICS  # messages that nobody has acknowledged
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamodbServer]:
-    """A running DynamoDB Local."""
-    server = DynamodbServer(tmp_path_factory.mktemp("dynamodb")).start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def server(running: DynamodbServer) -> DynamodbServer:
+def server(running_dynamodb: DynamodbServer) -> DynamodbServer:
     """The running one, with tables of the test's own."""
-    return running.fresh()
+    return running_dynamodb.fresh()
 
 
 # What is made at once
