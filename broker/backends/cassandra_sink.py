@@ -60,7 +60,7 @@ DEFAULT_PORT: Final = 9042
 # Version 5 puts frames into segments, and driver 3.30.1 drops bytes where a read ends within the
 # header of one: the connection fails with "CRC mismatch". Nothing here needs more than version 4.
 PROTOCOL_VERSION: Final = 4
-IN_FLIGHT_MAX: Final = 64  # statements that are not answered yet
+IN_FLIGHT_MAX: Final = 64  # statements that are not answered yet, unless `connections` says so
 REFUSED_MAX: Final = 16  # batches with refusals that are kept; at most four are unanswered
 WHY_CHARACTERS_MAX: Final = 300
 CREATE_S: Final = 60.0  # for one table: all servers must agree
@@ -105,6 +105,7 @@ class CassandraSink:
         self._values: Final = options.values
         self.feed: Final[str] = (options.values.get("table_prefix") or "") + options.name
         self._timeout_s: Final[float] = options.values.get("timeout_ms", 5000) / 1000
+        self.in_flight_max: Final[int] = options.values.get("connections", IN_FLIGHT_MAX)
         self._cluster: Any = None
         self._session: Any = None
         self._prepared: dict[str, Any] = {}
@@ -552,7 +553,7 @@ class _Application:
             newest[key] = rows[0].msgid or "" if rows else ""
 
         for key in wanted:
-            if len(asked) >= IN_FLIGHT_MAX:
+            if len(asked) >= self._sink.in_flight_max:
                 take()
             asked.append((key, self._sink.send(text, list(key))))
         while asked:
@@ -583,7 +584,7 @@ class _Application:
         self._last[key] = sent
 
     def _make_room(self) -> None:
-        while len(self._sent) >= IN_FLIGHT_MAX:
+        while len(self._sent) >= self._sink.in_flight_max:
             self._settle(self._sent[0])
 
     def _settle(self, sent: _Sent) -> None:

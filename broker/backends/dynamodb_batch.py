@@ -6,7 +6,9 @@ driver. Read next: `broker.backends.dynamodb_groups`, `broker.backends.dynamodb_
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.backends.dynamodb_actions import (
@@ -59,6 +61,11 @@ class Store(Tables, Protocol):
         ...
 
     @property
+    def connections(self) -> int:
+        """How many calls may be under way at once."""
+        ...
+
+    @property
     def feed(self) -> str:
         """The key of the cursor."""
         ...
@@ -88,7 +95,10 @@ class Application:
         self._instance: Final = instance
         self._at: Cursor = batch.after  # the store's cursor
         self._behind: Cursor = batch.after  # the last row that is in the group, or written
-        self._group = Group()
+        # Without a transaction there may be enough for each connection.
+        wanted = 0 if sink.is_exact else BATCH_WRITE_MAX * sink.connections
+        self._steps_max: Final = max(STEPS_MAX, wanted)
+        self._group = Group(self._steps_max)
         self._rows: list[_Row] = []
         self._poisons: list[Poison] = []
         self._is_told = True  # are all refusals in the store?
@@ -140,7 +150,7 @@ class Application:
             self._group.take(part)
 
     def _write(self) -> None:
-        steps, self._group = self._group.steps(), Group()
+        steps, self._group = self._group.steps(), Group(self._steps_max)
         if steps:
             self._write_steps(steps, self._behind)
 
@@ -220,27 +230,41 @@ class Application:
         return {"Update": {"TableName": table, **_update(change)}}
 
     def _write_plain(self, steps: list[Step]) -> None:
-        """Write steps without a transaction. Raises `CallRefused`; some may be written then."""
+        """Write steps without a transaction. Raises `CallRefused`; some may be written then.
+
+        Each is for another item, so they may be written in any order, and at once. Nothing is under
+        way any more on return.
+        """
         whole = [step for step in steps if step.change.kind in (PUT, DELETE)]
-        for start in range(0, len(whole), BATCH_WRITE_MAX):
-            requests: dict[str, list[Any]] = {}
-            for step in whole[start : start + BATCH_WRITE_MAX]:
-                table = self._sink.name_of(step.change.table)
-                is_put = step.change.kind == PUT
-                body = {"Item" if is_put else "Key": step.change.item}
-                request = {"PutRequest" if is_put else "DeleteRequest": body}
-                requests.setdefault(table, []).append(request)
-            self._sink.until_done(
-                "batch_write_item", requests, "UnprocessedItems", lambda answer: None
-            )
+        calls: list[Callable[[], None]] = [
+            partial(self._write_items, whole[start : start + BATCH_WRITE_MAX])
+            for start in range(0, len(whole), BATCH_WRITE_MAX)
+        ]
         for place, step in enumerate(steps):
             if step.change.kind not in (PUT, DELETE):
-                table = self._sink.name_of(step.change.table)
-                try:
-                    self._sink.call("update_item", TableName=table, **_update(step.change))
-                except CallRefused as problem:
-                    why = CONDITION_FAILED if problem.is_condition else problem.why
-                    raise CallRefused(problem.why, {place: why}) from None
+                calls.append(partial(self._update_item, place, step.change))
+        refused = together(calls, self._sink.connections)
+        if refused:
+            at = {place: why for problem in refused for place, why in problem.at.items()}
+            raise CallRefused(refused[0].why, at)
+
+    def _write_items(self, steps: list[Step]) -> None:
+        requests: dict[str, list[Any]] = {}
+        for step in steps:
+            table = self._sink.name_of(step.change.table)
+            is_put = step.change.kind == PUT
+            body = {"Item" if is_put else "Key": step.change.item}
+            request = {"PutRequest" if is_put else "DeleteRequest": body}
+            requests.setdefault(table, []).append(request)
+        self._sink.until_done("batch_write_item", requests, "UnprocessedItems", lambda answer: None)
+
+    def _update_item(self, place: int, change: Change) -> None:
+        table = self._sink.name_of(change.table)
+        try:
+            self._sink.call("update_item", TableName=table, **_update(change))
+        except CallRefused as problem:
+            why = CONDITION_FAILED if problem.is_condition else problem.why
+            raise CallRefused(problem.why, {place: why}) from None
 
     # What depends on what is there
 
@@ -371,6 +395,27 @@ class Application:
         kept = [each for each in self._sink.refused if each != line]
         self._sink.refused = [*kept, line][-REFUSED_MAX:]
         self._is_told = False
+
+
+def together(calls: Sequence[Callable[[], None]], at_once: int) -> list[CallRefused]:
+    """Make all calls, so many at once, and return what was refused. Raises `Unavailable`.
+
+    Returns or raises once all of them have ended: nothing is written behind the back of what comes
+    next.
+    """
+    if at_once == 1 or len(calls) < 2:
+        return [problem for call in calls if (problem := _refusal(call)) is not None]
+    with ThreadPoolExecutor(min(at_once, len(calls))) as threads:
+        made = [threads.submit(_refusal, call) for call in calls]
+    return [problem for each in made if (problem := each.result()) is not None]
+
+
+def _refusal(call: Callable[[], None]) -> CallRefused | None:
+    try:
+        call()
+    except CallRefused as problem:
+        return problem
+    return None
 
 
 def _cursors(batch: RowBatch) -> Iterator[Cursor]:

@@ -43,12 +43,13 @@ class Step:
 
 
 class Group:
-    """Steps that may be written at once."""
+    """Steps that may be written at once, each for another item."""
 
-    __slots__ = ("_steps", "size_bytes")
+    __slots__ = ("_steps", "_steps_max", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, steps_max: int = STEPS_MAX) -> None:
         self._steps: dict[tuple[str, ...], Step] = {}
+        self._steps_max: Final = steps_max
         self.size_bytes: int = 0
 
     def take(self, part: Part) -> bool:
@@ -59,7 +60,7 @@ class Group:
         if self._steps and self.size_bytes + size_bytes > BYTES_MAX:
             return False
         if step is None:
-            if len(self._steps) == STEPS_MAX:
+            if len(self._steps) == self._steps_max:
                 return False
             self._steps[change.key] = Step(part)
         else:

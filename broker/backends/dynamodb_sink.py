@@ -2,8 +2,9 @@
 
 Exact: rows go in transactions, each of which also moves the cursor, and only if it is where it
 should be. So each row is applied once. A row's own statements are applied all or none. Otherwise
-rows are written one by one and the cursor behind the whole batch: cheaper, and nothing is harmed
-by a change of an item that comes again, but an own statement may be carried out twice.
+rows are written one by one, those of different items also at once, and the cursor behind the whole
+batch: cheaper, and nothing is harmed by a change of an item that comes again, but an own statement
+may be carried out twice.
 
 Read next: `broker.backends.dynamodb_batch`, `broker.backends.dynamodb_actions`.
 """
@@ -79,6 +80,7 @@ class DynamodbSink:
         self._values: Final = options.values
         self._prefix: Final[str] = options.values.get("table_prefix", "mqtt_")
         self.is_exact: Final = bool(options.values.get("exact", True))
+        self.connections: Final[int] = options.values.get("connections", 1)
         self.feed: Final = self._prefix + options.name
         self._client: Any = None
         index = TOPIC_MSG if options.values.get("layout") == "v2" else TOPIC_MSG_MAP
@@ -333,6 +335,7 @@ class DynamodbSink:
                 config=botocore.config.Config(
                     connect_timeout=timeout_s,
                     read_timeout=timeout_s,
+                    max_pool_connections=self.connections,
                     # The worker connects again, and looks where the store is.
                     retries={"total_max_attempts": 1, "mode": "standard"},
                     user_agent_extra="holdfast",

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import queue
-import random
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
+from broker.backends.backoff import Backoff
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.rows import (
     BATCH,
@@ -56,8 +56,6 @@ from storage.tables.feed_rows import AGAIN, FeedEvent
 
 FRAMES_MAX: Final = 8  # read ahead; the broker sends no more than four batches
 LOOK_S: Final = 5.0  # between looks at an idle store
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 30.0
 EXIT_FAILED: Final = 1
 REFUSALS_MAX: Final = 100  # dead letters with their rows, of one answer
 Frame = tuple[bytes, bytes]
@@ -94,7 +92,7 @@ class Worker:
         self._run = 0  # the one whose batches are applied
         self._fence: Fence | None = None  # as the store last had it
         self._is_open = False
-        self._retry_s = 0.0
+        self._backoff: Final = Backoff(options.values)
         self._retry_at = 0.0
         self._state = ""
 
@@ -129,9 +127,7 @@ class Worker:
     def _lost(self, problem: Unavailable) -> None:
         self._is_open = False
         self._run = 0
-        self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
-        wait_s = max(problem.retry_s, self._retry_s * random.uniform(0.5, 1.0))
-        self._retry_at = time.monotonic() + wait_s
+        self._retry_at = time.monotonic() + max(problem.retry_s, self._backoff.failed())
         self._tell_state("disconnected", str(problem))
 
     def _tell_state(self, state: str, why: str) -> None:
@@ -193,7 +189,7 @@ class Worker:
         if not self._is_open:
             return
         fence = self._sink.look()
-        self._retry_s = 0.0
+        self._backoff.worked()
         if fence is UNKNOWN:
             fence = self._fence  # as far as anybody knows
         if (fence and fence.encode()) != (self._fence and self._fence.encode()):
@@ -225,7 +221,7 @@ class Worker:
             self._fence = self._sink.look()
             self._tell_cursor()
             return
-        self._retry_s = 0.0
+        self._backoff.worked()
         self._say(
             {
                 "done": list(batch.upto),

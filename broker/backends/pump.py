@@ -17,13 +17,13 @@ Read next: `broker.backends.resumption` (where a run starts) and `session.feed.o
 
 import asyncio
 import binascii
-import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from broker.backends import resumption
+from broker.backends.backoff import Backoff
 from broker.backends.inbox import questions
 from broker.backends.link import Answer, LinkFailed
 from broker.backends.rows import (
@@ -56,7 +56,7 @@ from storage.tables.feed_rows import GAP, FeedEvent, filled_for
 from storage.tables.fetch_rows import SUBSCRIPTIONS
 
 UNANSWERED_MAX: Final = 4  # batches: the process has one, the next one waits in the pipe
-BATCH_ROWS: Final = 500
+BATCH_ROWS: Final = 500  # the most that may be configured
 BATCH_BYTES: Final = 1 << 20
 SLICE_ROWS: Final = 128  # read in one turn of the loop: 1 to 3 ms
 SLICE_PAUSE_S: Final = 0.001
@@ -71,8 +71,6 @@ ASK_AGAIN_S: Final = 0.5  # between looks at sessions that have no room for an a
 DEAD_LETTERS_MAX: Final = 10_000
 DEAD_LETTER_BYTES_MAX: Final = 64 << 10  # of a row that is kept with its letter
 REFUSALS_SHOWN: Final = 10  # in the log, of one answer
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 30.0
 INSTANCE_BYTES: Final = 8
 
 STATES: Final = frozenset({CONNECTING, CONNECTED, DISCONNECTED})
@@ -147,7 +145,8 @@ class Pump:
         # batch that they are durable with.
         self._changes: Final[deque[Answer]] = deque()
         self._made: Final[deque[tuple[int, int]]] = deque()
-        self._asked: int = 0  # questions that are not answered
+        # Questions that are not answered, with the loop's time when they were sent.
+        self._asked: Final[dict[int, float]] = {}
         self._ask_timer: asyncio.TimerHandle | None = None
         self._engine: Final = engine
         self._driver: Final = driver
@@ -160,7 +159,10 @@ class Pump:
         self._opening: asyncio.Task[None] | None = None
         self._leaving: list[Link] = []  # killed, and not gone yet
         self._error: str = ""  # what the process said that it cannot go on for
-        self._retry_s: float = 0.0
+        options: dict[str, Any] = configuration.get("options", {})
+        self._backoff: Final = Backoff(options)
+        self._batch_rows: Final[int] = options.get("batch_rows", BATCH_ROWS)
+        self._linger_s: Final[float] = options.get("linger_ms", 0) / 1000
         self._retry: asyncio.TimerHandle | None = None
         self._renewed: int = 0  # the instance is durable with this batch
         self._run: int = 0
@@ -169,12 +171,14 @@ class Pump:
         # What was read and not sent, and where reading is.
         self._rows: list[Row] = []
         self._bytes: int = 0
+        self._first_at: float = 0.0  # when the first of these was read
         self._read: Cursor = (0, 0)
         self._sent: Cursor = (0, 0)
         self._sent_at: float = 0.0
         self._may_read = False
         self._is_dry = False  # has everything durable been read?
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at: float = 0.0  # when it fires
         self._is_paused = False
         self._is_closed = False
         self._is_sound = True
@@ -215,7 +219,7 @@ class Pump:
         figures.backlog_bytes = stats.backlog_bytes
         figures.is_refusing = outlet.is_refusing(self.name)
         figures.dead_letters = stats.dead_letters
-        figures.fetches_owed = self._requests.owed(self.name)
+        figures.fetches_owed = self._requests.owed(self.name) - self._requests.held(self.name)
         oldest_ms = next((sent.oldest_ms for sent in self._unanswered if sent.oldest_ms), 0)
         if not oldest_ms and self._rows:
             oldest_ms = _made_ms(self._rows[0])
@@ -276,18 +280,17 @@ class Pump:
         self._forget_changes()
         self._end_run()
         why, self._error = self._error or why, ""
-        self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_MAX_S)
+        delay_s = self._backoff.failed()
         self._figures.retries += 1
         self._note_state(FAILED, why)
         self._log.warning(
             "backend_failed",
             f"{why}; it is started again",
             backend=self.name,
-            retry_s=round(self._retry_s, 1),
+            retry_s=round(delay_s, 3),
         )
         if self._retry is None and not self._is_closed:
-            delay = self._retry_s * random.uniform(0.5, 1.0)
-            self._retry = self._driver.loop.call_later(delay, self._connect)
+            self._retry = self._driver.loop.call_later(delay_s, self._connect)
 
     def _drop_link(self) -> None:
         if self._link is not None:
@@ -300,7 +303,7 @@ class Pump:
     def _end_run(self) -> None:
         self._is_running = False
         self._unanswered.clear()
-        self._asked = 0
+        self._asked.clear()
         self._requests.ask_again(self.name)
 
     def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
@@ -482,7 +485,7 @@ class Pump:
             self._tell_gap_row(gap)
         self._figures.rows += int(answer["rows"])
         self._figures.batch_seconds.add(float(answer["ms"]) / 1000)
-        self._retry_s = 0.0
+        self._backoff.worked()
         self._push()
 
     def _take_unheard(self, cursor: Cursor, refused: Sequence[Any]) -> None:
@@ -541,8 +544,15 @@ class Pump:
         self._look_after(0)
 
     def _look_after(self, delay_s: float) -> None:
-        if self._timer is None and not self._is_closed:
-            self._timer = self._driver.loop.call_later(delay_s, self._look)
+        """Look for rows then, or when that was to be anyway, if it is sooner."""
+        loop = self._driver.loop
+        look_at = loop.time() + delay_s
+        if self._is_closed or (self._timer is not None and self._look_at <= look_at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = look_at
+        self._timer = loop.call_at(look_at, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -564,13 +574,14 @@ class Pump:
         assert self._link is not None
         is_idle = not self._rows and not self._unanswered
         reached = self._read if is_idle else self._outlet.cursor(self.name)
-        while self._asked < ASKED_MAX and self._link.has_room():
+        while len(self._asked) < ASKED_MAX and self._link.has_room():
             request = self._requests.next(self.name, reached)
             if request is None:
                 break
             self._link.send(json_frame(FETCH, questions.ask(request, self._run)))
-            self._asked += 1
-        if self._asked < ASKED_MAX and self._requests.owed(self.name) > self._asked:
+            self._asked[request.number] = self._driver.loop.time()
+        asked = len(self._asked)
+        if asked < ASKED_MAX and self._requests.owed(self.name) > asked:
             self._ask_after(ASK_AGAIN_S)
 
     def _ask_after(self, delay_s: float) -> None:
@@ -583,7 +594,9 @@ class Pump:
         self._guarded(self._ask)
 
     def _take_fetched(self, answer: Answer) -> None:
-        self._asked = max(0, self._asked - 1)
+        sent_at = self._asked.pop(int(answer["fetched"]), None)
+        if sent_at is not None:
+            self._figures.fetch_seconds.add(self._driver.loop.time() - sent_at)
         if answer["why"]:
             self._log.error("backend_fetch_refused", str(answer["why"]), backend=self.name)
         if answer["kind"] == SUBSCRIPTIONS:
@@ -663,15 +676,17 @@ class Pump:
         self._made.clear()
 
     def _is_full(self) -> bool:
-        return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+        return len(self._rows) >= self._batch_rows or self._bytes >= BATCH_BYTES
 
     def _read_slice(self) -> None:
-        count = min(SLICE_ROWS, BATCH_ROWS - len(self._rows))
+        count = min(SLICE_ROWS, self._batch_rows - len(self._rows))
         page = self._outlet.read(self.name, count, BATCH_BYTES - self._bytes)
         if page is None:
             self._is_dry = True
             return
         assert page.after == self._read, f"rows after {page.after}, expected {self._read}"
+        if not self._rows:
+            self._first_at = self._driver.loop.time()
         self._rows += page.rows
         self._bytes += sum(map(_size, page.rows))
         self._read = page.upto
@@ -686,15 +701,24 @@ class Pump:
         if self._is_running and not self._is_paused and self._is_complete():
             if len(self._unanswered) < UNANSWERED_MAX:
                 self._send()
-        if not self._is_dry and not self._is_full():
-            self._look_after(SLICE_PAUSE_S)
+        if not self._is_full():
+            if not self._is_dry:
+                self._look_after(SLICE_PAUSE_S)
+            elif self._rows and (wait_s := self._lingers_s()) > 0:
+                self._look_after(wait_s)
         self._ask()
 
     def _is_complete(self) -> bool:
+        if self._is_full():
+            return True
         if self._rows:
-            return self._is_dry or self._is_full()
+            return self._is_dry and self._lingers_s() <= 0
         is_due = self._driver.loop.time() - self._sent_at >= PASS_S
         return is_due and self._read != self._sent and not self._unanswered
+
+    def _lingers_s(self) -> float:
+        """Return how long rows that are no full batch still wait for others."""
+        return self._first_at + self._linger_s - self._driver.loop.time()
 
     def _send(self) -> None:
         assert self._link is not None

@@ -14,12 +14,11 @@ from typing import Any, Final, cast
 import redis
 import redis.exceptions
 
+from broker.backends.backoff import Backoff
 from broker.backends.inbox.changes import Tell, Window
 from broker.backends.sink import Options, Unavailable
 
 BLOCK_MS: Final = 500
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 30.0
 SILENCE_S: Final = 10.0  # after which a server is asked whether it is there
 FIELD: Final = b"change"  # of an entry of the stream
 
@@ -38,6 +37,7 @@ class RedisChanges:
         self._consumer: Final = options.node
         self._acknowledged: Final[list[bytes]] = []  # entries that are to be acknowledged
         self._lock: Final = threading.Lock()
+        self._values: Final = options.values
         self._threads: Final[list[threading.Thread]] = []
         self._is_over: Final = threading.Event()
         # Less than the connection waits for an answer.
@@ -67,7 +67,7 @@ class RedisChanges:
 
     def _go_on(self, listen: Callable[[redis.Redis], None]) -> None:
         """Listen, and begin again whenever the connection is lost."""
-        wait_s = 0.0
+        backoff = Backoff(self._values)
         while not self._is_over.is_set():
             began = time.monotonic()
             try:
@@ -77,13 +77,12 @@ class RedisChanges:
                 finally:
                     client.close()
             except (redis.exceptions.RedisError, OSError, Unavailable) as problem:
-                if time.monotonic() - began > RETRY_MAX_S:
-                    wait_s = 0.0
-                if not wait_s:
+                if time.monotonic() - began > backoff.max_s:
+                    backoff.worked()
+                if not backoff.is_failing:
                     what = " ".join(str(problem).split()) or type(problem).__name__
                     self._tell({"unheard": what})
-                wait_s = min(max(RETRY_FIRST_S, 2 * wait_s), RETRY_MAX_S)
-                self._is_over.wait(wait_s)
+                self._is_over.wait(backoff.failed())
 
     # The channel
 

@@ -58,7 +58,10 @@ REJECT: Final = "reject"
 # With less, what is on its way to a store that keeps up would count as too much.
 BACKLOG_BYTES_MIN: Final = 16 << 20
 
-EVERY_TYPE: Final = ("type", "node", "required", "timeout", "backlog_bytes_max", "on_full")
+EVERY_TYPE: Final = (
+    *("type", "node", "required", "timeout", "retry_first", "retry_max", "connections"),
+    *("batch_rows", "linger", "backlog_bytes_max", "on_full"),
+)
 _FETCHED: Final = ("max_returned_count", "time_range")  # of a store that is asked for messages
 _KEPT: Final = ("rewind_keep", "expires")  # of a store that keeps its cursor, and messages
 # The keys that mean something, by type, besides those of every type.
@@ -86,6 +89,14 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     KAFKA: ("servers", "topic", "key", "value", *_LOGIN, "sasl_mechanism", *_TLS),
     WEBHOOK: ("url", "secret", "secret_file", "headers", *_LOGIN, *_CERTIFICATE_KEYS, "tls_verify"),
+}
+# How many writes are under way at once where nobody has said so.
+CONNECTIONS: Final[Mapping[str, int]] = {CASSANDRA: 64}
+# Why there cannot be more than one of some types.
+ONE_CONNECTION: Final[Mapping[str, str]] = {
+    REDIS: "the script that applies a batch moves the cursor as well, so batches come one by one",
+    KAFKA: "the client of Kafka sends to all its servers at once by itself",
+    WEBHOOK: "rows come in one order, a request at a time",
 }
 # Where a table of ours is named, and nobody has said how.
 TABLE_PREFIXES: Final[Mapping[str, str]] = {DYNAMODB: "mqtt_"}
@@ -126,6 +137,9 @@ class Backend:
         self.tls_verify: bool = True
         self.node: str | None = None  # None = the node of the history
         self.required: bool = False
+        self.batch_rows: int = 500
+        self.linger_ms: int = 0
+        self.connections: int = 0  # 0 = those of its type
         self.rewind_keep_ms: int = 15 * 60_000
         self.backlog_bytes_max: int = 0  # 0 = no limit
         self.on_full: str = DROP_OLDEST
@@ -133,6 +147,8 @@ class Backend:
         self.channel: str | None = None  # where applications tell of subscriptions; None = nowhere
         self.stream: str | None = None  # the same
         self.timeout_ms: int = 5000
+        self.retry_first_ms: int = 100
+        self.retry_max_ms: int = 30_000
         self.expires_s: int = 0  # 0 = what the message itself says
         self.max_returned_count: int = 500
         self.time_range_ms: int = 0  # 0 = whatever their age
@@ -168,6 +184,8 @@ class Backend:
         """Fill what depends on the type."""
         if self.table_prefix is None:
             self.table_prefix = TABLE_PREFIXES.get(self.type, "")
+        if not self.connections:
+            self.connections = CONNECTIONS.get(self.type, 1)
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -178,6 +196,11 @@ class Backend:
         for key, file in _ONE_OF:
             if getattr(self, key) and getattr(self, file) is not None:
                 yield f"{section}.{key} and {section}.{file}: expected one of them"
+        if self.retry_first_ms > self.retry_max_ms:
+            yield (
+                f"{section}.retry_first is longer than {section}.retry_max: expected at most as "
+                "long"
+            )
         if 0 < self.backlog_bytes_max < BACKLOG_BYTES_MIN:
             yield (
                 f"{section}.backlog_bytes_max = {self.backlog_bytes_max}: expected at least "
@@ -185,6 +208,9 @@ class Backend:
             )
         if self.on_full != DROP_OLDEST and not self.backlog_bytes_max:
             yield f"{section}.on_full needs {section}.backlog_bytes_max as well"
+        if self.connections > 1 and self.type in ONE_CONNECTION:
+            why = ONE_CONNECTION[self.type]
+            yield f"{section}.connections = {self.connections}: expected 1: {why}"
         yield from self._tls_problems()
         if self.type == REDIS:
             yield from self._redis_problems()
@@ -232,6 +258,11 @@ class Backend:
 
     def _dynamodb_problems(self) -> Iterator[str]:
         section = self.section
+        if self.exact and self.connections > 1:
+            yield (
+                f"{section}.connections = {self.connections}: expected 1, or {section}.exact = "
+                "false: a transaction moves the cursor as well, so they come one by one"
+            )
         has_secret = bool(self.secret_access_key) or self.secret_access_key_file is not None
         if self.access_key_id is None and has_secret:
             yield f"{section}.access_key_id is missing: the secret access key needs one"

@@ -13,7 +13,7 @@ CONNECTED: Final = "connected"
 DISCONNECTED: Final = "disconnected"  # the store cannot be reached, or takes nothing
 FAILED: Final = "failed"  # the process has ended and is started again
 
-BATCH_UNIT_S: Final = 1e-4  # the smallest batch that is told apart
+UNIT_S: Final = 1e-4  # the smallest time of a batch or of an answer that is told apart
 
 
 class BackendFigures:
@@ -24,6 +24,7 @@ class BackendFigures:
         "batch_seconds",
         "cursor",
         "dead_letters",
+        "fetch_seconds",
         "fetches_owed",
         "gaps",
         "is_paused",
@@ -58,4 +59,5 @@ class BackendFigures:
         self.gaps: int = 0
         self.dead_letters: int = 0  # that are in the database now
         self.fetches_owed: int = 0  # subscriptions whose answer has not come
-        self.batch_seconds: LogBuckets = LogBuckets(BATCH_UNIT_S)
+        self.batch_seconds: LogBuckets = LogBuckets(UNIT_S)
+        self.fetch_seconds: LogBuckets = LogBuckets(UNIT_S)  # from a question to its answer

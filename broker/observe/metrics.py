@@ -103,7 +103,7 @@ BACKEND_GAUGES: Final[tuple[tuple[str, str, OfBackend], ...]] = (
     ("backend_dead_letters", "Rows that the store refuses", lambda each: each.dead_letters),
     (
         "backend_fetches_owed",
-        "Subscriptions that wait for what the store has for them",
+        "Questions of connected sessions that wait for the store",
         lambda figures: figures.fetches_owed,
     ),
 )
@@ -119,6 +119,18 @@ BACKEND_COUNTERS: Final[tuple[tuple[str, str, OfBackend], ...]] = (
         "backend_gaps",
         "Times that rows could not be sent, because they are gone or damaged",
         lambda figures: figures.gaps,
+    ),
+)
+BACKEND_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[BackendFigures], LogBuckets]], ...]] = (
+    (
+        "backend_batch_seconds",
+        "From the start of a batch in the store's process to its confirmation",
+        lambda figures: figures.batch_seconds,
+    ),
+    (
+        "backend_fetch_seconds",
+        "From a question of a session to the store to its answer",
+        lambda figures: figures.fetch_seconds,
     ),
 )
 
@@ -401,16 +413,13 @@ def _backends(backends: Sequence[BackendFigures]) -> Iterable[Metric]:
         for figures in backends:
             counter.add_metric([figures.name], value(figures))
         yield counter
-    seconds = HistogramMetricFamily(
-        PREFIX + "backend_batch_seconds",
-        "From the start of a batch in the store's process to its confirmation",
-        labels=["backend"],
-    )
-    for figures in backends:
-        samples = figures.batch_seconds
-        buckets = [(_bound(bound), float(count)) for bound, count in samples.cumulative()]
-        seconds.add_metric([figures.name], buckets=buckets, sum_value=samples.total)
-    yield seconds
+    for name, help, samples_of in BACKEND_HISTOGRAMS:
+        seconds = HistogramMetricFamily(PREFIX + name, help, labels=["backend"])
+        for figures in backends:
+            samples = samples_of(figures)
+            buckets = [(_bound(bound), float(count)) for bound, count in samples.cumulative()]
+            seconds.add_metric([figures.name], buckets=buckets, sum_value=samples.total)
+        yield seconds
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:

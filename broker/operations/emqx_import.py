@@ -16,6 +16,7 @@ from broker.configuration.backend_options import (
     CASSANDRA,
     COMMAND_KEYS,
     DYNAMODB,
+    ONE_CONNECTION,
     REDIS,
     Backend,
     WrittenRule,
@@ -33,6 +34,7 @@ POOL_KEYS: Final = {
     "keyspace": "keyspace",
     "database": "database",
     "sentinel": "sentinel_name",
+    "channel": "channel",
     "aws_access_key_id": "access_key_id",
     "aws_secret_access_key": "secret_access_key",
 }
@@ -44,13 +46,16 @@ FILE_KEYS: Final = {
     "msg.expired_after": "expires",
 }
 RULE_EXTRAS: Final = {"expired_time": "expires"}
+CONNECTIONS: Final = ("size", "pool_size")  # of a pool
+CHANNEL: Final = "mqtt_channel"  # theirs, if the key is empty
 NOT_NEEDED: Final = {
-    "size": "a backend has one connection, so that its rows stay in order",
-    "pool_size": "a backend has one connection, so that its rows stay in order",
-    "auto_reconnect": "Holdfast always connects again",
+    "auto_reconnect": "Holdfast always connects again (retry_first, retry_max)",
     "logger": "see log.level",
-    "channel": "Holdfast listens to no channel of the store",
 }
+EXACT: Final = (
+    "a transaction moves the cursor as well, so they come one by one; with exact = false there may "
+    "be several connections"
+)
 # What goes by another name here, where we have no such name.
 ALIASES: Final = {"on_subscription_lookup": "on_subscribe_lookup"}
 ACTION_KEYS: Final = ("function", *COMMAND_KEYS)
@@ -109,6 +114,12 @@ class Imported:
         pool = self._pools.setdefault((type, name), Pool(type, self._name_of(type, name)))
         if key in NOT_NEEDED:
             pool.comments.append(f"{key} = {value} is not needed: {NOT_NEEDED[key]}")
+        elif key in CONNECTIONS:
+            why = EXACT if type == DYNAMODB else ONE_CONNECTION.get(type)
+            if why is None:
+                pool.values["connections"] = value
+            else:
+                pool.comments.append(f"{key} = {value} is not needed: {why}")
         elif key == "type" and type == REDIS:
             pool.modes.append(value)
         elif key == "server" and type == DYNAMODB:
@@ -152,16 +163,20 @@ class Imported:
             elif mode != "single":
                 self._unusable[pool.name] = f"there is no mode {mode!r}"
         for key, value in pool.values.items():
-            if not value:
+            if key == "channel":
+                values[key] = value or CHANNEL
+            elif not value:
                 comments.append(f"{key} is empty")
             elif key == "servers":
                 values[key] = [_with_port(each.strip(), pool.type) for each in value.split(",")]
-            elif key == "database" and value.isdecimal():
+            elif key in ("database", "connections") and value.isdecimal():
                 values[key] = int(value)
             else:
                 values[key] = value
         for type, key, value in self._file:
-            if type == pool.type:
+            if type == pool.type and (key, value) == ("max_returned_count", "infinity"):
+                comments.append(f"{key} = {value} is not needed: all come, a page at a time")
+            elif type == pool.type:
                 values[FILE_KEYS[key]] = _file_value(key, value)
         backend = self._config.backend(pool.name, _ORIGIN)
         kept = [

@@ -27,6 +27,10 @@ from storage.tables.tables import (
 )
 
 RETRIES_MAX: Final = 256  # on their way to one store at once: they are in the backend's record
+# Of the letters of one store: whoever may publish may be able to make rows that it refuses. Beyond
+# it letters are kept without their rows, which are most of their bytes.
+TOTAL_BYTES_MAX: Final = 64 << 20
+SCAN_LETTERS: Final = 64  # read at once: 4 MiB
 FULL: Final = f"{RETRIES_MAX} are on their way already; try again when they have arrived"
 
 _VERSION: Final = 2
@@ -51,6 +55,10 @@ class DeadLetter:
         self.at_ms: Final = at_ms  # of the first refusal, broker ms; 0 = not known
         self.tries: Final = tries
 
+    def without_row(self) -> "DeadLetter":
+        """Return the same letter, whose row is not known."""
+        return DeadLetter(self.at, self.rule, self.why, b"", self.at_ms, self.tries)
+
 
 class DeadLetters:
     """The dead letters of all backends."""
@@ -62,16 +70,37 @@ class DeadLetters:
         self._recorder: Final = recorder
         # Deleted in a batch that is not written: they are still in the store.
         self._gone: Final[set[tuple[str, int]]] = set()
+        self._bytes: Final[dict[str, int]] = {}  # of the letters of a backend that can be read
+
+    def open(self, name: str, record: BackendRecord) -> None:
+        """Find out how many bytes the letters of a backend have; they are 64 MiB or little more."""
+        self._bytes[name] = 0
+        prefix = client_prefix(name)
+        start: bytes = prefix
+        while record.dead_letters:
+            found = scan_readable(
+                self._store, DEAD_LETTERS, start, prefix_end(prefix), [], count=SCAN_LETTERS
+            )
+            self._bytes[name] += sum(len(value) for _, value in found)
+            if len(found) < SCAN_LETTERS:
+                return
+            start = found[-1][0] + b"\0"
 
     def written(self) -> None:
         """Note that the batch is written: the store has what was changed."""
         self._gone.clear()
 
     def add(self, name: str, record: BackendRecord, letter: DeadLetter) -> None:
-        """Keep a letter; the record changes."""
+        """Keep a letter, without its row if the letters have too many bytes; the record changes."""
         record.last_dead_letter += 1
         record.dead_letters += 1
-        self._put(name, record.last_dead_letter, letter, letter.why, self._tick.now, letter.tries)
+        kept = DeadLetter(
+            letter.at, letter.rule, letter.why, letter.row, self._tick.now, letter.tries
+        )
+        value = encode_dead_letter(kept)
+        if self._bytes[name] + len(value) > TOTAL_BYTES_MAX:
+            value = encode_dead_letter(kept.without_row())
+        self._put(name, record.last_dead_letter, value)
 
     def page(self, name: str, after: int, count: int) -> list[tuple[int, DeadLetter]]:
         """Return the next letters behind the number `after`; what cannot be read is left out."""
@@ -112,15 +141,10 @@ class DeadLetters:
         """Delete a letter with the next batch; return why that cannot be, "" = it is done."""
         if self.is_under_way(name, record, number):
             return "it is on its way to the store"
-        key = dead_letter_key(name, number)
-        try:
-            value = self._store.get(DEAD_LETTERS, key)
-            is_there = value is not None and (name, number) not in self._gone
-        except DamagedRows:
-            is_there = True  # it can go all the same
-        if not is_there:
+        size = self._size_of(name, number)
+        if size is None or (name, number) in self._gone:
             return "there is no such dead letter"
-        self._delete(name, record, number)
+        self._delete(name, record, number, size)
         return ""
 
     def is_under_way(self, name: str, record: BackendRecord, number: int) -> bool:
@@ -154,25 +178,34 @@ class DeadLetters:
             number = retries.pop(seq)
             again = refused.get(seq)
             if again is None:
-                self._delete(name, record, number)
+                self._delete(name, record, number, self._size_of(name, number) or 0)
                 continue
-            kept = self._get(name, number)
-            if kept is None:
-                kept = again
-            self._put(name, number, kept, again.why, kept.at_ms, kept.tries + 1)
+            kept = self._get(name, number) or again
+            self._bytes[name] -= self._size_of(name, number) or 0
+            letter = DeadLetter(kept.at, kept.rule, again.why, kept.row, kept.at_ms, kept.tries + 1)
+            self._put(name, number, encode_dead_letter(letter))
         return [letter for letter in dead if letter.at[1] not in refused]
 
-    def _put(
-        self, name: str, number: int, letter: DeadLetter, why: str, at_ms: int, tries: int
-    ) -> None:
-        kept = DeadLetter(letter.at, letter.rule, why, letter.row, at_ms, tries)
-        key = dead_letter_key(name, number)
-        self._tick.batch.append((DEAD_LETTERS, key, encode_dead_letter(kept)))
+    def _put(self, name: str, number: int, value: bytes) -> None:
+        self._bytes[name] += len(value)
+        self._tick.batch.append((DEAD_LETTERS, dead_letter_key(name, number), value))
 
-    def _delete(self, name: str, record: BackendRecord, number: int) -> None:
+    def _delete(self, name: str, record: BackendRecord, number: int, size: int) -> None:
         record.dead_letters = max(0, record.dead_letters - 1)
+        self._bytes[name] -= size
         self._gone.add((name, number))
         self._tick.batch.append((DEAD_LETTERS, dead_letter_key(name, number), None))
+
+    def _size_of(self, name: str, number: int) -> int | None:
+        """Return the bytes of a letter in the store, 0 = it cannot be read, None = it is not there.
+
+        One that cannot be read can go all the same.
+        """
+        try:
+            value = self._store.get(DEAD_LETTERS, dead_letter_key(name, number))
+        except DamagedRows:
+            return 0
+        return None if value is None else len(value)
 
     def _get(self, name: str, number: int) -> DeadLetter | None:
         if (name, number) in self._gone:

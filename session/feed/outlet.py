@@ -166,6 +166,7 @@ class FeedOutlet:
     def add(self, backend: Backend) -> None:
         """Add a backend; its record is written with this batch."""
         self.backends[backend.feed.name] = backend
+        self._letters.open(backend.feed.name, backend.record)
         if backend.feed.backlog_bytes_max:
             self._limited.append(backend)
         self._counts.opened(backend.feed.name, backend.record.told, backend.record.filters)

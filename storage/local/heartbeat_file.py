@@ -19,7 +19,8 @@ from storage.local.slot_file import decode as decode_slot
 from storage.local.slot_file import encode as encode_slot
 
 SLOT: Final = struct.Struct(">8sQQ")  # magic, write count, broker time; crc32 after it
-MAGIC: Final = b"HFPULSE1"
+MAGIC: Final = b"HFPULSE2"
+MAGIC_1: Final = b"HFPULSE1"  # the same numbers, in one of the slots in turn
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -27,8 +28,18 @@ class Pulse:
     """The last heartbeat outside the database."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open or create the file. Raises `Unrecoverable` when that fails."""
-        self._slots: Final = Slots(path, SLOT, MAGIC)
+        """Open or create the file.
+
+        Raises `Unrecoverable` when that fails, or what it says cannot be read.
+        """
+        self._slots: Final = Slots(path, SLOT, MAGIC, older=((SLOT, MAGIC_1),))
+        if self._slots.unread:
+            self._slots.close()
+            raise Unrecoverable(
+                f"{path}: cannot be read: {self._slots.unread}; move the file away and start "
+                "again: after a crash on a full disk sessions may expire early by as long as it "
+                "was full"
+            )
         self._count, self.broker_ms = self._slots.numbers or (0, 0)  # broker_ms 0 = never written
 
     def write(self, broker_ms: int) -> None:
@@ -57,5 +68,5 @@ def encode(count: int, broker_ms: int) -> bytes:
 
 def decode(slot: bytes) -> tuple[int, int] | None:
     """Return (count, broker_ms) of a slot, or None if it was never or only partly written."""
-    found = decode_slot(SLOT, MAGIC, slot)
+    found = decode_slot(SLOT, MAGIC, slot) or decode_slot(SLOT, MAGIC_1, slot)
     return None if found is None else (found[0], found[1])

@@ -1,8 +1,10 @@
 """A small file with a few numbers that can be written while the disk is full.
 
-Two slots of one page each, written alternately and in place: a torn write of one leaves the other
-intact, and once the file exists a write needs no space and no metadata. Does not know what the
-numbers mean. Read next: `storage.local.watermark`, `storage.local.heartbeat_file`.
+Two slots of one page each, written in place, one after the other, with the same numbers: a torn
+write of one leaves the other intact, and where one cannot be read any more the other one says the
+same. Once the file exists a write needs no space and no metadata. Earlier versions wrote each time
+only one slot, in turn: there the other one says less, and cannot stand for it. Does not know what
+the numbers mean. Read next: `storage.local.watermark`, `storage.local.heartbeat_file`.
 """
 
 import os
@@ -20,7 +22,10 @@ CRC: Final = struct.Struct(">I")
 
 
 class Slots:
-    """The file. The valid slot with the greatest numbers counts; a bad checksum is not valid."""
+    """The file. The valid slot with the greatest numbers counts; a bad checksum is not valid.
+
+    A slot that the disk does not give back is passed over if the other one was written as its twin.
+    """
 
     def __init__(
         self,
@@ -32,11 +37,13 @@ class Slots:
     ) -> None:
         """Open or create the file; `layout` packs the magic (`8s`) and the numbers.
 
-        Slots of `older` layouts are read too; numbers that they lack are 0. Raises `Unrecoverable`
-        when the file cannot be opened.
+        Slots of `older` layouts are read too; numbers that they lack are 0. They have no twin.
+        Raises `Unrecoverable` when the file cannot be opened.
         """
         self.path: Final = Path(path)
         self.numbers: tuple[int, ...] | None = None  # None = no slot is valid
+        # Why nobody knows the newest numbers: a slot that may have them cannot be read. "" = known.
+        self.unread: str = ""
         self._layout: Final = layout
         self._magic: Final = magic
         self._next = 0  # the slot to write next
@@ -48,29 +55,42 @@ class Slots:
                 os.pwrite(self._file, bytes(2 * SLOT_BYTES), 0)
                 os.fsync(self._file)
                 sync_directory(self.path.parent)
-            slots = [os.pread(self._file, SLOT_BYTES, SLOT_BYTES * number) for number in (0, 1)]
         except OSError as error:
             self.close()
             raise Unrecoverable(f"{self.path}: {error.strerror}") from error
-        for number, slot in enumerate(slots):
-            for form, name in ((layout, magic), *older):
+        self._read(((layout, magic), *older))
+
+    def _read(self, forms: Sequence[tuple[struct.Struct, bytes]]) -> None:
+        unread, has_twin = "", False
+        for number in (0, 1):
+            try:
+                slot = os.pread(self._file, SLOT_BYTES, SLOT_BYTES * number)
+            except OSError as error:
+                unread = unread or error.strerror or str(error)
+                continue
+            for form, name in forms:
                 found = decode(form, name, slot)
                 if found is None:
                     continue
-                found += (0,) * ((layout.size - form.size) // NUMBER_BYTES)
+                has_twin = name == self._magic
+                found += (0,) * ((self._layout.size - form.size) // NUMBER_BYTES)
                 if self.numbers is None or found >= self.numbers:
                     self.numbers = found
                     self._next = 1 - number
+        if unread and not has_twin:
+            self.unread, self.numbers = unread, None
 
     def write(self, *numbers: int) -> None:
-        """Write these numbers into the older slot. Durable on return.
+        """Write these numbers into both slots, the older one first. Durable on return.
 
-        Raises `OSError`; then the other slot still holds the numbers from before.
+        Raises `OSError`; then one slot still holds the numbers from before, or both the new ones.
         """
-        os.pwrite(self._file, encode(self._layout, self._magic, *numbers), SLOT_BYTES * self._next)
-        os.fdatasync(self._file)
-        self.numbers = numbers
-        self._next = 1 - self._next
+        slot = encode(self._layout, self._magic, *numbers)
+        for _ in (0, 1):
+            os.pwrite(self._file, slot, SLOT_BYTES * self._next)
+            os.fdatasync(self._file)  # before the other one is touched
+            self.numbers = numbers
+            self._next = 1 - self._next
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -20,9 +20,11 @@ from storage.local.slot_file import encode as encode_slot
 
 # magic, epoch, sequence, opening log, log, length, manifest, manifest length; crc32 after it
 SLOT: Final = struct.Struct(">8sQQQQQQQ")
-MAGIC: Final = b"HFMARK02"
+MAGIC: Final = b"HFMARK03"
+MAGIC_2: Final = b"HFMARK02"  # the same numbers, in one of the slots in turn
 SLOT_1: Final = struct.Struct(">8sQQ")  # magic, epoch, sequence
 MAGIC_1: Final = b"HFMARK01"
+OLDER: Final = ((SLOT, MAGIC_2), (SLOT_1, MAGIC_1))
 
 
 class Synced(NamedTuple):
@@ -64,9 +66,20 @@ class Watermark:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open or create the file. Raises `Unrecoverable` when that fails."""
-        self._slots: Final = Slots(path, SLOT, MAGIC, older=((SLOT_1, MAGIC_1),))
+        """Open or create the file.
+
+        Raises `Unrecoverable` when that fails, and `DataLoss` when the disk does not give back what
+        it said last: a page that says less would hide a loss.
+        """
+        self._slots: Final = Slots(path, SLOT, MAGIC, older=OLDER)
         self.path: Final = self._slots.path
+        if self._slots.unread:
+            self._slots.close()
+            raise DataLoss(
+                f"{self.path}: cannot be read: {self._slots.unread}; so how much the database must "
+                "hold is not known; restore the file or a backup, or move the file away and start "
+                "with --accept-data-loss, which takes what the database holds for all"
+            )
         self.is_valid = self._slots.numbers is not None  # False: new, or lost
         self.epoch, *rest = self._slots.numbers or (0, 0)
         self.synced = Synced(*rest)
@@ -134,7 +147,7 @@ def encode(epoch: int, synced: Synced) -> bytes:
 
 def decode(slot: bytes) -> tuple[int, Synced] | None:
     """Return (epoch, synced) of a slot, or None if it was never or only partly written."""
-    for form, magic in ((SLOT, MAGIC), (SLOT_1, MAGIC_1)):
+    for form, magic in ((SLOT, MAGIC), *OLDER):
         found = decode_slot(form, magic, slot)
         if found is not None:
             return found[0], Synced(*found[1:])

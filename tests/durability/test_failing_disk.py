@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -19,6 +20,8 @@ import pytest
 
 from mqtt.packets import Disconnect, Puback, Publish
 from storage.limits import RESERVE_BYTES
+from storage.local.slot_file import SLOT_BYTES
+from storage.local.watermark import MAGIC_2, SLOT
 from tests.broker.process.starts import events
 from tests.durability.iofault import Faults, build
 from tests.durability.process import BrokerFailed, BrokerProcess, holdfast
@@ -582,6 +585,52 @@ def test_a_log_that_cannot_be_read_whole_is_saved_up_to_there(
     assert 16 <= len(found) <= 20 and found == list(range(len(found)))
     subscriber.drop()
     new.close()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_page_of_the_watermark_that_cannot_be_read_costs_nothing(
+    broker: BrokerProcess, faults: Faults, slot: int
+) -> None:
+    subscriber = _subscribed_offline(broker)
+    publisher = _connected(broker, "publisher")
+    publisher.publish_all([("disk/t", b"%d" % number) for number in range(20)], qos=1)
+    publisher.drop()
+    broker.kill()
+    watermark = broker.data_dir / "watermark"
+    faults.set(f"mode=eio ops=pread path={watermark} at={slot * SLOT_BYTES}")
+    broker.start()
+    subscriber.resume()
+    assert [_number(publish) for publish in subscriber.take_all(idle=0.5)] == list(range(20))
+    subscriber.drop()
+    assert broker.stop() == 0
+    checked = _db(faults, "check", str(broker.data_dir))
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert f"{watermark}: {SLOT_BYTES} bytes cannot be read" in checked.stdout
+    (broker.data_dir / "db").rename(broker.data_dir / "lost")
+    with pytest.raises(BrokerFailed, match=r"no database, but \d+ batches were durable"):
+        broker.start()  # the other page still says so
+
+
+def test_a_page_that_an_earlier_version_wrote_has_no_twin_and_the_start_says_what_to_do(
+    broker: BrokerProcess, faults: Faults
+) -> None:
+    subscriber = _subscribed_offline(broker)
+    assert broker.stop() == 0
+    watermark = broker.data_dir / "watermark"
+    slot = bytearray(watermark.read_bytes()[:SLOT_BYTES])
+    slot[: SLOT.size] = SLOT.pack(MAGIC_2, *SLOT.unpack(slot[: SLOT.size])[1:])
+    slot[SLOT.size : SLOT.size + 4] = zlib.crc32(slot[: SLOT.size]).to_bytes(4, "big")
+    watermark.write_bytes(slot.ljust(2 * SLOT_BYTES, b"\0"))
+    faults.set(f"mode=eio ops=pread path={watermark} at={SLOT_BYTES}")
+    told = f"{watermark}: cannot be read: Input/output error; .*move the file away and start with"
+    with pytest.raises(BrokerFailed, match=told):
+        broker.start()
+    watermark.rename(broker.data_dir / "unread")  # as it says
+    faults.clear()
+    broker.arguments = ("--accept-data-loss",)
+    broker.start()
+    subscriber.resume()
+    subscriber.drop()
 
 
 # A disk that has lost something

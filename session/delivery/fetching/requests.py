@@ -95,7 +95,8 @@ class Requests:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._feed: Final = context.history.feed
-        self._waiting: Final[dict[str, dict[Asking, None]]] = {name: {} for name in backends}
+        # With each: was there no room for its answer when it was looked at?
+        self._waiting: Final[dict[str, dict[Asking, bool]]] = {name: {} for name in backends}
         self._asked: Final[dict[int, Asking]] = {}
         self._last_number: int = 0
         self.is_on: Final = bool(self._waiting)  # without stores that are asked nothing is called
@@ -108,7 +109,7 @@ class Requests:
         asking.is_due = False
         asking.offset = -1
         asking.sealed = self._feed.sealed
-        self._waiting[asking.backend][asking] = None
+        self._waiting[asking.backend][asking] = False
 
     def forget(self, asking: Asking) -> None:
         """Ask no more; an answer that is under way is ignored."""
@@ -120,6 +121,10 @@ class Requests:
         """Return how many questions a store has not answered."""
         asked = sum(asking.backend == name for asking in self._asked.values())
         return len(self._waiting.get(name, ())) + asked
+
+    def held(self, name: str) -> int:
+        """Return how many of these wait for their own client, which has no room for the answer."""
+        return sum(self._waiting.get(name, {}).values())
 
     def next(self, name: str, reached: tuple[int, int]) -> FetchRequest | None:
         """Return the next question to a store that has the feed up to `reached`; None for now."""
@@ -140,7 +145,7 @@ class Requests:
                 asking.asked_ms = self._tick.now
                 self._asked[asking.number] = asking
                 return asking.question()
-            waiting[asking] = None  # behind the others
+            waiting[asking] = True  # behind the others
         return None
 
     def ask_again(self, name: str) -> None:

@@ -150,10 +150,7 @@ class Source:
             if file.name in OWN_FILES or file.name.startswith("LOG") or not file.is_file():
                 continue
             if file.suffix != ".sst":
-                unread = copy_readable(file, place / file.name)
-                if unread and file.name not in self._unread:
-                    self._unread.add(file.name)
-                    self.problems.append(f"{file}: {unread} bytes cannot be read")
+                self._copy(file, place / file.name)
             elif file.name not in lacks:
                 (place / file.name).symlink_to(file)
         return place
@@ -162,12 +159,19 @@ class Source:
 
     def _watermark(self) -> Watermark | None:
         """Return a copy of the watermark, None if the data directory has none."""
-        place = self._work / "watermark"
+        file, place = self._data_dir / "watermark", self._work / "watermark"
         try:
-            shutil.copyfile(self._data_dir / "watermark", place)
+            self._copy(file, place)
         except FileNotFoundError:
             return None
         return Watermark(place)
+
+    def _copy(self, file: Path, place: Path) -> None:
+        """Copy what can be read of a file; the rest is zeros, and told once."""
+        unread = copy_readable(file, place)
+        if unread and file.name not in self._unread:
+            self._unread.add(file.name)
+            self.problems.append(f"{file}: {unread} bytes cannot be read")
 
     def _is_torn(self) -> bool:
         """Return whether the log only lacks what was never synced: then a start goes on."""

@@ -1,6 +1,5 @@
 """Is a batch applied to a real DynamoDB once, and what it refuses told, with the rest applied?"""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,18 +22,10 @@ from tests.broker.backends.told_rows import INSTANCE, batch, event, message, rul
 pytestmark = [pytest.mark.full, needs_dynamodb]  # starts processes
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamodbServer]:
-    """A running DynamoDB Local."""
-    server = DynamodbServer(tmp_path_factory.mktemp("dynamodb")).start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def server(running: DynamodbServer) -> DynamodbServer:
+def server(running_dynamodb: DynamodbServer) -> DynamodbServer:
     """The running one, with tables of the test's own."""
-    return running.fresh()
+    return running_dynamodb.fresh()
 
 
 @MODES

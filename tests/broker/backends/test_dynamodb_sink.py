@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +35,10 @@ dynamodb_sink = pytest.importorskip("broker.backends.dynamodb_sink")
 pytestmark = [pytest.mark.full, needs_dynamodb]  # starts processes
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamodbServer]:
-    """A running DynamoDB Local."""
-    server = DynamodbServer(tmp_path_factory.mktemp("dynamodb")).start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
-def server(running: DynamodbServer) -> DynamodbServer:
+def server(running_dynamodb: DynamodbServer) -> DynamodbServer:
     """The running one, with tables of the test's own."""
-    return running.fresh()
+    return running_dynamodb.fresh()
 
 
 def done(server: DynamodbServer, told: dict[str, Any], *rows: Row, **values: Any) -> None:

@@ -277,12 +277,12 @@ def receiver() -> Iterator[Receiver]:
     yield from receivers()
 
 
-def configure_webhook(process: Process, receiver: Receiver, timeout_ms: int = 5000) -> None:
+def configure_webhook(process: Process, receiver: Receiver, **values: int) -> None:
     """Tell the process of a receiver."""
     told = {"name": "hook", "type": "webhook", "node": NODE, "instance": INSTANCE}
-    values = {"url": receiver.url, "timeout_ms": timeout_ms}
+    options = {"url": receiver.url, "timeout_ms": 5000, **values}
     process.send(
-        json_frame(CONFIG, {**told, "options": values, "rules": [rule("message.publish", "#")]})
+        json_frame(CONFIG, {**told, "options": options, "rules": [rule("message.publish", "#")]})
     )
 
 
@@ -366,6 +366,14 @@ def test_it_ends_at_once_with_its_broker_also_in_the_middle_of_a_batch(
         assert process.end() == 0
     finally:
         release.set()
+
+
+@pytest.mark.full
+def test_how_soon_a_store_is_tried_again_is_an_option(process: Process, receiver: Receiver) -> None:
+    receiver.probed = lambda request: Reply(503)
+    configure_webhook(process, receiver, retry_first_ms=10, retry_max_ms=20)
+    for _ in range(30):  # with the waits of the default that takes a quarter of an hour
+        process.state("disconnected")
 
 
 @pytest.mark.full

@@ -178,7 +178,7 @@ class FakeProcess:
 class Feeding:
     """A broker with a backend."""
 
-    def __init__(self, broker: InsideBroker, store: Store) -> None:
+    def __init__(self, broker: InsideBroker, store: Store, options: dict[str, Any]) -> None:
         self.broker = broker
         self.store = store
         self.changes: list[bool] = []
@@ -186,7 +186,7 @@ class Feeding:
             NAME,
             broker.engine,
             broker.driver,
-            {"name": NAME},
+            {"name": NAME, "options": options},
             store.make,
             broker.log,
             changed=lambda: self.changes.append(self.pump.is_up),
@@ -239,13 +239,14 @@ def scenario(
     limit: int = 0,
     on_full: OnFull = "drop_oldest",
     proxying: Proxying | None = None,
+    **options: Any,
 ) -> None:
-    """Play with a broker that feeds `store`."""
+    """Play with a broker that feeds `store`; `options` are those of the backend."""
     settings = Settings()
     settings.feeds = (Feed(NAME, filters, kinds, keep_ms, fetches, limit, on_full, proxying),)
 
     async def main(broker: InsideBroker) -> None:
-        feeding = Feeding(broker, store or Store())
+        feeding = Feeding(broker, store or Store(), options)
         feeding.pump.start()
         try:
             await play(feeding)
@@ -311,6 +312,43 @@ def test_batches_are_limited_and_so_are_those_that_wait_for_an_answer() -> None:
         assert store.payloads() == numbered(count)
 
     scenario(play, store)
+
+
+def test_how_many_rows_a_batch_has_is_an_option() -> None:
+    async def play(made: Feeding) -> None:
+        made.pump.pause()
+        await made.publish(*numbered(20))
+        made.pump.resume()
+        await made.until_confirmed(20)
+        assert max(made.store.link.sizes) == 3
+        assert made.store.payloads() == numbered(20)
+
+    scenario(play, batch_rows=3)
+
+
+def test_rows_wait_for_others_as_long_as_they_are_told_to() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        began = made.broker.loop.time()
+        for number in range(5):  # each in a commit of its own
+            await made.publish(b"%d" % number)
+        await made.until_confirmed(5)
+        assert made.broker.loop.time() - began >= 1.0
+        assert len(made.store.link.sizes) < 5
+
+    scenario(play, linger_ms=1000)
+
+
+def test_a_full_batch_waits_for_nothing() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.store.link.run is not None)
+        await made.publish(b"0")
+        await made.until(lambda: made.pump.figures().lag_s > 0)
+        await made.publish(b"1", b"2", b"3")
+        await made.until_confirmed(4)
+        assert made.store.link.sizes == [2, 2]
+
+    scenario(play, batch_rows=2, linger_ms=600_000)
 
 
 def test_a_batch_is_limited_in_bytes() -> None:
@@ -612,9 +650,21 @@ def test_a_process_that_cannot_be_started_is_tried_again() -> None:
         await made.until_confirmed(2)
         told = made.events("backend_failed")
         assert [each["message"] for each in told] == ["no memory; it is started again"] * 2
-        assert told[1]["retry_s"] > told[0]["retry_s"]  # type: ignore[operator]
+        assert 0.05 <= told[0]["retry_s"] <= 0.1 <= told[1]["retry_s"] <= 0.2
 
     scenario(play, store)
+
+
+def test_how_soon_a_process_is_started_again_is_an_option() -> None:
+    store = Store()
+    store.failures = 6
+
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.pump.is_up)
+        waits = [each["retry_s"] for each in made.events("backend_failed")]
+        assert len(waits) == 6 and all(0.01 <= each <= 0.02 for each in waits)
+
+    scenario(play, store, retry_first_ms=20, retry_max_ms=20)
 
 
 def test_an_error_of_the_process_is_told() -> None:

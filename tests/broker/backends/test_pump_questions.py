@@ -45,6 +45,26 @@ def test_a_session_gets_what_the_store_has() -> None:
     scenario(play, fetches=QUEUES)
 
 
+def test_the_time_of_an_answer_counts_from_its_question() -> None:
+    async def play(made: Feeding) -> None:
+        client = await made.broker.connect("c")
+        client.send(subscribe("queue/1", 1))
+        await client.receive(Suback)
+        lost = await asked(made)
+        began = made.broker.driver.loop.time()
+        made.store.link.die("signal 9")
+        await made.until(lambda: len(made.store.links) == 2)
+        question = await asked(made)
+        seconds = made.pump.figures().fetch_seconds
+        made.store.link.say(page(lost))
+        assert seconds.count == 0
+        made.store.link.say(page(question, "m1"))
+        passed = made.broker.driver.loop.time() - began
+        assert seconds.count == 1 and 0 < seconds.total <= passed
+
+    scenario(play, fetches=QUEUES)
+
+
 def test_questions_are_asked_again_by_the_next_process() -> None:
     async def play(made: Feeding) -> None:
         client = await made.broker.connect("c")

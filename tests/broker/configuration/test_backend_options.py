@@ -200,6 +200,20 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         (CACHE + 'score = "two"', ["score = 'two'", "one of time, one"]),
         (CACHE + "rewind_keep = 5", ["rewind_keep = 5", "a duration"]),
         (CACHE + "timeout = 0", ["timeout = 0", "from 100ms"]),
+        (CACHE + "connections = 0", ["cache.connections = 0", "1 to 256"]),
+        (CACHE + "connections = 2", ["cache.connections = 2: expected 1", "the script"]),
+        (HOOK + "connections = 2", ["hook.connections = 2: expected 1", "one order"]),
+        (KAFKA + "connections = 2", ["log.connections = 2: expected 1", "all its servers"]),
+        (DYNAMODB + "connections = 2", ["expected 1, or backends.a.exact = false"]),
+        (CACHE + "batch_rows = 501", ["cache.batch_rows = 501", "1 to 500"]),
+        (CACHE + "batch_rows = 0", ["cache.batch_rows = 0", "1 to 500"]),
+        (HOOK + 'linger = "11s"', ["hook.linger = '11s'", "to 10s"]),
+        (CACHE + "retry_first = 0", ["retry_first = 0", "from 10ms to 1h"]),
+        (HOOK + 'retry_max = "2h"', ["retry_max = '2h'", "from 10ms to 1h"]),
+        (
+            KAFKA + 'retry_first = "2s"\nretry_max = "1s"',
+            ["backends.log.retry_first is longer than backends.log.retry_max"],
+        ),
         ("rules = 1", ["rules = 1", "expected tables [[rules]]"]),
         ("[rules]\non = 1", ["rules = {", "expected tables [[rules]]"]),
         (CACHE + "[[rules]]\nonn = 1", ["'rules[1].onn'", "did you mean rules[1].on?"]),
@@ -244,6 +258,19 @@ def test_a_mistake_in_the_environment_names_the_variable(
     assert complaint.startswith(f"environment {variable}: ")
     for word in words:
         assert word in complaint, complaint
+
+
+def test_the_connections_of_a_backend_depend_on_its_type(write) -> None:  # type: ignore[no-untyped-def]
+    for text, connections in (
+        (CACHE + "connections = 1", 1),
+        (CACHE, 1),
+        (DYNAMODB, 1),
+        (DYNAMODB + "exact = false\nconnections = 8", 8),
+        (CASSANDRA, 64),
+        (CASSANDRA + "connections = 8", 8),
+    ):
+        (backend,) = load(write(text), environment={}).backends
+        assert backend.connections == connections
 
 
 def test_there_are_at_most_so_many(write) -> None:  # type: ignore[no-untyped-def]

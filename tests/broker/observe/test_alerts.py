@@ -181,6 +181,24 @@ def test_a_history_that_nobody_exports_is_no_alert_though_its_oldest_events_go(
     healthy(tmp_path, series)
 
 
+def test_sessions_that_are_answered_at_a_steady_pace_are_no_alert(tmp_path: Path) -> None:
+    series = {
+        'holdfast_backend_up{backend="b"}': f"1x{MINUTES}",
+        'holdfast_backend_fetches_owed{backend="b"}': f"30x{MINUTES}",
+        'holdfast_backend_fetch_seconds_count{backend="b"}': f"0+60x{MINUTES}",
+    }
+    healthy(tmp_path, series)
+
+
+def test_questions_that_wait_for_a_store_that_is_down_are_told_once(tmp_path: Path) -> None:
+    series = {
+        'holdfast_backend_up{backend="b"}': "0x60",
+        'holdfast_backend_fetches_owed{backend="b"}': "9x60",
+        'holdfast_backend_fetch_seconds_count{backend="b"}': "0x60",
+    }
+    judge(tmp_path, series, {0: [], 50: ["HoldfastBackendDown"]})
+
+
 BUCKET: Final = "holdfast_storage_commit_seconds_bucket"
 DROPPED: Final = "holdfast_messages_dropped_total"
 # Alert -> series, and how many minutes it may take to fire.
@@ -219,6 +237,14 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
     "HoldfastBackendDown": ({'holdfast_backend_up{backend="b"}': "0x60"}, 5),
     "HoldfastBackendRefuses": ({'holdfast_backend_refusing{backend="b"}': "1x60"}, 5),
     "HoldfastBackendLags": ({'holdfast_backend_lag_seconds{backend="b"}': "0+60x60"}, 17),
+    "HoldfastBackendFetchesOwed": (
+        {
+            'holdfast_backend_up{backend="b"}': "1x60",
+            'holdfast_backend_fetches_owed{backend="b"}': "0x5 9x60",
+            'holdfast_backend_fetch_seconds_count{backend="b"}': "0+60x5 300x60",
+        },
+        26,
+    ),
     "HoldfastBackendDeadLetters": ({'holdfast_backend_dead_letters{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastBackendRewound": ({'holdfast_backend_rewinds_total{backend="b"}': "0x5 1x60"}, 7),
     "HoldfastBackendGap": ({'holdfast_backend_gaps_total{backend="b"}': "0x5 1x60"}, 7),

@@ -271,6 +271,7 @@ def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: 
     up.is_up, up.rows, up.lag_s, up.rows_behind = True, 7, 1.5, 3
     up.backlog_bytes, up.is_refusing = 1 << 24, True
     up.batch_seconds.add(0.004)
+    up.fetch_seconds.add(0.25)
     down.retries, down.rewinds, down.gaps, down.dead_letters = 1, 2, 3, 4
     second = Broker()  # a snapshot is used again for a second
     second.backends = [up, down]
@@ -287,6 +288,8 @@ def test_external_stores_are_told_apart_and_absent_where_there_are_none(broker: 
     assert samples["holdfast_backend_refusing", of_down] == 0
     assert samples["holdfast_backend_batch_seconds_count", of_up] == 1
     assert samples["holdfast_backend_batch_seconds_sum", of_up] == 0.004
+    assert samples["holdfast_backend_fetch_seconds_count", of_up] == 1
+    assert samples["holdfast_backend_fetch_seconds_sum", of_up] == 0.25
     assert samples["holdfast_backend_retries_total", of_down] == 1
     assert samples["holdfast_backend_rewinds_total", of_down] == 2
     assert samples["holdfast_backend_gaps_total", of_down] == 3

@@ -55,8 +55,45 @@ def test_what_a_pool_says_is_carried_over(tmp_path: Path) -> None:
     assert (backend.region, backend.endpoint) == ("us-west-2", "http://localhost:8000")
     assert (backend.access_key_id, backend.secret_access_key) == ("AKIAEXAMPLE", "secret/of+nobody")
     printed = converted(CASSANDRA, tmp_path)[2]
-    for key in ("size = 8", "auto_reconnect = 1", "logger = info"):
+    for key in ("auto_reconnect = 1", "logger = info"):
         assert f"# {key} is not needed" in printed
+
+
+def test_the_size_of_a_pool_is_kept_where_it_means_something(tmp_path: Path) -> None:
+    assert converted(CASSANDRA, tmp_path)[1].backends[0].connections == 8
+    _, config, printed = converted(DYNAMODB, tmp_path)
+    assert config.backends[0].connections == 1
+    assert "# pool_size = 8 is not needed: a transaction moves the cursor as well" in printed
+    assert "exact = false" in printed
+    size = "backend.redis.pool1.pool_size = 8\n"
+    _, config, printed = converted(REDIS + size, tmp_path)
+    assert config.backends[0].connections == 1
+    assert "# pool_size = 8 is not needed: the script that applies a batch" in printed
+    _, config, printed = converted(CASSANDRA.replace("size = 8", "size = 1000"), tmp_path)
+    assert config.backends[0].connections == 64
+    assert "# not imported: imported: backends.pool1.connections = 1000: expected" in printed
+
+
+@pytest.mark.parametrize(("written", "kept"), [("told", "told"), ("", "mqtt_channel")])
+def test_the_channel_of_a_pool_is_kept(written: str, kept: str, tmp_path: Path) -> None:
+    text = f"{REDIS}backend.redis.pool1.channel = {written}\n"
+    imported, config, printed = converted(text, tmp_path)
+    assert (config.backends[0].channel, imported.unknown) == (kept, [])
+    assert "channel" not in "".join(line for line in printed.splitlines() if line[:1] == "#")
+    assert converted(REDIS, tmp_path)[1].backends[0].channel is None
+    _, config, printed = converted(CASSANDRA + "backend.ecql.pool1.channel = told\n", tmp_path)
+    assert '# channel = "told" has no counterpart' in printed
+
+
+def test_all_messages_come_without_a_limit_of_their_number(tmp_path: Path) -> None:
+    text = CASSANDRA.replace("max_returned_count = 500", "max_returned_count = infinity")
+    _, config, printed = converted(
+        text.replace("time_range = 2h", "time_range = infinity"), tmp_path
+    )
+    assert (config.backends[0].max_returned_count, config.backends[0].time_range_ms) == (500, 0)
+    assert "# max_returned_count = infinity is not needed: all come, a page at a time" in printed
+    (fetching,) = [rule for rule in config.rules if rule.action == "on_message_fetch"]
+    assert fetching.max_returned_count == 500
 
 
 def test_sentinels_and_times_are_carried_over(tmp_path: Path) -> None:

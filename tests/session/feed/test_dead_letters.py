@@ -110,6 +110,65 @@ def test_a_letter_whose_arrival_was_not_heard_goes_with_the_cursor_of_the_store(
     assert letters(broker) == []
 
 
+def rows_kept(broker: Broker) -> list[bytes]:
+    return [letter.row for _, letter in broker.engine.feeds.dead_letters(NAME, 0, 1000)]
+
+
+def test_beyond_a_limit_of_bytes_letters_are_kept_without_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "TOTAL_BYTES_MAX", 7_000)
+    monkeypatch.setattr(dead_letters, "SCAN_LETTERS", 2)
+    large = b"x" * 2_000
+    broker = refused(5, large)
+    assert rows_kept(broker) == [large, large, large, b"", b""]
+    feeds = broker.engine.feeds
+
+    def refuse(at: int) -> None:
+        broker.engine.feeds.confirm(NAME, (5, 0), [DeadLetter((at, 0), "1", "no", large)])
+        broker.settle()
+
+    refuse(6)
+    assert rows_kept(broker)[5:] == [b""]
+    assert feeds.drop_dead_letter(NAME, 2) == ""  # there is room again
+    broker.settle()
+    refuse(7)
+    refuse(8)
+    assert rows_kept(broker)[5:] == [large, b""]
+    broker.restart()  # what is kept still counts
+    refuse(9)
+    assert rows_kept(broker)[5:] == [large, b"", b""]
+
+
+def test_a_letter_that_comes_back_counts_once_for_the_limit_and_one_that_arrives_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "TOTAL_BYTES_MAX", 5_000)
+    large = b"x" * 2_000
+    broker = refused(1, large)
+
+    def refuse() -> None:
+        broker.engine.feeds.confirm(
+            NAME, broker.engine.feeds.cursor(NAME), [DeadLetter((1, 0), "1", "no", large)]
+        )
+        broker.settle()
+
+    for _ in range(3):
+        retry(broker)
+        (again,) = read(broker)
+        assert isinstance(again, FeedEvent)
+        at = (again.end, again.seq)
+        broker.engine.feeds.confirm(NAME, at, [DeadLetter(at, "1", "no", large)])
+        broker.settle()
+    refuse()
+    assert rows_kept(broker) == [large, large]
+    retry(broker)
+    take(broker)
+    assert rows_kept(broker) == [large]
+    refuse()
+    assert rows_kept(broker) == [large, large]
+
+
 def test_a_letter_is_not_sent_to_another_backend() -> None:
     broker = Broker(feeds=(*feed("a"), *feed("b", name="other")))
     broker.engine.feeds.confirm(NAME, (0, 0), [DeadLetter((0, 0), "1", "no", b"row")])

@@ -4,6 +4,7 @@ import pytest
 
 from mqtt.packets import Connack, Publish
 from session.feed.recorder import IN_MEMORY, STORED
+from session.state.backend_record import RETAINED
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
@@ -15,7 +16,7 @@ from storage.tables.feed_rows import (
     decode_row,
 )
 from storage.tables.tables import FEED, PRESENCE
-from tests.session.feed.backends import feed, read, take, told
+from tests.session.feed.backends import NAME, feed, read, take, told
 from tests.session.harness import Broker
 
 
@@ -184,6 +185,25 @@ def test_nobody_is_told_of_deliveries_without_a_rule() -> None:
     broker.durable("d", "t").receive_all()
     broker.publish("t")
     assert sent(broker) == []
+
+
+def test_what_the_broker_says_of_itself_is_told_to_no_store_whatever_its_filters() -> None:
+    broker = Broker(feeds=feed("#", "$SYS/#", "+/broker/#"))
+    live = broker.clean("c", "$SYS/#", qos=2)
+    durable = broker.durable("d", "$SYS/#", qos=2)
+    broker.engine.publish_system("$SYS/broker/uptime", b"1", broker.now)
+    late = broker.clean("late", "$SYS/broker/uptime", qos=0)
+    for client in (live, durable, late):
+        assert client.message().topic == "$SYS/broker/uptime"
+    refused = broker.connect("p")
+    for retain in (False, True):
+        refused.publish("$SYS/broker/uptime", b"forged", 1, retain=retain)
+    broker.advance(1000)
+    kinds = {row.kind if isinstance(row, FeedEvent) else row.topic for row in take(broker)}
+    assert kinds == {CONNECTED, SUBSCRIBED}
+    assert broker.engine.backfill.begin(NAME, RETAINED) == ""
+    broker.advance(10_000)
+    assert take(broker) == []
 
 
 def test_a_client_without_a_session_does_not_wait_for_what_stores_are_told() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -92,14 +91,6 @@ class Asked:
         self.server.put("msg", {"msgid": {"S": name}, "payload": {"S": name}, **with_past})
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamodbServer]:
-    """A running DynamoDB Local."""
-    server = DynamodbServer(tmp_path_factory.mktemp("dynamodb")).start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def layout(request: pytest.FixtureRequest) -> str:
     """The layout of the list of ids."""
@@ -107,9 +98,9 @@ def layout(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def asked(running: DynamodbServer, layout: str) -> Asked:
+def asked(running_dynamodb: DynamodbServer, layout: str) -> Asked:
     """Empty tables that are asked."""
-    return Asked(running.fresh(), layout)
+    return Asked(running_dynamodb.fresh(), layout)
 
 
 @LAYOUTS

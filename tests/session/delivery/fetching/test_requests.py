@@ -119,6 +119,23 @@ def test_those_without_room_stand_behind_the_others() -> None:
     assert topic_of(requests.next(NAME, SOON)) == "full/3"
 
 
+def test_those_that_wait_for_their_own_client_are_told_apart() -> None:
+    _, requests = made()
+    full, other = Question("full"), Question("other")
+    full.has_room = False
+    requests.want(full)
+    assert (requests.owed(NAME), requests.held(NAME)) == (1, 0)  # nobody has looked
+    assert requests.next(NAME, SOON) is None
+    requests.want(other)
+    assert (requests.owed(NAME), requests.held(NAME)) == (2, 1)
+    full.has_room = True
+    assert topic_of(requests.next(NAME, SOON)) == "full"
+    assert (requests.owed(NAME), requests.held(NAME)) == (2, 0)
+    requests.forget(full)
+    requests.forget(other)
+    assert (requests.owed(NAME), requests.held(NAME)) == (0, 0)
+
+
 def test_without_stores_that_are_asked_it_is_off() -> None:
     broker, requests = made()
     assert requests.is_on and not broker.engine.requests.is_on
