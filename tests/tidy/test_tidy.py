@@ -86,9 +86,9 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "except Exception": {
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
-        "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
-        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis_sink",
-        "broker/backends/cassandra_sink.py::CassandraSink.apply": "boundary: as in redis_sink",
+        "broker/backends/redis/sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
+        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis",
+        "broker/backends/cassandra_sink.py::CassandraSink.apply": "boundary: as in redis",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",

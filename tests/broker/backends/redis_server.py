@@ -59,6 +59,16 @@ class RedisServer:
             assert time.monotonic() < deadline and self._process.poll() is None
             time.sleep(POLL_SECONDS)
 
+    @property
+    def addresses(self) -> "list[str]":
+        """Where it is."""
+        return [f"127.0.0.1:{self.port}"]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not killed."""
+        return self._process is not None
+
     def client(self) -> Any:
         """Return a client, to be closed."""
         return redis.Redis(port=self.port, socket_timeout=30)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.backends.message_ids import message_id, node_number, unstored_id
-from broker.backends.redis_actions import RedisActions
+from broker.backends.redis.actions import RedisActions
 from broker.backends.rows import Row
 from storage.tables.feed_rows import (
     ACKED,
