@@ -10,7 +10,6 @@ from typing import Any, Final
 import redis
 import redis.cluster
 import redis.exceptions
-import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -26,33 +25,51 @@ ERRORS: Final = (
     OSError,
 )
 
+CLOSED_WORDS: Final = ("EOF occurred", "closed by server", "reset by peer", "Broken pipe")
+
 
 def connect(options: Options) -> redis.Redis:
     """Return a client of the one server, or of the master that sentinels name.
 
-    It connects when it is used first. Raises `Unavailable` if a password cannot be read.
+    It connects when it is used first. Raises `Unavailable` if no sentinel names a master, or a
+    password cannot be read.
     """
     values = options.values
-    common = _connection(options) | {
-        "db": values.get("database", 0),
-        "retry": Retry(NoBackoff(), 0),
-    }
-    if values.get("mode") != "sentinel":
+    common = _connection(options) | {"db": values.get("database", 0)}
+    if values.get("mode") == "sentinel":
+        host, port = _master(values)
+    else:
         host, port = place(values["servers"][0], DEFAULT_PORT)
-        return redis.Redis(host=host, port=port, **common)
-    # Sentinels have users of their own, and no databases.
-    asked = _timeouts(values) | _tls(values)
-    asked |= {
+    return redis.Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **common)
+
+
+def _master(values: dict[str, Any]) -> tuple[str, int]:
+    """Return where the master is, by the first sentinel that says so. Raises `Unavailable`.
+
+    Sentinels have users of their own, and no databases.
+    """
+    common = {
         "username": values.get("sentinel_username"),
         "password": _password(values, "sentinel_password"),
-        "retry": Retry(NoBackoff(), 0),
+        **_timeouts(values),
+        **_tls(values),
     }
-    places = [place(each, DEFAULT_SENTINEL_PORT) for each in values["servers"]]
-    sentinels: Any = redis.sentinel
-    found: redis.Redis = sentinels.Sentinel(places, sentinel_kwargs=asked, **common).master_for(
-        values["sentinel_name"]
-    )
-    return found
+    name = values["sentinel_name"]
+    found: list[str] = []
+    for server in values["servers"]:
+        host, port = place(server, DEFAULT_SENTINEL_PORT)
+        sentinel: Any = redis.Redis(host=host, port=port, retry=Retry(NoBackoff(), 0), **common)
+        try:
+            told = sentinel.sentinel_get_master_addr_by_name(name)
+        except ERRORS as problem:
+            found.append(what_failed([server], problem))
+            continue
+        finally:
+            sentinel.close()
+        if told is not None:
+            return told[0], int(told[1])
+        found.append(f"{server}: it knows no master {name!r}")
+    raise Unavailable(f"no sentinel names a master: {'; '.join(found)}")
 
 
 def connect_cluster(options: Options) -> Any:
@@ -73,6 +90,18 @@ def what_failed(servers: Sequence[str], problem: Exception) -> str:
     """Return one line for an error of a client."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     return f"{', '.join(servers)}: {text}"
+
+
+def why_closed(values: dict[str, Any], problem: Exception) -> str:
+    """Return what may be behind it if a connection has ended at once, "" if that is not known.
+
+    A server that asks for a certificate says so after the handshake, to nobody who still listens.
+    """
+    is_closed = any(words in str(problem) for words in CLOSED_WORDS)
+    if not is_closed or not values.get("tls"):
+        return ""
+    given = values.get("tls_certificate")
+    return f"; it may not accept {given}" if given else "; it may ask for a tls_certificate"
 
 
 def place(server: str, default_port: int) -> tuple[str, int]:

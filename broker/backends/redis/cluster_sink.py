@@ -121,7 +121,8 @@ class ClusterSink:
             self._router = Router(self._client)
             return self._read_fence(self._router)
         except ERRORS as problem:
-            raise self._unavailable(problem) from None
+            why = clients.why_closed(self._options.values, problem)
+            raise self._unavailable(problem, why) from None
 
     def start(self, fence: Fence, *, is_rewind: bool) -> None:
         """Put the fence where a run begins; a mark on every master, then the cursor."""
@@ -336,10 +337,10 @@ class ClusterSink:
             raise Unavailable("not connected")
         return self._router
 
-    def _unavailable(self, problem: Exception) -> Unavailable:
+    def _unavailable(self, problem: Exception, why: str = "") -> Unavailable:
         """Close, and return the error to raise."""
         self.close()
-        return Unavailable(clients.what_failed(self._options.values["servers"], problem))
+        return Unavailable(clients.what_failed(self._options.values["servers"], problem) + why)
 
 
 class ClusterReader:

@@ -112,7 +112,8 @@ class RedisSink:
             self._script = str(_text(self._client.script_load(SCRIPT)))
             return self._read_fence(self._client)
         except ERRORS as problem:
-            raise self._unavailable(problem) from None
+            why = clients.why_closed(self._options.values, problem)
+            raise self._unavailable(problem, why) from None
 
     def start(self, fence: Fence, *, is_rewind: bool) -> None:
         """Put the fence where a run begins."""
@@ -263,10 +264,10 @@ class RedisSink:
         value = client.get(self._fence_key)
         return Fence.decode(value) if isinstance(value, bytes) else None
 
-    def _unavailable(self, problem: Exception) -> Unavailable:
+    def _unavailable(self, problem: Exception, why: str = "") -> Unavailable:
         """Close, and return the error to raise."""
         self.close()
-        return Unavailable(clients.what_failed(self._values["servers"], problem))
+        return Unavailable(clients.what_failed(self._values["servers"], problem) + why)
 
 
 def _text(value: object) -> str:

@@ -352,7 +352,7 @@ def test_health_says_what_the_cluster_is(cluster: ClusterServers) -> None:
 
 
 def test_one_server_alone_is_no_cluster(cluster: ClusterServers) -> None:
-    with pytest.raises(Unavailable, match="127.0.0.1:1"):
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         opened(cluster, servers=["127.0.0.1:1"])
 
 

@@ -1,7 +1,6 @@
 """Does a real Redis give each message to the right session, and only what it should?"""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
