@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt.topics import filter_problem, levels_count, matches, split_shared, topic_problem
+from mqtt.topics import (
+    filter_problem,
+    levels_count,
+    matches,
+    overlap,
+    split_shared,
+    topic_problem,
+)
 
 MATCHING = [
     # examples of section 4.7.1.2

@@ -29,7 +29,8 @@ class ClusterServers:
                 [
                     *("--cluster-enabled", "yes", "--cluster-port", str(free_port())),
                     *("--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
-                    *("--cluster-allow-replica-migration", "no"),
+                    # A replica may become a master, however little it has.
+                    *("--cluster-replica-validity-factor", "0"),
                 ]
             )
 
@@ -75,6 +76,11 @@ class ClusterServers:
         """Return once all that run take rows, and replicas are in step."""
         until(lambda: all(self._is_ready(server) for server in self.servers if server.is_running))
 
+    def wait_for_replicas(self) -> None:
+        """Return once every replica has what its master has."""
+        pairs = list(zip(self.masters, self.servers[MASTERS:], strict=True))
+        until(lambda: all(master.has_given(replica) for master, replica in pairs))
+
     def kill(self) -> None:
         """Kill all of them."""
         for server in self.servers:
@@ -90,6 +96,10 @@ class ClusterServers:
         with contextlib.closing(self.client()) as client:
             port = client.get_node_from_key(key).port
         return [server.port for server in self.servers].index(port)
+
+    def role(self, number: int) -> str:
+        """Return what a server is now."""
+        return str(self._info(self.servers[number], "role"))
 
     def everything(self) -> dict[str, Any]:
         """Return every key with its value, but for our own and for streams."""

@@ -52,7 +52,7 @@ class Sentinels:
         """Start all, and return once everybody knows everybody."""
         self.master.start()
         self.start_replica()
-        _until(self._is_in_step)
+        self.wait_for_replica()
         for port in self.ports:
             self._start_sentinel(port)
         _until(lambda: all(self._knows_all(port) for port in self.ports))
@@ -61,6 +61,10 @@ class Sentinels:
     def start_replica(self) -> None:
         """Start the replica, perhaps again with what it had when it was killed."""
         self.replica.start("--replicaof", "127.0.0.1", str(self.master.port))
+
+    def wait_for_replica(self) -> None:
+        """Return once the replica has what its master has."""
+        _until(lambda: self.master.has_given(self.replica))
 
     def wait_for_failover(self) -> None:
         """Return once the replica is the master, and every sentinel says so."""
@@ -108,9 +112,6 @@ class Sentinels:
     def _ask(self, port: int) -> Any:
         tls = self.master.client_tls
         return redis.Redis(port=port, password=self._password or None, socket_timeout=30, **tls)
-
-    def _is_in_step(self) -> bool:
-        return bool(_info(self.replica)["master_link_status"] == "up")
 
     def _knows_all(self, port: int) -> bool:
         with contextlib.suppress(redis.exceptions.RedisError), self._ask(port) as client:

@@ -106,6 +106,13 @@ class RedisServer:
         """Return a client, to be closed."""
         return redis.Redis(port=self.port, socket_timeout=30, **self.client_tls)
 
+    def has_given(self, replica: "RedisServer") -> bool:
+        """Has a replica everything?"""
+        with self.client() as giver, replica.client() as taker:
+            given = giver.info("replication")["master_repl_offset"]
+            told = taker.info("replication")
+        return told.get("master_link_status") == "up" and told["slave_repl_offset"] >= given
+
     def kill(self) -> None:
         """Send SIGKILL and wait."""
         if self._process is not None:
