@@ -14,9 +14,12 @@ from broker.backends import rules
 from broker.backends.actions import ACTIONS, HOOKS
 from broker.configuration.backend_options import (
     CASSANDRA,
+    CLUSTER,
     COMMAND_KEYS,
     DYNAMODB,
+    MODES,
     REDIS,
+    SINGLE,
     Backend,
     WrittenRule,
 )
@@ -33,6 +36,7 @@ POOL_KEYS: Final = {
     "keyspace": "keyspace",
     "database": "database",
     "sentinel": "sentinel_name",
+    "channel": "channel",
     "aws_access_key_id": "access_key_id",
     "aws_secret_access_key": "secret_access_key",
 }
@@ -49,7 +53,6 @@ NOT_NEEDED: Final = {
     "pool_size": "a backend has one connection, so that its rows stay in order",
     "auto_reconnect": "Holdfast always connects again",
     "logger": "see log.level",
-    "channel": "Holdfast listens to no channel of the store",
 }
 # What goes by another name here, where we have no such name.
 ALIASES: Final = {"on_subscription_lookup": "on_subscribe_lookup"}
@@ -85,6 +88,7 @@ class Imported:
         self._unusable: Final[dict[str, str]] = {}  # backends that are left out, with the reason
         self._config: Final = Config()
         self._seen: Final[set[tuple[object, ...]]] = set()
+        self._rules: Final[list[WrittenRule]] = []  # that are imported
         order: dict[str, int] = {}
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
@@ -147,13 +151,15 @@ class Imported:
         values: dict[str, Any] = {"type": pool.type}
         comments = list(pool.comments)
         for mode in pool.modes:
-            if mode == "sentinel":
+            if mode in MODES and mode != SINGLE:
                 values["mode"] = mode
             elif mode != "single":
                 self._unusable[pool.name] = f"there is no mode {mode!r}"
         for key, value in pool.values.items():
             if not value:
                 comments.append(f"{key} is empty")
+            elif key == "channel" and CLUSTER in pool.modes:
+                comments.append(f"{key} = {value} has no counterpart in a cluster; see stream")
             elif key == "servers":
                 values[key] = [_with_port(each.strip(), pool.type) for each in value.split(",")]
             elif key == "database" and value.isdecimal():
@@ -269,7 +275,13 @@ class Imported:
             raise ValueError(problem.removeprefix(f"{rule.section}."))
         if rule.what() in self._seen:
             raise ValueError("another rule says the same")
+        beside = [each for each in self._rules if each.backend == rule.backend]
+        why = rules.clash(rule, beside)
+        if why is not None:
+            raise ValueError(why)
         self._seen.add(rule.what())
+        rule.section = f"rules[{len(self._rules) + 1}]"
+        self._rules.append(rule)
 
 
 _BACKEND_KEYS: Final = {option.key: option for option in BACKEND_OPTIONS}
