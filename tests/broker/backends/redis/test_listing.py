@@ -79,6 +79,13 @@ def test_messages_of_the_window_and_of_our_node(store: Any) -> None:
     assert (MESSAGE, str(number), body) not in listed(store)
 
 
+def test_the_newest_message_of_a_topic_is_none_of_those_that_are_compared(store: Any) -> None:
+    newest = message_id(SINCE_MS, NODE, 5)
+    for topic in ("t", message_id(SINCE_MS, NODE, 6)):  # topics may be named like ids
+        store.hset(f"mqtt:msg:{topic}", mapping={"id": newest, "topic": topic, "payload": "x"})
+    assert listed(store) == []
+
+
 def test_pages_have_everything_together(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 7)
     monkeypatch.setattr(listing, "GROUP_BYTES", 100)
