@@ -24,7 +24,7 @@ TRANSIENT: Final = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
 )
-TRANSIENT_PREFIXES: Final = ("MISCONF ", "NOREPLICAS ", "BUSY ", "UNBLOCKED ")
+TRANSIENT_PREFIXES: Final = ("MISCONF ", "NOREPLICAS ", "BUSY ")
 REDIRECTED: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)  # MOVED is an ASK
 
 # Commands with a second word, which is not for the driver unless it is text.

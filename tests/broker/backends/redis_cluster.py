@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.broker.backends.redis_server import RedisServer, redis
+from tests.broker.network.certificates import Authority
 from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port
 
 SLOTS = 16_384
@@ -18,19 +19,27 @@ class ClusterServers:
     """Servers with an append-only file each, over any number of starts."""
 
     def __init__(
-        self, directory: Path, program: str | Path | None = None, *, replicas: int = 0
+        self,
+        directory: Path,
+        program: str | Path | None = None,
+        *,
+        replicas: int = 0,
+        authority: Authority | None = None,
     ) -> None:
-        """`replicas` is how many each master has."""
+        """`replicas` is how many each master has. With an `authority` everybody speaks TLS."""
         self.servers: list[RedisServer] = []
         self._options: list[list[str]] = []
         for number in range(MASTERS * (1 + replicas)):
             self.servers.append(RedisServer(directory / f"node-{number}", program))
+            tls = () if authority is None else ("--tls-cluster", "yes")
+            if authority is not None:
+                self.servers[-1].secure(authority)
             self._options.append(
                 [
                     *("--cluster-enabled", "yes", "--cluster-port", str(free_port())),
                     *("--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
                     # A replica may become a master, however little it has.
-                    *("--cluster-replica-validity-factor", "0"),
+                    *("--cluster-replica-validity-factor", "0", *tls),
                 ]
             )
 
@@ -89,7 +98,7 @@ class ClusterServers:
     def client(self) -> Any:
         """Return a client of the cluster, to be closed."""
         port = next(server.port for server in self.servers if server.is_running)
-        return redis.RedisCluster(host="127.0.0.1", port=port)
+        return redis.RedisCluster(host="127.0.0.1", port=port, **self.servers[0].client_tls)
 
     def owner(self, key: str) -> int:
         """Return the number of the server that has a key now."""

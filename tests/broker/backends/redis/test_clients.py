@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from broker.backends import process
 from broker.backends.redis import clients
 from broker.backends.sink import Fence, Unavailable
+from tests.broker.backends.redis_cluster import ClusterServers
 from tests.broker.backends.redis_sentinels import Sentinels
 from tests.broker.backends.redis_server import PROGRAMS, SERVER, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, batch, message, options, rule
@@ -103,6 +105,27 @@ def test_a_server_may_ask_for_our_certificate(
     ours, key = authority.issue("holdfast")
     sink = opened(server.addresses, **values, tls_certificate=str(ours), tls_key=str(key))
     assert sink.look().cursor == (0, 0)
+
+
+def test_every_server_of_a_cluster_is_known_by_its_certificate(
+    running: list[Any], tmp_path: Path
+) -> None:
+    authority, other = Authority(tmp_path / "authority"), Authority(tmp_path / "other", "other")
+    servers = ClusterServers(tmp_path / "cluster", SERVER, authority=authority)
+    running.append(servers)
+    servers.start()
+    values: dict[str, Any] = {"servers": servers.addresses, "mode": "cluster", "tls": True}
+    stored = rule("message.publish", "#", action="on_message_publish")
+    stranger = process.make_sink(options(stored, **values, tls_ca=str(other.file)))
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        stranger.open()
+    sink = process.make_sink(options(stored, **values, tls_ca=str(authority.file)))
+    running.append(sink)
+    assert sink.open() is None
+    sink.start(Fence(INSTANCE, (0, 0)), is_rewind=False)
+    rows = [message(number, f"t/{number}") for number in range(1, 51)]
+    assert sink.apply(batch((0, 0), (50, 0), *rows), INSTANCE) == []
+    assert all(server.everything() for server in servers.masters)
 
 
 @pytest.mark.parametrize("name", ["tls_ca", "tls_certificate"])
