@@ -66,6 +66,15 @@ end
 return 0
 """
 REFUSED: Final = 2
+# Moves a mark, unless its server has lost rows since the fence was looked at: then it is older than
+# the batch. It may be newer, if the cursor was not moved behind an earlier batch.
+MOVE_MARK: Final = """
+local instance, position, seq = string.match(redis.call('GET', KEYS[1]) or '', '(.*):(%d+):(%d+)')
+if instance ~= ARGV[2] or tonumber(position) < tonumber(ARGV[3]) or
+   tonumber(seq) < tonumber(ARGV[4]) then return 2 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 0
+"""
 # Claims one message for an owner: the key of the claim.
 CLAIM_ONE: Final = """
 local owner = redis.call('GET', KEYS[1])
@@ -129,7 +138,7 @@ class ClusterSink:
         router = self._opened()
         try:
             self._place_marks(router)
-            self._move_marks(router, fence)
+            self._move_marks(router, None, fence)
             self._ask(router, self._fence_key, b"SET", self._fence_key, fence.encode())
         except ERRORS as problem:
             raise self._unavailable(problem) from None
@@ -148,7 +157,7 @@ class ClusterSink:
             refused = self._carry_out(router, made)
             if router.moves != self._moves_known:
                 self._place_marks(router)
-            self._move_marks(router, behind)
+            self._move_marks(router, before, behind)
             told = refusals.encode(behind, made.places, refused) if refused else ""
             keys = (self._fence_key, self._refused_key)
             cursors = (before.encode(), behind.encode())
@@ -318,13 +327,24 @@ class ClusterSink:
         self._marks = {key: router.slot(key) for key in sorted(kept.values())}
         self._moves_known = router.moves
 
-    def _move_marks(self, router: Router, fence: Fence) -> None:
-        """Put the marks somewhere, and note their names if they are others than before."""
-        value = fence.encode()
-        marks = [(slot, (b"SET", key, value)) for key, slot in self._marks.items()]
-        for answer in router.run(marks):
+    def _move_marks(self, router: Router, before: Fence | None, behind: Fence) -> None:
+        """Put the marks somewhere, and note their names if they are others than before.
+
+        Raises `FenceRefused` if one is not at `before`, None = it may be anywhere.
+        """
+        known = self._names.split() if before is not None else []
+        moves: list[tuple[int, Arguments]] = []
+        for key, slot in self._marks.items():
+            if before is None or key not in known:
+                moves.append((slot, (b"SET", key, behind.encode())))
+                continue
+            told = (behind.encode(), before.instance, *before.cursor)
+            moves.append((slot, ("EVAL", MOVE_MARK, 1, key, *told)))
+        for answer in router.run(moves):
             if isinstance(answer, Exception):
                 raise answer
+            if answer == REFUSED:
+                raise FenceRefused
         names = b" ".join(self._marks)
         if names != self._names:
             self._ask(router, self._marks_key, b"SET", self._marks_key, names)

@@ -152,6 +152,42 @@ def test_a_server_that_lost_its_newest_rows_takes_the_cursor_back(
     assert topics(cluster) == wanted(20)
 
 
+def marks(cluster: ClusterServers) -> list[str]:
+    """Return the names of the marks."""
+    with contextlib.closing(cluster.client()) as client:
+        found: str = client.get("holdfast:marks:{holdfast:cursor:cache}").decode()
+    return found.split()
+
+
+@pytest.mark.parametrize("value", ["", f"{INSTANCE}:4:0", "another database:9:9"])
+def test_a_server_that_loses_rows_while_a_batch_is_applied_keeps_the_cursor_back(
+    cluster: ClusterServers, value: str
+) -> None:
+    """As if a replica took the place of its master: the rest of the batch goes there."""
+    apply(opened(cluster), 0, *messages(0, 5))
+    for mark in marks(cluster):
+        sink = opened(cluster, rule("message.publish", "#", commands=[f"SET {mark} '{value}'"]))
+        with pytest.raises(FenceRefused):
+            apply(sink, 5, message(6))
+        with contextlib.closing(cluster.client()) as client:
+            assert client.get("holdfast:cursor:cache") == f"{INSTANCE}:5:0".encode()
+        assert cursor(sink) in ((4, 0), None)
+        sink.start(Fence(INSTANCE, (5, 0)), is_rewind=True)
+
+
+def test_a_batch_that_was_not_confirmed_may_be_cut_otherwise_when_it_comes_again(
+    cluster: ClusterServers,
+) -> None:
+    sink = opened(cluster)
+    apply(sink, 0, *messages(0, 5))
+    with contextlib.closing(cluster.client()) as client:
+        for mark in marks(cluster):
+            client.set(mark, f"{INSTANCE}:9:0")
+    assert cursor(opened(cluster)) == (5, 0)
+    apply(sink, 5, *messages(5, 1))
+    assert cursor(sink) == (6, 0)
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_a_server_that_was_emptied_has_nothing_of_ours(
     cluster: ClusterServers, number: int
@@ -290,17 +326,15 @@ def test_a_server_whose_slots_have_all_moved_needs_no_mark(cluster: ClusterServe
     """Marks go with their slots, and a server that has a new one gets a mark of its own."""
     sink = opened(cluster)
     apply(sink, 0, *messages(0, 10))
+    first = marks(cluster)[0]
     with contextlib.closing(cluster.client()) as client:
-        marks = client.get("holdfast:marks:{holdfast:cursor:cache}").decode().split()
-        slot = client.keyslot(marks[0])
-    assert len({cluster.owner(each) for each in marks}) == 3
-    source = cluster.owner(marks[0])
+        slot = client.keyslot(first)
+    assert len({cluster.owner(each) for each in marks(cluster)}) == 3
+    source = cluster.owner(first)
     target = (source + 1) % 3
     move(cluster, slot, source, target)
     apply(sink, 10, *messages(10, 10))
-    with contextlib.closing(cluster.client()) as client:
-        marks = client.get("holdfast:marks:{holdfast:cursor:cache}").decode().split()
-    assert len({cluster.owner(each) for each in marks}) == 3
+    assert len({cluster.owner(each) for each in marks(cluster)}) == 3
     assert cursor(opened(cluster)) == (20, 0)
     move(cluster, slot, target, source)
 
