@@ -67,6 +67,22 @@ def matches(topic_filter: str, topic: str) -> bool:
     return True
 
 
+def overlap(one: str, other: str) -> bool:
+    """Return whether there is a topic name that both valid, not shared topic filters match."""
+    for hidden, wild in ((one, other), (other, one)):
+        if hidden[:1] == "$" and wild[0] in "+#":
+            return False
+    first, second = one.split("/"), other.split("/")
+    for left, right in zip(first, second, strict=False):
+        if left == "#" or right == "#":
+            return True
+        if left != right and left != "+" and right != "+":
+            return False
+    longer = first if len(first) > len(second) else second
+    rest = longer[min(len(first), len(second)) :]
+    return not rest or rest == ["#"]
+
+
 def levels_count(topic_or_filter: str) -> int:
     """Return the number of levels, empty ones included [section 4.7.1.1]."""
     return topic_or_filter.count("/") + 1

@@ -1,7 +1,7 @@
 """The hooks, and what can be done on them: one table for the configuration and for every store.
 
 The same hook has the same parameters in every store. Pure. Read next: `broker.backends.templates`
-(own commands), `broker.backends.redis_actions` (what the actions do in Redis).
+(own commands), `broker.backends.redis.actions` (what the actions do in Redis).
 """
 
 from typing import Final
@@ -180,6 +180,12 @@ _ALL: Final = (
         fetch=PUBSUB,
     ),
     Action(
+        "on_message_fetch_for_keep_latest",
+        SESSION_SUBSCRIBED,
+        "the newest message of a topic from the store, if the subscriber does not have it",
+        fetch=PUBSUB,
+    ),
+    Action(
         "on_retain_lookup",
         SESSION_SUBSCRIBED,
         "the retained message of a topic from the store, if it is newer than the broker's own",
@@ -195,6 +201,12 @@ _ALL: Final = (
         "on_message_publish",
         MESSAGE_PUBLISH,
         "messages with QoS 1 and 2, and a list of them by topic",
+        messages=True,
+    ),
+    Action(
+        "on_message_store_keep_latest",
+        MESSAGE_PUBLISH,
+        "of the messages of a topic with QoS 1 and 2 the newest",
         messages=True,
     ),
     Action(
@@ -228,6 +240,12 @@ _ALL: Final = (
         kinds=(ACKED,),
     ),
     Action(
+        "on_message_acked_for_keep_latest",
+        MESSAGE_ACKED,
+        "the newest message that each subscriber has",
+        kinds=(ACKED,),
+    ),
+    Action(
         "on_message_acked",
         MESSAGE_ACKED,
         "the newest message that each subscriber has",
@@ -249,6 +267,9 @@ _NAMES: Final = {
         "on_message_acked_for_pubsub",
         "on_message_fetch_for_queue",
         "on_message_fetch_for_pubsub",
+        "on_message_store_keep_latest",
+        "on_message_fetch_for_keep_latest",
+        "on_message_acked_for_keep_latest",
         "on_retain_lookup",
         "on_subscribe_lookup",
     ),

@@ -63,12 +63,13 @@ HEALTH: Final = "health"
 CREATE: Final = "create"
 # By type: module and class of the sink, imported in this process only, and the extra it needs.
 SINKS: Final = {
-    "redis": ("broker.backends.redis_sink", "RedisSink", "redis"),
+    "redis": ("broker.backends.redis.sink", "RedisSink", "redis"),
     "cassandra": ("broker.backends.cassandra_sink", "CassandraSink", "cassandra"),
     "dynamodb": ("broker.backends.dynamodb_sink", "DynamodbSink", "dynamodb"),
     "kafka": ("broker.backends.kafka_sink", "KafkaSink", "kafka"),
     "webhook": ("broker.backends.webhook_sink", "WebhookSink", "webhook"),
 }
+CLUSTER_SINK: Final = ("broker.backends.redis.cluster_sink", "ClusterSink", "redis")
 
 
 class Worker:
@@ -343,7 +344,8 @@ def make_sink(options: Options) -> Sink:
         raise Unusable(
             f"backend {options.name}: type {options.type!r}, expected one of {', '.join(SINKS)}"
         )
-    module, name, extra = SINKS[options.type]
+    is_cluster = options.values.get("mode") == "cluster"
+    module, name, extra = CLUSTER_SINK if is_cluster else SINKS[options.type]
     try:
         made: Callable[[Options], Sink] = getattr(importlib.import_module(module), name)
     except ImportError as problem:

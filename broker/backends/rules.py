@@ -5,7 +5,7 @@ next: `broker.backends.actions`, the table of hooks and actions.
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.backends.actions import ACTIONS, HOOKS, NOT_YET, SESSION_CREATED, Action, Hook
@@ -15,6 +15,7 @@ from broker.configuration import backend_options
 from broker.configuration.backend_options import Backend, WrittenRule
 from broker.configuration.config import Config, ConfigError, shown
 from broker.configuration.options import BACKEND_OPTIONS
+from mqtt.topics import overlap
 from session.settings import Feed, Fetching, Proxying
 from storage.tables.fetch_rows import PUBSUB, QUEUE, SUBSCRIPTIONS
 
@@ -24,6 +25,11 @@ _NOT_TOLD: Final = frozenset(
         *("type", "node", "required", "rewind_keep", "backlog_bytes_max", "on_full"),
         *("max_returned_count", "time_range"),
     }
+)
+# Of Redis: the newest message of a topic is a hash, where others have a sorted set.
+KEEPS_LATEST: Final = "on_message_store_keep_latest"
+KEEP_LISTS: Final = frozenset(
+    {"on_message_publish", "on_message_fetch_for_queue", "on_message_acked_for_queue"}
 )
 # How own commands are parsed, by the key that they are written with.
 PARSERS: Final[dict[str, Callable[[str, str], object]]] = {
@@ -51,9 +57,13 @@ def check(config: Config) -> None:
 def _check_rules(config: Config) -> None:
     lookups: dict[str, WrittenRule] = {}
     types = {backend.name: backend.type for backend in config.backends}
-    for rule in config.rules:
+    for number, rule in enumerate(config.rules):
         for problem in problems(rule, types[str(rule.backend)]):
             raise ConfigError(f"{rule.origin}: {rule.section}.{problem}")
+        before = (each for each in config.rules[:number] if each.backend == rule.backend)
+        why = clash(rule, before)
+        if why is not None:
+            raise ConfigError(f"{rule.origin}: {rule.section}.{why}")
         action = ACTIONS[types[str(rule.backend)]].get(str(rule.action))
         if action is not None and action.fetch == SUBSCRIPTIONS:
             first = lookups.setdefault(str(rule.backend), rule)
@@ -62,6 +72,23 @@ def _check_rules(config: Config) -> None:
                     f"{rule.origin}: {rule.section}.action = {shown(rule.action)}: expected one "
                     f"rule of a backend with it, there is {first.section}"
                 )
+
+
+def clash(rule: WrittenRule, others: Iterable[WrittenRule]) -> str | None:
+    """Return why a rule cannot be beside others of its backend, None if it can.
+
+    The newest message of a topic has the key that a list of messages has.
+    """
+    for other in others:
+        actions = {str(rule.action), str(other.action)}
+        if KEEPS_LATEST in actions and actions & KEEP_LISTS:
+            if overlap(str(rule.topic), str(other.topic)):
+                return (
+                    f"action = {shown(rule.action)}: {other.section} has {other.action} for "
+                    f"{shown(other.topic)}, and both have the key mqtt:msg:TOPIC, as a hash and as "
+                    "a list; expected other topics, or another backend"
+                )
+    return None
 
 
 def problems(rule: WrittenRule, type: str) -> Iterator[str]:

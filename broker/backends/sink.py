@@ -3,7 +3,7 @@
 A sink turns rows into the commands of its store, by the rules, and applies a batch of them together
 with the cursor behind it. A batch is applied once: where the store's cursor is not the one before
 the batch, nothing is. A store that keeps no cursor gets each batch at least once. Read next:
-`broker.backends.process` (who calls this), `broker.backends.redis_sink`.
+`broker.backends.process` (who calls this), `broker.backends.redis.sink`.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,8 @@ TYPES: Final = (REDIS, CASSANDRA, DYNAMODB, KAFKA, WEBHOOK)
 
 SINGLE: Final = "single"
 SENTINEL: Final = "sentinel"
-MODES: Final = (SINGLE, SENTINEL)
+CLUSTER: Final = "cluster"
+MODES: Final = (SINGLE, SENTINEL, CLUSTER)
 
 ADD: Final = "add"
 MIRROR: Final = "mirror"
@@ -51,6 +52,9 @@ COMMAND_KEYS: Final = tuple(key for key in COMMANDS.values() if key is not None)
 
 _CERTIFICATE_KEYS: Final = ("tls_ca", "tls_certificate", "tls_key")
 _TLS: Final = ("tls", *_CERTIFICATE_KEYS, "tls_verify")
+_OF_SENTINELS: Final = (
+    "sentinel_name", "sentinel_username", "sentinel_password", "sentinel_password_file",
+)  # fmt: skip
 _LOGIN: Final = ("username", "password", "password_file")
 # What happens when too much waits for a store.
 DROP_OLDEST: Final = "drop_oldest"
@@ -69,7 +73,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     REDIS: (
         "servers",
         "mode",
-        "sentinel_name",
+        *_OF_SENTINELS,
         "database",
         *_LOGIN,
         *_TLS,
@@ -110,6 +114,7 @@ _REQUIRED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 }
 _ONE_OF: Final = (
     ("password", "password_file"),
+    ("sentinel_password", "sentinel_password_file"),
     ("secret", "secret_file"),
     ("secret_access_key", "secret_access_key_file"),
 )
@@ -126,6 +131,9 @@ class Backend:
         self.servers: tuple[str, ...] = ()  # host:port
         self.mode: str = SINGLE
         self.sentinel_name: str | None = None  # what the sentinels call the group of servers
+        self.sentinel_username: str | None = None  # of the sentinels, which have their own
+        self.sentinel_password: str = ""
+        self.sentinel_password_file: str | None = None
         self.database: int = 0
         self.username: str | None = None
         self.password: str = ""
@@ -249,12 +257,23 @@ class Backend:
         if self.mode == SINGLE and len(self.servers) > 1:
             yield (
                 f"{section}.servers: expected one server, not {len(self.servers)}, in the mode "
-                f"{SINGLE}; several are the sentinels of {section}.mode = '{SENTINEL}'"
+                f"{SINGLE}; several are the sentinels of {section}.mode = '{SENTINEL}', or servers "
+                f"of '{CLUSTER}'"
             )
         if self.mode == SENTINEL and self.sentinel_name is None:
             yield f"{section}.sentinel_name is missing: the mode {SENTINEL} needs one"
-        if self.mode != SENTINEL and self.sentinel_name is not None:
-            yield f"{section}.sentinel_name has no meaning in the mode {self.mode}"
+        for key in _OF_SENTINELS if self.mode != SENTINEL else ():
+            if getattr(self, key):
+                yield f"{section}.{key} has no meaning in the mode {self.mode}"
+        has_password = bool(self.sentinel_password) or self.sentinel_password_file is not None
+        if self.sentinel_username is not None and not has_password:
+            yield f"{section}.sentinel_username needs {section}.sentinel_password as well"
+        if self.mode == CLUSTER and self.database:
+            yield f"{section}.database = {self.database}: a cluster has only the database 0"
+        if self.mode == CLUSTER and self.channel is not None:
+            yield (
+                f"{section}.channel has no meaning in the mode {CLUSTER}: expected {section}.stream"
+            )
 
     def _dynamodb_problems(self) -> Iterator[str]:
         section = self.section

@@ -14,10 +14,13 @@ from broker.backends import rules
 from broker.backends.actions import ACTIONS, HOOKS
 from broker.configuration.backend_options import (
     CASSANDRA,
+    CLUSTER,
     COMMAND_KEYS,
     DYNAMODB,
+    MODES,
     ONE_CONNECTION,
     REDIS,
+    SINGLE,
     Backend,
     WrittenRule,
 )
@@ -90,6 +93,7 @@ class Imported:
         self._unusable: Final[dict[str, str]] = {}  # backends that are left out, with the reason
         self._config: Final = Config()
         self._seen: Final[set[tuple[object, ...]]] = set()
+        self._rules: Final[list[WrittenRule]] = []  # that are imported
         order: dict[str, int] = {}
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
@@ -158,12 +162,15 @@ class Imported:
         values: dict[str, Any] = {"type": pool.type}
         comments = list(pool.comments)
         for mode in pool.modes:
-            if mode == "sentinel":
+            if mode in MODES and mode != SINGLE:
                 values["mode"] = mode
             elif mode != "single":
                 self._unusable[pool.name] = f"there is no mode {mode!r}"
         for key, value in pool.values.items():
-            if key == "channel":
+            if key == "channel" and CLUSTER in pool.modes:
+                told = f"{key} = {value or CHANNEL}"
+                comments.append(f"{told} has no counterpart in a cluster; see stream")
+            elif key == "channel":
                 values[key] = value or CHANNEL
             elif not value:
                 comments.append(f"{key} is empty")
@@ -284,7 +291,13 @@ class Imported:
             raise ValueError(problem.removeprefix(f"{rule.section}."))
         if rule.what() in self._seen:
             raise ValueError("another rule says the same")
+        beside = [each for each in self._rules if each.backend == rule.backend]
+        why = rules.clash(rule, beside)
+        if why is not None:
+            raise ValueError(why)
         self._seen.add(rule.what())
+        rule.section = f"rules[{len(self._rules) + 1}]"
+        self._rules.append(rule)
 
 
 _BACKEND_KEYS: Final = {option.key: option for option in BACKEND_OPTIONS}

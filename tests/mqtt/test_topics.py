@@ -1,12 +1,20 @@
 """Syntax and matching of topics, section 4.7 and 4.8.2 of v5."""
 
+import itertools
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt.topics import filter_problem, levels_count, matches, split_shared, topic_problem
+from mqtt.topics import (
+    filter_problem,
+    levels_count,
+    matches,
+    overlap,
+    split_shared,
+    topic_problem,
+)
 
 MATCHING = [
     # examples of section 4.7.1.2
@@ -133,6 +141,19 @@ def test_matching_agrees_with_the_definition(
         return
     hidden = topic[0] == "$" and topic_filter[0] in "+#"
     assert matches(topic_filter, topic) is (_definition(wanted, levels) and not hidden)
+
+
+_few = ("a", "b", "$a")
+_TOPICS = ["/".join(each) for size in range(1, 5) for each in itertools.product(_few, repeat=size)]
+_filters = st.tuples(
+    st.lists(st.sampled_from((*_few, "+")), max_size=3), st.sampled_from(([], ["#"]))
+).map(lambda parts: "/".join([*parts[0], *parts[1]]) or "#")
+
+
+@given(_filters, _filters)
+def test_filters_overlap_if_there_is_a_topic_for_both(one: str, other: str) -> None:
+    is_there = any(matches(one, topic) and matches(other, topic) for topic in _TOPICS)
+    assert overlap(one, other) is overlap(other, one) is is_there
 
 
 @given(st.lists(_levels, min_size=1, max_size=5))

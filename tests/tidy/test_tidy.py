@@ -86,9 +86,9 @@ ALLOWED: Final[dict[str, dict[str, str]]] = {
     "except Exception": {
         "broker/loop/driver.py": "shell boundary: the event loop",
         "broker/backends/json_rows.py::JsonRows.of": "boundary: a row becomes a dead letter",
-        "broker/backends/redis_sink.py::RedisSink.apply": "boundary: a row becomes a dead letter",
-        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis_sink",
-        "broker/backends/cassandra_sink.py::CassandraSink.apply": "boundary: as in redis_sink",
+        "broker/backends/redis/actions.py::RedisActions.fill": "boundary: as in json_rows",
+        "broker/backends/dynamodb_sink.py::DynamodbSink.apply": "boundary: as in redis",
+        "broker/backends/cassandra_sink.py::CassandraSink.apply": "boundary: as in redis",
         "broker/history/export_thread.py::ExportThread._serve": "boundary: the exporter's thread",
         "broker/loop/client_stream.py": "shell boundary: connection callbacks",
         "broker/security/authenticators.py::PasswordFile._check": "boundary: a hashing thread",
@@ -472,7 +472,7 @@ def test_every_module_is_imported_by_another_one() -> None:
     commands |= {"audit.__main__", "audit.submit", f"{LAUNCHER}.__main__"}
     # Imported by the process of a store, by name.
     process = (ROOT / "broker" / "backends" / "process.py").read_text()
-    commands |= set(re.findall(r'"(broker\.backends\.\w+_sink)"', process))
+    commands |= set(re.findall(r'"(broker\.backends\.[\w.]+sink)"', process))
     entrances = {*commands, *PACKAGES, *ACTING}
     dead = [
         _name(path)

@@ -3,7 +3,7 @@
 A change is `{"type": "subscribe", "clientid": "c", "topic": "a/#", "qos": 1}`, or "unsubscribe"
 without `qos`. The broker answers for each one; only so many may be unanswered, so an application
 that tells of too much waits, or is not heard by a store that forgets. Read next:
-`broker.backends.redis_changes`.
+`broker.backends.redis.changes`.
 """
 
 import json

@@ -3,7 +3,7 @@
 A message of a queue is claimed for a client by a write that is refused if somebody else has it: two
 clients never get the same one, whichever broker asks. A claim ends with its time, unless the broker
 keeps it for what it has put into the client's mailbox. The caller has looked at the cursor. Read
-next: `broker.backends.dynamodb_batch`, `broker.backends.inbox.redis_inbox`.
+next: `broker.backends.dynamodb_batch`, `broker.backends.redis.inbox`.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 The broker turns a request of the engine into a question, and a page of the answer into messages.
 The process finds the messages; `is_ours` says which of them a session gets from our own log. Pure.
-Read next: `broker.backends.inbox.redis_inbox`, `session.delivery.fetching.inbox`.
+Read next: `broker.backends.redis.inbox`, `session.delivery.fetching.inbox`.
 """
 
 import binascii

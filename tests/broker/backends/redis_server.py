@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import pytest
 
+from tests.broker.network.certificates import LOOPBACK, Authority
 from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
 
 redis: Any = pytest.importorskip("redis")
@@ -28,6 +30,20 @@ PROGRAMS: Final = (
     ),
 )
 
+Names: TypeAlias = Sequence[Any]
+
+
+def tls_options(
+    authority: Authority, *, asks_clients: bool = False, names: Names = LOOPBACK
+) -> "list[str]":
+    """Return the options of a server that shows a certificate for `names`."""
+    certificate, key = authority.issue("server", san=names)
+    return [
+        *("--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
+        *("--tls-ca-cert-file", str(authority.file), "--tls-replication", "yes"),
+        *("--tls-auth-clients", "yes" if asks_clients else "no"),
+    ]
+
 
 class RedisServer:
     """One server with an append-only file, over any number of starts."""
@@ -42,10 +58,27 @@ class RedisServer:
         self.name: str = "Valkey" if program == VALKEY else "Redis"
         self.port: int = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._tls: list[str] = []  # its options
+        self.client_tls: dict[str, Any] = {}
+
+    def secure(
+        self, authority: Authority, *, asks_clients: bool = False, names: Names = LOOPBACK
+    ) -> Self:
+        """Have it speak TLS only, with a certificate for `names`; call it before `start`."""
+        self._tls = tls_options(authority, asks_clients=asks_clients, names=names)
+        certificate, key = authority.issue("client")
+        self.client_tls = {
+            **{"ssl": True, "ssl_ca_certs": str(authority.file), "ssl_check_hostname": False},
+            **{"ssl_certfile": str(certificate), "ssl_keyfile": str(key)},
+        }
+        return self
 
     def start(self, *options: str) -> Self:
         """Start it and return once it answers."""
-        command = [str(self.program), "--port", str(self.port), "--bind", "127.0.0.1"]
+        ports = ["--port", str(self.port)]
+        if self._tls:
+            ports = ["--port", "0", "--tls-port", str(self.port), *self._tls]
+        command = [str(self.program), *ports, "--bind", "127.0.0.1"]
         command += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
         command += ["--appendfsync", self.sync]
         with open(self.directory / "redis.log", "ab") as log:
@@ -59,9 +92,26 @@ class RedisServer:
             assert time.monotonic() < deadline and self._process.poll() is None
             time.sleep(POLL_SECONDS)
 
+    @property
+    def addresses(self) -> "list[str]":
+        """Where it is."""
+        return [f"127.0.0.1:{self.port}"]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not killed."""
+        return self._process is not None
+
     def client(self) -> Any:
         """Return a client, to be closed."""
-        return redis.Redis(port=self.port, socket_timeout=30)
+        return redis.Redis(port=self.port, socket_timeout=30, **self.client_tls)
+
+    def has_given(self, replica: "RedisServer") -> bool:
+        """Has a replica everything?"""
+        with self.client() as giver, replica.client() as taker:
+            given = giver.info("replication")["master_repl_offset"]
+            told = taker.info("replication")
+        return told.get("master_link_status") == "up" and told["slave_repl_offset"] >= given
 
     def kill(self) -> None:
         """Send SIGKILL and wait."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.backends.message_ids import message_id, node_number
-from broker.backends.redis_actions import RedisActions
+from broker.backends.redis.actions import RedisActions
 from broker.backends.rows import Row
 from storage.tables.feed_rows import ACKED, CONNECTED
 from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, options, rule

@@ -67,6 +67,36 @@ def test_a_rule_that_cannot_be_carried_out_is_one_line(  # type: ignore[no-untyp
         assert word in complaint, complaint
 
 
+LATEST = rule("message.publish", topic="state/#", action="on_message_store_keep_latest")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (LATEST, STORED),
+        (STORED, LATEST),
+        (LATEST, rule("message.acked", topic="+/1", action="on_message_acked_for_queue")),
+        (LATEST, rule("session.subscribed", topic="state", action="on_message_fetch_for_queue")),
+    ],
+)
+def test_a_topic_keeps_its_newest_message_or_a_list(  # type: ignore[no-untyped-def]
+    tmp_path, first: str, second: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"rules\[2\]\.action = .*: rules\[1\] has .*expected other"
+    ):
+        rules.check(config(tmp_path, TWO + first + second))
+    rules.check(config(tmp_path, TWO + first + second.replace('"cache"', '"other"')))
+
+
+def test_other_topics_may_have_lists(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    listed = rule("message.publish", topic="queue/#", action="on_message_publish")
+    found = config(tmp_path, CACHE + LATEST + listed)
+    rules.check(found)
+    (feed,) = rules.feeds_of(found)
+    assert feed.filters == ("state/#", "queue/#")
+
+
 OTHERS = {
     "cassandra": 'servers = "a:1"',
     "dynamodb": "",

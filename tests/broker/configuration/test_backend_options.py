@@ -17,6 +17,7 @@ from broker.configuration.show import show
 from tests.broker.configuration.refused import refused
 
 CACHE = '[backends.cache]\nservers = "10.0.0.1:6379"\n'
+SENTINELS = CACHE + 'mode = "sentinel"\nsentinel_name = "main"\n'
 CASSANDRA = '[backends.a]\ntype = "cassandra"\nservers = ["a:9042", "b:9042"]\n'
 DYNAMODB = '[backends.a]\ntype = "dynamodb"\n'
 WEBHOOK = '[backends.a]\ntype = "webhook"\nurl = "http://127.0.0.1:8080/rows"\n'
@@ -188,7 +189,25 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         ('[backends.a]\nservers = "redis"', ["backends.a.servers = 'redis'", "host:port"]),
         ('[backends.a]\nservers = ["h:0"]', ["backends.a.servers = ['h:0']", "host:port"]),
         ('[backends.a]\nservers = ["a:1", "b:1"]', ["expected one server, not 2", "sentinel"]),
-        (CACHE + 'mode = "cluster"', ["mode = 'cluster'", "one of single, sentinel"]),
+        (CACHE + 'mode = "many"', ["mode = 'many'", "one of single, sentinel, cluster"]),
+        (CACHE + 'mode = "cluster"\ndatabase = 1', ["cache.database = 1: a cluster has only"]),
+        (
+            CACHE + 'mode = "cluster"\nchannel = "c"',
+            ["cache.channel has no meaning in the mode cluster", "expected backends.cache.stream"],
+        ),
+        (
+            CACHE + 'mode = "cluster"\nsentinel_name = "m"',
+            ["sentinel_name has no meaning in the mode cluster"],
+        ),
+        (
+            CACHE + 'sentinel_password = "p"',
+            ["sentinel_password has no meaning in the mode single"],
+        ),
+        (SENTINELS + 'sentinel_username = "u"', ["needs backends.cache.sentinel_password as well"]),
+        (
+            SENTINELS + 'sentinel_password = "p"\nsentinel_password_file = "f"',
+            ["sentinel_password and", "sentinel_password_file: expected one of them"],
+        ),
         (CACHE + 'mode = "sentinel"', ["backends.cache.sentinel_name is missing"]),
         (CACHE + 'sentinel_name = "m"', ["sentinel_name has no meaning in the mode single"]),
         (CACHE + "database = -1", ["backends.cache.database = -1", "0 to 1000000"]),

@@ -156,9 +156,44 @@ def test_a_rule_that_cannot_be_carried_out_is_a_comment(
 
 
 def test_a_backend_that_cannot_be_takes_its_rules_along(tmp_path: Path) -> None:
-    imported, config, printed = converted(REDIS + "backend.redis.pool1.type = cluster", tmp_path)
+    imported, config, printed = converted(REDIS + "backend.redis.pool1.type = other", tmp_path)
     assert (config.backends, config.rules, imported.skipped) == ([], [], 8)
-    assert "# not imported: there is no mode 'cluster'\n# [backends.pool1]" in printed
+    assert "# not imported: there is no mode 'other'\n# [backends.pool1]" in printed
+
+
+@pytest.mark.parametrize(
+    ("mode", "channel"),
+    [("single", "mqtt_channel"), ("sentinel", "mqtt_channel"), ("cluster", None)],
+)
+def test_the_channel_of_a_pool_is_carried_over(
+    mode: str, channel: str | None, tmp_path: Path
+) -> None:
+    text = f"backend.redis.p.server = a:1\nbackend.redis.p.type = {mode}\n"
+    text += "backend.redis.p.channel = mqtt_channel\n"
+    text += "backend.redis.p.sentinel = main\n" if mode == "sentinel" else ""
+    _, config, printed = converted(text, tmp_path)
+    (backend,) = config.backends
+    assert (backend.mode, backend.channel) == (mode, channel)
+    assert ("channel = mqtt_channel has no counterpart" in printed) is (channel is None)
+
+
+def test_rules_for_the_newest_message_of_a_topic_are_carried_over(tmp_path: Path) -> None:
+    told = {"topic": "state/#", "pool": "pool1"}
+    text = "backend.redis.pool1.server = a:1\n"
+    for on, what in (
+        ("session.subscribed", "fetch_for"),
+        ("message.publish", "store"),
+        ("message.acked", "acked_for"),
+    ):
+        text += hook(f"{on}.1", {**told, "action": {"function": f"on_message_{what}_keep_latest"}})
+    listed = {"topic": "#", "pool": "pool1", "action": {"function": "on_message_publish"}}
+    imported, config, printed = converted(text + hook("message.publish.2", listed), tmp_path)
+    assert [rule.action for rule in config.rules] == [
+        "on_message_fetch_for_keep_latest",
+        "on_message_store_keep_latest",
+        "on_message_acked_for_keep_latest",
+    ]
+    assert imported.skipped == 1 and "rules[2] has on_message_store_keep_latest" in printed
 
 
 def test_values_of_a_file_are_never_more_than_a_value(tmp_path: Path) -> None:

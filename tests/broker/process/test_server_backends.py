@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -46,11 +46,18 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServ
     running.kill()
 
 
-def feed(broker: BrokerProcess, server: RedisServer, rules: str, options: str = "") -> Path:
+class Servers(Protocol):
+    """A store that has addresses."""
+
+    @property
+    def addresses(self) -> list[str]: ...
+
+
+def feed(broker: BrokerProcess, server: Servers, rules: str, options: str = "") -> Path:
     """Configure a broker that is not started yet: a backend and its rules; return the file."""
     path = broker.directory / "holdfast.toml"
     path.write_text(
-        f'[backends.cache]\nservers = "127.0.0.1:{server.port}"\nnode = "{NODE}"\n'
+        f'[backends.cache]\nservers = {json.dumps(server.addresses)}\nnode = "{NODE}"\n'
         f'timeout = "2s"\n{options}\n{rules}'
     )
     broker.arguments = ("--config", str(path))
@@ -169,6 +176,67 @@ def test_a_delivery_and_its_acknowledgement_name_the_same_message(
     shore.drop()
 
 
+@pytest.mark.parametrize(
+    ("own_s", "rule", "least", "most"),
+    [(0, 'expires = "1h"', 3500, 3600), (120, 'expires = "1h"', 60, 120), (120, "", 60, 120)],
+    ids=["of the rule", "its own before that of the rule", "its own"],
+)
+def test_a_message_expires_in_the_store_as_well(
+    prepare: Callable[..., BrokerProcess],
+    server: RedisServer,
+    own_s: int,
+    rule: str,
+    least: int,
+    most: int,
+) -> None:
+    broker = prepare()
+    rules = "".join(
+        f'[[rules]]\non = "message.publish"\ntopic = "#"\nbackend = "cache"\n{rule}\n'
+        f'action = "{action}"\n'
+        for action in ("on_message_publish", "on_message_retain")
+    )
+    feed(broker, server, rules)
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    expiry = {"message_expiry_interval": own_s} if own_s else {}
+    client.publish("t", b"x", qos=1, retain=True, **expiry)
+    until(lambda: len(server.everything()) == 3, broker)
+    (name,) = server.everything()["mqtt:msg:t"]
+    with server.client() as store:
+        for key in (f"mqtt:msg:{name.decode()}", "mqtt:retain:t"):
+            assert least <= store.ttl(key) <= most
+        assert store.ttl("mqtt:msg:t") == -1
+    client.drop()
+
+
+def test_the_end_of_a_subscription_may_delete_its_position(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    rules = "".join(
+        f'[[rules]]\non = "{on}"\ntopic = "{topic}"\nbackend = "cache"\n{what}\n'
+        for on, topic, what in (
+            ("message.acked", "pubsub/#", 'action = "on_message_acked_for_pubsub"'),
+            ("session.unsubscribed", "#", 'commands = "DEL mqtt:acked:${clientid}:${topic}"'),
+        )
+    )
+    feed(broker, server, rules)
+    broker.start()
+    device, shore = RawClient(broker.port, "device"), RawClient(broker.port, "shore")
+    device.durable()
+    device.subscribe("pubsub/1", "pubsub/2", qos=1)
+    shore.connect()
+    for topic in ("pubsub/1", "pubsub/2"):
+        shore.publish(topic, b"x", qos=1)
+    device.take(2)
+    until(lambda: len(server.everything()) == 2, broker)
+    device.unsubscribe("pubsub/1")
+    until(lambda: list(server.everything()) == ["mqtt:acked:device:pubsub/2"], broker)
+    device.drop()
+    shore.drop()
+
+
 def test_after_a_crash_clients_are_offline_and_ended_sessions_have_no_subscriptions(
     prepare: Callable[..., BrokerProcess], server: RedisServer
 ) -> None:
@@ -206,6 +274,10 @@ def is_exact(server: RedisServer, publishers: list[Publisher]) -> bool:
     return len(listed) == total
 
 
+# Kill the broker, the store, the process of the store; have the store hang.
+FAULTS: Final = ((0, 1, 0, 0), (0, 0, 0, 1), (1, 0, 0, 0), (0, 0, 1, 0), (1, 1, 0, 0))
+
+
 @pytest.mark.parametrize("loses", [False, True], ids=["killed", "loses its newest rows"])
 def test_every_row_is_applied_once_whoever_is_killed(
     prepare: Callable[..., BrokerProcess], server: RedisServer, loses: bool
@@ -219,9 +291,13 @@ def test_every_row_is_applied_once_whoever_is_killed(
     ]
     for publisher in publishers:
         publisher.start()
-    for kill_broker, kill_redis, kill_process in ((0, 1, 0), (1, 0, 0), (0, 0, 1), (1, 1, 0)) * 2:
+    for kill_broker, kill_redis, kill_process, hang in FAULTS * 2:
         seen = len(server.list("log"))
         until(lambda seen=seen: len(server.list("log")) > seen + 200, broker)  # type: ignore[misc]
+        if hang:
+            server.freeze()
+            until(lambda: status(broker)["state"] == "disconnected", broker)
+            server.thaw()
         if kill_process:
             kill_process_of(broker)
         if kill_redis:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.backends.message_ids import message_id
+from tests.broker.backends.redis_cluster import ClusterServers
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.test_server_backends import feed, until
 from tests.durability.process import BrokerProcess
@@ -43,7 +44,7 @@ def rules() -> str:
     )
 
 
-def insert(server: RedisServer, topic: str, *numbers: int) -> list[str]:
+def insert(server: RedisServer | ClusterServers, topic: str, *numbers: int) -> list[str]:
     """Put messages into the store as an application does; return their ids."""
     ids = [message_id(1_600_000_000_000 + number, 7, 0) for number in numbers]
     with server.client() as client:

@@ -3,7 +3,7 @@
 from broker.backends.comparing.listing import TEXT_CHARACTERS_MAX, Comparable, shown
 from broker.backends.dynamodb_sink import DynamodbSink
 from broker.backends.kafka_sink import KafkaSink
-from broker.backends.redis_sink import RedisSink
+from broker.backends.redis.sink import RedisSink
 from broker.backends.webhook_sink import WebhookSink
 
 

@@ -1,7 +1,6 @@
 """Does a real Redis give each message to the right session, and only what it should?"""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,12 @@ from broker.backends.message_ids import message_id, node_number
 from broker.backends.sink import Fence, FenceRefused, Refused, Unavailable
 from storage.tables.feed_rows import ACKED, DELIVERED, RETAIN_DELETED, RETURNED
 from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN, SUBSCRIPTIONS
+from tests.broker.backends.redis_cluster import ClusterServers
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, options, rule
 
-redis_sink = pytest.importorskip("broker.backends.redis_sink")
+process = pytest.importorskip("broker.backends.process")
+pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
 RULES = (
@@ -36,12 +37,13 @@ def theirs(number: int, at_ms: int = NOW_MS) -> str:
 class Asked:
     """A Redis with a sink that is asked."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer | ClusterServers) -> None:
         self.server = server
         self.client = server.client()
-        self.sink = redis_sink.RedisSink(
-            options(*RULES, servers=[f"127.0.0.1:{server.port}"], timeout_ms=2000)
-        )
+        values: dict[str, Any] = {"servers": server.addresses, "timeout_ms": 2000}
+        if isinstance(server, ClusterServers):
+            values["mode"] = "cluster"
+        self.sink = process.make_sink(options(*RULES, **values))
         assert self.sink.open() is None
         self.sink.start(FENCE, is_rewind=False)
         self.fence = FENCE
@@ -75,18 +77,25 @@ class Asked:
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest) -> Any:
+    """The program of a server."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[RedisServer, ClusterServers], ids=["one", "cluster"])
 def running(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[RedisServer]:
-    """A running Redis, or Valkey."""
-    directory: Path = tmp_path_factory.mktemp("redis")
-    server = RedisServer(directory, request.param).start()
-    yield server
-    server.kill()
+    tmp_path_factory: pytest.TempPathFactory, program: Any, request: pytest.FixtureRequest
+) -> Iterator[RedisServer | ClusterServers]:
+    """A running Redis, or Valkey; or a cluster."""
+    server = request.param(tmp_path_factory.mktemp("redis"), program)
+    try:
+        yield server.start()
+    finally:
+        server.kill()
 
 
 @pytest.fixture
-def asked(running: RedisServer) -> Iterator[Asked]:
+def asked(running: RedisServer | ClusterServers) -> Iterator[Asked]:
     """An empty Redis that is asked."""
     with running.client() as client:
         client.flushall()
@@ -263,6 +272,34 @@ def test_a_store_that_is_away_is_told(asked: Asked) -> None:
     asked.sink.close()
     with pytest.raises(Unavailable):
         asked.page()
+
+
+def test_of_a_topic_that_keeps_its_newest_message_only_that_is_sent(asked: Asked) -> None:
+    before, newest = theirs(1), theirs(2)
+    fields = {"id": newest, "from": "app", "qos": 2, "topic": "t", "payload": "x"}
+    asked.client.hset("mqtt:msg:t", mapping=fields)
+    for _ in range(2):  # until it is acknowledged
+        page = asked.page(PUBSUB, after=before)
+        assert [(each["id"], each["qos"]) for each in page.messages] == [(newest, 2)]
+        assert (page.upto, page.more) == (newest, False)
+    assert asked.ids(PUBSUB, not_before_ms=NOW_MS + 1) == []
+    assert asked.ids(PUBSUB, after=newest) == []
+    asked.client.set("mqtt:acked:c:t", newest)
+    assert asked.ids(PUBSUB) == [] and asked.ids(PUBSUB, "other") == [newest]
+
+
+def test_a_newest_message_of_ours_after_the_subscription_is_left_out(asked: Asked) -> None:
+    for offset, count in ((5, 1), (6, 0)):
+        fields = {"id": message_id(NOW_MS, OURS, offset), "topic": "t", "payload": "x"}
+        asked.client.hset("mqtt:msg:t", mapping=fields)
+        assert len(asked.ids(PUBSUB, since=5, began_ms=NOW_MS)) == count
+
+
+def test_a_topic_that_is_named_like_a_message_does_not_show_it(asked: Asked) -> None:
+    """Whoever may subscribe to a name of a message may not read that message."""
+    name = theirs(1)
+    asked.insert(name, topic="secret")
+    assert asked.ids(PUBSUB, topic=name) == []
 
 
 RETAINED_FIELDS: dict[str, Any] = {

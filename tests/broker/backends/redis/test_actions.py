@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.backends.message_ids import message_id, node_number, unstored_id
-from broker.backends.redis_actions import RedisActions
+from broker.backends.redis.actions import RedisActions
 from broker.backends.rows import Row
 from storage.tables.feed_rows import (
     ACKED,
@@ -60,6 +60,8 @@ def test_a_client_is_offline() -> None:
          b"DEL mqtt:retain:a"),
         (event(ACKED, "dev", "a", offset=7, accepted_ms=NOW_MS), "message.acked",
          "on_message_acked_for_pubsub", b"SETMAX mqtt:acked:dev:a " + ID),
+        (event(ACKED, "dev", "a", offset=7, accepted_ms=NOW_MS), "message.acked",
+         "on_message_acked_for_keep_latest", b"SETMAX mqtt:acked:dev:a " + ID),
     ],
 )  # fmt: skip
 def test_one_command_is_enough(row: Row, on: str, action: str, command: bytes) -> None:
@@ -76,6 +78,17 @@ def test_a_message_and_its_place_in_the_list_of_its_topic() -> None:
         b"ts": b"1542338754", b"retain": b"false",
     }  # fmt: skip
     assert listed == [b"ZADD", b"mqtt:msg:up/t", b"1542338754670", ID]
+
+
+@pytest.mark.parametrize(("expires_s", "seconds"), [(0, b"0"), (60, b"60")])
+def test_of_a_topic_the_newest_message_alone_is_kept(expires_s: int, seconds: bytes) -> None:
+    row = message(7, "up/t", b"{ }", qos=2, publisher="dev")
+    action = "on_message_store_keep_latest"
+    (stored,) = done(row, "message.publish", "#", action, expires_s=expires_s)
+    assert stored[:4] == [b"NEWEST", b"mqtt:msg:up/t", ID, seconds]
+    fields = dict(zip(stored[4::2], stored[5::2], strict=True))
+    assert (fields[b"id"], fields[b"qos"], fields[b"topic"]) == (ID, b"2", b"up/t")
+    assert (fields[b"payload"], fields[b"from"]) == (b"{ }", b"dev")
 
 
 def test_the_list_may_be_one_without_times() -> None:

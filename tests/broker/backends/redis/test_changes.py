@@ -10,7 +10,7 @@ import pytest
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import options
 
-redis_sink = pytest.importorskip("broker.backends.redis_sink")
+redis_sink = pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
 PATIENCE_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.backends.comparing import digests, redis_listing
+from broker.backends.comparing import digests
 from broker.backends.comparing.listing import (
     CLIENT,
     INDEX,
@@ -17,8 +17,9 @@ from broker.backends.comparing.listing import (
     SUBSCRIPTION,
     Window,
 )
-from broker.backends.comparing.redis_listing import RedisListing
 from broker.backends.message_ids import message_id, message_number
+from broker.backends.redis import listing
+from broker.backends.redis.listing import RedisListing
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 
 pytestmark = needs_redis
@@ -44,7 +45,7 @@ def store(server: RedisServer) -> Iterator[Any]:
 
 def listed(store: Any, kinds: frozenset[str] = ALL) -> list[tuple[str, object, int]]:
     """Return kind, id or name, and digest of everything, sorted."""
-    found = RedisListing(store, Window("me", NODE, SINCE_MS, kinds)).entries()
+    found = RedisListing(store, Window("me", NODE, SINCE_MS, kinds), [store]).entries()
     return sorted(
         (each.kind, str(each.number or each.text or each.place), each.digest) for each in found
     )
@@ -78,9 +79,16 @@ def test_messages_of_the_window_and_of_our_node(store: Any) -> None:
     assert (MESSAGE, str(number), body) not in listed(store)
 
 
+def test_the_newest_message_of_a_topic_is_none_of_those_that_are_compared(store: Any) -> None:
+    newest = message_id(SINCE_MS, NODE, 5)
+    for topic in ("t", message_id(SINCE_MS, NODE, 6)):  # topics may be named like ids
+        store.hset(f"mqtt:msg:{topic}", mapping={"id": newest, "topic": topic, "payload": "x"})
+    assert listed(store) == []
+
+
 def test_pages_have_everything_together(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_listing, "PAGE", 7)
-    monkeypatch.setattr(redis_listing, "GROUP_BYTES", 100)
+    monkeypatch.setattr(listing, "PAGE", 7)
+    monkeypatch.setattr(listing, "GROUP_BYTES", 100)
     for number in range(300):
         put(store, message_id(SINCE_MS, NODE, number + 1), f"t/{number % 2}", payload="x" * 40)
         store.hset("mqtt:sub:c", f"f/{number}", "1")

@@ -5,7 +5,7 @@ and no command takes long. Values are read in groups of a few MiB. Read next:
 `broker.backends.comparing.listing`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from broker.backends.comparing import digests
@@ -35,16 +35,16 @@ FIELDS: Final = (b"id", b"from", b"qos", b"topic", b"payload", b"ts", b"retain")
 class RedisListing:
     """One pass over a store."""
 
-    def __init__(self, client: Any, window: Window) -> None:
+    def __init__(self, client: Any, window: Window, servers: Sequence[Any]) -> None:
+        """`client` reaches every key, `servers` are clients of each server that has some."""
         self._client: Final = client
+        self._servers: Final = servers
         self._window: Final = window
 
     def entries(self) -> Iterator[Entry]:
         """Yield what there is. Raises the errors of the client."""
         kinds = self._window.kinds
-        at = 0
-        while True:
-            at, keys = self._client.scan(at, match="mqtt:*", count=PAGE)
+        for keys in self._keys():
             if kinds & {MESSAGE, INDEX}:
                 yield from self._messages([key for key in keys if key.startswith(MESSAGE_KEY)])
             if RETAINED in kinds:
@@ -53,10 +53,17 @@ class RedisListing:
                 for key in keys:
                     if key.startswith(SUBSCRIPTION_KEY):
                         yield from self._subscriptions(key)
-            if not at:
-                break
         if CLIENT in kinds:
             yield from self._clients()
+
+    def _keys(self) -> Iterator[list[bytes]]:
+        for server in self._servers:
+            at = 0
+            while True:
+                at, keys = server.scan(at, match="mqtt:*", count=PAGE)
+                yield keys
+                if not at:
+                    break
 
     # Messages
 
@@ -73,6 +80,8 @@ class RedisListing:
                 yield Entry(NOT_OURS, shown(key))
         for key, fields in self._hashes(bodies):
             name = key[len(MESSAGE_KEY) :]
+            if fields[3] == name != fields[0]:
+                continue  # the newest message of a topic that is named like an id
             number = number_of_id(name.decode())
             yield Entry(MESSAGE, shown(key), number=number, digest=_message(number, name, fields))
 

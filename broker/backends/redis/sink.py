@@ -3,32 +3,31 @@
 A batch is one script: it compares the fence, moves it, and then runs every command. Scripts are
 atomic, and the fence is their first write: a server that takes no writes now (no memory, a replica)
 refuses there, with nothing applied. A command that fails is reported and the others go on. So even
-RPUSH happens once. Read next: `broker.backends.redis_actions`.
+RPUSH happens once. Read next: `broker.backends.redis.actions`.
 
 A server that loses its newest writes goes back to an older fence, and gets the rows again. Redis up
 to 7.2 may keep half a transaction at the end of an append-only file, and finds the other half at
 its next start (valkey-io/valkey#4342): so the file is written anew before rows are sent again.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 import redis
 import redis.exceptions
-import redis.sentinel
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from broker.backends.comparing.listing import Entry, Window
-from broker.backends.comparing.redis_listing import RedisListing
 from broker.backends.inbox.changes import Tell
 from broker.backends.inbox.questions import Page, Question
-from broker.backends.inbox.redis_inbox import LESS, RedisInbox
 from broker.backends.message_ids import node_number
-from broker.backends.redis_actions import RedisActions
-from broker.backends.redis_changes import RedisChanges
+from broker.backends.redis import clients, refusals, scripts
+from broker.backends.redis.actions import RedisActions
+from broker.backends.redis.changes import RedisChanges
+from broker.backends.redis.clients import ERRORS
+from broker.backends.redis.inbox import FencedReader, RedisInbox
+from broker.backends.redis.listing import RedisListing
+from broker.backends.redis.refusals import REFUSED_KEY
 from broker.backends.rows import RowBatch
 from broker.backends.sink import (
     Fence,
@@ -39,20 +38,16 @@ from broker.backends.sink import (
     Refused,
     Unavailable,
     Unusable,
-    place_of,
 )
 
 FENCE_KEY: Final = "holdfast:cursor:"
-# A list of the last batches with refused commands: cursor, places of all commands, the answer. The
-# broker has at most four batches unanswered.
-REFUSED_KEY: Final = "holdfast:refused:"
 SERVER_KEY: Final = "holdfast:server:"
 # What the script answers first.
 APPLIED: Final = 0
 APPLIED_BEFORE: Final = 1
 REFUSED: Final = 2
 SCRIPT: Final = (
-    LESS
+    scripts.OWN
     + """
 local have = redis.call('GET', KEYS[1])
 if have == ARGV[2] then return {1} end
@@ -62,17 +57,10 @@ local answer = {0}
 local at, number, count = 4, 0, #ARGV
 while at <= count do
   local size = tonumber(ARGV[at])
+  local command = own[ARGV[at + 1]]
   local result
-  if ARGV[at + 1] == 'SETMAX' then
-    result = redis.pcall('GET', ARGV[at + 2])
-    if type(result) ~= 'table' and (not result or less(result, ARGV[at + 3])) then
-      result = redis.pcall('SET', ARGV[at + 2], ARGV[at + 3])
-    end
-  elseif ARGV[at + 1] == 'DELIF' then
-    result = redis.pcall('GET', ARGV[at + 2])
-    if result == ARGV[at + 3] or result == ARGV[at + 4] then
-      result = redis.pcall('DEL', ARGV[at + 2])
-    end
+  if command then
+    result = command(unpack(ARGV, at + 2, at + size))
   else
     result = redis.pcall(unpack(ARGV, at + 1, at + size))
   end
@@ -93,8 +81,6 @@ return answer
 REWRITE_S: Final = 600.0  # for an append-only file to be written anew
 REWRITE_POLL_S: Final = 0.05
 REWRITE_SETTINGS: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
-DEFAULT_PORT: Final = 6379
-DEFAULT_SENTINEL_PORT: Final = 26379
 
 
 class RedisSink:
@@ -122,11 +108,12 @@ class RedisSink:
         """Connect, and return the server's fence."""
         self.close()
         try:
-            self._client = self._connect()
+            self._client = clients.connect(self._options)
             self._script = str(_text(self._client.script_load(SCRIPT)))
             return self._read_fence(self._client)
-        except (redis.exceptions.RedisError, OSError) as problem:
-            raise self._unavailable(problem) from None
+        except ERRORS as problem:
+            why = clients.why_closed(self._options.values, problem)
+            raise self._unavailable(problem, why) from None
 
     def start(self, fence: Fence, *, is_rewind: bool) -> None:
         """Put the fence where a run begins."""
@@ -134,53 +121,32 @@ class RedisSink:
         try:
             self._make_whole(client, is_rewind=is_rewind)
             client.set(self._fence_key, fence.encode())
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
 
     def apply(self, batch: RowBatch, instance: str) -> list[Poison]:
         """Apply a batch once, and move the fence behind it."""
-        commands: list[bytes] = []
-        told: list[tuple[int, int]] = []  # row and rule of each command
-        places: list[str] = []
-        poisons: list[Poison] = []
-        for index, row in enumerate(batch.rows):
-            try:
-                found = self._actions.commands(row)
-            except Exception as bug:  # shell boundary: one row must not stop all behind it
-                poisons.append(Poison(index, 0, f"{type(bug).__name__}: {bug}"))
-                continue
-            position, seq = place_of(row, batch)
-            for rule, command in found:
-                commands.append(b"%d" % len(command))
-                commands += command
-                told.append((index, rule))
-                places.append(f"{position},{seq},{rule}")
+        made = self._actions.fill(batch)
+        flat: list[bytes] = []
+        for command in made.commands:
+            flat.append(b"%d" % len(command))
+            flat += command
         fences = [Fence(instance, cursor).encode() for cursor in (batch.after, batch.upto)]
-        answer = self._run([*fences, " ".join(places).encode(), *commands])
+        answer = self._run([*fences, " ".join(made.places).encode(), *flat])
         if answer[0] == REFUSED:
             raise FenceRefused
         for at in range(1, len(answer), 2):
-            poisons.append(Poison(*told[int(answer[at])], _text(answer[at + 1])))
-        return poisons
+            made.refuse(int(answer[at]), _text(answer[at + 1]))
+        return made.poisons
 
     def refusals(self, instance: str) -> list[Refusal]:
         """Return what the server has refused in the last batches that had such rows."""
         client = self._opened()
         try:
             kept = client.lrange(self._refused_key, 0, -1)
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
-        found: list[Refusal] = []
-        for value in kept if isinstance(kept, list) else ():
-            fence_text, places, answer = json.loads(value)
-            fence = Fence.decode(fence_text.encode())
-            if fence is None or fence.instance != instance:
-                continue
-            each = places.split(" ")
-            for at in range(1, len(answer), 2):
-                position, seq, rule = map(int, each[int(answer[at])].split(","))
-                found.append(Refusal(fence.cursor, (position, seq), rule, str(answer[at + 1])))
-        return found
+        return list(refusals.decode(kept, instance))
 
     def _run(self, arguments: list[bytes]) -> list[Any]:
         client = self._opened()
@@ -192,7 +158,7 @@ class RedisSink:
             except redis.exceptions.NoScriptError:  # SCRIPT FLUSH, or another server by the name
                 self._script = str(_text(client.script_load(SCRIPT)))
                 answer = client.evalsha(self._script, 2, *keys, *arguments)
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
         assert isinstance(answer, list)
         return answer
@@ -201,13 +167,14 @@ class RedisSink:
         """Return a page of what a session fetches."""
         client = self._opened()
         try:
-            page = self._inbox.fetch(client, self._fence_key, fence.encode(), question)
+            reader = FencedReader(client, self._fence_key, fence.encode())
+            page = self._inbox.fetch(reader, question)
         except redis.exceptions.ResponseError as problem:
             if "WRONGTYPE" in str(problem):
                 asked = question.topic or f"subscriptions of {question.client_id}"
                 raise Refused(f"{asked}: {problem}") from None
             raise self._unavailable(problem) from None
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
         if page is None:
             raise FenceRefused
@@ -217,14 +184,14 @@ class RedisSink:
         """Return who hears what applications tell of subscriptions, None if nobody has to."""
         if not self._values.get("channel") and not self._values.get("stream"):
             return None
-        return RedisChanges(self._options, self._connect, tell)
+        return RedisChanges(self._options, lambda: clients.connect(self._options), tell)
 
     def look(self) -> Fence | None:
         """Return the server's fence again."""
         client = self._opened()
         try:
             return self._read_fence(client)
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
 
     def health(self) -> dict[str, Any]:
@@ -232,12 +199,12 @@ class RedisSink:
         client = self._opened()
         try:
             info = client.info()
-            problems = _problems(client, info)
+            problems = problems_of(info)
             fence = self._read_fence(client)
             probe = self._fence_key + b":check"
             client.set(probe, b"1", ex=1)
             client.delete(probe)
-        except (redis.exceptions.RedisError, OSError) as problem:
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
         is_valkey = "valkey_version" in info
         return {
@@ -254,8 +221,8 @@ class RedisSink:
         """Yield what the store has, for a comparison."""
         client = self._opened()
         try:
-            yield from RedisListing(client, window).entries()
-        except (redis.exceptions.RedisError, OSError) as problem:
+            yield from RedisListing(client, window, [client]).entries()
+        except ERRORS as problem:
             raise self._unavailable(problem) from None
 
     def create(self) -> list[str]:
@@ -297,63 +264,10 @@ class RedisSink:
         value = client.get(self._fence_key)
         return Fence.decode(value) if isinstance(value, bytes) else None
 
-    def _connect(self) -> redis.Redis:
-        values = self._values
-        timeout_s = values.get("timeout_ms", 5000) / 1000
-        common: dict[str, Any] = {
-            "db": values.get("database", 0),
-            "username": values.get("username"),
-            "password": self._password(),
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-            "socket_keepalive": True,
-            "client_name": f"holdfast-{self._options.name}"[:64],
-            "retry": Retry(NoBackoff(), 0),  # the worker connects again, and looks where it is
-        }
-        if values.get("tls"):
-            common |= {
-                "ssl": True,
-                "ssl_ca_certs": values.get("tls_ca"),
-                "ssl_certfile": values.get("tls_certificate"),
-                "ssl_keyfile": values.get("tls_key"),
-                "ssl_cert_reqs": "required" if values.get("tls_verify", True) else "none",
-                "ssl_check_hostname": bool(values.get("tls_verify", True)),
-            }
-        servers = values["servers"]
-        if values.get("mode") == "sentinel":
-            places = [_place(each, DEFAULT_SENTINEL_PORT) for each in servers]
-            sentinels: Any = redis.sentinel
-            kwargs = {"socket_timeout": timeout_s}
-            found: redis.Redis = sentinels.Sentinel(
-                places, sentinel_kwargs=kwargs, **common
-            ).master_for(values["sentinel_name"])
-            return found
-        host, port = _place(servers[0], DEFAULT_PORT)
-        return redis.Redis(host=host, port=port, **common)
-
-    def _password(self) -> str | None:
-        """Return the password; a file is read again at each connect, so that it can be changed."""
-        path = self._values.get("password_file")
-        if path is None:
-            return self._values.get("password") or None
-        try:
-            with open(path, encoding="utf-8") as file:
-                return file.readline().rstrip("\r\n") or None
-        except (OSError, UnicodeDecodeError) as problem:
-            raise Unavailable(f"password_file {path}: {problem}") from None
-
-    def _unavailable(self, problem: Exception) -> Unavailable:
+    def _unavailable(self, problem: Exception, why: str = "") -> Unavailable:
         """Close, and return the error to raise."""
         self.close()
-        text = " ".join(str(problem).split()) or type(problem).__name__
-        return Unavailable(f"{', '.join(self._values['servers'])}: {text}")
-
-
-def _place(server: str, default_port: int) -> tuple[str, int]:
-    host, colon, port = server.rpartition(":")
-    if not colon or host.endswith(":") or not port.isdecimal():
-        return server.strip("[]"), default_port
-    return host.strip("[]"), int(port)
+        return Unavailable(clients.what_failed(self._values["servers"], problem) + why)
 
 
 def _text(value: object) -> str:
@@ -378,7 +292,7 @@ def _rewrite_file(client: redis.Redis) -> None:
         raise redis.exceptions.ResponseError("the append-only file could not be written anew")
 
 
-def _problems(client: redis.Redis, info: dict[str, Any]) -> list[str]:
+def problems_of(info: dict[str, Any]) -> list[str]:
     """Return what makes the server forget rows for good, or refuse them."""
     found: list[str] = []
     if info.get("role") not in ("master", None):

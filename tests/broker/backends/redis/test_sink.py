@@ -13,7 +13,7 @@ from storage.tables.feed_rows import ACKED, RETAINED
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, NOW_MS, batch, event, message, options, rule
 
-redis_sink = pytest.importorskip("broker.backends.redis_sink")
+redis_sink = pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
 LOG = rule("message.publish", "#", commands=["RPUSH log ${payload}"])

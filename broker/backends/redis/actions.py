@@ -1,20 +1,20 @@
 """What the rules of a Redis backend do: the commands for each row.
 
 Keys and fields are those that others have used for years, so that applications find what they know.
-`SETMAX key value` is not a command of Redis: our script sets the key unless it has a greater value.
-`DELIF key value value` neither: it deletes the key if it has one of the values.
-Pure. Read next: `broker.backends.redis_sink`, which applies them.
+Some are no commands of Redis but our own (`broker.backends.redis.scripts`). Pure. Read next:
+`broker.backends.redis.sink`, which applies them.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from broker.backends import actions
-from broker.backends.inbox.redis_inbox import CLAIM_KEY, KEPT, LEASED
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import Parameters, expires_s, flag, id_of, seconds
-from broker.backends.rows import Row
-from broker.backends.sink import Options, Rule
+from broker.backends.redis.inbox import CLAIM_KEY, KEPT, LEASED
+from broker.backends.redis.scripts import DELIF, NEWEST, SETMAX
+from broker.backends.rows import Row, RowBatch
+from broker.backends.sink import Options, Poison, Rule, place_of
 from broker.backends.templates import Command
 from mqtt.message import Message
 from storage.tables.feed_rows import RETURNED, SESSION_ENDED, FeedEvent
@@ -23,9 +23,23 @@ from storage.tables.message_record import decode_message
 Arguments: TypeAlias = list[bytes]
 Act: TypeAlias = Callable[[Row], list[Arguments]]
 
-SETMAX: Final = b"SETMAX"
-DELIF: Final = b"DELIF"
 UNDEFINED: Final = b"undefined"
+
+
+class Commands:
+    """The commands of a batch, in order, and what nothing could be made of."""
+
+    __slots__ = ("commands", "places", "poisons", "told")
+
+    def __init__(self) -> None:
+        self.commands: Final[list[Arguments]] = []
+        self.told: Final[list[tuple[int, int]]] = []  # row and rule of each command
+        self.places: Final[list[str]] = []  # position, seq and rule of each, as texts
+        self.poisons: Final[list[Poison]] = []
+
+    def refuse(self, number: int, why: str) -> None:
+        """Note that the server has refused a command."""
+        self.poisons.append(Poison(*self.told[number], why))
 
 
 class RedisActions:
@@ -38,6 +52,22 @@ class RedisActions:
         self._is_scored_by_time: Final = options.values.get("score", "time") == "time"
         self._type: Final = options.type
         self._rules: Final = [(rule, self._act_of(rule)) for rule in options.rules]
+
+    def fill(self, batch: RowBatch) -> Commands:
+        """Return the commands of a batch."""
+        made = Commands()
+        for index, row in enumerate(batch.rows):
+            try:
+                found = self.commands(row)
+            except Exception as bug:  # boundary: one row must not stop all behind it
+                made.poisons.append(Poison(index, 0, f"{type(bug).__name__}: {bug}"))
+                continue
+            position, seq = place_of(row, batch)
+            for rule, command in found:
+                made.commands.append(command)
+                made.told.append((index, rule))
+                made.places.append(f"{position},{seq},{rule}")
+        return made
 
     def commands(self, row: Row) -> list[tuple[int, Arguments]]:
         """Return the commands of a row, each with the number of its rule."""
@@ -109,6 +139,13 @@ class RedisActions:
             found.append([b"EXPIRE", key, b"%d" % expiry_s])
         return found
 
+    def _on_message_store_keep_latest(self, message: Message, rule: Rule) -> list[Arguments]:
+        """Replace the newest message of the topic, unless that is newer."""
+        name = message_id(message.accepted_at_ms, self._node_number, message.offset).encode()
+        key = b"mqtt:msg:" + message.topic.encode()
+        expiry = b"%d" % expires_s(message, rule)
+        return [[NEWEST, key, name, expiry, *_fields(name, message)]]
+
     def _on_message_retain(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
         message = decode_message(event.body, event.offset)
         key = b"mqtt:retain:" + event.text.encode()
@@ -138,6 +175,9 @@ class RedisActions:
         key = b":".join((b"mqtt:acked", event.client_id.encode(), event.text.encode()))
         return [[SETMAX, key, self._id_of(event)]]
 
+    def _on_message_acked_for_keep_latest(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        return self._on_message_acked_for_pubsub(event, rule)
+
     # What sessions fetch
 
     def _on_message_fetch_for_queue(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
@@ -149,6 +189,10 @@ class RedisActions:
 
     def _on_message_fetch_for_pubsub(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
         """Do nothing: the position moves when the client acknowledges."""
+        return []
+
+    def _on_message_fetch_for_keep_latest(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
+        """Do nothing: as above."""
         return []
 
     def _on_retain_lookup(self, event: FeedEvent, rule: Rule) -> list[Arguments]:
