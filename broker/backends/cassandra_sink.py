@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import cassandra
@@ -40,6 +40,8 @@ from broker.backends.cassandra_actions import (
     stamp,
     typed,
 )
+from broker.backends.comparing.cassandra_listing import CassandraListing
+from broker.backends.comparing.listing import Entry, Window
 from broker.backends.inbox.cassandra_inbox import CassandraInbox
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.message_ids import node_number
@@ -209,6 +211,25 @@ class CassandraSink:
             "fence": None if have.fence is None else have.fence.encode().decode(),
             "problems": self._problems(),
         }
+
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+
+        def read(text: str, values: Sequence[object], page_rows: int) -> Iterator[Any]:
+            if text not in self._prepared:
+                self._prepare(text, is_ours=True)
+            statement = self._prepared[text].bind(values)
+            statement.fetch_size = page_rows
+            return self._rows(self.send_bound(statement))
+
+        yield from CassandraListing(read, self.actions.name_of, window).entries()
+
+    def _rows(self, sent: Any) -> Iterator[Any]:
+        """Yield the rows of an answer, one page after another."""
+        try:
+            yield from sent.result()
+        except _ERRORS as problem:
+            raise self.unavailable(problem) from None
 
     def create(self) -> list[str]:
         """Make the keyspace and the tables that are missing, and return their names."""
