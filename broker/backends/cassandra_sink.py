@@ -220,16 +220,25 @@ class CassandraSink:
                 self._prepare(text, is_ours=True)
             statement = self._prepared[text].bind(values)
             statement.fetch_size = page_rows
-            return self._rows(self.send_bound(statement))
+            return self._rows(statement, self.send_bound(statement))
 
         yield from CassandraListing(read, self.actions.name_of, window).entries()
 
-    def _rows(self, sent: Any) -> Iterator[Any]:
-        """Yield the rows of an answer, one page after another."""
-        try:
-            yield from sent.result()
-        except _ERRORS as problem:
-            raise self.unavailable(problem) from None
+    def _rows(self, statement: Any, sent: Any) -> Iterator[Any]:
+        """Yield the rows of an answer, one page after another.
+
+        Each is asked for anew: where the driver goes on by itself, it waits without a deadline.
+        """
+        while True:
+            try:
+                page = sent.result()
+            except _ERRORS as problem:
+                raise self.unavailable(problem) from None
+            following = page.paging_state
+            yield from page.current_rows
+            if following is None:
+                return
+            sent = self.send_bound(statement, following)
 
     def create(self) -> list[str]:
         """Make the keyspace and the tables that are missing, and return their names."""
@@ -273,11 +282,11 @@ class CassandraSink:
         """Send a prepared statement with its values; return what its answer will come in."""
         return self.send_bound(self._prepared[text].bind(values))
 
-    def send_bound(self, statement: Any) -> Any:
-        """Send a prepared statement that has its values."""
+    def send_bound(self, statement: Any, page: bytes | None = None) -> Any:
+        """Send a prepared statement that has its values; `page` is where its rows go on."""
         session = self._opened()
         try:
-            return session.execute_async(statement)
+            return session.execute_async(statement, paging_state=page)
         except _ERRORS as problem:
             raise self.unavailable(problem) from None
 
