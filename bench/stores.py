@@ -15,6 +15,8 @@ A command of its own. The stores are those of the tests: `scripts/setup --test` 
 import argparse
 import contextlib
 import os
+import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,13 +24,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.brokers import (
     COMPILED,
     HOLDFAST,
+    ROOT,
+    START_SECONDS_MAX,
     BenchError,
     Broker,
     compile_holdfast,
@@ -36,7 +40,7 @@ from bench.brokers import (
     tree_of,
 )
 from bench.generator import Generator, Line, trouble
-from tests.durability.process import free_port, http_get
+from tests.durability.process import free_port, http_get, suspend
 
 DRAIN_S_MAX: Final = 600.0
 POLL_S: Final = 0.1
@@ -106,6 +110,28 @@ def dynamodb_server(directory: Path) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
+def cassandra_server(directory: Path) -> Iterator[Store]:
+    """Apache Cassandra, one server with the small heap of the tests."""
+    from tests.broker.backends.cassandra_server import CassandraServer
+
+    with contextlib.closing(_Killed(CassandraServer(directory).start())) as running:
+        server = running.server
+        options = (
+            f'type = "cassandra"\nservers = "127.0.0.1:{server.port}"\n'
+            f'keyspace = "{server.keyspace}"'
+        )
+        yield Store(server, options, 'action = "on_message_publish"', running.pids)
+
+
+@contextlib.contextmanager
+def webhook_server(directory: Path) -> Iterator[Store]:
+    """A receiver of webhooks that reads requests, and keeps nothing."""
+    with contextlib.closing(_Killed(_Receiver().start())) as running:
+        options = f'type = "webhook"\nurl = "http://127.0.0.1:{running.server.port}/rows"'
+        yield Store(running.server, options, "", running.pids)
+
+
+@contextlib.contextmanager
 def kafka_server(directory: Path) -> Iterator[Store]:
     """Apache Kafka, one node."""
     from tests.broker.backends.kafka_server import KafkaServer
@@ -129,10 +155,50 @@ class _Killed:
         self.server.kill()
 
 
+class _Receiver:
+    """The process of `bench.receiver`, over any number of starts."""
+
+    def __init__(self) -> None:
+        self.port: int = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it and return once it takes connections."""
+        self._process = subprocess.Popen(
+            [python(), "-m", "bench.receiver", str(self.port)], cwd=ROOT
+        )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return self
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise BenchError("the receiver of webhooks does not start")
+            time.sleep(POLL_S)
+
+    def freeze(self) -> None:
+        """Suspend it: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        suspend(self._process)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 STORES: Final[dict[str, Callable[[Path], contextlib.AbstractContextManager[Store]]]] = {
     "redis": redis_server,
     "valkey": valkey_server,
+    "cassandra": cassandra_server,
     "dynamodb": dynamodb_server,
+    "webhook": webhook_server,
     "kafka": kafka_server,
 }
 

@@ -7,7 +7,6 @@ behind it. Pure. Read next: `broker.backends.cassandra_sink`, which runs them.
 """
 
 import decimal
-import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +15,7 @@ from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import Parameters, expires_s, id_of
 from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
-from broker.backends.templates import CqlStatement, payload_value
+from broker.backends.templates import CqlStatement, as_text, payload_value
 from mqtt.message import Message
 from storage.tables.feed_rows import SESSION_ENDED, FeedEvent
 from storage.tables.message_record import decode_message
@@ -356,15 +355,7 @@ def _of_type(value: object, type: str) -> object:
 
 
 def _as_text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        .encode("utf-8", "replace")
-        .decode()
-    )
+    return "" if value is None else as_text(value)
 
 
 assert set(actions.ACTIONS["cassandra"]) == set(_TABLES) == set(_STATEMENTS)

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import cassandra
@@ -40,6 +40,8 @@ from broker.backends.cassandra_actions import (
     stamp,
     typed,
 )
+from broker.backends.comparing.cassandra_listing import CassandraListing
+from broker.backends.comparing.listing import Entry, Window
 from broker.backends.inbox.cassandra_inbox import CassandraInbox
 from broker.backends.inbox.questions import Page, Question
 from broker.backends.message_ids import node_number
@@ -211,6 +213,34 @@ class CassandraSink:
             "problems": self._problems(),
         }
 
+    def listing(self, window: Window) -> Iterator[Entry]:
+        """Yield what the store has, for a comparison."""
+
+        def read(text: str, values: Sequence[object], page_rows: int) -> Iterator[Any]:
+            if text not in self._prepared:
+                self._prepare(text, is_ours=True)
+            statement = self._prepared[text].bind(values)
+            statement.fetch_size = page_rows
+            return self._rows(statement, self.send_bound(statement))
+
+        yield from CassandraListing(read, self.actions.name_of, window).entries()
+
+    def _rows(self, statement: Any, sent: Any) -> Iterator[Any]:
+        """Yield the rows of an answer, one page after another.
+
+        Each is asked for anew: where the driver goes on by itself, it waits without a deadline.
+        """
+        while True:
+            try:
+                page = sent.result()
+            except _ERRORS as problem:
+                raise self.unavailable(problem) from None
+            following = page.paging_state
+            yield from page.current_rows
+            if following is None:
+                return
+            sent = self.send_bound(statement, following)
+
     def create(self) -> list[str]:
         """Make the keyspace and the tables that are missing, and return their names."""
         self.close()
@@ -253,11 +283,11 @@ class CassandraSink:
         """Send a prepared statement with its values; return what its answer will come in."""
         return self.send_bound(self._prepared[text].bind(values))
 
-    def send_bound(self, statement: Any) -> Any:
-        """Send a prepared statement that has its values."""
+    def send_bound(self, statement: Any, page: bytes | None = None) -> Any:
+        """Send a prepared statement that has its values; `page` is where its rows go on."""
         session = self._opened()
         try:
-            return session.execute_async(statement)
+            return session.execute_async(statement, paging_state=page)
         except _ERRORS as problem:
             raise self.unavailable(problem) from None
 

@@ -28,18 +28,13 @@ from broker.backends.dynamodb_tables import (
     number,
     text,
 )
-from broker.backends.message_ids import (
-    UNSTORED,
-    decimal_id,
-    message_number,
-    node_number,
-)
-from broker.backends.parameters import Parameters, expires_s
+from broker.backends.message_ids import decimal_id, message_number, node_number
+from broker.backends.parameters import Parameters, expires_s, offset_of, told_id
 from broker.backends.rows import Row
 from broker.backends.sink import Options, Rule
-from broker.backends.templates import Statement, payload_value
+from broker.backends.templates import Statement, as_text, payload_value
 from mqtt.message import Message
-from storage.tables.feed_rows import FOREIGN, RETURNED, SESSION_ENDED, FeedEvent
+from storage.tables.feed_rows import RETURNED, SESSION_ENDED, FeedEvent
 from storage.tables.message_record import decode_message
 
 # What is done to an item.
@@ -162,10 +157,9 @@ class DynamodbActions:
     def _id_of(self, row: Row) -> str:
         if isinstance(row, Message):
             return decimal_id(message_number(row.accepted_at_ms, self._node_number, row.offset))
-        if row.kind in FOREIGN and row.body:
-            return id_of_told(row.body.decode())
-        offset = row.offset or UNSTORED | row.seq
-        return decimal_id(message_number(row.accepted_ms, self._node_number, offset))
+        if told := told_id(row):
+            return id_of_told(told.decode())
+        return decimal_id(message_number(row.accepted_ms, self._node_number, offset_of(row)))
 
     # Clients
 
@@ -294,9 +288,7 @@ def _typed(value: object) -> Value:
         return {"BOOL": value}
     if isinstance(value, int | float):
         return {"N": str(value)}
-    if isinstance(value, str):
-        return text(value.encode("utf-8", "replace").decode())
-    return text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return text(as_text(value))
 
 
 assert set(actions.ACTIONS["dynamodb"]) == set(_TABLES)

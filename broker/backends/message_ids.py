@@ -47,17 +47,21 @@ def number_of(decimal: str) -> int:
 
 def message_id(accepted_ms: int, node: int, offset: int) -> str:
     """Return the identifier of a message of the log."""
-    number = message_number(accepted_ms, node, offset)
-    pieces: list[str] = []
-    for _ in range(CHARACTERS // 2):
-        number, pair = divmod(number, _PAIR)
-        pieces.append(_PAIRS[pair])
-    return "".join(reversed(pieces))
+    return text_id(message_number(accepted_ms, node, offset))
 
 
 def unstored_id(accepted_ms: int, node: int, seq: int) -> str:
     """Return the identifier of a message that is not in the log, told of by the event `seq`."""
     return message_id(accepted_ms, node, UNSTORED | seq)
+
+
+def text_id(number: int) -> str:
+    """Return an identifier as 20 characters of base62."""
+    pieces: list[str] = []
+    for _ in range(CHARACTERS // 2):
+        number, pair = divmod(number, _PAIR)
+        pieces.append(_PAIRS[pair])
+    return "".join(reversed(pieces))
 
 
 def decode_id(text: str) -> tuple[int, int, int]:

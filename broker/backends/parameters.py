@@ -7,7 +7,7 @@ The same names have the same values in every store. Pure. Read next: `broker.bac
 import json
 from typing import Final
 
-from broker.backends.message_ids import message_id, unstored_id
+from broker.backends.message_ids import UNSTORED, message_id, unstored_id
 from broker.backends.rows import Row
 from broker.backends.sink import Rule
 from broker.backends.templates import payload_field
@@ -122,11 +122,21 @@ class Parameters:
 
 def id_of(event: FeedEvent, node: int) -> bytes:
     """Return the identifier of the message that an event is about."""
-    if event.body and (event.kind in FOREIGN or event.kind == SENT):
-        return event.body
+    if told := told_id(event):
+        return told
     if event.offset:
         return message_id(event.accepted_ms, node, event.offset).encode()
     return unstored_id(event.accepted_ms, node, event.seq).encode()
+
+
+def told_id(event: FeedEvent) -> bytes:
+    """Return what a store calls the message that an event is about, b"" if that is one of ours."""
+    return event.body if event.kind in FOREIGN or event.kind == SENT else b""
+
+
+def offset_of(event: FeedEvent) -> int:
+    """Return the last 48 bits of the identifier of the message that an event is about."""
+    return event.offset or UNSTORED | event.seq
 
 
 def seconds(ms: int) -> bytes:

@@ -226,9 +226,14 @@ def payload_value(payload: bytes, path: str) -> object:
 
 def payload_field(payload: bytes, path: str) -> bytes:
     """Return a field of a JSON payload as text, b"" if there is none; objects come as JSON."""
-    value = payload_value(payload, path)
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    )
+    return as_text(payload_value(payload, path)).encode()
+
+
+def as_text(value: object) -> str:
+    """Return a value of JSON as text; what is none becomes JSON.
+
+    Half of a surrogate pair, which UTF-8 does not have, becomes `?`.
+    """
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value.encode("utf-8", "replace").decode()

@@ -9,8 +9,8 @@ it. Read next: `broker.process.desks.comparing`, which answers, `broker.backends
 
 import base64
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, TypeAlias
 
 from broker.backends.comparing import digests
 from broker.backends.comparing.listing import (
@@ -20,17 +20,12 @@ from broker.backends.comparing.listing import (
     NOT_OURS,
     RETAINED,
     SETS,
+    SHAPES,
     SUBSCRIPTION,
     Entry,
     Window,
 )
-from broker.backends.message_ids import (
-    decimal_id,
-    message_id,
-    message_number,
-    node_number,
-    split_number,
-)
+from broker.backends.message_ids import UNSTORED, message_number, node_number, split_number
 
 PASSES_MAX: Final = 3
 ENTRIES_MAX: Final = 2_000_000  # that are held at once: about 1 GiB
@@ -38,9 +33,9 @@ MINUTE_MS: Final = 60_000
 _ROW: Final = struct.Struct(">QQQQQ")
 _OFFSET: Final = struct.Struct(">Q")
 
-# By kind: the action that writes it, and the one that removes it.
+# By kind: the action that writes it, and the one that removes it. Messages have what their shape
+# says.
 ACTIONS: Final = {
-    MESSAGE: ("on_message_publish", ""),
     RETAINED: ("on_message_retain", "on_retain_delete"),
     SUBSCRIPTION: ("on_subscribed", "on_unsubscribed"),
     CLIENT: ("on_client_connected", "on_client_disconnected"),
@@ -55,6 +50,8 @@ NO_INDEX: Final = "not in the list of its topic"
 NO_MESSAGE: Final = "in the list of its topic only"
 
 Ask = Callable[..., dict[str, Any]]
+# The digest of an entry, None = it has expired, so it may be gone or still there; and its text.
+Told: TypeAlias = tuple[int | None, str]
 
 
 class CannotCompare(Exception):
@@ -109,7 +106,7 @@ class Expected:
     def __init__(self, ms: int, body: int, place: int, gone_ms: int) -> None:
         self.ms: Final = ms
         self.body: Final = body
-        self.place: Final = place
+        self.place: Final = place  # in the list of its topic, if the store has lists
         self.gone_ms: Final = gone_ms  # when it may be gone, 0 = never
         self.has_body: bool = False
         self.has_place: bool = False
@@ -118,7 +115,9 @@ class Expected:
 class Pass:
     """What one pass has found."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[str]) -> None:
+        """`kinds` are those that the store has."""
+        self._of_messages: Final = [kind for kind in (MESSAGE, INDEX) if kind in kinds]
         self.minutes: Final[dict[int, dict[str, Tally]]] = {}
         self.sets: Final[dict[str, Tally]] = {}
         self.differences: Final[dict[tuple[str, str, object, str], Difference]] = {}
@@ -135,8 +134,10 @@ class Pass:
 
     def tally(self, ms: int, kind: str) -> Tally:
         """Return the tally of a minute."""
-        minute = self.minutes.setdefault(ms // MINUTE_MS, {MESSAGE: Tally(), INDEX: Tally()})
-        return minute[kind]
+        number = ms // MINUTE_MS
+        if number not in self.minutes:
+            self.minutes[number] = {each: Tally() for each in self._of_messages}
+        return self.minutes[number][kind]
 
     def differs(self, kind: str, what: str, key: object, name: str, place: str = "") -> None:
         """Note a difference."""
@@ -174,8 +175,12 @@ class Verification:
         self._ago_ms: Final = ago_ms
         self._since_ms: int = 0  # broker time
         self._wait: Final = wait
+        self._shape: Final = SHAPES[configuration["type"]]
         actions = {rule.get("action") for rule in configuration["rules"]}
-        self.kinds: Final = frozenset(kind for kind, each in ACTIONS.items() if each[0] in actions)
+        kinds = {kind for kind, each in ACTIONS.items() if each[0] in actions}
+        if not actions.isdisjoint(self._shape.message_actions):
+            kinds |= {MESSAGE, INDEX} if self._shape.has_index else {MESSAGE}
+        self.kinds: Final = frozenset(kinds)
         self._pruned: Final = {kind for kind, each in ACTIONS.items() if each[1] in actions}
         if not self.kinds:
             raise CannotCompare("no rule with an action writes what could be compared")
@@ -200,18 +205,18 @@ class Verification:
         return found
 
     def _one_pass(self) -> Pass:
-        found = Pass()
+        found = Pass(self.kinds)
         start = self._begin()
         sets = {kind: self._state(kind) for kind in SETS if kind in self.kinds}
         now = self._caught_up(found) if sets else start
         expected, start_ms = self._messages(found, now)
-        acked = self._acknowledged(found, now)
+        acked, retained = self._events(found, now)
+        self._expect(expected, retained, start_ms)
         now = self._still_known(found, now, expected)
         letters = self._letters(found)
         for offset in acked:
             expected.pop(offset, None)
-        kinds = self.kinds | ({INDEX} if MESSAGE in self.kinds else set())
-        window = Window(self._told["node"], self._node, start_ms, frozenset(kinds))
+        window = Window(self._told["node"], self._node, start_ms, self.kinds)
         stored: dict[str, dict[bytes, Entry]] = {kind: {} for kind in sets}
         judge = _MessageJudge(self, found, now, expected, acked, letters)
         for entry in self._listing(window):
@@ -224,7 +229,7 @@ class Verification:
                 judge.take(entry)
         after = self._begin()
         later = {"first": now["cursor"], "cursor": after["end"]}
-        judge.end(self._acknowledged(found, later), after)
+        judge.end(self._events(found, later)[0], after)
         for kind, told in sets.items():
             if not found.behind:
                 self._judge_set(found, kind, told, stored[kind], letters)
@@ -260,37 +265,52 @@ class Verification:
         expected: dict[int, Expected] = {}
         while MESSAGE in self.kinds and after < upto:
             page = self._ask("messages", after=str(after), upto=str(upto))
-            for offset, *values in _ROW.iter_unpack(base64.b64decode(page["rows"])):
-                if values[0] >= start_ms:
-                    expected[offset] = Expected(*values)
+            self._expect(expected, _rows(page["rows"]), start_ms)
             found.unreadable += page["lost"]
             after = page["after"]
             self.bound(len(expected))
         return expected, start_ms
 
-    def _acknowledged(self, found: Pass, now: dict[str, Any]) -> set[int]:
-        """Return the offsets of messages that were acknowledged for all."""
+    def _expect(
+        self, expected: dict[int, Expected], rows: Iterable[tuple[int, ...]], start_ms: int
+    ) -> None:
+        """Add messages; one that is there already goes as soon as either says."""
+        for offset, ms, body, place, gone_ms in rows:
+            if ms < start_ms:
+                continue
+            before = expected.get(offset)
+            if before is not None and before.gone_ms:
+                gone_ms = min(gone_ms, before.gone_ms) if gone_ms else before.gone_ms
+            expected[offset] = Expected(ms, body, place, gone_ms)
+
+    def _events(self, found: Pass, now: dict[str, Any]) -> tuple[set[int], list[tuple[int, ...]]]:
+        """Return the offsets of messages that were acknowledged for all, and retained messages.
+
+        Those where the store has them among its messages.
+        """
         after, upto = now["first"][1], now["cursor"][1]
         acked: set[int] = set()
+        retained: list[tuple[int, ...]] = []
         while MESSAGE in self.kinds and after < upto:
             page = self._ask("events", after=str(after), upto=str(upto))
             for (offset,) in _OFFSET.iter_unpack(base64.b64decode(page["acked"])):
                 acked.add(offset)
+            retained += _rows(page["retained"])
             for first, last, why in page["gaps"]:
                 found.gaps.append((first, last, why))
             if page["after"] <= after:
                 break
             after = page["after"]
-            self.bound(len(acked))
+            self.bound(len(acked) + len(retained))
         found.acknowledged += len(acked)
-        return acked
+        return acked, retained
 
     def _still_known(
         self, found: Pass, now: dict[str, Any], expected: dict[int, Expected]
     ) -> dict[str, Any]:
         """Leave out messages whose acknowledgements may have been deleted while they were read."""
         again = self._begin()
-        for offset in [each for each in expected if each <= again["first"][0]]:
+        for offset in [each for each in expected if not _is_behind(each, again["first"])]:
             del expected[offset]
         found.since_ms = max(found.since_ms, again["first_ms"])
         return {**now, "first": again["first"], "first_ms": again["first_ms"]}
@@ -307,16 +327,16 @@ class Verification:
         found.dead_letters = len(letters)
         return letters
 
-    def _state(self, kind: str) -> dict[bytes, tuple[int, str]]:
-        """Return what there is of a kind: name -> digest, text."""
-        told: dict[bytes, tuple[int, str]] = {}
+    def _state(self, kind: str) -> dict[bytes, Told]:
+        """Return what there is of a kind by its name."""
+        told: dict[bytes, Told] = {}
         number, has_more = 0, True
         while has_more:
             page = self._ask("state", kind=kind, after=str(number))
             if page.get("is_out_of_order"):
                 raise CannotCompare("another comparison of this backend has begun meanwhile")
             for name, digest, text in page["rows"]:
-                told[bytes.fromhex(name)] = (int(digest, 16), text)
+                told[bytes.fromhex(name)] = (int(digest, 16) if digest else None, text)
             has_more = page["more"]
             number += 1
             self.bound(len(told))
@@ -333,7 +353,7 @@ class Verification:
         self,
         found: Pass,
         kind: str,
-        before: dict[bytes, tuple[int, str]],
+        before: dict[bytes, Told],
         stored: dict[bytes, Entry],
         letters: set[object],
     ) -> None:
@@ -353,6 +373,8 @@ class Verification:
                     continue
                 tally.found(entry.digest)
                 found.differs(kind, FOREIGN, name, entry.text, entry.place)
+                continue
+            if told[0] is None:
                 continue
             tally.told(told[0])
             if entry is None:
@@ -374,14 +396,22 @@ class Verification:
 
     def id_of(self, number: int) -> str:
         """Return the id of a message as the store writes it."""
-        if self._told["type"] == "redis":
-            us, node, rest = split_number(number)
-            return message_id(us // 1000, node, rest)
-        return decimal_id(number)
+        return self._shape.written_id(number)
 
     def number(self, ms: int, offset: int) -> int:
         """Return the number of the id of one of our messages."""
         return message_number(ms, self._node, offset)
+
+
+def _rows(page: str) -> Iterator[tuple[int, ...]]:
+    return _ROW.iter_unpack(base64.b64decode(page))
+
+
+def _is_behind(offset: int, cursor: list[int]) -> bool:
+    """Is a message behind a cursor? One that is not in the log has the number of its event."""
+    if offset & UNSTORED:
+        return offset ^ UNSTORED > cursor[1]
+    return offset > cursor[0]
 
 
 class _MessageJudge:
@@ -400,6 +430,7 @@ class _MessageJudge:
         self._found: Final = found
         self._now: Final = now
         self._expected: Final = expected
+        self._has_index: Final = INDEX in verification.kinds
         self._acked: Final = acked
         self._letters: Final = letters
         self._seen: Final[set[tuple[str, int, str]]] = set()  # that are not as expected
@@ -434,14 +465,15 @@ class _MessageJudge:
     def _take_unknown(self, entry: Entry, ms: int, offset: int) -> None:
         """Take what the broker does not expect."""
         now, found = self._now, self._found
-        if offset > now["cursor"][0]:
+        if _is_behind(offset, now["cursor"]):
             self._newer.append(entry)
             self._verification.bound(len(self._newer))
             return
-        if offset > now["first"][0] and found.unreadable:
+        is_known = _is_behind(offset, now["first"])
+        if is_known and found.unreadable:
             return  # it may be one of those that cannot be read here
         first_ms = now["first_ms"]
-        if offset <= now["first"][0] and (not first_ms or ms <= first_ms):
+        if not is_known and (offset & UNSTORED or not first_ms or ms <= first_ms):
             return  # so old that the broker knows no more whether it was there
         self._note_unknown(entry, ACKNOWLEDGED if offset in self._acked else FOREIGN)
 
@@ -461,7 +493,7 @@ class _MessageJudge:
         `after` says where the log ends now: what the store has from behind that is not ours.
         """
         for entry in self._newer:
-            if split_number(entry.number)[2] > after["end"][0]:
+            if _is_behind(split_number(entry.number)[2], after["end"]):
                 self._note_unknown(entry, FOREIGN)
         now_ms = after["now"]
         for offset, told in self._expected.items():
@@ -471,15 +503,13 @@ class _MessageJudge:
             number = self._verification.number(told.ms, offset)
             if told.has_body or not is_optional:
                 self._found.tally(told.ms, MESSAGE).told(told.body)
-            if told.has_place or not is_optional:
+            if self._has_index and (told.has_place or not is_optional):
                 self._found.tally(told.ms, INDEX).told(told.place)
             if is_optional:
                 continue
-            if not told.has_body and not told.has_place:
-                self._differs(MISSING, number, "")
-            elif not told.has_body:
-                self._differs(NO_MESSAGE, number, "")
-            elif not told.has_place:
+            if not told.has_body:
+                self._differs(NO_MESSAGE if told.has_place else MISSING, number, "")
+            elif self._has_index and not told.has_place:
                 self._differs(NO_INDEX, number, "")
 
     def _differs(self, what: str, number: int, place: str) -> None:

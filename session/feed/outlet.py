@@ -26,14 +26,11 @@ from storage.log.message_log import Cursor as LogCursor
 from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
     AGAIN,
-    FOREIGN,
     GAP,
-    NOT_FOR,
-    RETAINED,
     FeedEvent,
     decode_row,
     feed_key,
-    filled_for,
+    is_for,
     split_feed_key,
 )
 from storage.tables.tables import (
@@ -715,14 +712,6 @@ def _ignored(filters: frozenset[str]) -> None:
 
 
 def _wants(feed: Feed, event: FeedEvent) -> bool:
-    if event.kind == AGAIN:
-        return event.username == feed.name
-    if event.kind == GAP and event.body and event.body != feed.name.encode():
+    if not is_for(feed.name, event):
         return False
-    if event.kind in FOREIGN and event.username and event.username != feed.name:
-        return False  # it is about a message of another store
-    if event.kind == RETAINED and event.username == NOT_FOR + feed.name:
-        return False  # it comes from there
-    if filled_for(event) not in ("", feed.name):
-        return False
-    return bool(feed.kinds & 1 << event.kind)
+    return event.kind == AGAIN or bool(feed.kinds & 1 << event.kind)

@@ -110,6 +110,19 @@ def filled_for(event: FeedEvent) -> str:
     return event.body.decode() if event.kind == CONNECTED else ""
 
 
+def is_for(name: str, event: FeedEvent) -> bool:
+    """May the backend `name` be told of an event, if it wants such ones?"""
+    if event.kind == AGAIN:
+        return event.username == name
+    if event.kind == GAP and event.body and event.body != name.encode():
+        return False
+    if event.kind in FOREIGN and event.username and event.username != name:
+        return False  # it is about a message of another store
+    if event.kind == RETAINED and event.username == NOT_FOR + name:
+        return False  # it comes from there
+    return filled_for(event) in ("", name)
+
+
 def feed_key(seq: int) -> bytes:
     """Return the key of the row whose first event has the number `seq`."""
     return _KEY.pack(seq)

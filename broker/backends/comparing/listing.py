@@ -4,8 +4,11 @@ Read by the command, never by the broker or the process that writes. Read next:
 `broker.operations.backend_verify`, which compares.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, runtime_checkable
+
+from broker.backends.message_ids import decimal_id, text_id
+from broker.configuration import backend_options
 
 # Kinds of entries.
 MESSAGE: Final = "message"
@@ -17,6 +20,40 @@ SETS: Final = (RETAINED, SUBSCRIPTION, CLIENT)
 NOT_OURS: Final = "not ours"  # of another node or application: counted, and left alone
 
 TEXT_CHARACTERS_MAX: Final = 120
+
+
+PUBLISH: Final = "on_message_publish"
+RETAIN: Final = "on_message_retain"
+
+
+class Shape:
+    """What is different in the stores of one type."""
+
+    __slots__ = ("has_index", "message_actions", "written_id")
+
+    def __init__(
+        self,
+        written_id: Callable[[int], str] = text_id,
+        *,
+        has_index: bool = True,
+        message_actions: tuple[str, ...] = (PUBLISH,),
+    ) -> None:
+        self.written_id: Final = written_id  # of a message id, which is a number
+        self.has_index: Final = has_index  # does a list of its topic name each message?
+        self.message_actions: Final = message_actions  # which put messages where messages are
+
+    @property
+    def has_retained_messages(self) -> bool:
+        """Is a retained message among the messages?"""
+        return RETAIN in self.message_actions
+
+
+# Of the types whose stores can be compared.
+SHAPES: Final = {
+    backend_options.REDIS: Shape(),
+    backend_options.DYNAMODB: Shape(decimal_id),
+    backend_options.CASSANDRA: Shape(has_index=False, message_actions=(PUBLISH, RETAIN)),
+}
 
 
 class Window:

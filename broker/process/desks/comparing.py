@@ -14,9 +14,18 @@ from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from broker.backends.comparing import digests
-from broker.backends.comparing.listing import CLIENT, MESSAGE, RETAINED, SUBSCRIPTION, shown
+from broker.backends.comparing.listing import (
+    CLIENT,
+    MESSAGE,
+    PUBLISH,
+    RETAIN,
+    RETAINED,
+    SHAPES,
+    SUBSCRIPTION,
+    shown,
+)
 from broker.backends.message_ids import UNSTORED, message_number, node_number
-from broker.backends.parameters import expires_s
+from broker.backends.parameters import expires_s, offset_of
 from broker.backends.rows import Row, decode_wire_rows
 from broker.backends.sink import Rule
 from broker.loop.driver import Driver
@@ -26,7 +35,7 @@ from session.engine import Engine
 from session.feed.dead_letters import DeadLetter
 from storage.errors import DamagedRows
 from storage.tables import feed_rows
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import FeedEvent, is_for
 from storage.tables.message_record import decode_message
 from storage.tables.tables import retained_topic, unseal
 
@@ -38,15 +47,13 @@ STATE: Final = "backend_compare_state"
 ONE: Final = "backend_compare_message"
 REQUESTS: Final = frozenset({BEGIN, MESSAGES, EVENTS, LETTERS, STATE, ONE})
 
-PUBLISH: Final = "on_message_publish"
-RETAIN: Final = "on_message_retain"
 SUBSCRIBED: Final = "on_subscribed"
 CONNECTED: Final = "on_client_connected"
 ACKED: Final = "on_message_acked_for_queue"
 PAYLOAD_BYTES_MAX: Final = 1 << 20  # of messages whose digests are made for one page
 PAGE_ROWS: Final = 64  # of subscriptions, retained messages or clients
 PAGE_LETTERS: Final = 16  # one may have 64 KiB
-PAGE_ACKS: Final = 1000
+PAGE_EVENTS_BYTES: Final = 8000  # of acknowledgements and retained messages, before base64
 PAGE_GAPS: Final = 4
 PAGE_BYTES: Final = LINE_BYTES_MAX - 4096
 # A row for the page, None = nothing that a rule wants; and the bytes that were read for it.
@@ -66,6 +73,8 @@ class ComparisonDesk:
         self._name: Final = name
         self._told: Final = configuration
         self._type: Final[str] = configuration.get("type", "")
+        shape = SHAPES.get(self._type)  # None: such a store is not compared
+        self._has_retained_messages: Final = shape is not None and shape.has_retained_messages
         self._node: Final = node_number(configuration.get("node", ""))
         self._rules: Final = [Rule(told) for told in configuration.get("rules", ())]
         self._filters: Final = {str(rule.filter) for rule in self._by_action(PUBLISH)}
@@ -141,8 +150,11 @@ class ComparisonDesk:
         rules = [r for r in self._by_action(PUBLISH) if r.takes(message, self._type)]
         if not rules:
             return b""
-        number = message_number(message.accepted_at_ms, self._node, message.offset)
-        topic = message.topic.encode()
+        return self._packed(message, message.offset, message.topic, rules)
+
+    def _packed(self, message: Message, offset: int, topic_text: str, rules: list[Rule]) -> bytes:
+        number = message_number(message.accepted_at_ms, self._node, offset)
+        topic = topic_text.encode()
         body = digests.message_digest(
             number,
             topic,
@@ -155,40 +167,67 @@ class ComparisonDesk:
         ages = [age for rule in rules if (age := expires_s(message, rule))]
         gone_ms = message.accepted_at_ms + min(ages) * 1000 if ages else 0
         place = digests.index_digest(number, topic)
-        return MESSAGE_ROW.pack(message.offset, message.accepted_at_ms, body, place, gone_ms)
+        return MESSAGE_ROW.pack(offset, message.accepted_at_ms, body, place, gone_ms)
 
     def _events(self, request: Request, found: list[dict[str, Any]]) -> None:
-        """Tell which messages of queues were acknowledged, and which were lost on the way."""
+        """Tell which messages of queues were acknowledged, and which were lost on the way.
+
+        And retained messages, where the store has them among its messages.
+        """
         after, upto = int(request["after"]), int(request["upto"])
         events, reached = self._engine.kept.events(after, upto)
         rules = self._by_action(ACKED)
-        acked: list[int] = []
+        acked, retained = bytearray(), bytearray()
         gaps: list[list[object]] = []
+        payload = 0
         for event in events:
+            if not is_for(self._name, event):
+                continue
             if event.kind == feed_rows.ACKED and event.offset:
                 if any(rule.takes(event, self._type) for rule in rules):
-                    acked.append(event.offset)
-            elif event.kind == feed_rows.GAP and event.body in (b"", self._name.encode()):
+                    acked += OFFSET.pack(event.offset)
+            elif event.kind == feed_rows.RETAINED and self._has_retained_messages:
+                retained += self._retained_message_row(event)
+                payload += len(event.body)
+            elif event.kind == feed_rows.GAP:
                 gaps.append([event.offset, event.accepted_ms, shown(event.text.encode())])
-            if len(acked) >= PAGE_ACKS or len(gaps) >= PAGE_GAPS:
+            is_full = len(acked) + len(retained) >= PAGE_EVENTS_BYTES or len(gaps) >= PAGE_GAPS
+            if is_full or payload >= PAYLOAD_BYTES_MAX:
                 reached = event.seq  # a tick may have many: the rest comes with the next page
                 break
-        packed = base64.b64encode(b"".join(map(OFFSET.pack, acked))).decode()
-        found.append({"acked": packed, "gaps": gaps, "after": reached})
+        found.append(
+            {
+                "acked": base64.b64encode(acked).decode(),
+                "retained": base64.b64encode(retained).decode(),
+                "gaps": gaps,
+                "after": reached,
+            }
+        )
+
+    def _retained_message_row(self, event: FeedEvent) -> bytes:
+        """Return the row of a retained message as it is among the messages, b"" if it is not."""
+        rules = [r for r in self._by_action(RETAIN) if r.takes(event, self._type)]
+        if not rules:
+            return b""
+        try:
+            message = decode_message(event.body, event.offset)
+        except DamagedRows:
+            return b""  # a dead letter
+        return self._packed(message, offset_of(event), event.text, rules)
 
     def _letters(self, request: Request, found: list[dict[str, Any]]) -> None:
         """Tell which entries are in dead letters: kind, and the offset or the name."""
         page = self._engine.feeds.dead_letters(self._name, int(request["after"]), PAGE_LETTERS)
-        told = [self._letter(letter) for _, letter in page]
         found.append(
             {
-                "letters": [each for each in told if each is not None],
+                "letters": [each for _, letter in page for each in self._letter(letter)],
                 "after": page[-1][0] if page else 0,
                 "has_more": bool(page),
             }
         )
 
-    def _letter(self, letter: DeadLetter) -> list[object] | None:
+    def _letter(self, letter: DeadLetter) -> list[list[object]]:
+        """Return what a dead letter is about: kind, and the offset or the name."""
         row: Row | None = None
         if letter.row:
             try:
@@ -196,17 +235,20 @@ class ComparisonDesk:
             except (DamagedRows, ValueError):
                 row = None  # its rule says what it was about
         if isinstance(row, Message) or row is None:
-            return [MESSAGE, row.offset if row is not None else letter.at[0]]
+            return [[MESSAGE, row.offset if row is not None else letter.at[0]]]
         if row.kind == feed_rows.ACKED:
-            return [MESSAGE, row.offset]
+            return [[MESSAGE, row.offset]]
         client_id, text = row.client_id.encode(), row.text.encode()
         if row.kind in (feed_rows.RETAINED, feed_rows.RETAIN_DELETED):
-            return [RETAINED, digests.name_of(RETAINED, text).hex()]
+            found: list[list[object]] = [[RETAINED, digests.name_of(RETAINED, text).hex()]]
+            if self._has_retained_messages:
+                found.append([MESSAGE, offset_of(row)])
+            return found
         if row.kind in (feed_rows.SUBSCRIBED, feed_rows.UNSUBSCRIBED):
-            return [SUBSCRIPTION, digests.name_of(SUBSCRIPTION, client_id, text).hex()]
+            return [[SUBSCRIPTION, digests.name_of(SUBSCRIPTION, client_id, text).hex()]]
         if row.kind in (feed_rows.CONNECTED, feed_rows.DISCONNECTED):
-            return [CLIENT, digests.name_of(CLIENT, client_id).hex()]
-        return None
+            return [[CLIENT, digests.name_of(CLIENT, client_id).hex()]]
+        return []
 
     # What there is now
 
@@ -263,11 +305,12 @@ class ComparisonDesk:
         event = FeedEvent(feed_rows.RETAINED, 0, 0, message.publisher, topic)
         if not any(rule.takes(event, self._type) for rule in rules):
             return None
+        encoded = topic.encode()
         ages = [age for rule in rules if (age := expires_s(message, rule))]
         if ages and message.accepted_at_ms + min(ages) * 1000 <= self._driver.now:
-            return None
+            return _row(RETAINED, None, encoded)
         number = message_number(message.accepted_at_ms, self._node, UNSTORED)
-        publisher, encoded = message.publisher.encode(), topic.encode()
+        publisher = message.publisher.encode()
         found = digests.retained_digest(number, encoded, publisher, message.qos, message.payload)
         return _row(RETAINED, found, encoded)
 
@@ -314,5 +357,7 @@ class ComparisonDesk:
             yield _row(CLIENT, found, name), 0
 
 
-def _row(kind: str, digest: int, *names: bytes) -> list[str]:
-    return [digests.name_of(kind, *names).hex(), f"{digest:x}", shown(*names)]
+def _row(kind: str, digest: int | None, *names: bytes) -> list[str]:
+    """Return what is told of an entry; without a digest it may be gone or still there."""
+    told = "" if digest is None else f"{digest:x}"
+    return [digests.name_of(kind, *names).hex(), told, shown(*names)]

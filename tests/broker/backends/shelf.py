@@ -13,13 +13,19 @@ from broker.backends.comparing.listing import (
     CLIENT,
     INDEX,
     MESSAGE,
+    PUBLISH,
+    RETAIN,
     RETAINED,
+    SHAPES,
     SUBSCRIPTION,
     Entry,
     Window,
     shown,
 )
-from broker.backends.message_ids import UNSTORED, message_number, node_number, split_number
+from broker.backends.message_ids import message_number, node_number, split_number
+from broker.backends.parameters import offset_of
+from broker.backends.rows import encode_wire_row
+from broker.backends.sink import Rule
 from broker.operations.control_socket import LINE_BYTES_MAX
 from broker.process.desks.comparing import ComparisonDesk
 from mqtt.message import Message
@@ -68,21 +74,28 @@ class Shelf:
         self,
         rules: tuple[tuple[str, str | None, str], ...] = ALL,
         *,
+        type: str = "redis",
         keep_ms: int = 900_000,
         expires_s: int = 0,
         backlog_bytes_max: int = 0,
+        others: tuple[str, ...] = (),
     ) -> None:
-        feed = Feed(NAME, ("#",), EVERYTHING, keep_ms, (), backlog_bytes_max)
+        """`others` are topic filters of rules with own commands."""
+        published = [str(topic) for _, topic, action in rules if action == PUBLISH]
+        filters = tuple(dict.fromkeys((*published, *others)))
+        feed = Feed(NAME, filters, EVERYTHING, keep_ms, (), backlog_bytes_max)
         self.broker: Final = Broker(feeds=(feed,))
         self.told: Final[dict[str, Any]] = {
             "name": NAME,
-            "type": "redis",
+            "type": type,
             "node": NODE,
             "rules": [
                 {"number": n, "on": on, "topic": topic, "action": what, "expires_s": expires_s}
                 for n, (on, topic, what) in enumerate(rules, 1)
             ],
         }
+        self._shape: Final = SHAPES[type]
+        self._rules: Final = [Rule(each) for each in self.told["rules"]]
         self.entries: Final[dict[tuple[str, object], Entry]] = {}
         self.refuses: Callable[[Message | FeedEvent], bool] = lambda row: False
         self.meanwhile: Callable[[], None] = lambda: None  # happens while the store is read
@@ -105,16 +118,25 @@ class Shelf:
             for row in page.rows:
                 if self.refuses(row):
                     at = (row.end, row.seq) if isinstance(row, FeedEvent) else (row.offset, 0)
-                    letters.append(DeadLetter(at, "1", "refused", b""))
+                    letters.append(DeadLetter(at, "1", "refused", encode_wire_row(row)))
                 elif isinstance(row, Message):
-                    self._keep(row)
+                    self._publish(row)
                 else:
                     self._note(row)
             feeds.confirm(NAME, page.upto, letters)
             self.broker.settle()
 
-    def _keep(self, message: Message) -> None:
-        number = message_number(message.accepted_at_ms, node_number(NODE), message.offset)
+    def _is_for(self, row: Message | FeedEvent, action: str) -> bool:
+        return any(
+            rule.action == action and rule.takes(row, self.told["type"]) for rule in self._rules
+        )
+
+    def _publish(self, message: Message) -> None:
+        if self._is_for(message, PUBLISH):
+            self._keep(message, message.offset)
+
+    def _keep(self, message: Message, offset: int) -> None:
+        number = message_number(message.accepted_at_ms, node_number(NODE), offset)
         topic = message.topic.encode()
         body = digests.message_digest(
             number,
@@ -125,7 +147,9 @@ class Shelf:
             retain=message.retain,
             accepted_s=message.accepted_at_ms // 1000,
         )
-        self.put(Entry(MESSAGE, f"msg:{message.offset}", number=number, digest=body))
+        self.put(Entry(MESSAGE, f"msg:{offset}", number=number, digest=body))
+        if not self._shape.has_index:
+            return
         place = digests.index_digest(number, topic)
         self.put(Entry(INDEX, f"list:{message.topic}", number=number, digest=place))
 
@@ -147,7 +171,9 @@ class Shelf:
                     del self.entries[key]
         elif event.kind == feed_rows.RETAINED:
             message = decode_message(event.body, 0)
-            offset = UNSTORED | event.seq
+            offset = offset_of(event)
+            if self._shape.has_retained_messages and self._is_for(event, RETAIN):
+                self._keep(message, offset)
             number = message_number(message.accepted_at_ms, node_number(NODE), offset)
             publisher, payload = message.publisher.encode(), message.payload
             digest = digests.retained_digest(number, text, publisher, message.qos, payload)

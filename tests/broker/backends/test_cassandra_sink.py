@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker.backends.message_ids import message_id, node_number
+from broker.backends.comparing import cassandra_listing
+from broker.backends.comparing.listing import MESSAGE, SUBSCRIPTION, Window
+from broker.backends.message_ids import message_id, node_number, split_number
 from broker.backends.rows import Row
 from broker.backends.sink import Fence, FenceRefused, Options, Rule, Unavailable, Unusable
 from storage.tables.feed_rows import (
@@ -437,3 +439,54 @@ def test_a_statement_that_cannot_be_parsed_is_unusable(server: CassandraServer) 
     told = rule("message.publish", "#", commands=["DROP TABLE msg"])
     with pytest.raises(Unusable, match="begins with INSERT, UPDATE, DELETE"):
         made(server, told)
+
+
+# For a comparison
+
+
+def window(start_ms: int = NOW_MS) -> Window:
+    """Return which entries are asked for."""
+    return Window(NODE, node_number(NODE), start_ms, frozenset({MESSAGE, SUBSCRIPTION}))
+
+
+LISTED: Final = (STORED, rule("session.subscribed", "#", 2, action="on_subscribed"))
+
+
+def test_everything_is_listed_once_over_many_pages(
+    server: CassandraServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cassandra_listing, "PAGE_ROWS", 7)
+    monkeypatch.setattr(cassandra_listing, "PAGE_MESSAGES", 3)
+    sink = opened(server, *LISTED, table_prefix="Mqtt_")
+    rows: list[Row] = [message(each, f"t/{each % 20}") for each in range(1, 201)]
+    rows += [
+        message(each, f"old/{each % 20}", accepted_at_ms=NOW_MS - 1) for each in range(201, 301)
+    ]
+    rows += [event(SUBSCRIBED, f"c{each % 5}", f"f/{each}", each, end=300) for each in range(1, 51)]
+    assert sink.apply(batch((0, 0), (300, 50), *rows), INSTANCE) == []
+    found = list(sink.listing(window()))
+    messages = [split_number(each.number)[2] for each in found if each.kind == MESSAGE]
+    assert sorted(messages) == list(range(1, 201))
+    names = {each.text for each in found if each.kind == SUBSCRIPTION}
+    assert len(found) == 250 and len(names) == 50
+    assert len(list(sink.listing(window(NOW_MS - 1)))) == 350
+
+
+def test_a_server_that_hangs_while_it_is_read_is_unavailable(
+    server: CassandraServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cassandra_listing, "PAGE_ROWS", 7)
+    sink = opened(server, *LISTED, timeout_ms=2000)
+    rows = [message(each, f"t/{each}") for each in range(1, 51)]
+    sink.apply(batch((0, 0), (50, 0), *rows), INSTANCE)
+    entries = sink.listing(window())
+    assert next(entries).kind == MESSAGE
+    server.freeze()
+    try:
+        with pytest.raises(Unavailable, match=str(server.port)):
+            list(entries)
+    finally:
+        server.thaw()
+    sink.close()
+    with pytest.raises(Unavailable, match="not connected"):
+        list(sink.listing(window()))

@@ -32,6 +32,7 @@ from storage.tables.feed_rows import (
     RETAIN_DELETED,
     RETAINED,
     RETURNED,
+    SENT,
     SESSION_ENDED,
     SUBSCRIBED,
     UNSUBSCRIBED,
@@ -175,10 +176,21 @@ def test_values_have_types(name: str, value: Any) -> None:
 
 
 def test_a_text_that_is_no_utf_8_is_not_what_stops_a_row() -> None:
-    told = rule("message.publish", "#", commands=["SELECT ${payload.a}"])
-    ((_, bound),) = acting(told).work(message(7, "t", b'{"a":"\\ud800"}'))
+    told = rule("message.publish", "#", commands=["SELECT ${payload.a}${payload.b}"])
+    ((_, bound),) = acting(told).work(message(7, "t", b'{"a":"\\ud800","b":["\\ud800"]}'))
     assert isinstance(bound, Bound)
-    assert bound.values == [text("?")]
+    assert bound.values == [text("?"), text('["?"]')]
+
+
+@pytest.mark.parametrize(("body", "value"), [(b"", ID), (b"m", "m")])
+def test_a_message_that_a_store_has_told_is_called_what_it_was_there(
+    body: bytes, value: str
+) -> None:
+    told = rule("message.delivered", "#", commands=["SELECT ${msgid}"])
+    row = event(SENT, "c", "t", offset=7, accepted_ms=NOW_MS, body=body)
+    ((_, bound),) = acting(told).work(row)
+    assert isinstance(bound, Bound)
+    assert bound.values == [text(value)]
 
 
 def test_a_whole_message_has_the_id_of_the_store() -> None:

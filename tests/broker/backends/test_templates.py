@@ -107,6 +107,8 @@ def test_no_command_is_refused() -> None:
         ("deep.list.1", b"2"),
         ("deep", b'{"list":[1,2]}'),
         ("none", b"null"),
+        ("half", b"?"),
+        ("halves", b'["?"]'),
         ("missing", b""),
         ("temp.x", b""),
         ("deep.list.9", b""),
@@ -114,8 +116,9 @@ def test_no_command_is_refused() -> None:
     ],
 )
 def test_a_field_of_a_json_payload(path: str, value: bytes) -> None:
-    payload = '{"temp":21.5,"name":"täg","deep":{"list":[1,2]},"none":null}'.encode()
-    assert payload_field(payload, path) == value
+    payload = '{"temp":21.5,"name":"täg","deep":{"list":[1,2]},"none":null,'
+    payload += '"half":"\\ud800","halves":["\\ud800"]}'
+    assert payload_field(payload.encode(), path) == value
 
 
 @pytest.mark.parametrize("payload", [b"", b"no json", b"\xff", b"[" * 100_000, b'"\\ud800"'])

@@ -5,13 +5,19 @@ from typing import Any
 import pytest
 
 from broker.backends.comparing.listing import CLIENT, INDEX, MESSAGE, RETAINED, Entry
-from broker.backends.message_ids import message_number, node_number
+from broker.backends.message_ids import UNSTORED, message_number, node_number, split_number
 from broker.operations import backend_verify
 from broker.operations.backend_verify import CannotCompare, Pass, Tally, Verification
 from mqtt.message import Message
 from tests.broker.backends.shelf import NODE, Shelf
 
 MINUTE_MS = 60_000
+# Retained messages are among the messages, and no rule on messages takes most of them.
+WIDE = (
+    ("message.publish", "t/#", "on_message_publish"),
+    ("message.publish", "#", "on_message_retain"),
+    ("message.publish", "#", "on_retain_delete"),
+)
 
 
 def compare(shelf: Shelf, ago_ms: int = 15 * MINUTE_MS, **told: Any) -> Pass:
@@ -307,3 +313,100 @@ def test_a_checksum_does_not_depend_on_an_order() -> None:
     assert tally.is_equal and tally.broker_sum == 2
     tally.found(0)
     assert not tally.is_equal
+
+
+def wide(rules: tuple[tuple[str, str, str], ...] = WIDE, **options: Any) -> Shelf:
+    """Return a store of such a kind with 3 messages, and 4 that were retained, 2 of them still."""
+    shelf = Shelf(rules, type="cassandra", **options)
+    client = shelf.broker.connect("c", expiry=1000)
+    client.subscribe("logged/#", qos=1)
+    for number in range(3):
+        client.publish("t/0", b"%d" % number, 1)
+    for topic, qos in (("r", 0), ("logged/1", 1), ("logged/1", 1), ("gone", 0)):
+        client.publish(topic, b"kept", qos, retain=True)
+    client.publish("gone", b"", 0, retain=True)
+    shelf.feed()
+    return shelf
+
+
+def unstored(shelf: Shelf) -> list[Entry]:
+    """Return the messages that are not in the log."""
+    found = [each for each in shelf.entries.values() if each.number]
+    return [each for each in found if split_number(each.number)[2] & UNSTORED]
+
+
+def test_a_retained_message_among_the_messages_is_expected_there() -> None:
+    shelf = wide()
+    found = compare(shelf)
+    assert not found.differences
+    (minute,) = found.minutes.values()
+    assert {kind: (tally.broker, tally.store) for kind, tally in minute.items()} == {
+        MESSAGE: (7, 7)
+    }
+    assert found.sets[RETAINED].store == 2
+    first, second = unstored(shelf)
+    shelf.drop(first)
+    shelf.put(Entry(MESSAGE, second.place, number=second.number, digest=7))
+    shelf.drop(shelf.of(MESSAGE, 4))
+    assert sorted(what for _, what, _ in named(compare(shelf))) == ["changed", "missing", "missing"]
+
+
+def test_a_rule_for_retained_messages_alone_is_enough_to_compare_messages() -> None:
+    shelf = wide(rules=WIDE[1:])
+    found = compare(shelf)
+    assert not found.differences
+    (minute,) = found.minutes.values()
+    assert [(tally.broker, tally.store) for tally in minute.values()] == [(4, 4)]
+    end = shelf.broker.engine.feeds.end()[1]
+    for seq in (end - 1, end + 1):  # which is no retained message, and which is not there
+        number = message_number(shelf.broker.now, node_number(NODE), UNSTORED | seq)
+        shelf.put(Entry(MESSAGE, f"msg:{seq - end}", number=number))
+    assert named(compare(shelf)) == [
+        ("message", "foreign", "msg:-1"),
+        ("message", "foreign", "msg:1"),
+    ]
+
+
+def test_a_retained_message_whose_event_is_gone_is_not_judged() -> None:
+    shelf = wide(keep_ms=1000)
+    for _ in range(4):
+        shelf.broker.advance(MINUTE_MS)
+        shelf.broker.publish("t/0", b"x")
+        shelf.feed()
+    shelf.drop(unstored(shelf)[0])
+    found = compare(shelf)
+    assert not found.differences
+    assert shelf.broker.engine.kept.first("fleet", 0)[1] > 0
+
+
+def test_retained_messages_that_come_while_it_is_read_are_left_out() -> None:
+    shelf = wide()
+    sent: list[int] = []
+
+    def more() -> None:
+        sent.append(1)
+        client = shelf.broker.connect(f"new{len(sent)}")
+        for qos in (0, 1):
+            client.publish(f"logged/{qos}", b"new", qos, retain=True)
+        shelf.feed()
+
+    shelf.meanwhile = more
+    assert not compare(shelf).differences and sent
+
+
+def test_a_retained_message_in_a_dead_letter_is_not_missing_among_the_messages() -> None:
+    shelf = wide()
+    shelf.refuses = lambda row: not isinstance(row, Message) and row.text == "poison"
+    shelf.broker.connect("d").publish("poison", b"x", 0, retain=True)
+    shelf.feed()
+    found = compare(shelf)
+    assert not found.differences and found.dead_letters == 2
+
+
+def test_a_retained_message_that_has_expired_may_be_gone_or_there() -> None:
+    shelf = wide(expires_s=60)
+    shelf.broker.advance(2 * MINUTE_MS)
+    shelf.drop(unstored(shelf)[0])
+    shelf.remove(RETAINED, b"r")
+    found = compare(shelf)
+    assert not found.differences and found.sets[RETAINED].store == 0

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.backends.comparing.listing import MESSAGE, SUBSCRIPTION
+from broker.backends.comparing.listing import INDEX, MESSAGE, SUBSCRIPTION
 from broker.cli.backends.verify import MINUTES_SHOWN_MAX, _as_object, _lines, _seconds
 from broker.operations.backend_verify import CHANGED, MISSING, Pass, Tally
 from tests.broker.cli.commands import Run, complaint
 
 
-def found(minutes: int = 1) -> Pass:
-    result = Pass()
+def found(minutes: int = 1, kinds: tuple[str, ...] = (MESSAGE, INDEX)) -> Pass:
+    result = Pass(kinds)
     for minute in range(minutes):
         tally = result.tally(minute * 60_000, MESSAGE)
         tally.told(1)
@@ -42,6 +42,11 @@ def test_minutes_and_sets_are_a_table() -> None:
         "now               subscription  0       0      0000000000000000  equal",
         "cache: equal; messages since 1970-01-01T00:00:00Z",
     ]
+
+
+def test_a_store_without_lists_of_messages_has_no_line_for_them() -> None:
+    lines = list(_lines("cache", found(kinds=(MESSAGE,)), [], 9))
+    assert [line.split()[1] for line in lines[1:3]] == ["message", "subscription"]
 
 
 def test_differences_are_named_up_to_the_limit_and_control_characters_are_shown() -> None:

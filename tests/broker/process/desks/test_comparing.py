@@ -9,7 +9,7 @@ import pytest
 
 from broker.backends.comparing.listing import CLIENT, RETAINED, SUBSCRIPTION
 from broker.operations.control_socket import ControlError
-from broker.process.desks.comparing import MESSAGE_ROW, PAGE_ACKS
+from broker.process.desks.comparing import MESSAGE_ROW, PAGE_EVENTS_BYTES
 from mqtt.message import Message
 from session.feed.dead_letters import DeadLetter
 from storage.tables.feed_rows import FeedEvent
@@ -66,7 +66,8 @@ def test_only_what_a_rule_with_an_action_stores_is_told() -> None:
             ("message.publish", "a/#", "on_message_publish"),
             ("message.publish", "r/#", "on_message_retain"),
             ("session.subscribed", "s/#", "on_subscribed"),
-        )
+        ),
+        others=("#",),
     )
     client = shelf.broker.connect("c", expiry=100)
     client.subscribe("s/1", "t/1", "$share/g/s/1")
@@ -102,12 +103,34 @@ def test_acknowledgements_come_in_pages() -> None:
     while after < end:
         page = shelf.ask("events", after=str(after), upto=str(end))
         data = base64.b64decode(page["acked"])
-        assert len(data) // 8 <= PAGE_ACKS and page["after"] > after
+        assert len(data) <= PAGE_EVENTS_BYTES and page["after"] > after
         found += [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
         after = page["after"]
         pages += 1
     assert sorted(found) == sorted(list(range(1, 51)) * 30)
     assert pages > 1
+
+
+def test_retained_messages_come_in_pages_where_the_store_has_them_among_its_messages() -> None:
+    rules = (("message.publish", "r/#", "on_message_retain"),)
+    for type, expected in (("cassandra", 500), ("redis", 0)):
+        shelf = Shelf(rules, type=type)
+        client = shelf.broker.connect("c")
+        with shelf.broker.one_tick():
+            for number in range(500):
+                client.publish(f"r/{number}", b"x" * 5000, 0, retain=True)
+                client.publish(f"other/{number}", b"x", 0, retain=True)
+        end = shelf.broker.engine.feeds.end()[1]
+        found: list[int] = []
+        after = pages = 0
+        while after < end:
+            page = shelf.ask("events", after=str(after), upto=str(end))
+            rows = list(MESSAGE_ROW.iter_unpack(base64.b64decode(page["retained"])))
+            found += [row[0] for row in rows]
+            after = page["after"]
+            pages += 1
+        assert len(set(found)) == len(found) == expected
+        assert pages > 2 or not expected
 
 
 def test_dead_letters_say_what_they_are_about() -> None:
