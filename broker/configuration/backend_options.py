@@ -258,6 +258,7 @@ class WrittenRule:
         self.time_range_ms: int = 0  # the same
         self.sync: str = ADD
         self.bypass_acl: bool = False
+        self.qos0: bool = False
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -299,7 +300,7 @@ class WrittenRule:
         return (
             *self.what(),
             *(self.expires_s, self.max_returned_count, self.time_range_ms),
-            *(self.sync, self.bypass_acl),
+            *(self.sync, self.bypass_acl, self.qos0),
         )
 
 

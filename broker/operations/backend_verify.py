@@ -9,7 +9,7 @@ it. Read next: `broker.process.desks.comparing`, which answers, `broker.backends
 
 import base64
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.backends.comparing import digests
@@ -25,6 +25,7 @@ from broker.backends.comparing.listing import (
     Window,
 )
 from broker.backends.message_ids import (
+    UNSTORED,
     decimal_id,
     message_id,
     message_number,
@@ -38,12 +39,12 @@ MINUTE_MS: Final = 60_000
 _ROW: Final = struct.Struct(">QQQQQ")
 _OFFSET: Final = struct.Struct(">Q")
 
-# By kind: the action that writes it, and the one that removes it.
+# By kind: the actions that write it, and the one that removes it.
 ACTIONS: Final = {
-    MESSAGE: ("on_message_publish", ""),
-    RETAINED: ("on_message_retain", "on_retain_delete"),
-    SUBSCRIPTION: ("on_subscribed", "on_unsubscribed"),
-    CLIENT: ("on_client_connected", "on_client_disconnected"),
+    MESSAGE: ({"on_message_publish", "on_message_store"}, ""),
+    RETAINED: ({"on_message_retain"}, "on_retain_delete"),
+    SUBSCRIPTION: ({"on_subscribed"}, "on_unsubscribed"),
+    CLIENT: ({"on_client_connected"}, "on_client_disconnected"),
 }
 # What is wrong.
 MISSING: Final = "missing"
@@ -175,7 +176,7 @@ class Verification:
         self._since_ms: int = 0  # broker time
         self._wait: Final = wait
         actions = {rule.get("action") for rule in configuration["rules"]}
-        self.kinds: Final = frozenset(kind for kind, each in ACTIONS.items() if each[0] in actions)
+        self.kinds: Final = frozenset(kind for kind, each in ACTIONS.items() if each[0] & actions)
         self._pruned: Final = {kind for kind, each in ACTIONS.items() if each[1] in actions}
         if not self.kinds:
             raise CannotCompare("no rule with an action writes what could be compared")
@@ -205,7 +206,8 @@ class Verification:
         sets = {kind: self._state(kind) for kind in SETS if kind in self.kinds}
         now = self._caught_up(found) if sets else start
         expected, start_ms = self._messages(found, now)
-        acked = self._acknowledged(found, now)
+        acked, unstored = self._events(found, now)
+        expected |= {key: each for key, each in unstored.items() if each.ms >= start_ms}
         now = self._still_known(found, now, expected)
         letters = self._letters(found)
         for offset in acked:
@@ -224,7 +226,7 @@ class Verification:
                 judge.take(entry)
         after = self._begin()
         later = {"first": now["cursor"], "cursor": after["end"]}
-        judge.end(self._acknowledged(found, later), after)
+        judge.end(self._events(found, later)[0], after)
         for kind, told in sets.items():
             if not found.behind:
                 self._judge_set(found, kind, told, stored[kind], letters)
@@ -253,7 +255,7 @@ class Verification:
                 return now
 
     def _messages(self, found: Pass, now: dict[str, Any]) -> tuple[dict[int, Expected], int]:
-        """Return what the store should have, by offset, and since when."""
+        """Return what the store should have of the log, by offset, and since when."""
         after, upto = now["first"][0], now["cursor"][0]
         start_ms = max(self._since_ms, now["first_ms"])
         found.since_ms, found.until_ms = start_ms, now["now"]
@@ -268,29 +270,35 @@ class Verification:
             self.bound(len(expected))
         return expected, start_ms
 
-    def _acknowledged(self, found: Pass, now: dict[str, Any]) -> set[int]:
-        """Return the offsets of messages that were acknowledged for all."""
+    def _events(self, found: Pass, now: dict[str, Any]) -> tuple[set[int], dict[int, Expected]]:
+        """Return the offsets of messages that were acknowledged for all.
+
+        And the messages with QoS 0 that the store should have, by the numbers in their ids.
+        """
         after, upto = now["first"][1], now["cursor"][1]
         acked: set[int] = set()
+        unstored: dict[int, Expected] = {}
         while MESSAGE in self.kinds and after < upto:
             page = self._ask("events", after=str(after), upto=str(upto))
             for (offset,) in _OFFSET.iter_unpack(base64.b64decode(page["acked"])):
                 acked.add(offset)
+            for offset, *values in _ROW.iter_unpack(base64.b64decode(page["rows"])):
+                unstored[offset] = Expected(*values)
             for first, last, why in page["gaps"]:
                 found.gaps.append((first, last, why))
             if page["after"] <= after:
                 break
             after = page["after"]
-            self.bound(len(acked))
+            self.bound(len(acked) + len(unstored))
         found.acknowledged += len(acked)
-        return acked
+        return acked, unstored
 
     def _still_known(
         self, found: Pass, now: dict[str, Any], expected: dict[int, Expected]
     ) -> dict[str, Any]:
         """Leave out messages whose acknowledgements may have been deleted while they were read."""
         again = self._begin()
-        for offset in [each for each in expected if each <= again["first"][0]]:
+        for offset in [each for each in expected if _is_upto(each, again["first"])]:
             del expected[offset]
         found.since_ms = max(found.since_ms, again["first_ms"])
         return {**now, "first": again["first"], "first_ms": again["first_ms"]}
@@ -298,14 +306,16 @@ class Verification:
     def _letters(self, found: Pass) -> set[object]:
         """Return what is in dead letters: offsets of messages, names of anything else."""
         letters: set[object] = set()
+        perhaps: set[object] = set()  # what a letter without its row may be about instead
         after, has_more = 0, True
         while has_more:
             page = self._ask("letters", after=str(after))
-            for kind, what in page["letters"]:
+            for kind, what, *others in page["letters"]:
                 letters.add(what if kind == MESSAGE else bytes.fromhex(what))
+                perhaps.update(others)
             after, has_more = page["after"], page["has_more"]
         found.dead_letters = len(letters)
-        return letters
+        return letters | perhaps
 
     def _state(self, kind: str) -> dict[bytes, tuple[int, str]]:
         """Return what there is of a kind: name -> digest, text."""
@@ -434,14 +444,15 @@ class _MessageJudge:
     def _take_unknown(self, entry: Entry, ms: int, offset: int) -> None:
         """Take what the broker does not expect."""
         now, found = self._now, self._found
-        if offset > now["cursor"][0]:
+        if not _is_upto(offset, now["cursor"]):
             self._newer.append(entry)
             self._verification.bound(len(self._newer))
             return
-        if offset > now["first"][0] and found.unreadable:
+        is_old = _is_upto(offset, now["first"])
+        if not is_old and found.unreadable:
             return  # it may be one of those that cannot be read here
         first_ms = now["first_ms"]
-        if offset <= now["first"][0] and (not first_ms or ms <= first_ms):
+        if is_old and (offset & UNSTORED or not first_ms or ms <= first_ms):
             return  # so old that the broker knows no more whether it was there
         self._note_unknown(entry, ACKNOWLEDGED if offset in self._acked else FOREIGN)
 
@@ -461,7 +472,7 @@ class _MessageJudge:
         `after` says where the log ends now: what the store has from behind that is not ours.
         """
         for entry in self._newer:
-            if split_number(entry.number)[2] > after["end"][0]:
+            if not _is_upto(split_number(entry.number)[2], after["end"]):
                 self._note_unknown(entry, FOREIGN)
         now_ms = after["now"]
         for offset, told in self._expected.items():
@@ -485,3 +496,8 @@ class _MessageJudge:
     def _differs(self, what: str, number: int, place: str) -> None:
         name = self._verification.id_of(number)
         self._found.differs(MESSAGE, what, number, name, place)
+
+
+def _is_upto(offset: int, cursor: Sequence[int]) -> bool:
+    """Does a message come before a cursor? One that is not in the log has a number of an event."""
+    return offset ^ UNSTORED <= cursor[1] if offset & UNSTORED else offset <= cursor[0]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from mqtt.message import Message
+from mqtt.topics import matches
 from session.feed.backlogs import Backlogs, Extents
 from session.feed.dead_letters import DeadLetter, DeadLetters
 from session.feed.recorder import FeedRecorder
@@ -29,6 +30,7 @@ from storage.tables.feed_rows import (
     FOREIGN,
     GAP,
     NOT_FOR,
+    PUBLISHED,
     RETAINED,
     FeedEvent,
     decode_row,
@@ -722,6 +724,8 @@ def _wants(feed: Feed, event: FeedEvent) -> bool:
         return False  # it is about a message of another store
     if event.kind == RETAINED and event.username == NOT_FOR + feed.name:
         return False  # it comes from there
+    if event.kind == PUBLISHED:
+        return any(matches(each, event.text) for each in feed.qos0)
     if filled_for(event) not in ("", feed.name):
         return False
     return bool(feed.kinds & 1 << event.kind)

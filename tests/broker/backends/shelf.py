@@ -72,14 +72,23 @@ class Shelf:
         expires_s: int = 0,
         backlog_bytes_max: int = 0,
     ) -> None:
-        feed = Feed(NAME, ("#",), EVERYTHING, keep_ms, (), backlog_bytes_max)
+        qos0 = tuple(str(topic) for _, topic, what in rules if what == "on_message_store")
+        filters = ("#", *qos0)
+        feed = Feed(NAME, filters, EVERYTHING, keep_ms, (), backlog_bytes_max, qos0=qos0)
         self.broker: Final = Broker(feeds=(feed,))
         self.told: Final[dict[str, Any]] = {
             "name": NAME,
             "type": "redis",
             "node": NODE,
             "rules": [
-                {"number": n, "on": on, "topic": topic, "action": what, "expires_s": expires_s}
+                {
+                    "number": n,
+                    "on": on,
+                    "topic": topic,
+                    "action": what,
+                    "expires_s": expires_s,
+                    "qos0": what == "on_message_store",
+                }
                 for n, (on, topic, what) in enumerate(rules, 1)
             ],
         }
@@ -131,7 +140,9 @@ class Shelf:
 
     def _note(self, event: FeedEvent) -> None:
         client_id, text = event.client_id.encode(), event.text.encode()
-        if event.kind == feed_rows.CONNECTED:
+        if event.kind == feed_rows.PUBLISHED:
+            self._keep(feed_rows.message_of(event))
+        elif event.kind == feed_rows.CONNECTED:
             digest = digests.presence_digest(client_id, event.at_ms // 1000)
             self.name(CLIENT, digest, client_id)
         elif event.kind == feed_rows.DISCONNECTED:

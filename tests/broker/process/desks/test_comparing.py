@@ -9,10 +9,10 @@ import pytest
 
 from broker.backends.comparing.listing import CLIENT, RETAINED, SUBSCRIPTION
 from broker.operations.control_socket import ControlError
-from broker.process.desks.comparing import MESSAGE_ROW, PAGE_ACKS
+from broker.process.desks.comparing import MESSAGE_ROW, PAGE_EVENT_BYTES
 from mqtt.message import Message
 from session.feed.dead_letters import DeadLetter
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import UNSTORED, FeedEvent
 from tests.broker.backends.shelf import Shelf
 from tests.session.feed.backends import NAME
 
@@ -102,7 +102,7 @@ def test_acknowledgements_come_in_pages() -> None:
     while after < end:
         page = shelf.ask("events", after=str(after), upto=str(end))
         data = base64.b64decode(page["acked"])
-        assert len(data) // 8 <= PAGE_ACKS and page["after"] > after
+        assert len(data) <= PAGE_EVENT_BYTES and page["after"] > after
         found += [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
         after = page["after"]
         pages += 1
@@ -116,7 +116,7 @@ def test_dead_letters_say_what_they_are_about() -> None:
     client = shelf.broker.connect("c")
     client.publish("t", b"x", 1)
     shelf.feed()
-    assert shelf.ask("letters", after="0")["letters"] == [["message", 1]]
+    assert shelf.ask("letters", after="0")["letters"] == [["message", 1, UNSTORED]]
     from broker.backends.comparing import digests
     from broker.backends.rows import encode_wire_row
     from storage.tables import feed_rows
