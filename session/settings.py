@@ -9,7 +9,7 @@ build it with `Settings()` and assign what they care about. Units come last in a
 from typing import Final, Literal, TypeAlias
 
 from storage.history import events
-from storage.tables.feed_rows import AGAIN, GAP
+from storage.tables.feed_rows import AGAIN, GAP, PUBLISHED
 
 OnLimit: TypeAlias = Literal["drop_oldest", "drop_new", "reject"]
 OnFull: TypeAlias = Literal["drop_oldest", "reject"]
@@ -111,6 +111,7 @@ class Feed:
         "name",
         "on_full",
         "proxying",
+        "qos0",
     )
 
     def __init__(
@@ -123,6 +124,7 @@ class Feed:
         backlog_bytes_max: int = 0,
         on_full: OnFull = "drop_oldest",
         proxying: Proxying | None = None,
+        qos0: tuple[str, ...] = (),
     ) -> None:
         """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
 
@@ -131,7 +133,8 @@ class Feed:
         self.name: Final = name
         # It gets the messages with QoS 1 and 2 that match one of these, each once.
         self.filters: Final = filters
-        self.kinds: Final = kinds | 1 << GAP
+        self.qos0: Final = qos0  # of these: it gets their messages with QoS 0, too
+        self.kinds: Final = kinds | 1 << GAP | (1 << PUBLISHED if qos0 else 0)
         # For how long rows are kept after the store has confirmed them: it may lose its newest.
         self.keep_ms: Final = keep_ms
         self.fetches: Final = fetches

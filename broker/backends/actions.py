@@ -74,7 +74,8 @@ _MESSAGE: Final = (
     "response_topic",
     "correlation_data",
 )
-_ACK: Final = ("clientid", "topic", "msgid", "qos", "timestamp", "node")
+_ACK: Final = ("clientid", "username", "topic", "msgid", "qos", "timestamp", "node")
+_SUBSCRIPTION: Final = ("clientid", "username", "topic", "qos", "timestamp", "node")
 HOOKS: Final[dict[str, Hook]] = {
     hook.name: hook
     for hook in (
@@ -91,16 +92,8 @@ HOOKS: Final[dict[str, Hook]] = {
             has_topic=False,
         ),
         Hook(SESSION_CREATED, (), has_topic=False),  # only to look something up
-        Hook(
-            SESSION_SUBSCRIBED,
-            ("clientid", "topic", "qos", "timestamp", "node"),
-            kinds=(SUBSCRIBED,),
-        ),
-        Hook(
-            SESSION_UNSUBSCRIBED,
-            ("clientid", "topic", "qos", "timestamp", "node"),
-            kinds=(UNSUBSCRIBED,),
-        ),
+        Hook(SESSION_SUBSCRIBED, _SUBSCRIPTION, kinds=(SUBSCRIBED,)),
+        Hook(SESSION_UNSUBSCRIBED, _SUBSCRIPTION, kinds=(UNSUBSCRIBED,)),
         Hook(MESSAGE_PUBLISH, _MESSAGE, messages=True),
         Hook(MESSAGE_DELIVERED, _ACK, kinds=(SENT,)),
         Hook(MESSAGE_ACKED, _ACK, kinds=(ACKED,)),
@@ -113,7 +106,7 @@ DOTTED: Final = ("payload", "user_properties")
 class Action:
     """Something built in that a rule may do."""
 
-    __slots__ = ("fetch", "help", "hooks", "kinds", "messages", "name")
+    __slots__ = ("fetch", "help", "hooks", "kinds", "messages", "name", "qos0")
 
     def __init__(
         self,
@@ -123,6 +116,7 @@ class Action:
         *,
         kinds: tuple[int, ...] = (),
         messages: bool = False,
+        qos0: bool = False,
         fetch: int = 0,
         also: tuple[str, ...] = (),
     ) -> None:
@@ -131,6 +125,7 @@ class Action:
         self.help: Final = help
         self.kinds: Final = kinds  # of the events that it needs
         self.messages: Final = messages  # does it need messages?
+        self.qos0: Final = qos0  # also those with QoS 0?
         self.fetch: Final = fetch  # what is looked up in the store, 0 = nothing
 
 
@@ -210,6 +205,13 @@ _ALL: Final = (
         messages=True,
     ),
     Action(
+        "on_message_store",
+        MESSAGE_PUBLISH,
+        "messages with QoS 0, 1 and 2, and a list of them by topic",
+        messages=True,
+        qos0=True,
+    ),
+    Action(
         "on_message_retain",
         MESSAGE_PUBLISH,
         "the retained message of each topic",
@@ -258,6 +260,7 @@ _COMMON: Final = (
     "on_subscribed",
     "on_unsubscribed",
     "on_message_publish",
+    "on_message_store",
     "on_message_retain",
     "on_retain_delete",
 )

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from broker.backends import actions
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import Parameters, expires_s, id_of
-from broker.backends.rows import Row
+from broker.backends.rows import Row, opened
 from broker.backends.sink import Options, Rule
 from broker.backends.templates import CqlStatement, as_text, payload_value
 from mqtt.message import Message
@@ -47,6 +47,7 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_subscribed": (SUB,),
     "on_unsubscribed": (SUB,),
     "on_message_publish": (MSG,),
+    "on_message_store": (MSG,),
     "on_message_retain": (MSG, RETAIN),
     "on_retain_delete": (RETAIN,),
     "on_message_acked": (ACKED,),
@@ -147,7 +148,7 @@ class CassandraActions:
         found: list[tuple[int, Work]] = []
         for rule, act in self._rules:
             if rule.takes(row, self._type):
-                found += [(rule.number, each) for each in act(row)]
+                found += [(rule.number, each) for each in act(opened(row))]
         return found
 
     def advance(self, position: Advance) -> Write:
@@ -218,6 +219,9 @@ class CassandraActions:
         name = message_id(message.accepted_at_ms, self._node_number, message.offset)
         return [self._message(name, message.topic, message, rule)]
 
+    def _on_message_store(self, message: Message, rule: Rule) -> list[Work]:
+        return self._on_message_publish(message, rule)
+
     def _message(self, name: str, topic: str, message: Message, rule: Rule) -> Write:
         values: list[Any] = [
             *(topic, name, message.publisher, message.qos, int(message.retain)),
@@ -277,6 +281,7 @@ _STATEMENTS: Final[dict[str, tuple[str, ...]]] = {
     "on_subscribed": (_SUBSCRIBED,),
     "on_unsubscribed": (_UNSUBSCRIBED, _ALL_UNSUBSCRIBED),
     "on_message_publish": (_MESSAGE,),
+    "on_message_store": (_MESSAGE,),
     "on_message_retain": (_MESSAGE, _RETAINED),
     "on_retain_delete": (_RETAIN_DELETED,),
     "on_message_acked": (_SET_ACKED, READ_ACKED),

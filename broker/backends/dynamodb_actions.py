@@ -30,7 +30,7 @@ from broker.backends.dynamodb_tables import (
 )
 from broker.backends.message_ids import decimal_id, message_number, node_number
 from broker.backends.parameters import Parameters, expires_s, offset_of, told_id
-from broker.backends.rows import Row
+from broker.backends.rows import Row, opened
 from broker.backends.sink import Options, Rule
 from broker.backends.templates import Statement, as_text, payload_value
 from mqtt.message import Message
@@ -55,6 +55,7 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_subscribed": (SUB,),
     "on_unsubscribed": (SUB,),
     "on_message_publish": (MSG, INDEX),
+    "on_message_store": (MSG, INDEX),
     "on_message_retain": (RETAIN,),
     "on_retain_delete": (RETAIN,),
     "on_message_fetch": (MSG, INDEX, ACKED),
@@ -118,7 +119,7 @@ class DynamodbActions:
         found: list[tuple[int, Work]] = []
         for rule, act in self._rules:
             if rule.takes(row, self._type):
-                found += [(rule.number, each) for each in act(row)]
+                found += [(rule.number, each) for each in act(opened(row))]
         return found
 
     def _act_of(self, rule: Rule) -> Act:
@@ -200,6 +201,9 @@ class DynamodbActions:
         expiry = _expiry(message, rule)
         item = {**_fields(name, message.topic, message), **expiry}
         return [Change(PUT, MSG, item), self._indexed(ADD, message.topic, name, expiry)]
+
+    def _on_message_store(self, message: Message, rule: Rule) -> list[Work]:
+        return self._on_message_publish(message, rule)
 
     def _indexed(self, kind: str, topic: str, name: str, more: Item) -> Change:
         """Return the change of a topic's list of ids: ADD or REMOVE."""

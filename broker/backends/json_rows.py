@@ -17,12 +17,12 @@ from broker.backends.actions import (
 )
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import USER_PROPERTIES_MAX, id_of
-from broker.backends.rows import Cursor, Row, RowBatch
+from broker.backends.rows import Cursor, Row, RowBatch, opened
 from broker.backends.sink import Options, Poison, Rule
 from mqtt import packets, properties
 from mqtt.message import Message
 from mqtt.wire import Reader
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import FeedEvent, username_of
 
 UTF8: Final = "utf-8"
 BASE64: Final = "base64"
@@ -37,7 +37,7 @@ class JsonRow:
         self, index: int, row: Row, rule: Rule, fields: dict[str, Any], upto: Cursor
     ) -> None:
         self.index: Final = index  # in the batch
-        self.row: Final = row
+        self.row: Final = row  # a message also if an event has carried it
         self.rule: Final = rule  # the first one that takes it
         self.fields: Final = fields
         self.body: Final = encode(fields)
@@ -66,26 +66,32 @@ class JsonRows:
             if rule is None:
                 continue
             try:
-                fields = self._fields(row, rule.on, instance)
+                whole = opened(row)
+                fields = self._fields(row, whole, rule.on, instance)
             except Exception as bug:  # shell boundary: one row must not stop all behind it
                 poisons.append(Poison(index, rule.number, f"{type(bug).__name__}: {bug}"))
                 continue
-            found.append(JsonRow(index, row, rule, fields, upto))
+            found.append(JsonRow(index, whole, rule, fields, upto))
         return found, poisons
 
-    def _fields(self, row: Row, hook: str, instance: str) -> dict[str, Any]:
-        if isinstance(row, FeedEvent):
-            position, seq, fields = row.end, row.seq, self._of_event(row, hook)
+    def _fields(self, row: Row, whole: Row, hook: str, instance: str) -> dict[str, Any]:
+        position, seq = (row.end, row.seq) if isinstance(row, FeedEvent) else (row.offset, 0)
+        if isinstance(whole, FeedEvent):
+            fields = self._of_event(whole, hook)
         else:
-            position, seq, fields = row.offset, 0, self._of_message(row)
+            fields = self._of_message(whole)
         # The time: after an earlier copy of the database was restored, numbers are given again.
         name = f"{instance}:{position}:{seq}:{fields['timestamp']}"
         return {"id": name, "hook": hook, **fields}
 
     def _of_event(self, event: FeedEvent, hook: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"clientid": event.client_id, "timestamp": event.at_ms}
+        found: dict[str, Any] = {
+            "clientid": event.client_id,
+            "username": username_of(event),
+            "timestamp": event.at_ms,
+        }
         if hook in (CLIENT_CONNECTED, CLIENT_DISCONNECTED):
-            return {**found, "username": event.username}
+            return found
         found |= {"topic": event.text, "qos": event.qos}
         if hook in (MESSAGE_ACKED, MESSAGE_DELIVERED):
             found["msgid"] = id_of(event, self._node).decode()

@@ -1,18 +1,21 @@
 """Identifiers of messages in external stores: unique, ordered by time, the same after a crash.
 
 128 bits: microseconds since 1970 when the message was accepted (64), a number of the node (16), its
-offset in the log (48). A retained message that is not in the log has the number of its event and
-the highest of the 48 bits. Written as 20 characters of base62, as other brokers' stores have them:
-ours sort among theirs. In DynamoDB the number is written in decimal and that in base64. Pure.
+offset in the log (48). A message that is not in the log, one with QoS 0 or a retained one, has the
+number of its event and the highest of the 48 bits. Written as 20 characters of base62, as other
+brokers' stores have them: ours sort among theirs. In DynamoDB the number is written in decimal and
+that in base64. Pure.
 """
 
 import base64
 import zlib
 from typing import Final
 
+from storage.tables import feed_rows
+
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 CHARACTERS: Final = 20
-UNSTORED: Final = 1 << 47
+UNSTORED: Final = feed_rows.UNSTORED
 _VALUES: Final = {letter: value for value, letter in enumerate(ALPHABET)}
 _NODE_SHIFT: Final = 48
 _TIME_SHIFT: Final = 64

@@ -14,7 +14,7 @@ from broker.backends.templates import payload_field
 from mqtt import packets, properties
 from mqtt.message import Message
 from mqtt.wire import Reader
-from storage.tables.feed_rows import FOREIGN, SENT, FeedEvent
+from storage.tables.feed_rows import FOREIGN, SENT, FeedEvent, username_of
 
 USER_PROPERTIES_MAX: Final = 1 << 20  # as many as a PUBLISH can have
 
@@ -50,7 +50,7 @@ class Parameters:
         if name == "clientid":
             return event.client_id.encode()
         if name == "username":
-            return event.username.encode()
+            return username_of(event).encode()
         if name == "topic":
             return event.text.encode()
         if name == "qos":

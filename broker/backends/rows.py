@@ -11,7 +11,13 @@ from typing import Any, Final, TypeAlias
 
 from mqtt.message import Message
 from storage.errors import CorruptRecord
-from storage.tables.feed_rows import FeedEvent, decode_event, encode_event
+from storage.tables.feed_rows import (
+    PUBLISHED,
+    FeedEvent,
+    decode_event,
+    encode_event,
+    message_of,
+)
 from storage.tables.message_record import decode_message, encode_message
 
 # (position, seq): every message up to the log offset `position` and every event up to the number
@@ -55,6 +61,16 @@ class RowBatch:
         self.after: Final = after
         self.upto: Final = upto
         self.rows: Final = rows
+
+
+def opened(row: Row) -> Row:
+    """Return the message in place of an event that carries one with QoS 0, other rows as they are.
+
+    Raises `CorruptRecord`.
+    """
+    if isinstance(row, FeedEvent) and row.kind == PUBLISHED:
+        return message_of(row)
+    return row
 
 
 def frame(kind: bytes, body: bytes) -> bytes:

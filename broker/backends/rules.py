@@ -116,6 +116,10 @@ def problems(rule: WrittenRule, type: str) -> Iterator[str]:
         yield "sync and bypass_acl have no meaning where no subscriptions are looked up"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
+    if rule.qos0 and not hook.messages:
+        yield f"qos0 has no meaning for {hook.name}: expected message.publish"
+    elif rule.qos0 and rule.action is not None:
+        yield "qos0 has no meaning with an action: on_message_store is the one for every QoS"
     if rule.max_returned_count or rule.time_range_ms:
         if action is None or action.fetch not in (QUEUE, PUBSUB):
             yield "max_returned_count and time_range have no meaning where no messages are fetched"
@@ -156,6 +160,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
     feeds = []
     for backend in config.backends:
         filters: dict[str, None] = {}
+        qos0: dict[str, None] = {}
         kinds = 0
         fetches = []
         # What tells of changes by itself need not be asked.
@@ -165,6 +170,8 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
             needs = _needs(rule, backend.type)
             if needs.messages:
                 filters[str(rule.topic)] = None
+            if _takes_qos0(rule, backend.type):
+                qos0[str(rule.topic)] = None
             for kind in needs.kinds:
                 kinds |= 1 << kind
             if isinstance(needs, Action) and needs.fetch == SUBSCRIPTIONS:
@@ -184,6 +191,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                     backend.backlog_bytes_max,
                     "reject" if backend.on_full == backend_options.REJECT else "drop_oldest",
                     proxying,
+                    tuple(qos0),
                 )
             )
     return tuple(feeds)
@@ -209,6 +217,11 @@ def _fetching(rule: WrittenRule, backend: Backend, kind: int) -> Fetching:
 def _needs(rule: WrittenRule, type: str) -> Action | Hook:
     """Return who says what a rule must be told of: its action, or for commands its hook."""
     return HOOKS[str(rule.on)] if rule.action is None else ACTIONS[type][rule.action]
+
+
+def _takes_qos0(rule: WrittenRule, type: str) -> bool:
+    """Return whether a rule is told of messages with QoS 0, too."""
+    return rule.qos0 if rule.action is None else ACTIONS[type][rule.action].qos0
 
 
 def is_used(backend: Backend, rules: Sequence[WrittenRule]) -> bool:
@@ -255,4 +268,6 @@ def _as_object(rule: WrittenRule, backend: Backend) -> dict[str, Any]:
         told["expires_s"] = rule.expires_s or backend.expires_s
     else:
         told["commands"] = list(rule.own_commands())
+    if _takes_qos0(rule, backend.type):
+        told["qos0"] = True
     return told

@@ -16,6 +16,7 @@ from broker.backends.rows import Cursor, Row, RowBatch
 from mqtt.topics import matches, split_shared
 from storage.tables.feed_rows import (
     GAP,
+    PUBLISHED,
     SESSION_ENDED,
     FeedEvent,
 )
@@ -70,7 +71,7 @@ UNKNOWN: Final = Fence("", (0, 0))
 class Rule:
     """One rule as the process knows it."""
 
-    __slots__ = ("action", "commands", "expires_s", "filter", "is_muted", "number", "on")
+    __slots__ = ("action", "commands", "expires_s", "filter", "is_muted", "number", "on", "qos0")
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.number: Final[int] = told["number"]
@@ -79,6 +80,7 @@ class Rule:
         self.action: Final[str | None] = told.get("action")
         self.commands: Final[list[str]] = list(told.get("commands") or ())
         self.expires_s: Final[int] = told.get("expires_s") or 0  # 0 = never
+        self.qos0: Final[bool] = bool(told.get("qos0"))  # are messages with QoS 0 for it, too?
         self.is_muted: bool = False  # a row is sent again for another rule
 
     def takes(self, row: Row, type: str) -> bool:
@@ -88,6 +90,8 @@ class Rule:
         if isinstance(row, FeedEvent):
             if row.kind == GAP:
                 return False
+            if row.kind == PUBLISHED:
+                return self._takes_message(row.text, 0, type)
             if self.action is not None:
                 kinds = ACTIONS[type][self.action].kinds
             else:
@@ -97,11 +101,14 @@ class Rule:
             if row.kind == SESSION_ENDED or self.filter is None:
                 return True
             return _matches(self.filter, row.text)
-        if self.on != MESSAGE_PUBLISH:
+        return self._takes_message(row.topic, row.qos, type)
+
+    def _takes_message(self, topic: str, qos: int, type: str) -> bool:
+        if self.on != MESSAGE_PUBLISH or (not qos and not self.qos0):
             return False
         if self.action is not None and not ACTIONS[type][self.action].messages:
             return False
-        return self.filter is None or matches(self.filter, row.topic)
+        return self.filter is None or matches(self.filter, topic)
 
 
 def _matches(topic_filter: str, text: str) -> bool:

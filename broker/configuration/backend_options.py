@@ -308,6 +308,7 @@ class WrittenRule:
         self.time_range_ms: int = 0  # the same
         self.sync: str = ADD
         self.bypass_acl: bool = False
+        self.qos0: bool = False
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -349,7 +350,7 @@ class WrittenRule:
         return (
             *self.what(),
             *(self.expires_s, self.max_returned_count, self.time_range_ms),
-            *(self.sync, self.bypass_acl),
+            *(self.sync, self.bypass_acl, self.qos0),
         )
 
 

@@ -380,6 +380,8 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
            "what the store lists is added, or also removed when it is there no more"),
     Option("rules", "bypass_acl", "rule", "bypass_acl", Flag(),
            "subscribe clients also to what they may not subscribe to themselves"),
+    Option("rules", "qos0", "rule", "qos0", Flag(),
+           "for messages with QoS 0, too; without an action"),
 )  # fmt: skip
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

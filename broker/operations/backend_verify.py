@@ -210,8 +210,8 @@ class Verification:
         sets = {kind: self._state(kind) for kind in SETS if kind in self.kinds}
         now = self._caught_up(found) if sets else start
         expected, start_ms = self._messages(found, now)
-        acked, retained = self._events(found, now)
-        self._expect(expected, retained, start_ms)
+        acked, rows = self._events(found, now)
+        self._expect(expected, rows, start_ms)
         now = self._still_known(found, now, expected)
         letters = self._letters(found)
         for offset in acked:
@@ -258,7 +258,7 @@ class Verification:
                 return now
 
     def _messages(self, found: Pass, now: dict[str, Any]) -> tuple[dict[int, Expected], int]:
-        """Return what the store should have, by offset, and since when."""
+        """Return what the store should have of the log, by offset, and since when."""
         after, upto = now["first"][0], now["cursor"][0]
         start_ms = max(self._since_ms, now["first_ms"])
         found.since_ms, found.until_ms = start_ms, now["now"]
@@ -284,26 +284,27 @@ class Verification:
             expected[offset] = Expected(ms, body, place, gone_ms)
 
     def _events(self, found: Pass, now: dict[str, Any]) -> tuple[set[int], list[tuple[int, ...]]]:
-        """Return the offsets of messages that were acknowledged for all, and retained messages.
+        """Return the offsets of messages that were acknowledged for all, and rows of messages.
 
-        Those where the store has them among its messages.
+        Those are messages that events tell of: with QoS 0, and retained ones where the store has
+        them among its messages.
         """
         after, upto = now["first"][1], now["cursor"][1]
         acked: set[int] = set()
-        retained: list[tuple[int, ...]] = []
+        rows: list[tuple[int, ...]] = []
         while MESSAGE in self.kinds and after < upto:
             page = self._ask("events", after=str(after), upto=str(upto))
             for (offset,) in _OFFSET.iter_unpack(base64.b64decode(page["acked"])):
                 acked.add(offset)
-            retained += _rows(page["retained"])
+            rows += _rows(page["rows"])
             for first, last, why in page["gaps"]:
                 found.gaps.append((first, last, why))
             if page["after"] <= after:
                 break
             after = page["after"]
-            self.bound(len(acked) + len(retained))
+            self.bound(len(acked) + len(rows))
         found.acknowledged += len(acked)
-        return acked, retained
+        return acked, rows
 
     def _still_known(
         self, found: Pass, now: dict[str, Any], expected: dict[int, Expected]
@@ -318,14 +319,16 @@ class Verification:
     def _letters(self, found: Pass) -> set[object]:
         """Return what is in dead letters: offsets of messages, names of anything else."""
         letters: set[object] = set()
+        perhaps: set[object] = set()  # what a letter without its row may be about instead
         after, has_more = 0, True
         while has_more:
             page = self._ask("letters", after=str(after))
-            for kind, what in page["letters"]:
+            for kind, what, *others in page["letters"]:
                 letters.add(what if kind == MESSAGE else bytes.fromhex(what))
+                perhaps.update(others)
             after, has_more = page["after"], page["has_more"]
         found.dead_letters = len(letters)
-        return letters
+        return letters | perhaps
 
     def _state(self, kind: str) -> dict[bytes, Told]:
         """Return what there is of a kind by its name."""

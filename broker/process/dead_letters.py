@@ -7,7 +7,7 @@ slices. Read next: `session.feed.dead_letters`, `broker.cli.backends.dead_letter
 import json
 from typing import Any, Final
 
-from broker.backends.rows import decode_wire_rows
+from broker.backends.rows import decode_wire_rows, opened
 from broker.loop.driver import Driver
 from broker.observe.structured_log import Log
 from broker.operations.control_socket import LINE_BYTES_MAX, ControlError, Request
@@ -137,20 +137,22 @@ def describe(row: bytes) -> dict[str, Any] | None:
         return None
     try:
         (found,) = decode_wire_rows(row)
+        whole = opened(found)
     except (CorruptRecord, ValueError) as problem:
         return {"kind": "unreadable", "why": _short(str(problem))}
-    if isinstance(found, FeedEvent):
-        told = {"kind": KIND_NAMES.get(found.kind, str(found.kind)), "event": found.seq}
-        told |= {"client": _short(found.client_id), "topic": _short(found.text)}
-        return told | {"qos": found.qos}
+    if isinstance(whole, FeedEvent):
+        told = {"kind": KIND_NAMES.get(whole.kind, str(whole.kind)), "event": whole.seq}
+        told |= {"client": _short(whole.client_id), "topic": _short(whole.text)}
+        return told | {"qos": whole.qos}
+    where = {"event": found.seq} if isinstance(found, FeedEvent) else {"offset": found.offset}
     return {
         "kind": "message",
-        "offset": found.offset,
-        "client": _short(found.publisher),
-        "topic": _short(found.topic),
-        "qos": found.qos,
-        "payload": found.payload[:PAYLOAD_BYTES_MAX].decode("utf-8", "backslashreplace"),
-        "payload_bytes": len(found.payload),
+        **where,
+        "client": _short(whole.publisher),
+        "topic": _short(whole.topic),
+        "qos": whole.qos,
+        "payload": whole.payload[:PAYLOAD_BYTES_MAX].decode("utf-8", "backslashreplace"),
+        "payload_bytes": len(whole.payload),
     }
 
 

@@ -209,8 +209,17 @@ class Backfill:
         return found, _following(rows, self.slice_rows)
 
     def _subscribed(self, name: str, client_id: str, topic_filter: str, qos: int) -> FeedEvent:
-        now, end = self._tick.now, self._log.end
-        return FeedEvent(SUBSCRIBED, now, end, client_id, topic_filter, qos=qos, username=name)
+        connection = self._live.get(client_id)  # of one that is away no user name is known
+        return FeedEvent(
+            SUBSCRIBED,
+            self._tick.now,
+            self._log.end,
+            client_id,
+            topic_filter,
+            qos=qos,
+            username=name,
+            client_username="" if connection is None else connection.username,
+        )
 
     def _retained(
         self, name: str, after: bytes, bytes_max: int

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from mqtt.message import Message
+from mqtt.topics import matches
 from session.feed.backlogs import Backlogs, Extents
 from session.feed.dead_letters import DeadLetter, DeadLetters
 from session.feed.recorder import FeedRecorder
@@ -27,6 +28,7 @@ from storage.log.message_log import Generation, Stream
 from storage.tables.feed_rows import (
     AGAIN,
     GAP,
+    PUBLISHED,
     FeedEvent,
     decode_row,
     feed_key,
@@ -714,4 +716,6 @@ def _ignored(filters: frozenset[str]) -> None:
 def _wants(feed: Feed, event: FeedEvent) -> bool:
     if not is_for(feed.name, event):
         return False
+    if event.kind == PUBLISHED:
+        return any(matches(each, event.text) for each in feed.qos0)
     return event.kind == AGAIN or bool(feed.kinds & 1 << event.kind)

@@ -6,7 +6,7 @@ of what did not happen. Events alone cause no batch at once; they wait for the n
 `session.feed.outlet`, which reads the rows, and `storage.tables.feed_rows`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mqtt.message import Message
@@ -32,12 +32,14 @@ from storage.tables.feed_rows import (
     DISCONNECTED,
     GAP,
     NOT_FOR,
+    PUBLISHED,
     RETAIN_DELETED,
     RETAINED,
     RETURNED,
     SENT,
     SESSION_ENDED,
     SUBSCRIBED,
+    UNSTORED,
     UNSUBSCRIBED,
     FeedEvent,
     encode_row,
@@ -52,6 +54,11 @@ _LIVES: Final = _PRESENCE | 1 << SESSION_ENDED
 STORED: Final = b"\x01"  # the session of a client that is connected outlives a crash
 IN_MEMORY: Final = b"\x02"  # it does not
 _RETAINED: Final = 1 << RETAINED | 1 << RETAIN_DELETED
+# Whoever reads a row decodes it whole, in one turn of the loop: 256 events take about 1 ms.
+ROW_EVENTS_MAX: Final = 256
+ROW_BYTES_MAX: Final = 64 << 10  # of messages in it, exceeded by one of them
+# Of messages that wait for a batch: more of them have one written at once.
+WAITING_BYTES_MAX: Final = 1 << 20
 
 
 class FeedRecorder:
@@ -74,6 +81,9 @@ class FeedRecorder:
         self.sealed: int = 0  # how often events were put into a batch
         self.sizes: Final = EventSizes()
         self._events: list[FeedEvent] = []
+        self._waiting_bytes: int = 0  # of messages among them
+        # Retained messages that are not in the log, with the events which have their numbers.
+        self._unstored: list[tuple[FeedEvent, FeedEvent]] = []
         self.again: Final[list[FeedEvent]] = []  # those of them that carry dead letters
         # Who came and went. Not in the tick's batch before it is written: a client's CONNACK does
         # not wait for these.
@@ -133,17 +143,29 @@ class FeedRecorder:
 
     # Sessions
 
-    def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+    def subscribed(self, client_id: str, username: str, topic_filter: str, qos: int) -> None:
         """Tell of a new or changed subscription."""
-        if self._kinds & 1 << SUBSCRIBED:
-            now = self._tick.now
-            self._put(FeedEvent(SUBSCRIBED, now, self._log.end, client_id, topic_filter, qos=qos))
+        self._put_subscription(SUBSCRIBED, client_id, username, topic_filter, qos)
 
-    def unsubscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+    def unsubscribed(self, client_id: str, username: str, topic_filter: str, qos: int) -> None:
         """Tell of the end of a subscription by UNSUBSCRIBE."""
-        if self._kinds & 1 << UNSUBSCRIBED:
-            now = self._tick.now
-            self._put(FeedEvent(UNSUBSCRIBED, now, self._log.end, client_id, topic_filter, qos=qos))
+        self._put_subscription(UNSUBSCRIBED, client_id, username, topic_filter, qos)
+
+    def _put_subscription(
+        self, kind: int, client_id: str, username: str, topic_filter: str, qos: int
+    ) -> None:
+        if self._kinds & 1 << kind:
+            self._put(
+                FeedEvent(
+                    kind,
+                    self._tick.now,
+                    self._log.end,
+                    client_id,
+                    topic_filter,
+                    qos=qos,
+                    client_username=username,
+                )
+            )
 
     def session_ended(self, client_id: str) -> None:
         """Tell that a session is gone, with all its subscriptions."""
@@ -152,7 +174,7 @@ class FeedRecorder:
 
     # Messages
 
-    def acked(self, client_id: str, entry: int) -> None:
+    def acked(self, client_id: str, username: str, entry: int) -> None:
         """Tell that a client has a message of the log that was in flight as `entry`.
 
         Call it only if `has_acks`. The topic is looked up when the batch is written.
@@ -160,11 +182,58 @@ class FeedRecorder:
         offset = entry >> REFERENCE_SHIFT
         if entry & UNSTORED_REFERENCE or entry & SOURCE_MASK == FROM_MAILBOX or not offset:
             return
-        now = self._tick.now
-        qos = entry & QOS_MASK
-        self._put(FeedEvent(ACKED, now, self._log.end, client_id, qos=qos, offset=offset))
+        self._put(
+            FeedEvent(
+                ACKED,
+                self._tick.now,
+                self._log.end,
+                client_id,
+                qos=entry & QOS_MASK,
+                offset=offset,
+                client_username=username,
+            )
+        )
 
-    def sent(self, client_id: str, message: Message, qos: int, message_id: str = "") -> None:
+    def published(self, message: Message) -> FeedEvent:
+        """Tell of a message with QoS 0 that is not in the log.
+
+        Call it only for stores that want it. A crash may lose it: it waits for a batch of others,
+        or until much waits.
+        """
+        event = FeedEvent(
+            PUBLISHED,
+            self._tick.now,
+            self._log.end,
+            message.publisher,
+            message.topic,
+            accepted_ms=message.accepted_at_ms,
+            body=encode_message(message),
+        )
+        self._put(event)
+        self._waiting_bytes += len(event.body)
+        if self._waiting_bytes >= WAITING_BYTES_MAX:
+            self.hurry()
+        return event
+
+    def published_run(self, message: Message, payloads: Sequence[bytes]) -> None:
+        """Tell of messages that differ from `message` only in their payloads."""
+        one = Message(
+            message.topic,
+            b"",
+            message.qos,
+            message.retain,
+            message.properties,
+            message.publisher,
+            message.accepted_at_ms,
+            message.expires_at_ms,
+        )
+        for payload in payloads:
+            one.payload = payload
+            self.published(one)
+
+    def sent(
+        self, client_id: str, username: str, message: Message, qos: int, message_id: str = ""
+    ) -> None:
         """Tell that a message goes to a client for the first time.
 
         Call it only if `has_sent`. `message_id` is what a store calls a message that came from it.
@@ -180,10 +249,13 @@ class FeedRecorder:
                 offset=message.offset,
                 accepted_ms=message.accepted_at_ms,
                 body=message_id.encode(),
+                client_username=username,
             )
         )
 
-    def sent_run(self, client_id: str, message: Message, qos: int, first: int, count: int) -> None:
+    def sent_run(
+        self, client_id: str, username: str, message: Message, qos: int, first: int, count: int
+    ) -> None:
         """Tell of consecutive messages like `message`; their offsets begin at `first`, 0 = none."""
         for offset in range(first, first + count) if first else [0] * count:
             self._put(
@@ -196,14 +268,15 @@ class FeedRecorder:
                     qos=qos,
                     offset=offset,
                     accepted_ms=message.accepted_at_ms,
+                    client_username=username,
                 )
             )
 
     def fetched_acked(
-        self, client_id: str, backend: str, topic: str, message_id: str, qos: int
+        self, client_id: str, username: str, backend: str, topic: str, message_id: str, qos: int
     ) -> None:
         """Tell a store that a client has a message which came from there."""
-        self._put_foreign(ACKED, client_id, backend, topic, message_id, qos)
+        self._put_foreign(ACKED, client_id, backend, topic, message_id, qos, username)
 
     def fetched_kept(
         self, client_id: str, backend: str, topic: str, message_id: str, qos: int
@@ -216,7 +289,14 @@ class FeedRecorder:
         self._put_foreign(RETURNED, client_id, backend, topic, message_id, 0)
 
     def _put_foreign(
-        self, kind: int, client_id: str, backend: str, topic: str, message_id: str, qos: int
+        self,
+        kind: int,
+        client_id: str,
+        backend: str,
+        topic: str,
+        message_id: str,
+        qos: int,
+        username: str = "",
     ) -> None:
         if not self._kinds & 1 << kind:
             return
@@ -230,6 +310,7 @@ class FeedRecorder:
                 qos=qos,
                 username=backend,
                 body=message_id.encode(),
+                client_username=username,
             )
         )
 
@@ -238,30 +319,34 @@ class FeedRecorder:
         """Is everything that was collected in a batch?"""
         return not self._due_ms
 
-    def retained(self, message: Message, source: str = "") -> None:
+    def retained(
+        self, message: Message, published: FeedEvent | None = None, *, source: str = ""
+    ) -> None:
         """Tell of a new retained message, or with an empty payload, that there is none now.
 
-        `source` is the name of the store that it comes from, which is not told.
+        `published` has told of it already: it is one message there. `source` is the name of the
+        store that it comes from, which is not told.
         """
         if not self._kinds & _RETAINED:
             return
         if not message.payload:
             self.retained_gone(message.topic)
             return
-        self._put(
-            FeedEvent(
-                RETAINED,
-                self._tick.now,
-                self._log.end,
-                message.publisher,
-                message.topic,
-                qos=message.qos,
-                offset=message.offset,
-                accepted_ms=message.accepted_at_ms,
-                username=NOT_FOR + source if source else "",
-                body=encode_message(message),
-            )
+        event = FeedEvent(
+            RETAINED,
+            self._tick.now,
+            self._log.end,
+            message.publisher,
+            message.topic,
+            qos=message.qos,
+            offset=message.offset,
+            accepted_ms=message.accepted_at_ms,
+            username=NOT_FOR + source if source else "",
+            body=encode_message(message),
         )
+        self._put(event)
+        if published is not None:
+            self._unstored.append((event, published))
 
     def retained_gone(self, topic: str) -> None:
         """Tell that a topic has no retained message any more."""
@@ -316,15 +401,19 @@ class FeedRecorder:
         self._presence = {}
         if self.has_acks:
             self._find_topics()
-        if self._events:
-            key, row = feed_key(self.seq + 1), encode_row(self._events)
+        if self.again or self._unstored:
+            for index, event in enumerate(self._events, self.seq + 1):
+                event.seq = index
+            for event, published in self._unstored:
+                event.offset = UNSTORED | published.seq
+            self._unstored.clear()
+        for events in _rows_of(self._events):
+            key, row = feed_key(self.seq + 1), encode_row(events)
             batch.append((FEED, key, row))
-            if self.again:
-                for index, event in enumerate(self._events, self.seq + 1):
-                    event.seq = index
-            self.seq += len(self._events)
-            self.sizes.add(self.seq, self._log.end, len(key) + len(row))
+            self.seq += len(events)
+            self.sizes.add(self.seq, events[-1].end, len(key) + len(row))
         self._events = []
+        self._waiting_bytes = 0
         self._due_ms = 0
         self.sealed += 1
 
@@ -360,3 +449,15 @@ class FeedRecorder:
         except DamagedRows as problem:
             self._damage.note("message", problem)
             return None
+
+
+def _rows_of(events: list[FeedEvent]) -> Iterator[list[FeedEvent]]:
+    """Yield the events of each row: what is read at once is bounded."""
+    size = start = 0
+    for index, event in enumerate(events):
+        if index > start and (size >= ROW_BYTES_MAX or index - start >= ROW_EVENTS_MAX):
+            yield events[start:index]
+            size, start = 0, index
+        size += len(event.body)
+    if start < len(events):
+        yield events[start:]

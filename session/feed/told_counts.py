@@ -81,9 +81,17 @@ class ToldCounts:
         refused: Collection[Cursor],
     ) -> None:
         """Count the messages up to an offset, which the store has confirmed or refused."""
+        is_dead, is_refused = _least(dead), _least(refused)
         while unconfirmed and unconfirmed[0][0][0] <= upto:
             at, at_ms = unconfirmed.popleft()
-            self._count(name, told, at[0], at_ms, _fate(at, dead, refused))
+            reason = events.CONFIRMED
+            # The place of a message has an event before it; that of an event which comes directly
+            # behind the message has the same offset, and the event itself.
+            if is_dead.get(at[0], at[1] + 1) <= at[1]:
+                reason = events.DEAD_LETTERED
+            elif is_refused.get(at[0], at[1] + 1) <= at[1]:
+                reason = events.REFUSED
+            self._count(name, told, at[0], at_ms, reason)
         self._reach(told, upto)
 
     def unheard(
@@ -110,7 +118,9 @@ class ToldCounts:
             if cursor.is_at_end:
                 break
         for offset, at_ms in found:
-            self._count(name, told, offset, at_ms, _fate(offset, dead, refused))
+            reason = events.REFUSED if offset in refused else events.CONFIRMED
+            reason = events.DEAD_LETTERED if offset in dead else reason
+            self._count(name, told, offset, at_ms, reason)
         if cursor.lost or cursor.missing or not cursor.is_at_end:
             self.gap(name, told, events.NOT_COUNTED, told.counted + 1, upto)
         self._reach(told, upto)
@@ -190,8 +200,9 @@ class ToldCounts:
         told.minute_ms = 0
 
 
-def _fate(at: Cursor | int, dead: Collection[object], refused: Collection[object]) -> int:
-    """Return what became of a message, named by its cursor or offset."""
-    if at in dead:
-        return events.DEAD_LETTERED
-    return events.REFUSED if at in refused else events.CONFIRMED
+def _least(places: Collection[Cursor]) -> dict[int, int]:
+    """Return the least event number of the places that have the same offset."""
+    found: dict[int, int] = {}
+    for offset, seq in places:
+        found[offset] = min(seq, found.get(offset, seq))
+    return found

@@ -106,7 +106,7 @@ class DeliveryEvents:
         if not message.publisher:
             return  # `$SYS` messages have no publisher and are not recorded
         if self._feed.has_sent:
-            self._feed.sent(session.client_id, message, qos)
+            self._feed.sent(session.client_id, connection.username, message, qos)
         recorder = self.recorder
         if not recorder.has_books:
             return
@@ -148,7 +148,7 @@ class DeliveryEvents:
     ) -> None:
         """Record the first delivery of consecutive messages; `message` is like them all."""
         if self._feed.has_sent:
-            self._feed.sent_run(session.client_id, message, qos, offset, count)
+            self._feed.sent_run(session.client_id, connection.username, message, qos, offset, count)
         recorder = self.recorder
         if not recorder.has_books:
             return
@@ -185,7 +185,7 @@ class DeliveryEvents:
         """Record the first delivery of stored messages at one QoS; `retained` is their RETAIN."""
         if self._feed.has_sent:
             for message in messages:
-                self._feed.sent(session.client_id, message, qos)
+                self._feed.sent(session.client_id, connection.username, message, qos)
         recorder = self.recorder
         if not recorder.has_books:
             return
@@ -303,7 +303,7 @@ class DeliveryEvents:
         if not message.publisher:
             return
         if self._feed.has_sent:
-            self._feed.sent(session.client_id, message, qos, message_id)
+            self._feed.sent(session.client_id, connection.username, message, qos, message_id)
         recorder = self.recorder
         if not recorder.has_books:
             return

@@ -265,7 +265,12 @@ class SessionEvents:
         since: int,
     ) -> None:
         """Record a new or changed subscription; `stream` is its stream in the log, or 0."""
-        self._feed.subscribed(session.client_id, subscription.topic_filter, subscription.qos)
+        self._feed.subscribed(
+            session.client_id,
+            _username(connection, session),
+            subscription.topic_filter,
+            subscription.qos,
+        )
         recorder = self._recorder
         if not recorder.is_on:
             return
@@ -284,7 +289,12 @@ class SessionEvents:
         stream: int,
     ) -> None:
         """Record the end of a subscription."""
-        self._feed.unsubscribed(session.client_id, subscription.topic_filter, subscription.qos)
+        self._feed.unsubscribed(
+            session.client_id,
+            _username(connection, session),
+            subscription.topic_filter,
+            subscription.qos,
+        )
         recorder = self._recorder
         if recorder.is_on:
             recorder.at(self._tick.now)
@@ -476,6 +486,11 @@ def last_seq(store: Store, boot: int) -> int:
         return first + unpack(unseal(value, "history row")).events - 1
     except (ValueError, DamagedRows):
         return first - 1
+
+
+def _username(connection: Connection | None, session: Session) -> str:
+    """Return the user name of a client; one that is away has the proved one, if any."""
+    return session.identity if connection is None else connection.username
 
 
 def _number(connection: Connection | None) -> int:

@@ -148,6 +148,11 @@ class Feeds:
                 record.filters[topic_filter] = end
             filter_id = self._routes.filter_id(topic_filter)
             backend.streams.append(Stream(filter_id, topic_filter, since))
+        for topic_filter in feed.qos0:
+            assert topic_filter in feed.filters
+            entry = self._routes.ensure(topic_filter)
+            entry.wants_qos0 = True
+            self._routes.changed(entry)
         self._outlet.add(backend)
 
     def _forget(self, name: str, record: BackendRecord) -> None:

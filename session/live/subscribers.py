@@ -17,7 +17,16 @@ from storage.log.message_log import Cursor
 class FilterEntry:
     """One distinct topic filter that is loaded (awake)."""
 
-    __slots__ = ("filter_id", "groups", "holders", "live", "routes", "topic_filter", "version")
+    __slots__ = (
+        "filter_id",
+        "groups",
+        "holders",
+        "live",
+        "routes",
+        "topic_filter",
+        "version",
+        "wants_qos0",
+    )
 
     def __init__(self, topic_filter: str, filter_id: int = 0, holders: int = 0) -> None:
         self.topic_filter: str = topic_filter
@@ -27,6 +36,7 @@ class FilterEntry:
         self.groups: dict[str, Group] = {}  # share name -> group
         self.version: int = 0  # counts changes of its subscribers
         self.routes: int = 0  # number of cached routes that contain it
+        self.wants_qos0: bool = False  # is some external store told of messages with QoS 0?
 
     def is_idle(self) -> bool:
         """Return whether the filter has no subscriber any more."""
@@ -34,7 +44,8 @@ class FilterEntry:
 
     def may_rest(self) -> bool:
         """Return whether the number of its stream is all that must be kept of it."""
-        return self.holders == 1 and not self.routes and not self.live and not self.groups
+        is_plain = self.holders == 1 and not self.wants_qos0
+        return is_plain and not self.routes and not self.live and not self.groups
 
 
 class Group:

@@ -79,7 +79,7 @@ class AcknowledgeHandler:
                     packet_ids.append(packet_id)
                     entries.append(entry)
                 if self._feed.has_acks:
-                    self._feed.acked(session.client_id, entry)
+                    self._feed.acked(session.client_id, connection.username, entry)
                 if entry & SOURCE_MASK:
                     self._release_source(connection, session, packet_id, entry)
         finally:
@@ -138,7 +138,7 @@ class AcknowledgeHandler:
         reason_code: int,
     ) -> None:
         if self._feed.has_acks:
-            self._feed.acked(session.client_id, entry)
+            self._feed.acked(session.client_id, connection.username, entry)
         if self._deliveries.is_on:
             now = self._tick.now
             self._deliveries.acked(connection, session, packet_id, entry, reason_code, now)

@@ -161,8 +161,11 @@ class Publishing:
                 changed = True
         if publication is not None:
             publication.accepted(message, route.filter_ids, now)
+        published = None
+        if route.wants_qos0 and not to_store and self._may_tell(1):
+            published = self._feed.published(message)
         if message.retain:
-            self._feed.retained(message)
+            self._feed.retained(message, published)
         if kept:
             self._session_events.retained_kept(message)
         if route.targets:
@@ -188,7 +191,7 @@ class Publishing:
             return False
         self._tick.work += RETAIN_WORK
         self._retained.keep(message)
-        self._feed.retained(message, backend)
+        self._feed.retained(message, source=backend)
         self._session_events.retained_kept(message)
         return True
 
@@ -206,7 +209,7 @@ class Publishing:
         """
         to_store = message.qos > 0 or self._store_qos0
         to_store = to_store and (bool(route.filter_ids) or self._store_all)
-        if route.groups or not (to_store or route.targets):
+        if route.groups or not (to_store or route.targets or route.wants_qos0):
             return None
         self._tick.work += len(payloads) * (1 + route.weight)
         first = 0
@@ -222,6 +225,8 @@ class Publishing:
             number = publication.accepted_run(
                 message, payloads, size, first, route.filter_ids, self._tick.now
             )
+        if route.wants_qos0 and not to_store and self._may_tell(len(payloads)):
+            self._feed.published_run(message, payloads)
         if route.targets:
             self._live.publish_run(message, payloads, first, number, route.targets)
         if first or self._tick.ended or self._tick.ending:
@@ -240,6 +245,13 @@ class Publishing:
     def route(self, topic: str) -> Route:
         """Return the receivers of a topic."""
         return self._routes.match(topic)
+
+    def _may_tell(self, count: int) -> bool:
+        """May stores be told of messages with QoS 0? Not while new durable state is refused."""
+        if self._health.refuses_new:
+            self._counters.drop("storage_refused", count)
+            return False
+        return True
 
     def _has_room(self, message: Message, payloads: list[bytes], route: Route) -> bool:
         """Are messages like this one, with these payloads, certainly within the limits?"""

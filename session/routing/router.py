@@ -76,6 +76,7 @@ class Route:
         "matched",
         "stamp",
         "targets",
+        "wants_qos0",
         "weight",
     )
 
@@ -86,6 +87,7 @@ class Route:
         self.targets: list[Target] = []
         self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
         self.groups: list[Group] = []
+        self.wants_qos0: bool = False  # is some external store told of messages with QoS 0?
         self.weight: int = 0  # work of a message: index rows, deliveries, shared subscriptions
         self.stamp: int = -1  # sum of the versions of the entries
         self.matched: int = 0  # version of the wildcard filters for which `entries` is valid
@@ -110,6 +112,7 @@ class Route:
     def _merge(self) -> int:
         self.filter_ids = [entry.filter_id for entry in self.entries if entry.holders]
         self.groups = [group for entry in self.entries for group in entry.groups.values()]
+        self.wants_qos0 = any([entry.wants_qos0 for entry in self.entries])
         if len(self.entries) == 1:
             live = self.entries[0].live.items()
             self.targets = [Target(connection, subscription) for connection, subscription in live]

@@ -8,7 +8,9 @@ next: `session.feed.recorder`, which writes the rows, and docs/formats.md.
 import struct
 from typing import Final
 
+from mqtt.message import Message
 from storage.errors import CorruptRecord
+from storage.tables.message_record import decode_message
 from storage.tables.tables import seal, unseal
 
 CONNECTED: Final = 1
@@ -24,6 +26,7 @@ GAP: Final = 10
 RETURNED: Final = 11
 AGAIN: Final = 12  # a dead letter: rule in `text`, number in `offset`, backend in `username`
 SENT: Final = 13  # a message to a client; `body` is the id of one that came from a store
+PUBLISHED: Final = 14  # a message with QoS 0 that is not in the log; `body` is its record
 KINDS: Final = (
     CONNECTED,
     DISCONNECTED,
@@ -38,6 +41,7 @@ KINDS: Final = (
     RETURNED,
     AGAIN,
     SENT,
+    PUBLISHED,
 )
 # Of messages that came from a store: `body` is what it calls them, `username` its own name.
 FOREIGN: Final = (ACKED, DELIVERED, RETURNED)
@@ -47,9 +51,15 @@ FOREIGN: Final = (ACKED, DELIVERED, RETURNED)
 FILLED: Final = (SUBSCRIBED, RETAINED)
 # Before the name of the backend in `username` of RETAINED: the message comes from that store.
 NOT_FOR: Final = "-"
+# In place of an offset: the message is not in the log, the rest is the number of its event.
+UNSTORED: Final = 1 << 47
 
-_VERSION: Final = 1
+# Version 1 has the kinds up to SENT, and no user names but those of connections.
+_VERSION: Final = 2
+_FIRST_VERSION: Final = 1
 _COUNT: Final = struct.Struct(">BI")  # version, events
+_NAMED: Final = 0x80  # in the kind of an event: the user name of its client follows the body
+_NAME: Final = struct.Struct(">H")  # its size
 # kind, qos, at, end, offset, accepted, sizes of client identifier, text, user name and body
 _EVENT: Final = struct.Struct(">BBQQQQHHHI")
 _KEY: Final = struct.Struct(">Q")
@@ -63,6 +73,7 @@ class FeedEvent:
         "at_ms",
         "body",
         "client_id",
+        "client_username",
         "end",
         "kind",
         "offset",
@@ -85,6 +96,7 @@ class FeedEvent:
         accepted_ms: int = 0,
         username: str = "",
         body: bytes = b"",
+        client_username: str = "",
         seq: int = 0,
     ) -> None:
         self.kind: int = kind
@@ -95,12 +107,28 @@ class FeedEvent:
         self.qos: int = qos
         self.offset: int = offset  # of the message it is about, 0 = that is not in the log
         self.accepted_ms: int = accepted_ms  # when that was accepted, broker time
-        self.username: str = username
-        self.body: bytes = body  # the record of a retained message
+        self.username: str = username  # of a connection; of other kinds: of which backend it is
+        self.body: bytes = body  # the record of a message
+        # The user name of the client where `username` is something else, "" = none or not known.
+        self.client_username: str = client_username
         self.seq: int = seq  # its number in the feed, from 1 on
 
     def __repr__(self) -> str:
         return f"FeedEvent({self.seq}, kind {self.kind}, {self.client_id!r}, {self.text!r})"
+
+
+def username_of(event: FeedEvent) -> str:
+    """Return the user name of the client that an event is about, "" = none, or it is not known."""
+    is_connection = event.kind in (CONNECTED, DISCONNECTED)
+    return event.username if is_connection else event.client_username
+
+
+def message_of(event: FeedEvent) -> Message:
+    """Return the message of PUBLISHED; its offset says that it has none, and names the event.
+
+    Raises `CorruptRecord`.
+    """
+    return decode_message(event.body, UNSTORED | event.seq)
 
 
 def filled_for(event: FeedEvent) -> str:
@@ -140,8 +168,9 @@ def encode_event(event: FeedEvent) -> bytes:
     client_id = event.client_id.encode()
     text = event.text.encode()
     username = event.username.encode()
+    name = event.client_username.encode()
     head = _EVENT.pack(
-        event.kind,
+        event.kind | _NAMED if name else event.kind,
         event.qos,
         event.at_ms,
         event.end,
@@ -152,7 +181,10 @@ def encode_event(event: FeedEvent) -> bytes:
         len(username),
         len(event.body),
     )
-    return b"".join((head, client_id, text, username, event.body))
+    parts = [head, client_id, text, username, event.body]
+    if name:
+        parts += (_NAME.pack(len(name)), name)
+    return b"".join(parts)
 
 
 def decode_event(data: bytes, seq: int, at: int = 0) -> tuple[FeedEvent, int]:
@@ -165,6 +197,12 @@ def decode_event(data: bytes, seq: int, at: int = 0) -> tuple[FeedEvent, int]:
         at += _EVENT.size
         parts: list[bytes] = []
         for size in sizes:
+            parts.append(data[at : at + size])
+            at += size
+        if kind & _NAMED:
+            kind ^= _NAMED
+            (size,) = _NAME.unpack_from(data, at)
+            at += _NAME.size
             parts.append(data[at : at + size])
             at += size
         if at > len(data):
@@ -180,6 +218,7 @@ def decode_event(data: bytes, seq: int, at: int = 0) -> tuple[FeedEvent, int]:
             accepted_ms=accepted_ms,
             username=parts[2].decode(),
             body=parts[3],
+            client_username=parts[4].decode() if len(parts) > 4 else "",
             seq=seq,
         )
     except (struct.error, UnicodeDecodeError) as error:
@@ -191,7 +230,8 @@ def decode_event(data: bytes, seq: int, at: int = 0) -> tuple[FeedEvent, int]:
 
 def encode_row(events: list[FeedEvent]) -> bytes:
     """Return the value of the row of a tick's events."""
-    pieces = [_COUNT.pack(_VERSION, len(events))]
+    is_new = any(event.kind > SENT or event.client_username for event in events)
+    pieces = [_COUNT.pack(_VERSION if is_new else _FIRST_VERSION, len(events))]
     pieces += [encode_event(event) for event in events]
     return seal(b"".join(pieces))
 
@@ -200,8 +240,8 @@ def decode_row(key: bytes, value: bytes) -> list[FeedEvent]:
     """Return the events of a row, with their numbers. Raises `CorruptRecord`."""
     seq = split_feed_key(key)
     body = unseal(value, f"feed row {seq}")
-    if len(body) < _COUNT.size or body[0] != _VERSION:
-        raise CorruptRecord(f"feed row {seq}: version {body[:1].hex()}, expected {_VERSION}")
+    if len(body) < _COUNT.size or body[0] not in (_FIRST_VERSION, _VERSION):
+        raise CorruptRecord(f"feed row {seq}: version {body[:1].hex()}, expected 1 or {_VERSION}")
     count = _COUNT.unpack_from(body)[1]
     events: list[FeedEvent] = []
     at = _COUNT.size

@@ -7,12 +7,16 @@ from typing import Any
 
 from session.delivery.fetching.inbox import Inbox
 from session.delivery.fetching.requests import Requests
+from session.feed import outlet
 from session.feed.backfill import Backfill
 from session.feed.outlet import Backend, FeedOutlet
 from session.feed.recorder import FeedRecorder
 from session.lifetime.collection import Collection
 from session.lifetime.feeds import Feeds
-from storage.tables.feed_rows import CONNECTED, FeedEvent
+from session.publish.accept import Publishing
+from session.routing.router import Router
+from session.settings import Feed
+from storage.tables.feed_rows import CONNECTED, PUBLISHED, FeedEvent
 from tests.simulation.planting import Patcher, mutant
 
 
@@ -142,7 +146,7 @@ def what_waited_is_not_told(patcher: Patcher) -> None:
     """Deliveries of messages that waited for their session are not told."""
 
     def around(original: Any, self: FeedRecorder, *rest: Any) -> None:
-        if rest[1].accepted_at_ms == self._tick.now:
+        if rest[2].accepted_at_ms == self._tick.now:
             original(self, *rest)
 
     patcher.wrap(FeedRecorder, "sent", around)
@@ -158,7 +162,7 @@ def subscriptions_end_unseen(patcher: Patcher) -> None:
     patcher.wrap(FeedRecorder, "session_ended", around)
 
 
-@mutant(None, seeds=120, start=1240)
+@mutant(None, seeds=120, start=90)
 def a_store_that_is_away_is_not_waited_for(patcher: Patcher) -> None:
     """Rows are kept for a time, also when the store is not heard of meanwhile."""
 
@@ -353,3 +357,90 @@ def who_was_refused_stays_refused(patcher: Patcher) -> None:
         return full
 
     patcher.wrap(FeedOutlet, "_look_for_full", around)
+
+
+@mutant(None, seeds=200)
+def messages_with_qos_0_go_to_every_store(patcher: Patcher) -> None:
+    """A store that has not asked for them gets messages with QoS 0 of other topics."""
+    original = outlet._wants
+
+    def wants(feed: Feed, event: FeedEvent) -> bool:
+        return event.kind == PUBLISHED or original(feed, event)
+
+    def route(original: Any, self: Router, topic: str) -> Any:
+        found = original(self, topic)
+        found.wants_qos0 = True
+        return found
+
+    patcher.set(outlet, "_wants", wants)
+    patcher.wrap(Router, "match", route)
+
+
+@mutant(None, seeds=200)
+def a_message_with_qos_0_in_the_log_is_told_twice(patcher: Patcher) -> None:
+    """It comes from the log, and as an event."""
+
+    def around(
+        original: Any, self: Publishing, message: Any, route: Any, *others: Any, **named: Any
+    ) -> Any:
+        accepted = original(self, message, route, *others, **named)
+        if message.offset and not message.qos and route.wants_qos0:
+            self._feed.published(message)
+        return accepted
+
+    patcher.wrap(Publishing, "accept", around)
+
+
+@mutant(None, seeds=200)
+def nobody_asks_for_qos_0_after_a_restart(patcher: Patcher) -> None:
+    """A filter that was there before is not marked again."""
+
+    def around(original: Any, self: Feeds, feed: Feed, record: Any) -> None:
+        original(self, feed, record)
+        for topic_filter in feed.qos0 if record is not None else ():
+            self._routes.ensure(topic_filter).wants_qos0 = False
+
+    patcher.wrap(Feeds, "_open_one", around)
+
+
+@mutant(None, seeds=200)
+def a_filter_of_a_backend_for_qos_0_may_rest(patcher: Patcher) -> None:
+    """A subscriber that comes and goes takes the mark with it."""
+
+    def around(original: Any, self: Router, entry: Any) -> None:
+        original(self, entry)
+        entry.wants_qos0 = entry.wants_qos0 and bool(entry.live or entry.holders < 2)
+
+    patcher.wrap(Router, "changed", around)
+
+
+@mutant("bursts", seeds=200)
+def runs_with_qos_0_are_not_told(patcher: Patcher) -> None:
+    """Messages that arrive together are told to sessions only."""
+
+    def around(original: Any, self: FeedRecorder, message: Any, payloads: Any) -> None:
+        return
+
+    patcher.wrap(FeedRecorder, "published_run", around)
+
+
+@mutant(None, seeds=200)
+def a_message_with_qos_0_comes_before_those_that_it_followed(patcher: Patcher) -> None:
+    """Its event is placed at the beginning of the log."""
+
+    def around(original: Any, self: FeedRecorder, message: Any) -> Any:
+        event = original(self, message)
+        event.end = 0
+        return event
+
+    patcher.wrap(FeedRecorder, "published", around)
+
+
+@mutant(None, seeds=200)
+def a_retained_message_with_qos_0_is_two_messages(patcher: Patcher) -> None:
+    """What is retained has another id than what is stored."""
+
+    def around(original: Any, self: FeedRecorder, message: Any, *_: Any, source: str = "") -> None:
+        original(self, message, source=source)
+
+    patcher.wrap(FeedRecorder, "retained", around)

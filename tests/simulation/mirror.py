@@ -19,7 +19,7 @@ from storage.errors import DamagedRows, Unrecoverable
 from storage.local.memory import MemoryStore
 from storage.tables import feed_rows as kinds
 from storage.tables import tables
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import FeedEvent, message_of
 from storage.tables.message_record import decode_message
 from tests.simulation.inbox import Inbox, Questions
 from tests.simulation.rare import sometimes
@@ -30,6 +30,7 @@ from tests.simulation.verdict import Violation
 from tests.simulation.view import filter_matches
 
 if TYPE_CHECKING:
+    from tests.simulation.oracle import Sent
     from tests.simulation.process import BrokerProcess
     from tests.simulation.world import World
 
@@ -66,6 +67,10 @@ class Mirror:
         is_limited = self.is_on and dice.random() < LIMITED
         self.limit: Final[int] = dice.choice((600, 2_000, 6_000)) if is_limited else 0
         self.on_full: Final[OnFull] = dice.choice(("drop_oldest", "reject"))
+        # For these it asks for messages with QoS 0, too.
+        self.qos0: Final[tuple[str, ...]] = Random(world.seed * 2 + 9).choice(
+            ((), self.filters[:1], self.filters)
+        )
         # What the log of each broker held when it was looked at: offset -> payload.
         self.logged: Final[dict[int, bytes]] = {}
         self.looked_at = 0
@@ -91,6 +96,7 @@ class Mirror:
                 self.inbox.rules,
                 self.limit,
                 self.on_full,
+                qos0=self.qos0,
             ),
         )
 
@@ -246,6 +252,7 @@ class Mirror:
         """Compare the store with what clients know. Nothing is under way any more."""
         self._judge_order()
         self._judge_messages()
+        self._judge_unlogged()
         if not self._gaps_of_limit(with_events=True):  # their events may tell of anybody
             self._judge_deliveries()
             self._judge_presence()
@@ -291,6 +298,72 @@ class Mirror:
                     )
                 position = row.offset
 
+    def _told(self) -> list[tuple[Row, Message]]:
+        """Return all messages that the store has, each with its row."""
+        found: list[tuple[Row, Message]] = []
+        for row in self.rows:
+            if isinstance(row, Message):
+                found.append((row, row))
+            elif row.kind == kinds.PUBLISHED:
+                found.append((row, message_of(row)))
+        return found
+
+    def _judge_unlogged(self) -> None:
+        """Messages with QoS 0 are asked for, come in order, and have one number each."""
+        oracle = self.world.oracle
+        by_number: dict[int, Message] = {}
+        last: dict[tuple[str, int], int] = {}
+        for row, message in self._told():
+            if isinstance(row, FeedEvent):
+                sometimes("store_got_qos0")
+                by_number[message.offset] = message
+                if message.qos or not any(filter_matches(each, row.text) for each in self.qos0):
+                    raise Violation("stores_are_told_all", f"{row} was not asked for")
+            index = index_of(message)
+            sent = None if index is None else oracle.sent[index]
+            if sent is None or sent.is_will or sent.transmissions != 1:
+                continue
+            before = last.get((sent.publisher, sent.connect), -1)
+            if before >= sent.index:
+                raise Violation("stores_are_told_all", f"{sent} came after {before}")
+            last[sent.publisher, sent.connect] = sent.index
+        for row in self.rows:
+            if not isinstance(row, FeedEvent) or row.kind != kinds.RETAINED or row.qos:
+                continue
+            if row.offset & kinds.UNSTORED and row.offset in by_number:
+                told, kept = by_number[row.offset], decode_message(row.body, 0)
+                if (told.topic, told.payload) != (kept.topic, kept.payload):
+                    raise Violation("stores_are_told_all", f"{row} has the number of another")
+                sometimes("store_got_retained_qos0")
+            elif not row.offset and not row.username and self.asks_for_qos0(row.text):
+                raise Violation("stores_are_told_all", f"{row} is another message there")
+
+    def asks_for_qos0(self, topic: str) -> bool:
+        """Return whether the store wants messages with QoS 0 of a topic."""
+        return any(filter_matches(each, topic) for each in self.qos0)
+
+    def _must_have(self, sent: "Sent") -> bool:
+        """Must the store have a message with QoS 0?
+
+        A later one of its publisher was acknowledged on the same connection, and the store wants
+        both: what the broker knew of the first one is durable with the second one.
+        """
+        world = self.world
+        if world.lossy or world.refusing_seen or any(world.profile.damages):
+            return False
+        if world.settings.store_qos0 or not self.asks_for_qos0(sent.topic):
+            return False
+        return any(
+            later.publisher == sent.publisher
+            and later.connect == sent.connect
+            and later.index > sent.index
+            and later.transmissions == 1
+            and later.qos > 0
+            and later.acked_step > 0
+            and any(filter_matches(each, later.topic) for each in self.filters)
+            for later in world.oracle.sent
+        )
+
     def _judge_messages(self) -> None:
         oracle = self.world.oracle
         found: dict[int, int] = {}
@@ -301,17 +374,24 @@ class Mirror:
                 has_gap |= row.kind == kinds.GAP
                 if row.kind == kinds.ACKED and topics.get(row.offset, row.text) != row.text:
                     raise Violation("stores_are_told_all", f"{row} names the wrong topic")
-                continue
-            topics[row.offset] = row.topic
-            index, dot, _ = row.payload.partition(b".")
-            if dot and index.isdigit():
-                found[int(index)] = found.get(int(index), 0) + 1
+            else:
+                topics[row.offset] = row.topic
+        for _, message in self._told():
+            index = index_of(message)
+            if index is not None:
+                found[index] = found.get(index, 0) + 1
         named = {payload.partition(b".")[0] for payload in self.named()}
         for sent in oracle.sent:
             count = found.get(sent.index, 0)
+            if sent.qos == 0:
+                if count > 1:
+                    raise Violation("stores_are_told_all", f"{sent} is there {count} times")
+                if not count and not sent.clears and not has_gap and self._must_have(sent):
+                    raise Violation("stores_are_told_all", f"{sent} is not there")
+                continue
             if sent.qos == 2 and count > max(sent.attempts, 1):
                 raise Violation("stores_are_told_all", f"{sent} is there {count} times")
-            if not sent.acked_step or not sent.qos or sent.clears or count:
+            if not sent.acked_step or sent.clears or count:
                 continue
             if not any(filter_matches(each, sent.topic) for each in self.filters):
                 continue
@@ -403,6 +483,12 @@ class Mirror:
             for row in self.rows
             if isinstance(row, FeedEvent) and row.seq > self.refill.forgotten
         ]
+
+
+def index_of(message: Message) -> int | None:
+    """Return which message of the world it is, None if that does not say it."""
+    index, dot, _ = message.payload.partition(b".")
+    return int(index) if dot and index.isdigit() else None
 
 
 class Pump:

@@ -19,6 +19,8 @@ RARE: Final[dict[str, str]] = {
     "fetch_answered_late": "a store answered a question after it was asked again",
     "store_told_again": "the history says that a store was told again",
     "store_refused": "a store refused a message",
+    "store_got_qos0": "a store was told of a message with QoS 0",
+    "store_got_retained_qos0": "and of one that is retained, which is one message there",
     "fetch_claim_forgotten": "a store forgot for whom it kept messages of a queue",
     "retained_fetched": "a session got a retained message that an application had put into a store",
     "retained_fetched_behind_ours": "one came behind a retained message of a client",

@@ -22,7 +22,7 @@ NOT_OURS: Final = "not ours"  # of another node or application: counted, and lef
 TEXT_CHARACTERS_MAX: Final = 120
 
 
-PUBLISH: Final = "on_message_publish"
+STORE: Final = ("on_message_publish", "on_message_store")
 RETAIN: Final = "on_message_retain"
 
 
@@ -36,7 +36,7 @@ class Shape:
         written_id: Callable[[int], str] = text_id,
         *,
         has_index: bool = True,
-        message_actions: tuple[str, ...] = (PUBLISH,),
+        message_actions: tuple[str, ...] = STORE,
     ) -> None:
         self.written_id: Final = written_id  # of a message id, which is a number
         self.has_index: Final = has_index  # does a list of its topic name each message?
@@ -52,7 +52,7 @@ class Shape:
 SHAPES: Final = {
     backend_options.REDIS: Shape(),
     backend_options.DYNAMODB: Shape(decimal_id),
-    backend_options.CASSANDRA: Shape(has_index=False, message_actions=(PUBLISH, RETAIN)),
+    backend_options.CASSANDRA: Shape(has_index=False, message_actions=(*STORE, RETAIN)),
 }
 
 

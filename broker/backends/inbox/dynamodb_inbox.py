@@ -91,9 +91,8 @@ class DynamodbInbox:
         if not known:
             return True
         parts = split_number(known)
-        return parts[0] // 1000 >= question.not_before_ms and not question.is_in_log(
-            parts, self._node
-        )
+        is_young = parts[0] // 1000 >= question.not_before_ms
+        return is_young and not question.comes_from_here(parts, self._node)
 
     def _free(self, names: list[str], client: str, now_ms: int) -> Iterator[tuple[str, Item]]:
         """Yield messages that nobody else has: their ids, and all but their contents."""
@@ -152,7 +151,9 @@ class DynamodbInbox:
         for start in range(0, len(numbers), BATCH_READ_MAX):
             part = numbers[start : start + BATCH_READ_MAX]
             wanted = [
-                each for each in part if not question.is_in_log(split_number(each), self._node)
+                each
+                for each in part
+                if not question.comes_from_here(split_number(each), self._node)
             ]
             items = self._read(list(map(decimal_id, wanted)), "")
             for each in part:

@@ -1,8 +1,8 @@
 """What a store is asked for sessions, and its answers: JSON between the broker and the process.
 
 The broker turns a request of the engine into a question, and a page of the answer into messages.
-The process finds the messages; `is_ours` says which of them a session gets from our own log. Pure.
-Read next: `broker.backends.redis.inbox`, `session.delivery.fetching.inbox`.
+The process finds the messages; `is_ours` says which of them the broker sends a session itself.
+Pure. Read next: `broker.backends.redis.inbox`, `session.delivery.fetching.inbox`.
 """
 
 import binascii
@@ -54,19 +54,20 @@ class Question:
         self.not_before_ms: Final[int] = told["not_before_ms"]
 
     def is_ours(self, text: str, node: int) -> bool:
-        """Does the session get the message with this id from our own log?"""
+        """Does the session get the message with this id from this broker itself, or never?"""
         try:
             parts = decode_id(text)
         except ValueError:
             return False
-        return self.is_in_log(parts, node)
+        return self.comes_from_here(parts, node)
 
-    def is_in_log(self, parts: tuple[int, int, int], node: int) -> bool:
+    def comes_from_here(self, parts: tuple[int, int, int], node: int) -> bool:
         """The same for the parts of an id: microseconds since 1970, node, and the rest."""
         at_us, of_node, rest = parts
-        if of_node != node or rest & UNSTORED:
+        if of_node != node or at_us // 1000 < self.began_ms:
             return False
-        return rest > self.since and at_us // 1000 >= self.began_ms
+        # What is not in our log was sent at once, to those who were there: nobody else has it owed.
+        return rest > self.since or bool(rest & UNSTORED)
 
     def is_written_here(self, text: str, node: int) -> bool:
         """Was a message with this id written to the store by this broker?"""

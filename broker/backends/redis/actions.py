@@ -13,7 +13,7 @@ from broker.backends.message_ids import message_id, node_number
 from broker.backends.parameters import Parameters, expires_s, flag, id_of, seconds
 from broker.backends.redis.inbox import CLAIM_KEY, KEPT, LEASED
 from broker.backends.redis.scripts import DELIF, NEWEST, SETMAX
-from broker.backends.rows import Row, RowBatch
+from broker.backends.rows import Row, RowBatch, opened
 from broker.backends.sink import Options, Poison, Rule, place_of
 from broker.backends.templates import Command
 from mqtt.message import Message
@@ -74,7 +74,7 @@ class RedisActions:
         found: list[tuple[int, Arguments]] = []
         for rule, act in self._rules:
             if rule.takes(row, self._type):
-                found += [(rule.number, arguments) for arguments in act(row)]
+                found += [(rule.number, arguments) for arguments in act(opened(row))]
         return found
 
     def _act_of(self, rule: Rule) -> Act:
@@ -138,6 +138,9 @@ class RedisActions:
         if expiry_s:
             found.append([b"EXPIRE", key, b"%d" % expiry_s])
         return found
+
+    def _on_message_store(self, message: Message, rule: Rule) -> list[Arguments]:
+        return self._on_message_publish(message, rule)
 
     def _on_message_store_keep_latest(self, message: Message, rule: Rule) -> list[Arguments]:
         """Replace the newest message of the topic, unless that is newer."""

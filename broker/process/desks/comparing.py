@@ -17,10 +17,10 @@ from broker.backends.comparing import digests
 from broker.backends.comparing.listing import (
     CLIENT,
     MESSAGE,
-    PUBLISH,
     RETAIN,
     RETAINED,
     SHAPES,
+    STORE,
     SUBSCRIPTION,
     shown,
 )
@@ -53,7 +53,7 @@ ACKED: Final = "on_message_acked_for_queue"
 PAYLOAD_BYTES_MAX: Final = 1 << 20  # of messages whose digests are made for one page
 PAGE_ROWS: Final = 64  # of subscriptions, retained messages or clients
 PAGE_LETTERS: Final = 16  # one may have 64 KiB
-PAGE_EVENTS_BYTES: Final = 8000  # of acknowledgements and retained messages, before base64
+PAGE_EVENTS_BYTES: Final = 8000  # of what events tell, before base64
 PAGE_GAPS: Final = 4
 PAGE_BYTES: Final = LINE_BYTES_MAX - 4096
 # A row for the page, None = nothing that a rule wants; and the bytes that were read for it.
@@ -77,7 +77,7 @@ class ComparisonDesk:
         self._has_retained_messages: Final = shape is not None and shape.has_retained_messages
         self._node: Final = node_number(configuration.get("node", ""))
         self._rules: Final = [Rule(told) for told in configuration.get("rules", ())]
-        self._filters: Final = {str(rule.filter) for rule in self._by_action(PUBLISH)}
+        self._filters: Final = {str(rule.filter) for rule in self._by_action(*STORE)}
         self._engine: Final = engine
         self._driver: Final = driver
         # By kind: the number of the next page, and what is in it.
@@ -103,8 +103,8 @@ class ComparisonDesk:
             raise ControlError("an internal error, which is in the log")
         return {"answer": json.dumps(found[0])}
 
-    def _by_action(self, action: str) -> list[Rule]:
-        return [rule for rule in self._rules if rule.action == action]
+    def _by_action(self, *actions: str) -> list[Rule]:
+        return [rule for rule in self._rules if rule.action in actions]
 
     def _begin(self, request: Request, found: list[dict[str, Any]]) -> None:
         """Tell where the store is, and behind which cursor everything is still known."""
@@ -130,11 +130,28 @@ class ComparisonDesk:
 
     def _message(self, request: Request, found: list[dict[str, Any]]) -> None:
         """Tell people which message has an offset."""
-        message = self._engine.kept.message(int(request.get("after", "0")))
+        message = self._find(int(request.get("after", "0")))
         ms = 0 if message is None else message.accepted_at_ms
         topic = "" if message is None else shown(message.topic.encode())
         publisher = "" if message is None else shown(message.publisher.encode())
         found.append({"ms": ms, "topic": topic, "from": publisher})
+
+    def _find(self, offset: int) -> Message | None:
+        """Return the message at an offset; one outside of the log has the number of an event."""
+        if not offset & UNSTORED:
+            return self._engine.kept.message(offset)
+        seq = offset ^ UNSTORED
+        events, _ = self._engine.kept.events(seq - 1, seq)
+        return next((self._message_in(event) for event in events), None)
+
+    def _message_in(self, event: FeedEvent) -> Message | None:
+        """Return the message of an event that has one with QoS 0; None if it cannot be read."""
+        if event.kind != feed_rows.PUBLISHED:
+            return None
+        try:
+            return feed_rows.message_of(event)
+        except DamagedRows:
+            return None
 
     def _messages(self, request: Request, found: list[dict[str, Any]]) -> None:
         after, upto = int(request["after"]), int(request["upto"])
@@ -147,7 +164,7 @@ class ComparisonDesk:
 
     def _message_row(self, message: Message) -> bytes:
         """Return the row of a message, b"" if no rule stores it."""
-        rules = [r for r in self._by_action(PUBLISH) if r.takes(message, self._type)]
+        rules = [r for r in self._by_action(*STORE) if r.takes(message, self._type)]
         if not rules:
             return b""
         return self._packed(message, message.offset, message.topic, rules)
@@ -172,12 +189,13 @@ class ComparisonDesk:
     def _events(self, request: Request, found: list[dict[str, Any]]) -> None:
         """Tell which messages of queues were acknowledged, and which were lost on the way.
 
-        And retained messages, where the store has them among its messages.
+        And the messages that events tell of: with QoS 0, and retained ones where the store has
+        them among its messages.
         """
         after, upto = int(request["after"]), int(request["upto"])
         events, reached = self._engine.kept.events(after, upto)
         rules = self._by_action(ACKED)
-        acked, retained = bytearray(), bytearray()
+        acked, told = bytearray(), bytearray()
         gaps: list[list[object]] = []
         payload = 0
         for event in events:
@@ -187,18 +205,21 @@ class ComparisonDesk:
                 if any(rule.takes(event, self._type) for rule in rules):
                     acked += OFFSET.pack(event.offset)
             elif event.kind == feed_rows.RETAINED and self._has_retained_messages:
-                retained += self._retained_message_row(event)
+                told += self._retained_message_row(event)
                 payload += len(event.body)
+            elif (message := self._message_in(event)) is not None:
+                told += self._message_row(message)
+                payload += len(message.payload)
             elif event.kind == feed_rows.GAP:
                 gaps.append([event.offset, event.accepted_ms, shown(event.text.encode())])
-            is_full = len(acked) + len(retained) >= PAGE_EVENTS_BYTES or len(gaps) >= PAGE_GAPS
+            is_full = len(acked) + len(told) >= PAGE_EVENTS_BYTES or len(gaps) >= PAGE_GAPS
             if is_full or payload >= PAYLOAD_BYTES_MAX:
                 reached = event.seq  # a tick may have many: the rest comes with the next page
                 break
         found.append(
             {
                 "acked": base64.b64encode(acked).decode(),
-                "retained": base64.b64encode(retained).decode(),
+                "rows": base64.b64encode(told).decode(),
                 "gaps": gaps,
                 "after": reached,
             }
@@ -234,10 +255,12 @@ class ComparisonDesk:
                 (row,) = decode_wire_rows(letter.row)
             except (DamagedRows, ValueError):
                 row = None  # its rule says what it was about
-        if isinstance(row, Message) or row is None:
-            return [[MESSAGE, row.offset if row is not None else letter.at[0]]]
-        if row.kind == feed_rows.ACKED:
+        if row is None:  # its cursor is that of a message, or that of an event
+            return [[MESSAGE, letter.at[0], UNSTORED | letter.at[1]]]
+        if isinstance(row, Message) or row.kind == feed_rows.ACKED:
             return [[MESSAGE, row.offset]]
+        if row.kind == feed_rows.PUBLISHED:
+            return [[MESSAGE, UNSTORED | row.seq]]
         client_id, text = row.client_id.encode(), row.text.encode()
         if row.kind in (feed_rows.RETAINED, feed_rows.RETAIN_DELETED):
             found: list[list[object]] = [[RETAINED, digests.name_of(RETAINED, text).hex()]]

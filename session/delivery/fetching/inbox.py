@@ -381,10 +381,10 @@ class Inbox:
         if found is None:
             return
         origin, topic = found
-        if origin.kind == QUEUE:
-            self._tell_acked(session, origin.backend, topic, origin.message_id, entry & QOS_MASK)
-            return
         state = self._states[session.client_id]
+        if origin.kind == QUEUE:
+            self._tell_acked(state, origin.backend, topic, origin.message_id, entry & QOS_MASK)
+            return
         acked = state.acked.setdefault((origin.backend, topic), [])
         acked.append((origin.message_id, entry & QOS_MASK))
         self._tell_in_order(state, origin.backend, topic)
@@ -407,14 +407,13 @@ class Inbox:
         for message_id, qos in acked:
             if first and message_id > first:
                 break
-            self._tell_acked(state.session, name, topic, message_id, qos)
+            self._tell_acked(state, name, topic, message_id, qos)
             count += 1
         del acked[:count]
 
-    def _tell_acked(
-        self, session: Session, name: str, topic: str, message_id: str, qos: int
-    ) -> None:
-        self._feed.fetched_acked(session.client_id, name, topic, message_id, qos)
+    def _tell_acked(self, state: Fetches, name: str, topic: str, message_id: str, qos: int) -> None:
+        client_id, username = state.session.client_id, state.connection.username
+        self._feed.fetched_acked(client_id, username, name, topic, message_id, qos)
 
     def given_up(self, session: Session, entry: int) -> None:
         """Give a message back that cannot be sent again."""
@@ -580,7 +579,7 @@ class Inbox:
                 return False
             if is_queue:
                 self._hold(name, origin.message_id)
-                self._tell_acked(session, name, fetch.topic, origin.message_id, 0)
+                self._tell_acked(fetch.owner, name, fetch.topic, origin.message_id, 0)
                 self._feed.hurry()  # the message waits for a commit with this
             else:
                 acked = fetch.owner.acked.setdefault((name, fetch.topic), [])

@@ -13,10 +13,10 @@ from broker.backends.comparing.listing import (
     CLIENT,
     INDEX,
     MESSAGE,
-    PUBLISH,
     RETAIN,
     RETAINED,
     SHAPES,
+    STORE,
     SUBSCRIPTION,
     Entry,
     Window,
@@ -81,16 +81,24 @@ class Shelf:
         others: tuple[str, ...] = (),
     ) -> None:
         """`others` are topic filters of rules with own commands."""
-        published = [str(topic) for _, topic, action in rules if action == PUBLISH]
+        published = [str(topic) for _, topic, what in rules if what in STORE]
+        qos0 = tuple(str(topic) for _, topic, what in rules if what == "on_message_store")
         filters = tuple(dict.fromkeys((*published, *others)))
-        feed = Feed(NAME, filters, EVERYTHING, keep_ms, (), backlog_bytes_max)
+        feed = Feed(NAME, filters, EVERYTHING, keep_ms, (), backlog_bytes_max, qos0=qos0)
         self.broker: Final = Broker(feeds=(feed,))
         self.told: Final[dict[str, Any]] = {
             "name": NAME,
             "type": type,
             "node": NODE,
             "rules": [
-                {"number": n, "on": on, "topic": topic, "action": what, "expires_s": expires_s}
+                {
+                    "number": n,
+                    "on": on,
+                    "topic": topic,
+                    "action": what,
+                    "expires_s": expires_s,
+                    "qos0": what == "on_message_store",
+                }
                 for n, (on, topic, what) in enumerate(rules, 1)
             ],
         }
@@ -132,7 +140,7 @@ class Shelf:
         )
 
     def _publish(self, message: Message) -> None:
-        if self._is_for(message, PUBLISH):
+        if any(self._is_for(message, action) for action in STORE):
             self._keep(message, message.offset)
 
     def _keep(self, message: Message, offset: int) -> None:
@@ -155,7 +163,10 @@ class Shelf:
 
     def _note(self, event: FeedEvent) -> None:
         client_id, text = event.client_id.encode(), event.text.encode()
-        if event.kind == feed_rows.CONNECTED:
+        if event.kind == feed_rows.PUBLISHED:
+            message = feed_rows.message_of(event)
+            self._keep(message, message.offset)
+        elif event.kind == feed_rows.CONNECTED:
             digest = digests.presence_digest(client_id, event.at_ms // 1000)
             self.name(CLIENT, digest, client_id)
         elif event.kind == feed_rows.DISCONNECTED:

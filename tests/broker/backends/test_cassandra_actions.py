@@ -30,7 +30,7 @@ from storage.tables.feed_rows import (
     UNSUBSCRIBED,
 )
 from storage.tables.message_record import encode_message
-from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, rule
+from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, rule, unlogged
 
 ID = message_id(NOW_MS, node_number(NODE), 7)
 MESSAGE = 'INSERT INTO "msg" (topic, msgid, sender, qos, retain, payload, arrived) VALUES'
@@ -191,3 +191,26 @@ def test_values_get_the_type_of_their_column(value: object, type: str, wanted: o
 def test_a_value_that_a_column_does_not_take_is_named(value: object, type: str) -> None:
     with pytest.raises(ValueError, match=f"type {type}"):
         typed(value, type)
+
+
+def test_a_message_with_qos_0_is_a_row_with_an_id_of_its_own() -> None:
+    acts = acting(
+        rule("message.publish", "#", action="on_message_publish"),
+        rule("message.publish", "#", 2, action="on_message_store", qos0=True),
+    )
+    ((number, found),) = acts.work(unlogged(9, "a/b"))
+    name = unstored_id(NOW_MS, node_number(NODE), 9)
+    assert number == 2 and isinstance(found, Write) and found.text.startswith(MESSAGE)
+    assert found.values == ["a/b", name, "sender", 0, 0, b"x", NOW_MS]
+    assert acts.tables == ["msg"]
+    first, second = (each for _, each in acts.work(message(7, "a/b")))
+    assert isinstance(first, Write) and isinstance(second, Write)
+    assert (first.text, first.values) == (second.text, second.values)
+
+
+def test_own_statements_get_the_values_of_a_message_with_qos_0() -> None:
+    text = "INSERT INTO t (a, b, c) VALUES (${msgid}, ${payload.n}, ${qos})"
+    acts = acting(rule("message.publish", "#", commands=[text], qos0=True))
+    ((_, found),) = acts.work(unlogged(9, "a", b'{"n":5}'))
+    assert isinstance(found, Bound)
+    assert found.values == [unstored_id(NOW_MS, node_number(NODE), 9).encode(), 5, b"0"]

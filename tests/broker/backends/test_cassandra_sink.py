@@ -9,7 +9,7 @@ import pytest
 
 from broker.backends.comparing import cassandra_listing
 from broker.backends.comparing.listing import MESSAGE, SUBSCRIPTION, Window
-from broker.backends.message_ids import message_id, node_number, split_number
+from broker.backends.message_ids import UNSTORED, message_id, node_number, split_number
 from broker.backends.rows import Row
 from broker.backends.sink import Fence, FenceRefused, Options, Rule, Unavailable, Unusable
 from storage.tables.feed_rows import (
@@ -30,7 +30,16 @@ from tests.broker.backends.cassandra_server import (
     needs_cassandra,
     shared,
 )
-from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, message, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    rule,
+    unlogged,
+)
 
 cassandra_sink = pytest.importorskip("broker.backends.cassandra_sink")
 pytestmark = [pytest.mark.full, needs_cassandra]  # starts processes
@@ -490,3 +499,28 @@ def test_a_server_that_hangs_while_it_is_read_is_unavailable(
     sink.close()
     with pytest.raises(Unavailable, match="not connected"):
         list(sink.listing(window()))
+
+
+def test_each_message_of_every_qos_is_one_row_however_many_rules_store_it(
+    server: CassandraServer,
+) -> None:
+    rules = (
+        STORED,
+        rule("message.publish", "a/#", 2, action="on_message_store", qos0=True),
+        rule("message.publish", "a/#", 3, action="on_message_retain"),
+    )
+    sink = opened(server, *rules)
+    first = unlogged(1, "a/1", b"zero", retain=True)
+    kept = event(
+        RETAINED, "sender", "a/1", 2, body=first.body, offset=UNSTORED | 1, accepted_ms=NOW_MS
+    )
+    rows = [first, kept, message(1, "a/1"), message(2, "b"), unlogged(3, "b", end=2)]
+    told = batch((0, 0), (2, 3), *rows)
+    assert sink.apply(told, INSTANCE) == []
+    assert sink.apply(told, INSTANCE) == []  # the answer was lost
+    found = {each["msgid"]: (each["topic"], each["qos"]) for each in server.table("msg")}
+    assert len(server.table("msg")) == 3
+    assert found == {
+        name_of(UNSTORED | 1): ("a/1", 0), name_of(1): ("a/1", 1), name_of(2): ("b", 1),
+    }  # fmt: skip
+    assert server.table("retain") == [{"topic": "a/1", "msgid": name_of(UNSTORED | 1)}]

@@ -38,7 +38,7 @@ from storage.tables.feed_rows import (
     UNSUBSCRIBED,
 )
 from storage.tables.message_record import encode_message
-from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, rule
+from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, rule, unlogged
 
 AT = NOW_MS // 1000
 NUMBER = message_number(NOW_MS, node_number(NODE), 7)
@@ -223,3 +223,32 @@ def test_an_acknowledged_message_of_the_store_has_its_own_id() -> None:
         row = event(ACKED, "c", "t", username="cache", body=told.encode())
         ((_, work),) = made.work(row)
         assert isinstance(work, Change) and work.item["msgid"] == text(name)
+
+
+def test_a_message_with_qos_0_is_an_item_with_an_id_of_its_own() -> None:
+    acts = acting(
+        rule("message.publish", "#", action="on_message_publish"),
+        rule("message.publish", "#", 2, action="on_message_store", qos0=True),
+    )
+    name = decimal_id(message_number(NOW_MS, node_number(NODE), UNSTORED | 9))
+    found = acts.work(unlogged(9, "a/b"))
+    assert [number for number, _ in found] == [2, 2]
+    put, add = (each for _, each in found)
+    assert isinstance(put, Change) and isinstance(add, Change)
+    assert (put.kind, put.table, put.key) == (PUT, "msg", ("msg", name))
+    assert (put.item["qos"], put.item["topic"], put.item["payload"]) == (
+        number(0), text("a/b"), text("x"),
+    )  # fmt: skip
+    assert (add.kind, add.item["topic"]) == (ADD, text("a/b"))
+    both = acts.work(message(7, "a/b"))
+    assert len({each.key for _, each in both if isinstance(each, Change)}) == 2
+
+
+def test_own_statements_get_the_values_of_a_message_with_qos_0() -> None:
+    statement = "INSERT INTO \"t\" VALUE {'id': ${msgid}, 'n': ${payload.n}, 'm': ${message}}"
+    acts = acting(rule("message.publish", "#", commands=[statement], qos0=True))
+    ((_, found),) = acts.work(unlogged(9, "a", b'{"n":5}'))
+    name = decimal_id(message_number(NOW_MS, node_number(NODE), UNSTORED | 9))
+    assert isinstance(found, Bound)
+    assert found.values[:2] == [text(name), {"N": "5"}]
+    assert f'"id":"{name}"' in found.values[2]["S"] and '"qos":0' in found.values[2]["S"]

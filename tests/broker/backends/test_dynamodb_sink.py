@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.backends.message_ids import UNSTORED
 from broker.backends.rows import Row
 from broker.backends.sink import Unavailable, Unusable
 from storage.tables.feed_rows import (
@@ -29,7 +30,16 @@ from tests.broker.backends.dynamodb_sinks import (
     name_of,
     opened,
 )
-from tests.broker.backends.told_rows import INSTANCE, NODE, NOW_MS, batch, event, message, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    rule,
+    unlogged,
+)
 
 dynamodb_sink = pytest.importorskip("broker.backends.dynamodb_sink")
 pytestmark = [pytest.mark.full, needs_dynamodb]  # starts processes
@@ -263,3 +273,26 @@ def test_a_server_that_hangs_or_says_something_else_is_named(
 def test_a_statement_that_cannot_be_parsed_is_told_at_once(server: DynamodbServer) -> None:
     with pytest.raises(Unusable, match=r"cache.*without quotes"):
         made(server, rule("message.publish", "#", commands=["DELETE '${topic}'"]))
+
+
+@MODES
+def test_each_message_of_every_qos_is_one_item_however_many_rules_store_it(
+    server: DynamodbServer, exact: bool
+) -> None:
+    store = rule("message.publish", "a/#", 2, action="on_message_store", qos0=True)
+    sink = opened(server, STORED, store, exact=exact)
+    rows = [
+        unlogged(1, "a/1", b"zero"),
+        message(1, "a/1"),
+        message(2, "b"),
+        unlogged(2, "b", end=2),
+    ]
+    told = batch((0, 0), (2, 2), *rows)
+    assert sink.apply(told, INSTANCE) == []
+    assert sink.apply(told, INSTANCE) == []  # the answer was lost
+    found = {each["msgid"]: (each["topic"], each["qos"]) for each in server.table("msg")}
+    assert found == {
+        name_of(UNSTORED | 1): ("a/1", 0), name_of(1): ("a/1", 1), name_of(2): ("b", 1),
+    }  # fmt: skip
+    lists = {each["topic"]: set(each["MsgId"]) for each in server.table("topic_msg_map")}
+    assert lists == {"a/1": {name_of(UNSTORED | 1), name_of(1)}, "b": {name_of(2)}}

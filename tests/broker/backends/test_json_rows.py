@@ -27,6 +27,7 @@ from tests.broker.backends.told_rows import (
     message,
     options,
     rule,
+    unlogged,
 )
 
 NUMBER = node_number(NODE)
@@ -106,10 +107,10 @@ def test_a_client_that_comes_or_goes_is_told(kind: int, hook: str) -> None:
     [(SUBSCRIBED, "session.subscribed"), (UNSUBSCRIBED, "session.unsubscribed")],
 )
 def test_a_subscription_is_told_with_its_filter(kind: int, hook: str) -> None:
-    told = as_json(event(kind, "c", "a/+", qos=1), rule(hook, "a/#"))
+    told = as_json(event(kind, "c", "a/+", qos=1, client_username="ann"), rule(hook, "a/#"))
     assert told == {
         "id": f"{INSTANCE}:0:1:{NOW_MS}", "hook": hook, "clientid": "c", "topic": "a/+", "qos": 1,
-        "timestamp": NOW_MS,
+        "timestamp": NOW_MS, "username": "ann",
     }  # fmt: skip
 
 
@@ -160,3 +161,22 @@ def test_a_row_that_nothing_can_be_made_of_is_named_and_the_others_are_told() ->
 def test_numbers_that_are_given_again_after_a_restore_make_other_ids() -> None:
     first, again = as_json(message(1)), as_json(message(1, accepted_at_ms=NOW_MS + 1))
     assert first["id"] != again["id"]
+
+
+def test_a_message_with_qos_0_is_told_whole_to_who_asks() -> None:
+    row = unlogged(4, "a/b", b"hi", end=3)
+    assert JsonRows(options(ALL)).of(batch((0, 0), (9, 9), row), INSTANCE) == ([], [])
+    told = as_json(row, {**ALL, "qos0": True})
+    assert told == {
+        "id": f"{INSTANCE}:3:4:{NOW_MS}", "hook": "message.publish",
+        "msgid": unstored_id(NOW_MS, NUMBER, 4), "clientid": "sender", "topic": "a/b", "qos": 0,
+        "retain": False, "timestamp": NOW_MS, "payload": "hi", "payload_encoding": "utf-8",
+        "properties": {},
+    }  # fmt: skip
+
+
+def test_a_message_with_qos_0_that_cannot_be_read_is_a_dead_letter() -> None:
+    row = unlogged(4, "a/b")
+    row.body = b"x"
+    told = JsonRows(options({**ALL, "qos0": True})).of(batch((0, 0), (9, 9), row), INSTANCE)
+    assert told[0] == [] and [poison.rule for poison in told[1]] == [1]

@@ -17,6 +17,7 @@ from tests.broker.backends.told_rows import (
     message,
     options,
     rule,
+    unlogged,
 )
 
 HOOKS = ("message.publish", "client.connected")
@@ -103,3 +104,11 @@ def test_headers_say_what_a_row_is() -> None:
 def test_a_topic_that_cannot_work_is_refused(topic: str, hooks: Any, expected: str | None) -> None:
     found = topic_problem(topic, hooks)
     assert (found is None) if expected is None else (found is not None and expected in found)
+
+
+def test_a_message_with_qos_0_is_sent_as_others_are() -> None:
+    asking = options(rule("message.publish", "#", qos0=True))
+    (row,), _ = JsonRows(asking).of(batch((0, 0), (9, 9), unlogged(4, "a/b", b"hi")), INSTANCE)
+    rows = made("${topic}", value="payload")
+    assert (rows.topic(row), rows.key(row), rows.value(row)) == ("a_b", b"a/b", b"hi")
+    assert dict(rows.headers(row))["qos"] == b"0"

@@ -7,7 +7,7 @@ import pytest
 from broker.backends.message_ids import message_id, node_number
 from broker.backends.redis.actions import RedisActions
 from broker.backends.rows import Row
-from storage.tables.feed_rows import ACKED, CONNECTED
+from storage.tables.feed_rows import ACKED, CONNECTED, SENT, SUBSCRIBED, UNSUBSCRIBED
 from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, options, rule
 
 NUMBER = node_number(NODE)
@@ -87,3 +87,17 @@ def test_a_connection_has_a_user() -> None:
         b"dev",
         b"ann",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [
+        (SUBSCRIBED, "session.subscribed"),
+        (UNSUBSCRIBED, "session.unsubscribed"),
+        (SENT, "message.delivered"),
+        (ACKED, "message.acked"),
+    ],
+)
+def test_the_user_of_a_client_is_known_to_its_hooks(kind: int, hook: str) -> None:
+    row = event(kind, "dev", "t", username="cache", client_username="ann", offset=1)
+    assert filled(row, hook, "SET ${clientid} ${username}") == [b"SET", b"dev", b"ann"]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from broker import own_process
+from broker.backends.message_ids import node_number, unstored_id
 from broker.backends.process import make_sink, split
 from broker.backends.rows import (
     CONFIG,
@@ -33,7 +34,16 @@ from broker.backends.sink import Options, Unusable
 from storage.tables.feed_rows import AGAIN, CONNECTED, FeedEvent
 from storage.tables.fetch_rows import QUEUE
 from tests.broker.backends.redis_server import RedisServer, needs_redis
-from tests.broker.backends.told_rows import INSTANCE, NODE, batch, event, message, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    rule,
+    unlogged,
+)
 from tests.broker.backends.webhook_server import Received, Receiver, Reply, receivers
 
 PATIENCE_S: Final = 60.0
@@ -492,6 +502,30 @@ def test_a_dead_letter_is_sent_again_for_its_rule_alone(
     assert (dead["at"], dead["rule"]) == ([2, 2], "7")
     assert "does not want this row" in dead["why"]
     assert base64.b64decode(dead["row"]) == encode_wire_row(row)
+
+
+@needs_redis
+@pytest.mark.full
+def test_a_message_with_qos_0_that_is_sent_again_has_the_id_that_it_had(
+    process: Process, server: RedisServer
+) -> None:
+    process.configure(
+        server.port, rule("message.publish", "#", action="on_message_store", qos0=True)
+    )
+    process.answer("cursor")
+    with server.client() as client:
+        client.set("mqtt:msg:t", "a text")
+        process.send(encode_start(Start(1, (0, 0))))
+        process.send(encode_batch(batch((0, 0), (0, 1), unlogged(1), run=1)))
+        (dead,) = process.answer("done")["dead"]
+        assert dead["at"] == [0, 1] and "WRONGTYPE" in dead["why"]
+        (row,) = decode_wire_rows(base64.b64decode(dead["row"]))
+        client.delete("mqtt:msg:t")
+        process.send(encode_batch(batch((0, 1), (0, 7), again(row, 7, 0), run=1)))
+        assert process.answer("done")["dead"] == []
+        name = unstored_id(NOW_MS, node_number(NODE), 1).encode()
+        assert client.zrange("mqtt:msg:t", 0, -1) == [name]
+        assert client.keys("mqtt:msg:2*") == [b"mqtt:msg:" + name]
 
 
 def test_the_process_ends_with_each_of_its_threads() -> None:

@@ -52,6 +52,14 @@ STORED = rule("message.publish", action="on_message_publish")
             ["expires has no meaning"],
         ),
         (rule("message.publish", commands="SET a b", expires="1h"), ["expires has no meaning"]),
+        (
+            rule("message.acked", commands="SET a b") + "qos0 = true\n",
+            ["qos0 has no meaning for message.acked: expected message.publish"],
+        ),
+        (
+            rule("message.publish", action="on_message_publish") + "qos0 = true\n",
+            ["qos0 has no meaning with an action: on_message_store is"],
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_carried_out_is_one_line(  # type: ignore[no-untyped-def]
@@ -155,7 +163,8 @@ def test_every_action_may_be_asked_for_on_its_hook(tmp_path, name: str) -> None:
         (feed,) = rules.feeds_of(loaded)
         assert feed.filters == (("#",) if action.messages else ())
         for kind in feed_rows.KINDS:
-            wanted = kind in action.kinds or kind == feed_rows.GAP
+            wanted = kind in (*action.kinds, feed_rows.GAP)
+            wanted |= kind == feed_rows.PUBLISHED and action.qos0
             assert bool(feed.kinds & 1 << kind) == wanted
 
 
@@ -355,3 +364,28 @@ def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # 
     told = rules.configurations(loaded, "edge")["hook"]
     assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")
     assert "servers" not in told["options"]
+
+
+def test_rules_say_whose_messages_with_qos_0_a_store_gets(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = config(
+        tmp_path,
+        CACHE
+        + '[backends.webhook]\ntype = "webhook"\nurl = "http://127.0.0.1:1/"\n'
+        + rule("message.publish", topic="a/#", action="on_message_publish")
+        + rule("message.publish", topic="b/#", action="on_message_store")
+        + rule("message.publish", topic="c/#", commands="INCR seen")
+        + rule("message.publish", topic="d/#", commands="INCR heard")
+        + "qos0 = true\n"
+        + rule("message.publish", topic="e/#", backend="webhook")
+        + rule("message.publish", topic="f/#", backend="webhook")
+        + "qos0 = true\n",
+    )
+    rules.check(loaded)
+    feeds = {feed.name: feed for feed in rules.feeds_of(loaded)}
+    assert feeds["cache"].filters == ("a/#", "b/#", "c/#", "d/#")
+    assert feeds["cache"].qos0 == ("b/#", "d/#")
+    assert (feeds["webhook"].filters, feeds["webhook"].qos0) == (("e/#", "f/#"), ("f/#",))
+    told = rules.configurations(loaded, "edge")
+    assert [each.get("qos0", False) for each in told["cache"]["rules"]] == [
+        False, True, False, True,
+    ]  # fmt: skip

@@ -13,11 +13,14 @@ from storage.tables.feed_rows import (
     SUBSCRIBED,
     UNSUBSCRIBED,
 )
-from tests.broker.backends.told_rows import event, message, rule
+from tests.broker.backends.told_rows import event, message, rule, unlogged
 
 ROWS = {
     "message on a/b": message(1, "a/b"),
     "message on x": message(2, "x"),
+    "QoS 0 on a/b in the log": message(3, "a/b", qos=0),
+    "QoS 0 on a/b": unlogged(4, "a/b"),
+    "QoS 0 on x": unlogged(5, "x"),
     "connected": event(CONNECTED),
     "disconnected": event(DISCONNECTED),
     "subscribed a/b": event(SUBSCRIBED, text="a/b"),
@@ -46,6 +49,14 @@ def taken(told: dict[str, object]) -> set[str]:
         (rule("client.disconnected", commands=["PING"]), {"disconnected"}),
         (rule("message.publish", "a/#", action="on_message_publish"), {"message on a/b"}),
         (rule("message.publish", "#", commands=["PING"]), {"message on a/b", "message on x"}),
+        (
+            rule("message.publish", "a/#", action="on_message_store", qos0=True),
+            {"message on a/b", "QoS 0 on a/b in the log", "QoS 0 on a/b"},
+        ),
+        (
+            rule("message.publish", "x", commands=["PING"], qos0=True),
+            {"message on x", "QoS 0 on x"},
+        ),
         (rule("message.publish", "+/b", action="on_message_retain"), {"retained a/b"}),
         (
             rule("session.subscribed", "a/#", action="on_subscribed"),

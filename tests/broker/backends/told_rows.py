@@ -5,7 +5,8 @@ from typing import Any, Final
 from broker.backends.rows import Cursor, Row, RowBatch
 from broker.backends.sink import Options, Rule
 from mqtt.message import Message
-from storage.tables.feed_rows import FeedEvent
+from storage.tables.feed_rows import PUBLISHED, FeedEvent
+from storage.tables.message_record import encode_message
 
 NOW_MS: Final = 1_542_338_754_670
 NODE: Final = "edge@here"
@@ -31,6 +32,15 @@ def event(
 ) -> FeedEvent:
     """Return an event."""
     return FeedEvent(kind, NOW_MS, fields.pop("end", 0), client_id, text, seq=seq, **fields)
+
+
+def unlogged(seq: int, topic: str = "t", payload: bytes = b"x", **fields: Any) -> FeedEvent:
+    """Return a message with QoS 0 that is not in the log."""
+    end = fields.pop("end", 0)
+    told = message(0, topic, payload, qos=0, **fields)
+    made = event(PUBLISHED, told.publisher, topic, seq, end=end, body=encode_message(told))
+    made.accepted_ms = told.accepted_at_ms
+    return made
 
 
 def rule(on: str, topic: str | None = None, number: int = 1, **what: Any) -> dict[str, Any]:

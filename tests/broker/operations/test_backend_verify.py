@@ -9,7 +9,8 @@ from broker.backends.message_ids import UNSTORED, message_number, node_number, s
 from broker.operations import backend_verify
 from broker.operations.backend_verify import CannotCompare, Pass, Tally, Verification
 from mqtt.message import Message
-from tests.broker.backends.shelf import NODE, Shelf
+from storage.tables.feed_rows import FeedEvent
+from tests.broker.backends.shelf import ALL, NODE, Shelf
 
 MINUTE_MS = 60_000
 # Retained messages are among the messages, and no rule on messages takes most of them.
@@ -329,6 +330,21 @@ def wide(rules: tuple[tuple[str, str, str], ...] = WIDE, **options: Any) -> Shel
     return shelf
 
 
+STORES = (*ALL, ("message.publish", "z/#", "on_message_store"))
+
+
+def with_qos_0(count: int = 5, **options: Any) -> Shelf:
+    """Return a shelf with messages with QoS 0 and 1, in turn."""
+    shelf = Shelf(STORES, **options)
+    client = shelf.broker.connect("c", expiry=1000)
+    for number in range(count):
+        client.publish("z/1", b"%d" % number, 0)
+        client.publish("z/1", b"%d" % number, 1)
+        client.publish("other", b"%d" % number, 0)
+    shelf.feed()
+    return shelf
+
+
 def unstored(shelf: Shelf) -> list[Entry]:
     """Return the messages that are not in the log."""
     found = [each for each in shelf.entries.values() if each.number]
@@ -410,3 +426,59 @@ def test_a_retained_message_that_has_expired_may_be_gone_or_there() -> None:
     shelf.remove(RETAINED, b"r")
     found = compare(shelf)
     assert not found.differences and found.sets[RETAINED].store == 0
+
+
+def unlogged(shelf: Shelf, kind: str = MESSAGE) -> list[Entry]:
+    """Return the entries of messages that are not in the log."""
+    found = [each for each in shelf.entries.values() if each.kind == kind]
+    return [each for each in found if split_number(each.number)[2] & UNSTORED]
+
+
+def test_messages_with_qos_0_are_compared_also_when_they_are_many() -> None:
+    shelf = with_qos_0(600)
+    found = compare(shelf)
+    assert not found.differences
+    assert sum(minute[MESSAGE].broker for minute in found.minutes.values()) == 1200
+    assert sum(minute[MESSAGE].store for minute in found.minutes.values()) == 1200
+    first, second, third, *_ = unlogged(shelf)
+    shelf.drop(first)
+    shelf.put(Entry(MESSAGE, second.place, number=second.number, digest=7))
+    index = next(each for each in unlogged(shelf, INDEX) if each.number == third.number)
+    shelf.drop(index)
+    us = split_number(first.number)[0]
+    wrong = message_number(us // 1000, node_number(NODE), UNSTORED | 1)  # of another event
+    later = message_number(us // 1000, node_number(NODE), UNSTORED | 1 << 40)
+    shelf.put(Entry(MESSAGE, "msg:wrong", number=wrong))
+    shelf.put(Entry(MESSAGE, "msg:later", number=later))
+    assert {(what, place) for _, what, place in named(compare(shelf))} == {
+        ("in the list of its topic only", ""),
+        ("changed", second.place),
+        ("not in the list of its topic", ""),
+        ("foreign", "msg:wrong"),
+        ("foreign", "msg:later"),
+    }
+
+
+def test_a_message_with_qos_0_that_waits_or_is_in_a_dead_letter_is_not_missing() -> None:
+    shelf = Shelf(STORES)
+    shelf.refuses = lambda row: isinstance(row, FeedEvent) and b"poison" in row.body
+    client = shelf.broker.connect("c")
+    for payload in (b"1", b"poison", b"3"):
+        client.publish("z/1", payload, 0)
+    client.publish("z/1", b"logged", 1)
+    shelf.feed()
+    assert len(unlogged(shelf)) == 2
+    client.publish("z/1", b"waits", 0)
+    shelf.broker.advance(1000)
+    found = compare(shelf)
+    assert not found.differences and found.dead_letters == 1
+
+
+def test_older_messages_with_qos_0_than_the_broker_keeps_are_not_judged() -> None:
+    shelf = with_qos_0(5, keep_ms=1000)
+    for _ in range(4):
+        shelf.broker.advance(MINUTE_MS)
+        shelf.broker.publish("z/1", b"x", 0)
+        shelf.feed()
+    shelf.drop(unlogged(shelf)[0])
+    assert not compare(shelf).differences

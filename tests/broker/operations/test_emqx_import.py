@@ -200,3 +200,13 @@ def test_values_of_a_file_are_never_more_than_a_value(tmp_path: Path) -> None:
     odd = 'backend.redis.pool1.colour = \u2028[rules]\nbackend.redis.pool1.username = \u00e4"]\n'
     _, config, _ = converted(REDIS + odd, tmp_path)
     assert config.backends[0].username == '\u00e4"]'
+
+
+@pytest.mark.parametrize("type", ["cassa", "dynamo", "redis"])
+def test_who_stores_messages_of_every_qos_does_so_here(type: str, tmp_path: Path) -> None:
+    text = {"cassa": CASSANDRA, "dynamo": DYNAMODB, "redis": REDIS}[type]
+    told = {"topic": "a/#", "action": {"function": "on_message_store"}, "pool": "pool1"}
+    _, config, _ = converted(text + hook("message.publish.9", told, type), tmp_path)
+    (rule,) = [rule for rule in config.rules if rule.action == "on_message_store"]
+    assert (rule.on, rule.topic, rule.backend) == ("message.publish", "a/#", "pool1")
+    assert rules.feeds_of(config)[0].qos0 == ("a/#",)

@@ -12,7 +12,7 @@ from broker.process.dead_letters import DROP, LIST, RETRY, DeadLetterDesk, descr
 from session.feed.dead_letters import DeadLetter
 from session.settings import Feed, Settings
 from storage.tables.feed_rows import SUBSCRIBED
-from tests.broker.backends.told_rows import event, message
+from tests.broker.backends.told_rows import event, message, unlogged
 from tests.broker.inside import InsideBroker, run
 
 NAME = "cache"
@@ -88,4 +88,16 @@ def test_a_row_is_described_shortly() -> None:
     assert told == {"kind": "subscribed", "event": 5, "client": "c", "topic": "a/#", "qos": 1}
     assert describe(b"") is None
     broken = describe(b"nonsense")
+    assert broken is not None and broken["kind"] == "unreadable"
+
+
+def test_a_message_with_qos_0_is_described_as_a_message() -> None:
+    told = describe(encode_wire_row(unlogged(5, "a/b", b"hi")))
+    assert told == {
+        "kind": "message", "event": 5, "client": "sender", "topic": "a/b", "qos": 0,
+        "payload": "hi", "payload_bytes": 2,
+    }  # fmt: skip
+    row = unlogged(5)
+    row.body = b"x"
+    broken = describe(encode_wire_row(row))
     assert broken is not None and broken["kind"] == "unreadable"

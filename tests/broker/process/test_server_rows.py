@@ -140,6 +140,33 @@ def test_a_webhook_gets_every_row_whoever_is_killed(
     assert "backend_rewound" not in events(broker)
 
 
+def test_a_webhook_gets_messages_with_qos_0_if_it_asks_and_the_user_of_a_client(
+    prepare: Callable[..., BrokerProcess], receiver: Receiver
+) -> None:
+    broker = prepare()
+    asking = RULE.replace("load/#", "zero/#") + "qos0 = true\n"
+    who = '[[rules]]\non = "session.subscribed"\ntopic = "#"\nbackend = "out"\n'
+    feed(broker, webhook(receiver), RULE + asking + who)
+    broker.start()
+    client = RawClient(broker.port, "c")
+    client.connect()
+    client.subscribe("none", qos=1)
+    for topic in ("zero/1", "load/1"):
+        for qos in (0, 1, 2, 0):
+            client.publish(topic, b"%d" % qos, qos=qos)
+    client.publish("zero/1", b"end", qos=1)
+    until(lambda: any(row.get("payload") == "end" for row in receiver.taken), broker)
+    rows = [row for row in receiver.taken if row["hook"] == "message.publish"]
+    assert [(row["topic"], row["qos"], row["payload"]) for row in rows] == [
+        ("zero/1", 0, "0"), ("zero/1", 1, "1"), ("zero/1", 2, "2"), ("zero/1", 0, "0"),
+        ("load/1", 1, "1"), ("load/1", 2, "2"), ("zero/1", 1, "end"),
+    ]  # fmt: skip
+    assert len({row["id"] for row in rows}) == len({row["msgid"] for row in rows}) == len(rows)
+    (row,) = [row for row in receiver.taken if row["hook"] == "session.subscribed"]
+    assert (row["clientid"], row["username"], row["topic"]) == ("c", "", "none")
+    client.drop()
+
+
 def test_a_row_that_a_receiver_refuses_is_a_dead_letter_and_the_rest_flows(
     prepare: Callable[..., BrokerProcess], receiver: Receiver
 ) -> None:

@@ -21,9 +21,10 @@ def feed(
     name: str = NAME,
     keep_ms: int = 60_000,
     fetches: tuple[Fetching, ...] = (),
+    qos0: tuple[str, ...] = (),
 ) -> tuple[Feed, ...]:
-    """Return what a backend wants."""
-    return (Feed(name, filters, kinds, keep_ms, fetches),)
+    """Return what a backend wants; of the filters in `qos0` also messages with QoS 0."""
+    return (Feed(name, (*filters, *qos0), kinds, keep_ms, fetches, qos0=qos0),)
 
 
 def read(broker: Broker, name: str = NAME, count: int = 100) -> list[Message | FeedEvent]:

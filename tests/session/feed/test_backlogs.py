@@ -8,7 +8,15 @@ from session.feed.backlogs import MARK_BYTES, MARKS_MAX, EventSizes, log_bytes
 from session.feed.dead_letters import DeadLetter
 from session.settings import Feed
 from storage.local.memory import MemoryStore
-from storage.tables.feed_rows import CONNECTED, GAP, FeedEvent, encode_row, feed_key
+from storage.tables.feed_rows import (
+    CONNECTED,
+    GAP,
+    PUBLISHED,
+    FeedEvent,
+    encode_row,
+    feed_key,
+    message_of,
+)
 from storage.tables.tables import FEED
 from tests.session.feed.backends import EVERYTHING, NAME, confirm, feed, read, take
 from tests.session.harness import Broker, Client
@@ -389,3 +397,23 @@ def test_a_run_of_messages_is_within_the_limit_too(on_full: str) -> None:
     assert backlog(broker) <= LIMIT + 10 * PAYLOAD * 1.3
     is_dropped = bool(gaps(read(broker)))
     assert is_dropped == (on_full == "drop_oldest")
+
+
+def test_messages_with_qos_0_are_given_up_and_never_refused() -> None:
+    feeds = (Feed(NAME, ("#",), 0, 0, (), LIMIT, "reject", qos0=("#",)),)
+    broker = Broker(feeds=feeds, history_detail="off")
+    receiver, client = broker.clean("r", "t"), broker.connect("c")
+    for number in range(100):
+        client.publish("t", b"%03d" % number + bytes(LIMIT // 20), 0)
+        broker.advance(500)
+    assert len(receiver.payloads()) == 100
+    assert backlog(broker) <= LIMIT + LIMIT // 4
+    rows = take(broker)
+    (gap,) = gaps(rows)
+    assert gap.offset == 0 and "events 1 to" in gap.text
+    kept = [
+        int(message_of(row).payload[:3])
+        for row in rows
+        if isinstance(row, FeedEvent) and row.kind == PUBLISHED
+    ]
+    assert kept == list(range(kept[0], 100)) and len(kept) > 5

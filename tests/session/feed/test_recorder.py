@@ -2,22 +2,35 @@
 
 import pytest
 
+from mqtt.message import Message
 from mqtt.packets import Connack, Publish
-from session.feed.recorder import IN_MEMORY, STORED
-from session.state.backend_record import RETAINED
+from session.feed.recorder import (
+    IN_MEMORY,
+    ROW_BYTES_MAX,
+    ROW_EVENTS_MAX,
+    STORED,
+    WAITING_BYTES_MAX,
+)
+from session.state import backend_record
 from storage.tables.feed_rows import (
     ACKED,
     CONNECTED,
     DISCONNECTED,
+    PUBLISHED,
+    RETAINED,
     SENT,
     SESSION_ENDED,
     SUBSCRIBED,
+    UNSTORED,
+    UNSUBSCRIBED,
     FeedEvent,
     decode_row,
+    message_of,
+    username_of,
 )
 from storage.tables.tables import FEED, PRESENCE
 from tests.session.feed.backends import NAME, feed, read, take, told
-from tests.session.harness import Broker
+from tests.session.harness import Broker, will
 
 
 def test_only_what_somebody_wants_is_recorded() -> None:
@@ -201,7 +214,7 @@ def test_what_the_broker_says_of_itself_is_told_to_no_store_whatever_its_filters
     broker.advance(1000)
     kinds = {row.kind if isinstance(row, FeedEvent) else row.topic for row in take(broker)}
     assert kinds == {CONNECTED, SUBSCRIBED}
-    assert broker.engine.backfill.begin(NAME, RETAINED) == ""
+    assert broker.engine.backfill.begin(NAME, backend_record.RETAINED) == ""
     broker.advance(10_000)
     assert take(broker) == []
 
@@ -216,3 +229,161 @@ def test_a_client_without_a_session_does_not_wait_for_what_stores_are_told() -> 
     broker.advance(300)
     broker.commit()
     assert told(read(broker)) == [(CONNECTED, "c", "")]
+
+
+# Messages with QoS 0
+
+
+def published(rows: list[Message | FeedEvent]) -> list[tuple[str, bytes, int]]:
+    """Return (topic, payload, QoS) of the messages that a store gets, in order."""
+    found: list[tuple[str, bytes, int]] = []
+    for row in rows:
+        if isinstance(row, FeedEvent) and row.kind == PUBLISHED:
+            row = message_of(row)
+        if isinstance(row, Message):
+            found.append((row.topic, row.payload, row.qos))
+    return found
+
+
+def test_messages_with_qos_0_come_in_the_order_of_all_and_are_not_in_the_log() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("a/#",)))
+    client = broker.connect("c")
+    for payload, qos in ((b"1", 0), (b"2", 1), (b"3", 0), (b"4", 2), (b"5", 0)):
+        client.publish("a/b", payload, qos)
+    client.publish("b", b"6", 0)
+    broker.advance(1000)
+    rows = take(broker)
+    assert published(rows) == [
+        ("a/b", b"1", 0), ("a/b", b"2", 1), ("a/b", b"3", 0), ("a/b", b"4", 2), ("a/b", b"5", 0),
+    ]  # fmt: skip
+    assert broker.engine._log.end == 2
+
+
+def test_only_the_store_that_asks_gets_messages_with_qos_0() -> None:
+    others = feed("a/#", name="others", qos0=("a/c",))
+    broker = Broker(feeds=(*feed("#", name="none"), *others, *feed(qos0=("a/#",))))
+    broker.connect("c").publish("a/b", b"x", 0)
+    broker.advance(1000)
+    assert [published(take(broker, name)) for name in ("none", "others", "fleet")] == [
+        [],
+        [],
+        [("a/b", b"x", 0)],
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_message_with_qos_0_that_is_in_the_log_comes_once(size: int) -> None:
+    broker = Broker(feeds=feed(qos0=("a/#",)), store_qos0=True)
+    client = broker.connect("c")
+    with broker.one_tick():
+        for _ in range(size):
+            client.publish("a/b", b"x", 0)
+    broker.advance(1000)
+    assert published(take(broker)) == [("a/b", b"x", 0)] * size
+    assert broker.engine._log.end == size
+
+
+def test_messages_with_qos_0_wait_for_a_batch_and_not_for_long() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("#",)), history_detail="off", progress_delay_ms=200)
+    client = broker.connect("c")
+    written = broker.engine.written
+    for number in range(9):
+        client.publish("t", b"%d" % number, 0)
+    assert broker.engine.written == written
+    broker.advance(200)
+    assert broker.engine.written == written + 1
+    assert [payload for _, payload, _ in published(take(broker))] == [
+        b"%d" % number for number in range(9)
+    ]
+
+
+def test_much_that_waits_is_written_at_once() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("#",)), history_detail="off")
+    client = broker.connect("c")
+    written = broker.engine.written
+    client.publish("t", bytes(WAITING_BYTES_MAX // 2), 0)
+    assert broker.engine.written == written
+    client.publish("t", bytes(WAITING_BYTES_MAX // 2), 0)
+    assert broker.engine.written == written + 1
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "sizes"),
+    [
+        (ROW_EVENTS_MAX + 1, 1, [ROW_EVENTS_MAX, 1]),
+        (ROW_EVENTS_MAX, 1, [ROW_EVENTS_MAX]),
+        (3, ROW_BYTES_MAX, [1, 1, 1]),
+    ],
+)
+def test_a_row_has_so_many_events_and_numbers_go_on(
+    count: int, size: int, sizes: list[int]
+) -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("#",)), history_detail="off")
+    client = broker.connect("c")
+    with broker.one_tick():
+        for number in range(count):
+            client.publish("t", b"%d" % number + bytes(size), 0)
+    broker.advance(1000)
+    rows = [decode_row(*row) for row in broker.store.scan(FEED, b"", count=9)]
+    assert [len(row) for row in rows] == sizes
+    events = [event for row in rows for event in row]
+    assert [event.seq for event in events] == list(range(1, count + 1))
+    assert [payload.rstrip(b"\0") for _, payload, _ in published(take(broker))] == [
+        b"%d" % number for number in range(count)
+    ]
+
+
+def test_a_crash_may_lose_the_last_messages_with_qos_0_and_none_comes_twice() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("#",)))
+    client = broker.connect("c")
+    client.publish("t", b"1", 0)
+    broker.advance(1000)
+    broker.hold_commits()
+    client.publish("t", b"2", 0)
+    broker.restart(keep=0)
+    broker.connect("c").publish("t", b"3", 0)
+    broker.advance(1000)
+    assert [payload for _, payload, _ in published(take(broker))] == [b"1", b"3"]
+
+
+def test_a_retained_message_with_qos_0_is_one_message_with_one_number() -> None:
+    broker = Broker(feeds=feed(qos0=("t",)))
+    receiver = broker.durable("r", "x")
+    client = broker.connect("c")
+    client.publish("x", b"1", 1)
+    keys = [key for key, _ in broker.store.scan("msg.1", b"", count=9)]
+    broker.is_audited = False
+    broker.store.damage("msg.1", keys)
+    with broker.one_tick():
+        receiver.acknowledge(*receiver.messages())  # this event goes: its message is unreadable
+        client.publish("t", b"x", 0, retain=True)
+    broker.advance(1000)
+    rows = [row for row in take(broker) if isinstance(row, FeedEvent)]
+    (message,) = [row for row in rows if row.kind == PUBLISHED]
+    (kept,) = [row for row in rows if row.kind == RETAINED]
+    assert message.seq < kept.seq
+    assert kept.offset == UNSTORED | message.seq == message_of(message).offset
+
+
+def test_a_will_with_qos_0_is_told_and_what_the_broker_itself_says_is_not() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("#", "$SYS/#")))
+    broker.connect("c", will=will("w", b"gone", 0)).drop()
+    broker.engine.publish_system("$SYS/broker/uptime", b"1", broker.now)
+    broker.advance(1000)
+    assert published(take(broker)) == [("w", b"gone", 0)]
+
+
+def test_the_user_of_a_client_is_told_with_what_it_does() -> None:
+    broker = Broker(feeds=feed("t"))
+    client = broker.connect("c", username="ann", expiry=100)
+    client.subscribe("t", qos=1)
+    broker.connect("p", username="bob").publish("t", b"1", 1)
+    client.receive_all()
+    client.unsubscribe("t")
+    broker.advance(1000)
+    names = {
+        row.kind: username_of(row)
+        for row in take(broker)
+        if isinstance(row, FeedEvent) and row.client_id == "c"
+    }
+    assert names == dict.fromkeys((CONNECTED, SUBSCRIBED, SENT, ACKED, UNSUBSCRIBED), "ann")

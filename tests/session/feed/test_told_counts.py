@@ -349,3 +349,18 @@ def test_with_the_history_off_nothing_is_recorded_and_nothing_breaks() -> None:
     after_the_minute(broker)
     broker.restart()
     assert told(broker) == []
+
+
+def test_a_refused_message_behind_an_event_counts_as_refused_and_the_event_does_not() -> None:
+    """The place of a message in a batch has the last event before the batch, not before itself."""
+    broker, client = start(feeds=feed(kinds=0, qos0=("#",)))
+    client.publish("t", b"event 1", 0)
+    publish(client, 1, 2)
+    client.publish("t", b"event 2", 0)
+    broker.advance(1000)
+    assert len(read(broker)) == 4
+    letters = [DeadLetter(at, "1", "refused", b"") for at in ((1, 0), (2, 2))]
+    feeds = broker.engine.feeds
+    feeds.confirm(NAME, feeds.backends[NAME].read, letters)
+    after_the_minute(broker)
+    assert said(broker) == [(CONFIRMED, 0, 1, 2, 1), (DEAD_LETTERED, 0, 1, 2, 1)]

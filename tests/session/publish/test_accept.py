@@ -3,8 +3,11 @@
 import pytest
 
 from mqtt import reasons
+from mqtt.message import Message
 from mqtt.packets import Puback, Publish, Pubrec
 from storage.errors import Recoverable
+from storage.tables.feed_rows import FeedEvent, message_of
+from tests.session.feed.backends import feed, take
 from tests.session.harness import Broker, will
 
 
@@ -226,3 +229,26 @@ def test_a_dropped_message_had_a_subscriber() -> None:
     codes = [getattr(publisher.publish("t", b"x" * 50, 1), "reason_code", None) for _ in range(20)]
     assert broker.counters.dropped["total_limit"] > 0
     assert set(codes) == {reasons.SUCCESS}
+
+
+def test_a_run_with_qos_0_that_only_a_store_wants_is_accepted_together() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("t",)))
+    message = Message("t", b"", 0, False, b"", "c", broker.now, 0)
+    publishing = broker.engine._publishing
+    payloads = [b"1", b"2", b"3"]
+    accepted = publishing.accept_run(message, payloads, 3, publishing.route("t"), None)
+    assert accepted is not None and accepted.reason_code == reasons.SUCCESS
+    broker.advance(1000)
+    rows = take(broker)
+    assert [message_of(row).payload for row in rows if isinstance(row, FeedEvent)] == payloads
+
+
+def test_messages_with_qos_0_do_not_go_to_stores_while_new_state_is_refused() -> None:
+    broker = Broker(feeds=feed(kinds=0, qos0=("t",)))
+    receiver, client = broker.clean("r", "t"), broker.connect("c")
+    broker.engine.note_disk_space(is_low=True)
+    client.publish("t", b"x", 0)
+    assert receiver.payloads() == [b"x"]
+    assert broker.counters.dropped["storage_refused"] == 1
+    broker.advance(1000)
+    assert take(broker) == []

@@ -346,3 +346,34 @@ def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
         assert routes.match("a/b/c") is route and route.entries is entries
     join(routes, "a/#", somebody())
     assert filters_of(routes.match("a/b/c")) == ["a/#", "a/b/+"]
+
+
+def test_a_filter_whose_messages_with_qos_0_a_store_gets_never_rests() -> None:
+    routes = Router(Tick(0))
+    routes.routes_max = 4
+    for number in range(1, 11):
+        routes.load(f"t/{number}", number, 1)
+        routes.load(f"t/{number}/#", number + 100, 1)
+    for topic_filter in ("t/1", "t/2/#"):
+        entry = routes.ensure(topic_filter)
+        entry.wants_qos0 = True
+        routes.changed(entry)
+    connection = somebody()
+    join(routes, "t/1", connection)
+    leave(routes, "t/1", connection)
+    for number in range(3, 11):
+        assert not routes.match(f"t/{number}").wants_qos0
+    assert routes.match("t/1").wants_qos0 and routes.match("t/2/a/b").wants_qos0
+    assert routes.match("t/2" + "/long" * 100).wants_qos0  # such a route is not kept
+    assert not resting(routes)["t/1"] and not resting(routes)["t/2/#"]
+
+
+def test_a_route_learns_that_a_store_gets_messages_with_qos_0() -> None:
+    routes = Router(Tick(0))
+    hold(routes, "t/#", 1, 2)
+    route = routes.match("t/1")
+    assert not route.wants_qos0
+    entry = routes.ensure("t/#")
+    entry.wants_qos0 = True
+    routes.changed(entry)
+    assert routes.match("t/1") is route and route.wants_qos0

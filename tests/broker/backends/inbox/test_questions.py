@@ -71,7 +71,11 @@ def test_a_qos_is_one_of_three(qos: bytes, expected: int) -> None:
         (message_id(NOW_MS, 3, 5), False),  # before the subscription
         (message_id(NOW_MS - 1, 3, 6), False),  # of a database that is gone
         (message_id(NOW_MS, 4, 6), False),  # of another node
-        (unstored_id(NOW_MS, 3, 6), False),
+        # With QoS 0: it was sent to those who were there.
+        (unstored_id(NOW_MS, 3, 6), True),
+        (unstored_id(NOW_MS + 1, 3, 1), True),
+        (unstored_id(NOW_MS - 1, 3, 6), False),
+        (unstored_id(NOW_MS, 4, 6), False),
         ("m", False),
     ],
 )

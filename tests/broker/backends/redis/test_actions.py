@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.backends.message_ids import message_id, node_number, unstored_id
+from broker.backends.message_ids import UNSTORED, message_id, node_number, unstored_id
 from broker.backends.redis.actions import RedisActions
 from broker.backends.rows import Row
 from storage.tables.feed_rows import (
@@ -18,7 +18,15 @@ from storage.tables.feed_rows import (
     UNSUBSCRIBED,
 )
 from storage.tables.message_record import encode_message
-from tests.broker.backends.told_rows import NODE, NOW_MS, event, message, options, rule
+from tests.broker.backends.told_rows import (
+    NODE,
+    NOW_MS,
+    event,
+    message,
+    options,
+    rule,
+    unlogged,
+)
 
 NUMBER = node_number(NODE)
 ID = message_id(NOW_MS, NUMBER, 7).encode()
@@ -136,3 +144,37 @@ def test_rules_act_in_their_order() -> None:
     assert [(number, command[0]) for number, command in found] == [
         (2, b"SET"), (2, b"DEL"), (5, b"SET"), (5, b"DEL"),
     ]  # fmt: skip
+
+
+PUBLISH = rule("message.publish", "a/#", action="on_message_publish")
+STORE = rule("message.publish", "#", 2, action="on_message_store", qos0=True)
+
+
+def test_a_message_with_qos_0_is_stored_as_others_are_with_an_id_of_its_own() -> None:
+    name = unstored_id(NOW_MS, NUMBER, 9).encode()
+    acts = RedisActions(options(PUBLISH, STORE))
+    assert acts.commands(unlogged(9, "a/b", b"x", retain=True)) == [
+        (2, [
+            b"HSET", b"mqtt:msg:" + name, b"id", name, b"from", b"sender", b"qos", b"0",
+            b"topic", b"a/b", b"payload", b"x", b"ts", b"1542338754", b"retain", b"true",
+        ]),
+        (2, [b"ZADD", b"mqtt:msg:a/b", b"1542338754670", name]),
+    ]  # fmt: skip
+
+
+def test_a_message_that_two_rules_store_is_one_row() -> None:
+    found = RedisActions(options(PUBLISH, STORE)).commands(message(7, "a/b"))
+    (first, second) = ([each for number, each in found if number == rule] for rule in (1, 2))
+    assert first == second and first[0][1] == b"mqtt:msg:" + ID
+
+
+def test_a_retained_message_with_qos_0_has_the_id_that_it_is_stored_with() -> None:
+    told = unlogged(9, "a", retain=True)
+    kept = event(
+        RETAINED, "sender", "a", 10, body=told.body, offset=UNSTORED | 9, accepted_ms=NOW_MS
+    )
+    keep = rule("message.publish", "#", action="on_message_retain")
+    acts = RedisActions(options(keep, STORE))
+    names = {command[command.index(b"id") + 1] for row in (told, kept)
+             for _, command in acts.commands(row) if b"id" in command}  # fmt: skip
+    assert names == {unstored_id(NOW_MS, NUMBER, 9).encode()}

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
+from broker.backends.message_ids import node_number, unstored_id
 from broker.backends.rows import RowBatch
 from broker.backends.sink import Fence, FenceRefused, Unavailable, Unusable
 from storage.tables.feed_rows import ACKED, RETAINED
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
-from tests.broker.backends.told_rows import INSTANCE, NOW_MS, batch, event, message, options, rule
+from tests.broker.backends.told_rows import (
+    INSTANCE,
+    NODE,
+    NOW_MS,
+    batch,
+    event,
+    message,
+    options,
+    rule,
+    unlogged,
+)
 
 redis_sink = pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
@@ -254,3 +265,19 @@ def test_a_server_that_is_not_there_is_named(server: RedisServer) -> None:
 def test_a_command_that_cannot_be_parsed_is_told_at_once() -> None:
     with pytest.raises(Unusable, match=r"cache.*closing quote"):
         redis_sink.RedisSink(options(rule("message.publish", "#", commands=['SET "a'])))
+
+
+def test_a_refused_message_with_qos_0_is_a_dead_letter_and_its_place_is_that_of_its_event(
+    server: RedisServer,
+) -> None:
+    store = rule("message.publish", "#", action="on_message_store", qos0=True)
+    sink = opened(server, store)
+    with server.client() as client:
+        client.set("mqtt:msg:bad", "a text")
+    rows = [unlogged(1, "bad", end=3), unlogged(2, "good", end=3)]
+    (poison,) = sink.apply(batch((0, 0), (3, 2), *rows), INSTANCE)
+    assert (poison.row, poison.rule) == (0, 1) and "WRONGTYPE" in poison.why
+    (refusal,) = sink.refusals(INSTANCE)
+    assert refusal.at == (3, 1)
+    name = unstored_id(NOW_MS, node_number(NODE), 2)
+    assert server.everything()["mqtt:msg:good"] == [name.encode()]
