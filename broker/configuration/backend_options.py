@@ -38,6 +38,9 @@ SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 BACKENDS_MAX: Final = 16  # each is a process and a label value of the metrics
 RULES_MAX: Final = 256  # each is tried for every row
 
+# Other names of actions, as other brokers spell them; from the configuration on there is ours only.
+ACTION_ALIASES: Final[Mapping[str, str]] = {"on_subscription_lookup": "on_subscribe_lookup"}
+
 # The keys of a rule with own commands, by the type of its backend; None = there are none, and a
 # rule without an action sends the row.
 COMMANDS: Final[Mapping[str, str | None]] = {
