@@ -130,6 +130,13 @@ class CassandraActions:
         named = [rule.action for rule in options.rules if rule.action is not None]
         self.tables: Final = sorted({table for each in named for table in _TABLES.get(each, ())})
 
+        # The name of the index of messages by sender, None = none is wanted.
+        self.sender_index: Final[str | None] = (
+            f"{self._prefix}{MSG}_sender".lower()
+            if options.values.get("sender_index") and MSG in self.tables
+            else None
+        )
+
     def name_of(self, table: str) -> str:
         """Return the name of a table as a statement has it."""
         # As Cassandra takes names without quotes, which cannot begin with a digit.

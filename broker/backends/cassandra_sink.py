@@ -236,8 +236,20 @@ class CassandraSink:
                     f"CREATE TABLE IF NOT EXISTS {_quoted(keyspace)}.{name} {columns}", CREATE_S
                 )
                 made.append(name.strip('"'))
+        made += self._create_index()
         self.close()
         return made
+
+    def _create_index(self) -> list[str]:
+        """Make the index of messages by sender if it is wanted and missing; return its name."""
+        name = self.actions.sender_index
+        if name is None or name in self._indexes():
+            return []
+        table = f"{_quoted(self._values['keyspace'])}.{self.actions.name_of(MSG)}"
+        self._ask(
+            f"CREATE INDEX IF NOT EXISTS {_quoted(name)} ON {table} (sender) USING 'sai'", CREATE_S
+        )
+        return [f"index {name}"]
 
     def close(self) -> None:
         """Let go of all connections. Does not wait for a server that hangs."""
@@ -351,6 +363,14 @@ class CassandraSink:
         )
         return {str(each.table_name) for each in found}
 
+    def _indexes(self) -> set[str]:
+        found = self._ask(
+            "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = %s",
+            0.0,
+            self._values["keyspace"],
+        )
+        return {str(each.index_name) for each in found}
+
     def _replication(self) -> dict[str, str]:
         found = self._ask(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s",
@@ -374,6 +394,12 @@ class CassandraSink:
             found.append(
                 "messages of a topic are one partition without a bound: keep it below about "
                 "100 MB by `expires`, or delete old rows"
+            )
+        index = self.actions.sender_index
+        if index is not None and index not in self._indexes():
+            found.append(
+                f"there is no index {index}: `holdfast backend create {self._options.name}` makes "
+                "it, as sender_index = true says"
             )
         if self.actions.own:
             found.append("own statements on counters and lists may run twice after a crash")

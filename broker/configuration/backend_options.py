@@ -80,7 +80,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         *_FETCHED,
     ),
     CASSANDRA: (
-        *("servers", "keyspace", "table_prefix", "datacenter", "consistency"),
+        *("servers", "keyspace", "table_prefix", "datacenter", "consistency", "sender_index"),
         *(*_LOGIN, *_TLS, *_KEPT, *_FETCHED),
     ),
     DYNAMODB: (
@@ -143,6 +143,7 @@ class Backend:
         self.table_prefix: str | None = None  # None = the one of its type
         self.datacenter: str | None = None  # None = the one of the first server
         self.consistency: str = "local_quorum"
+        self.sender_index: bool = False
         self.region: str | None = None  # None = what AWS's own settings say
         self.endpoint: str | None = None  # None = AWS
         self.access_key_id: str | None = None  # None = what AWS's own settings say

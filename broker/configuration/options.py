@@ -306,6 +306,8 @@ BACKEND_OPTIONS: Final[tuple[Option, ...]] = (
            "data center that is asked; empty = the one of the first server that answers"),
     Option("backends", "consistency", "backend", "consistency",
            Choice(*backend_options.CONSISTENCIES), "how many replicas must have written a row"),
+    Option("backends", "sender_index", "backend", "sender_index", Flag(),
+           "backend create makes an index of messages by who has sent them (Cassandra 5.0)"),
     Option("backends", "region", "backend", "region",
            Matching("[a-z0-9-]{1,64}", "the name of a region such as 'eu-central-1'",
                     empty_is_none=True), "region of AWS; empty = as AWS's own settings say"),
