@@ -450,7 +450,7 @@ class CassandraSink:
         except cassandra.InvalidRequest as problem:
             raise self._missing(_line(problem)) from None
         except _ERRORS as problem:
-            raise self.unavailable(problem) from None
+            raise self.unavailable(_line(problem) + self._certificate_hint(problem)) from None
 
     def _connection_class(self) -> Any:
         """Return what runs connections.
@@ -466,13 +466,37 @@ class CassandraSink:
         values = self._values
         if not values.get("tls"):
             return None
-        context = ssl.create_default_context(cafile=values.get("tls_ca"))
-        if not values.get("tls_verify", True):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if values.get("tls_certificate"):
-            context.load_cert_chain(values["tls_certificate"], values.get("tls_key"))
+        key, path = "tls_ca", values.get("tls_ca")
+        try:
+            context = ssl.create_default_context(cafile=path)
+            if not values.get("tls_verify", True):
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            certificate, its_key = values.get("tls_certificate"), values.get("tls_key")
+            if certificate:
+                key, path = "tls_certificate", certificate
+                path += f" with tls_key {its_key}" if its_key else ""
+                # Without a password given, an encrypted key would make OpenSSL ask the terminal.
+                context.load_cert_chain(certificate, its_key, password="")
+        except OSError as problem:
+            raise Unavailable(f"{key} {path}: {problem}") from None
         return context
+
+    def _certificate_hint(self, problem: BaseException) -> str:
+        """Return what may be amiss where the server has ended TLS; it does not say why."""
+        found = getattr(problem, "errors", None) or {"": problem}
+        ended = [
+            each
+            for each in found.values()
+            if isinstance(each, ssl.SSLEOFError)
+            or (isinstance(each, ssl.SSLError) and "ALERT" in (each.reason or ""))
+        ]
+        if not ended:
+            return ""
+        ours = self._values.get("tls_certificate")
+        if not ours:
+            return ": it may ask for a certificate, and there is no tls_certificate"
+        return f": it may not take tls_certificate {ours}"
 
     def _password(self) -> str:
         """Return the password; a file is read again at each connect, so that it can be changed."""
@@ -657,5 +681,7 @@ def _now_us() -> int:
 
 
 def _line(problem: object) -> str:
+    if isinstance(problem, cassandra.cluster.NoHostAvailable) and problem.errors:
+        return "; ".join(dict.fromkeys(map(_line, problem.errors.values())))
     message = getattr(problem, "message", None)
     return " ".join(str(message or problem).split()) or type(problem).__name__

@@ -1,4 +1,4 @@
-"""Does a real Cassandra give each session what applications have put there for it, and only that?"""
+"""Does a real Cassandra give each session what it should get, in pages, in order?"""
 
 from collections.abc import Iterator
 from typing import Any, Final
