@@ -1,5 +1,6 @@
 """A real broker and a real Cassandra: what applications put there is found, whatever fails."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -10,11 +11,13 @@ from broker.backends.message_ids import message_id
 from tests.broker.backends.cassandra_server import CassandraServer, needs_cassandra, shared
 from tests.broker.process.test_server_backends import events, status, until
 from tests.broker.process.test_server_cassandra import feed, rule
-from tests.durability.process import BrokerProcess
+from tests.durability.process import ROOT, BrokerProcess
 from tests.durability.rawclient import RawClient
 
 pytestmark = [pytest.mark.full, needs_cassandra]  # starts processes
 
+TEXT: Final = (ROOT / "docs" / "backends.md").read_text()
+_ALL: Final = re.MULTILINE | re.DOTALL
 ACTIONS: Final = (
     ("client.connected", None, "on_subscription_lookup"),
     ("message.publish", "topic/#", "on_message_publish"),
@@ -160,6 +163,41 @@ def test_what_is_owed_survives_a_store_that_is_away_and_a_crash_of_the_broker(
     until(lambda: [row["msgid"] for row in server.table("acked")] == [name_of(1)], broker)
     until(lambda: status(broker)["fetches_owed"] == 0, broker)
     device.drop()
+
+
+def block(name: str) -> str:
+    """Return a block of the walk-through in the documents."""
+    found = re.search(rf"^<!-- walk-through: cassandra, {name} -->\n```\w+\n(.*?)^```$", TEXT, _ALL)
+    assert found, f"docs/backends.md has no walk-through for Cassandra with {name} any more"
+    return found[1]
+
+
+def test_the_walk_through_of_the_documents_works_as_it_is(
+    prepare: Callable[..., BrokerProcess], server: CassandraServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, block("rules").replace('"wide"', '"cache"'))
+    use, *statements, _ = block("rows").split(";")
+    assert use == "USE mqtt"
+    for each in statements:
+        server.execute(each.replace("INSERT INTO ", "INSERT INTO {k}."))
+    broker.start()
+    shore, lamp = RawClient(broker.port, "shore"), RawClient(broker.port, "lamp-1")
+    shore.connect()
+    shore.publish("alarm/1", b"fire", qos=1, retain=True)
+    lamp.connect()
+    lamp.subscribe("state/lamp", qos=1)
+    assert payloads(lamp.take(1)) == [b"on"]
+    other, reader = RawClient(broker.port, "lamp-2"), RawClient(broker.port, "reader-1")
+    other.connect()
+    assert payloads(other.take(1)) == [b"fire"]
+    reader.connect()
+    reader.subscribe("pubsub/news", qos=1)
+    assert payloads(reader.take(1)) == [b"hello"]
+    position = {"clientid": "reader-1", "topic": "pubsub/news", "msgid": "0002"}
+    until(lambda: server.table("acked") == [position], broker)
+    for each in (shore, lamp, other, reader):
+        each.drop()
 
 
 def test_own_statements_run_on_every_hook_as_another_broker_had_them(
