@@ -276,7 +276,13 @@ _NAMES: Final = {
         "on_retain_lookup",
         "on_subscribe_lookup",
     ),
-    backend_options.CASSANDRA: ("on_message_acked", "on_acked_delete", "on_message_fetch"),
+    backend_options.CASSANDRA: (
+        "on_message_acked",
+        "on_acked_delete",
+        "on_message_fetch",
+        "on_retain_lookup",
+        "on_subscribe_lookup",
+    ),
     backend_options.DYNAMODB: (
         "on_message_acked_for_queue",
         "on_message_acked",

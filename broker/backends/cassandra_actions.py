@@ -53,6 +53,8 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "on_message_acked": (ACKED,),
     "on_acked_delete": (ACKED,),
     "on_message_fetch": (MSG, ACKED),
+    "on_retain_lookup": (MSG, RETAIN),
+    "on_subscribe_lookup": (SUB,),
 }
 TTL: Final = " USING TTL ?"
 TTL_MAX_S: Final = 20 * 365 * 24 * 3600  # Cassandra refuses more
@@ -128,6 +130,13 @@ class CassandraActions:
         named = [rule.action for rule in options.rules if rule.action is not None]
         self.tables: Final = sorted({table for each in named for table in _TABLES.get(each, ())})
 
+        # The name of the index of messages by sender, None = none is wanted.
+        self.sender_index: Final[str | None] = (
+            f"{self._prefix}{MSG}_sender".lower()
+            if options.values.get("sender_index") and MSG in self.tables
+            else None
+        )
+
     def name_of(self, table: str) -> str:
         """Return the name of a table as a statement has it."""
         # As Cassandra takes names without quotes, which cannot begin with a digit.
@@ -172,6 +181,18 @@ class CassandraActions:
         """Return the question for a message."""
         return self._text(_READ_MESSAGE)
 
+    def read_retained(self) -> str:
+        """Return the question for the id of the retained message of a topic."""
+        return self._text(_READ_RETAINED)
+
+    def read_listed(self) -> str:
+        """Return the question for the QoS of so many subscriptions of a client: how many it has."""
+        return self._text(_READ_LISTED)
+
+    def read_subscriptions(self) -> str:
+        """Return the question for the subscriptions of a client behind one, in their order."""
+        return self._text(_READ_SUBSCRIPTIONS)
+
     def _text(self, text: str) -> str:
         word, table = _table_in(text)
         return text.replace(word, self.name_of(table), 1)
@@ -181,6 +202,8 @@ class CassandraActions:
 
     def _act_of(self, rule: Rule) -> Act:
         if rule.action is not None:
+            if actions.ACTIONS[self._type][rule.action].fetch:
+                return lambda row: []  # sessions ask, rows do nothing
             act: Callable[[Any, Rule], list[Work]] = getattr(self, f"_{rule.action}")
             return lambda row: act(row, rule)
         statements = [CqlStatement(text, rule.on) for text in rule.commands]
@@ -247,12 +270,6 @@ class CassandraActions:
     def _on_acked_delete(self, event: FeedEvent, rule: Rule) -> list[Work]:
         return [Forget(event.client_id, event.text)]
 
-    # What sessions fetch
-
-    def _on_message_fetch(self, event: FeedEvent, rule: Rule) -> list[Work]:
-        """Do nothing: the position moves when the client acknowledges."""
-        return []
-
 
 _CONNECTED: Final = "INSERT INTO {client} (clientid, node, state, connected) VALUES (?, ?, ?, ?)"
 _DISCONNECTED: Final = "INSERT INTO {client} (clientid, state, disconnected) VALUES (?, ?, ?)"
@@ -272,8 +289,13 @@ _READ_IDS: Final = (
     "SELECT msgid FROM {msg} WHERE topic = ? AND msgid > ? ORDER BY msgid ASC LIMIT ?"
 )
 _READ_MESSAGE: Final = (
-    "SELECT sender, qos, payload, toUnixTimestamp(arrived) AS at FROM {msg} "
+    "SELECT sender, qos, payload, toUnixTimestamp(arrived) AS at, TTL(payload) AS ttl FROM {msg} "
     "WHERE topic = ? AND msgid = ?"
+)
+_READ_RETAINED: Final = "SELECT msgid FROM {retain} WHERE topic = ?"
+_READ_LISTED: Final = "SELECT qos FROM {sub} WHERE clientid = ? LIMIT ?"
+_READ_SUBSCRIPTIONS: Final = (
+    "SELECT topic, qos FROM {sub} WHERE clientid = ? AND topic > ? ORDER BY topic ASC LIMIT ?"
 )
 _STATEMENTS: Final[dict[str, tuple[str, ...]]] = {
     "on_client_connected": (_CONNECTED,),
@@ -287,6 +309,8 @@ _STATEMENTS: Final[dict[str, tuple[str, ...]]] = {
     "on_message_acked": (_SET_ACKED, READ_ACKED),
     "on_acked_delete": (_DELETE_ACKED,),
     "on_message_fetch": (READ_ACKED, _READ_IDS, _READ_MESSAGE),
+    "on_retain_lookup": (_READ_RETAINED, _READ_MESSAGE),
+    "on_subscribe_lookup": (_READ_LISTED, _READ_SUBSCRIPTIONS),
 }
 
 

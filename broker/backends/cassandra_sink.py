@@ -267,8 +267,20 @@ class CassandraSink:
                     f"CREATE TABLE IF NOT EXISTS {_quoted(keyspace)}.{name} {columns}", CREATE_S
                 )
                 made.append(name.strip('"'))
+        made += self._create_index()
         self.close()
         return made
+
+    def _create_index(self) -> list[str]:
+        """Make the index of messages by sender if it is wanted and missing; return its name."""
+        name = self.actions.sender_index
+        if name is None or name in self._indexes():
+            return []
+        table = f"{_quoted(self._values['keyspace'])}.{self.actions.name_of(MSG)}"
+        self._ask(
+            f"CREATE INDEX IF NOT EXISTS {_quoted(name)} ON {table} (sender) USING 'sai'", CREATE_S
+        )
+        return [f"index {name}"]
 
     def close(self) -> None:
         """Let go of all connections. Does not wait for a server that hangs."""
@@ -382,6 +394,14 @@ class CassandraSink:
         )
         return {str(each.table_name) for each in found}
 
+    def _indexes(self) -> set[str]:
+        found = self._ask(
+            "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = %s",
+            0.0,
+            self._values["keyspace"],
+        )
+        return {str(each.index_name) for each in found}
+
     def _replication(self) -> dict[str, str]:
         found = self._ask(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s",
@@ -405,6 +425,12 @@ class CassandraSink:
             found.append(
                 "messages of a topic are one partition without a bound: keep it below about "
                 "100 MB by `expires`, or delete old rows"
+            )
+        index = self.actions.sender_index
+        if index is not None and index not in self._indexes():
+            found.append(
+                f"there is no index {index}: `holdfast backend create {self._options.name}` makes "
+                "it, as sender_index = true says"
             )
         if self.actions.own:
             found.append("own statements on counters and lists may run twice after a crash")
@@ -455,7 +481,7 @@ class CassandraSink:
         except cassandra.InvalidRequest as problem:
             raise self._missing(_line(problem)) from None
         except _ERRORS as problem:
-            raise self.unavailable(problem) from None
+            raise self.unavailable(_line(problem) + self._certificate_hint(problem)) from None
 
     def _connection_class(self) -> Any:
         """Return what runs connections.
@@ -471,13 +497,37 @@ class CassandraSink:
         values = self._values
         if not values.get("tls"):
             return None
-        context = ssl.create_default_context(cafile=values.get("tls_ca"))
-        if not values.get("tls_verify", True):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if values.get("tls_certificate"):
-            context.load_cert_chain(values["tls_certificate"], values.get("tls_key"))
+        key, path = "tls_ca", values.get("tls_ca")
+        try:
+            context = ssl.create_default_context(cafile=path)
+            if not values.get("tls_verify", True):
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            certificate, its_key = values.get("tls_certificate"), values.get("tls_key")
+            if certificate:
+                key, path = "tls_certificate", certificate
+                path += f" with tls_key {its_key}" if its_key else ""
+                # Without a password given, an encrypted key would make OpenSSL ask the terminal.
+                context.load_cert_chain(certificate, its_key, password="")
+        except OSError as problem:
+            raise Unavailable(f"{key} {path}: {problem}") from None
         return context
+
+    def _certificate_hint(self, problem: BaseException) -> str:
+        """Return what may be amiss where the server has ended TLS; it does not say why."""
+        found = getattr(problem, "errors", None) or {"": problem}
+        ended = [
+            each
+            for each in found.values()
+            if isinstance(each, ssl.SSLEOFError)
+            or (isinstance(each, ssl.SSLError) and "ALERT" in (each.reason or ""))
+        ]
+        if not ended:
+            return ""
+        ours = self._values.get("tls_certificate")
+        if not ours:
+            return ": it may ask for a certificate, and there is no tls_certificate"
+        return f": it may not take tls_certificate {ours}"
 
     def _password(self) -> str:
         """Return the password; a file is read again at each connect, so that it can be changed."""
@@ -662,5 +712,7 @@ def _now_us() -> int:
 
 
 def _line(problem: object) -> str:
+    if isinstance(problem, cassandra.cluster.NoHostAvailable) and problem.errors:
+        return "; ".join(dict.fromkeys(map(_line, problem.errors.values())))
     message = getattr(problem, "message", None)
     return " ".join(str(message or problem).split()) or type(problem).__name__

@@ -39,6 +39,9 @@ SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 BACKENDS_MAX: Final = 16  # each is a process and a label value of the metrics
 RULES_MAX: Final = 256  # each is tried for every row
 
+# Other names of actions, as other brokers spell them; from the configuration on there is ours only.
+ACTION_ALIASES: Final[Mapping[str, str]] = {"on_subscription_lookup": "on_subscribe_lookup"}
+
 # The keys of a rule with own commands, by the type of its backend; None = there are none, and a
 # rule without an action sends the row.
 COMMANDS: Final[Mapping[str, str | None]] = {
@@ -84,7 +87,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         *_FETCHED,
     ),
     CASSANDRA: (
-        *("servers", "keyspace", "table_prefix", "datacenter", "consistency"),
+        *("servers", "keyspace", "table_prefix", "datacenter", "consistency", "sender_index"),
         *(*_LOGIN, *_TLS, *_KEPT, *_FETCHED),
     ),
     DYNAMODB: (
@@ -164,6 +167,7 @@ class Backend:
         self.table_prefix: str | None = None  # None = the one of its type
         self.datacenter: str | None = None  # None = the one of the first server
         self.consistency: str = "local_quorum"
+        self.sender_index: bool = False
         self.region: str | None = None  # None = what AWS's own settings say
         self.endpoint: str | None = None  # None = AWS
         self.access_key_id: str | None = None  # None = what AWS's own settings say

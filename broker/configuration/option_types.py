@@ -6,7 +6,7 @@ TOML or of the environment and raises ValueError with what was expected;
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -85,11 +85,21 @@ def _fits(text: str) -> bool:
 
 
 class Text:
-    """Any text; `empty_is_none` lets "" stand for "not set" (TOML has no null)."""
+    """Any text; `empty_is_none` lets "" stand for "not set" (TOML has no null).
 
-    def __init__(self, *, empty_is_none: bool = False, expected: str = "a string") -> None:
+    `aliases` are other spellings, with the text that each stands for.
+    """
+
+    def __init__(
+        self,
+        *,
+        empty_is_none: bool = False,
+        expected: str = "a string",
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self._empty_is_none = empty_is_none
         self._expected = expected
+        self._aliases = aliases or {}
 
     def parse(self, raw: object) -> Setting:
         """Return the text."""
@@ -99,7 +109,7 @@ class Text:
             raise ValueError(f"{self._expected} that is not empty")
         if not _fits(raw):
             raise ValueError(f"{self._expected} of UTF-8, at most {TEXT_BYTES_MAX} bytes")
-        return raw or None
+        return self._aliases.get(raw, raw) or None
 
     def render(self, value: Setting) -> str:
         """Return the text quoted."""

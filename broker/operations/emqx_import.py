@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.backends import rules
-from broker.backends.actions import ACTIONS, HOOKS
+from broker.backends.actions import HOOKS
 from broker.configuration.backend_options import (
+    ACTION_ALIASES,
     CASSANDRA,
     CLUSTER,
     COMMAND_KEYS,
@@ -59,8 +60,6 @@ EXACT: Final = (
     "a transaction moves the cursor as well, so they come one by one; with exact = false there may "
     "be several connections"
 )
-# What goes by another name here, where we have no such name.
-ALIASES: Final = {"on_subscription_lookup": "on_subscribe_lookup"}
 ACTION_KEYS: Final = ("function", *COMMAND_KEYS)
 
 _LINE: Final = re.compile(r"\s*backend\.(\w+)\.([\w.@-]+?)\s*=\s*(.*?)\s*")
@@ -261,8 +260,7 @@ class Imported:
                 continue
             if not isinstance(value, str):
                 raise ValueError(f"function = {_toml(value)}: expected a name")
-            has_alias = value in ALIASES and value not in ACTIONS[type]
-            values["action"] = ALIASES[value] if has_alias else value
+            values["action"] = ACTION_ALIASES.get(value, value)
         extras = {key: value for key, value in told.items() if key not in _TAKEN}
         options = extras.pop("offline_opts", {})
         extras |= options if isinstance(options, dict) else {"offline_opts": options}

@@ -22,6 +22,7 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 PAYLOAD_BYTES_MAX: Final = 16 << 20
 _QOS_MAX: Final = 2
 _SECONDS_MAX: Final = 1 << 40
+_MS_MAX: Final = 1000 * _SECONDS_MAX
 _PUBLISHER_BYTES_MAX: Final = 65_535  # of a text in MQTT
 
 
@@ -92,7 +93,10 @@ class Page:
         self.why: str = ""  # the store refuses the question for good
 
     def add(self, message_id: str, fields: dict[str, bytes]) -> int:
-        """Add a message as a store has it; return its size, 0 if it is none."""
+        """Add a message as a store has it; return its size, 0 if it is none.
+
+        Its time is `at_ms`, or `ts` in seconds.
+        """
         payload = fields.get("payload")
         if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
             return 0
@@ -102,7 +106,8 @@ class Page:
                 "id": message_id,
                 "from": publisher if len(publisher.encode()) <= _PUBLISHER_BYTES_MAX else "",
                 "qos": _number(fields.get("qos"), 1, _QOS_MAX),
-                "at_ms": _number(fields.get("ts"), 0, _SECONDS_MAX) * 1000,
+                "at_ms": _number(fields.get("at_ms"), 0, _MS_MAX)
+                or _number(fields.get("ts"), 0, _SECONDS_MAX) * 1000,
                 "expires_ms": 0,
                 "payload": binascii.b2a_base64(payload, newline=False).decode(),
             }
@@ -131,13 +136,13 @@ class Page:
     ) -> None:
         """Add the retained message of a topic, which expires in `expires_ms`, 0 = never.
 
-        Its time has to be as exact as can be: that of its id, if that is in the same second.
+        Its time has to be as exact as can be: that of its id, if its own is the same second.
         """
         if not self.add(message_id, fields):
             return
         message = self.messages[-1]
         message["expires_ms"] = expires_ms
-        if not message["at_ms"] or id_ms // 1000 == message["at_ms"] // 1000:
+        if message["at_ms"] in (0, id_ms // 1000 * 1000):
             message["at_ms"] = id_ms
 
     def as_answer(self, question: Question) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import pytest
 from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
 
 cluster_module: Any = pytest.importorskip("cassandra.cluster")
+auth: Any = pytest.importorskip("cassandra.auth")
 reactor: Any = pytest.importorskip("cassandra.io.asyncioreactor")
 JARS: Final = ROOT / ".cache" / "servers" / "cassandra-5.0.4"  # of scripts/setup --test
 JAVA: Final = shutil.which("java")
@@ -46,8 +47,6 @@ cluster_name: holdfast-test
 num_tokens: 1
 allocate_tokens_for_local_replication_factor: 1
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
-authenticator: AllowAllAuthenticator
-authorizer: AllowAllAuthorizer
 data_file_directories: [{place}/data/data]
 commitlog_directory: {place}/data/commitlog
 saved_caches_directory: {place}/data/saved_caches
@@ -76,6 +75,10 @@ disk_access_mode: standard
 seed_provider:
   - class_name: org.apache.cassandra.locator.SimpleSeedProvider
     parameters: [{{seeds: "127.0.0.1:{storage_port}"}}]
+"""
+OPEN: Final = """\
+authenticator: AllowAllAuthenticator
+authorizer: AllowAllAuthorizer
 """
 LOGGING: Final = """\
 <configuration>
@@ -115,9 +118,14 @@ _keyspaces: Final = itertools.count(1)
 class CassandraServer:
     """One server, over any number of starts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, settings: str = OPEN, login: tuple[str, str] | None = None
+    ) -> None:
+        """`settings` are further lines of its configuration, `login` is what tests log in with."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory: Final = directory
+        self._settings: Final = settings
+        self._login: Final = login
         self.port: Final = free_port()
         self._storage_port: Final = free_port()
         self._jmx_port: Final = free_port()
@@ -146,7 +154,7 @@ class CassandraServer:
         settings = SETTINGS.format(
             place=self.directory, port=self.port, storage_port=self._storage_port
         )
-        (self.directory / "cassandra.yaml").write_text(settings)
+        (self.directory / "cassandra.yaml").write_text(settings + self._settings)
         (self.directory / "logback.xml").write_text(LOGGING)
         with open(self.directory / "cassandra.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -196,6 +204,18 @@ class CassandraServer:
             self._process.wait(READY_SECONDS)
             self._process = None
 
+    def stop(self) -> None:
+        """End it as an operator does, and wait: what it has taken is on its disk then."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(START_S)
+        self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        """Has it been started, and not been ended?"""
+        return self._process is not None
+
     def freeze(self) -> None:
         """Suspend it: connections stay open, and nothing is answered."""
         assert self._process is not None
@@ -214,6 +234,7 @@ class CassandraServer:
                 ["127.0.0.1"],
                 port=self.port,
                 protocol_version=PROTOCOL_VERSION,
+                auth_provider=self._login and auth.PlainTextAuthProvider(*self._login),
                 connect_timeout=ASK_S,
                 control_connection_timeout=ASK_S,
                 connection_class=reactor.AsyncioConnection,

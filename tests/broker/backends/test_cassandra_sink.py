@@ -42,6 +42,7 @@ from tests.broker.backends.told_rows import (
 )
 
 cassandra_sink = pytest.importorskip("broker.backends.cassandra_sink")
+InvalidRequest: Any = pytest.importorskip("cassandra").InvalidRequest
 pytestmark = [pytest.mark.full, needs_cassandra]  # starts processes
 
 STORED: Final = rule("message.publish", "#", action="on_message_publish")
@@ -383,6 +384,30 @@ def test_tables_are_made_once(server: CassandraServer) -> None:
     sink = made(server, STORED)
     assert sink.create() == [f"keyspace {server.keyspace}", "holdfast_cursor", "msg"]
     assert sink.create() == []
+
+
+def test_messages_are_found_by_who_has_sent_them_with_the_index(server: CassandraServer) -> None:
+    opened(server, table_prefix="Mqtt_").close()
+    wanted = "SELECT msgid FROM {k}.mqtt_msg WHERE sender = 'till-3'"
+    with pytest.raises(InvalidRequest, match="ALLOW FILTERING"):
+        server.execute(wanted)
+    sink = made(server, STORED, table_prefix="Mqtt_", sender_index=True)
+    sink.open()
+    assert "no index mqtt_msg_sender: `holdfast backend create" in " ".join(
+        sink.health()["problems"]
+    )
+    assert sink.create() == ["index mqtt_msg_sender"]
+    assert sink.create() == []
+    sink.open()
+    assert "index" not in " ".join(sink.health()["problems"])
+    rows = [message(1, publisher="till-3"), message(2, publisher="till-4")]
+    assert sink.apply(batch((0, 0), (2, 0), *rows), INSTANCE) == []
+    assert server.execute(wanted) == [{"msgid": name_of(1)}]
+
+
+def test_where_no_messages_are_stored_there_is_nothing_to_index(server: CassandraServer) -> None:
+    sink = made(server, *ACKS, sender_index=True)
+    assert sink.create() == [f"keyspace {server.keyspace}", "holdfast_cursor", "acked"]
 
 
 def test_the_health_names_what_should_be_changed(server: CassandraServer) -> None:

@@ -188,6 +188,19 @@ def test_a_rule_says_how_a_store_subscribes_clients(  # type: ignore[no-untyped-
     assert (found.asks, found.mirrors, found.bypasses_policy) == (asks, mirrors, bypasses)
 
 
+@pytest.mark.parametrize("type", ["redis", "cassandra", "dynamodb"])
+def test_the_other_name_of_a_lookup_is_as_good(tmp_path, type: str) -> None:  # type: ignore[no-untyped-def]
+    text = f'[backends.cache]\ntype = "{type}"\n'
+    text += "" if type == "dynamodb" else 'servers = "a:1"\n'
+    text += rule("client.connected", topic=None, action="on_subscription_lookup")
+    loaded = config(tmp_path, text + 'sync = "mirror"\n')
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.proxying is not None and feed.proxying.mirrors
+    (told,) = rules.configurations(loaded, "edge")["cache"]["rules"]
+    assert told["action"] == "on_subscribe_lookup"
+
+
 @pytest.mark.parametrize("key", ["channel", "stream"])
 def test_a_store_that_only_tells_of_changes_needs_no_rule(tmp_path, key: str) -> None:  # type: ignore[no-untyped-def]
     assert rules.feeds_of(config(tmp_path, CACHE)) == ()
@@ -226,7 +239,13 @@ def test_a_store_that_tells_of_changes_is_not_asked(tmp_path, key: str) -> None:
             "there is rules[1]",
         ),
         (
-            rule("client.connected", topic=None, action="on_subscription_lookup"),
+            rule("client.connected", topic=None, action="on_subscription_lookup")
+            + rule("session.created", topic=None, action="on_subscribe_lookup"),
+            "rules[2].action = 'on_subscribe_lookup': expected one rule of a backend with it, "
+            "there is rules[1]",
+        ),
+        (
+            rule("client.connected", topic=None, action="on_subscribtion_lookup"),
             "did you mean on_subscribe_lookup?",
         ),
     ],

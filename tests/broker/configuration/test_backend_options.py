@@ -156,6 +156,8 @@ def test_every_key_fills_an_attribute_and_its_default_is_valid() -> None:
         (DYNAMODB + 'layout = "v3"', ["layout = 'v3'", "one of v1, v2"]),
         (CASSANDRA + 'table_prefix = "a-b"', ["table_prefix = 'a-b'", "letters, digits and '_'"]),
         (CASSANDRA + 'keyspace = "1"', ["keyspace = '1'", "letters"]),
+        (CASSANDRA + "sender_index = 1", ["sender_index = 1", "true or false"]),
+        (CACHE + "sender_index = true", ["sender_index has no meaning for the type redis"]),
         (CASSANDRA + 'consistency = "most"', ["consistency = 'most'", "one of any, one"]),
         ('[backends.a]\ntype = "kafka"\nservers = "a:1"', ["backends.a.topic is missing"]),
         ('[backends.a]\ntype = "kafka"\ntopic = "t"', ["backends.a.servers is missing"]),

@@ -10,6 +10,7 @@ from broker.backends import rules
 from broker.configuration.config import Config
 from broker.configuration.load import load
 from broker.operations.emqx_import import Imported
+from storage.tables.fetch_rows import PUBSUB, RETAIN
 
 CONFS: Final = Path(__file__).parent / "emqx"
 CASSANDRA: Final = (CONFS / "emqx_backend_cassa.conf").read_text()
@@ -45,6 +46,18 @@ def test_each_rule_of_a_file_is_there_or_is_a_comment(text: str, type: str, tmp_
     assert {"client.connected", "client.disconnected", "message.publish"} <= {
         rule.on for rule in config.rules
     }
+
+
+def test_what_the_files_look_up_in_the_store_is_looked_up(tmp_path: Path) -> None:
+    imported, config, _ = converted(CASSANDRA, tmp_path)
+    assert imported.skipped == 0
+    found = {(rule.on, rule.topic, rule.action) for rule in config.rules}
+    assert ("client.connected", None, "on_subscribe_lookup") in found
+    assert ("session.subscribed", "#", "on_retain_lookup") in found
+    assert ("session.subscribed", "#", "on_message_fetch") in found
+    (feed,) = rules.feeds_of(config)
+    assert feed.proxying is not None and feed.proxying.asks == "always"
+    assert [each.kind for each in feed.fetches] == [PUBSUB, RETAIN]
 
 
 def test_what_a_pool_says_is_carried_over(tmp_path: Path) -> None:
