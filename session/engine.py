@@ -589,6 +589,13 @@ class Engine:
         return self._writer.written
 
     @property
+    def settled_by(self) -> int:
+        """The serial of the batch with which everything that was done up to now is durable."""
+        tick = self._tick
+        is_open = tick.batch or tick.dirty or tick.dirty_groups or self._log.is_pending
+        return self._writer.written + bool(is_open)
+
+    @property
     def refused_by(self) -> Recoverable | None:
         """The error of the store for the last batch, None if it took it.
 

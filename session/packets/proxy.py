@@ -187,10 +187,10 @@ class ProxyHandler:
         else:
             is_ours = self._proxies.is_begun_by(session, topic_filter, backend)
         if qos is None:
+            self._proxies.store_told(session, topic_filter)
             if not is_ours or topic_filter not in session.subscriptions:
                 return UNCHANGED
             self._end(session, connection, topic_filter, backend)
-            self._proxies.store_told(session, topic_filter)
             return DONE
         reason_code = self._begin(
             session,
