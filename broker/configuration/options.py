@@ -358,6 +358,10 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
            "what the store lists is added, or also removed when it is there no more"),
     Option("rules", "bypass_acl", "rule", "bypass_acl", Flag(),
            "subscribe clients also to what they may not subscribe to themselves"),
+    Option("rules", "wait", "rule", "wait_ms", Duration(_MS, high=60_000),
+           "how long a CONNECT waits for its list, up to 60s; 0 = not at all"),
+    Option("rules", "required", "rule", "required", Flag(),
+           "refuse a client whose list is not to be had in that time"),
 )  # fmt: skip
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

@@ -112,7 +112,8 @@ class Proxies:
         self.asks: Final = random.choice(("always", "always", "new", "never"))
         self.mirrors: Final[bool] = random.random() < 0.5
         self.bypasses: Final[bool] = random.random() < 0.3
-        self.wait_ms: Final[int] = random.choice((0, 0, 300, 1_500)) if self.asks != "never" else 0
+        waits = self.is_on and self.asks != "never"
+        self.wait_ms: Final[int] = random.choice((0, 0, 300, 1_500)) if waits else 0
         self.is_required: Final[bool] = self.wait_ms > 0 and random.random() < 0.4
         self.lists: Final[dict[str, dict[str, int]]] = {}
         self.stream: list[ToldChange] = []  # not acknowledged
@@ -203,6 +204,9 @@ class Proxies:
                 connection.client_id, session.incarnation, is_stored=session.is_stored
             )
             self.sessions[connection.client_id] = model
+        if self.is_required and (is_new or self.asks == "always"):
+            if gathered is None or not gathered.is_whole:
+                raise Violation(LISTED, f"{model.client} is let in without its list")
         model.is_stored = session.is_stored
         model.connection = connection
         self.refused.discard(model.client)
@@ -592,6 +596,8 @@ class Proxies:
                 record = decode_session(client, unseal(value, "session"))
             if record is None or record.incarnation != model.number:
                 self._drop(client)
+                if record is not None:  # the session before, whose end a crash took back
+                    self._found(store, client, record.incarnation)
                 continue
             if model.answered_by > 0:
                 model.answered_by = PERHAPS if model.answered_by > durable else ANSWERED
@@ -605,6 +611,13 @@ class Proxies:
                     sometimes("proxy_crash_took_it_back")
                 held.asked_step = 0
                 held.observed(actual)
+
+    def _found(self, store: MemoryStore, client: str, number: int) -> None:
+        """A session is there again, with what is on the disk."""
+        model = self.sessions[client] = SessionModel(client, number, is_stored=True)
+        model.answered_by = PERHAPS
+        for name, held in model.filters.items():
+            held.observed(self._on_disk(store, client, name))
 
     def _on_disk(self, store: MemoryStore, client: str, name: str) -> State:
         value = store.get(SUBSCRIPTIONS, subscription_key(client, name))
