@@ -27,7 +27,7 @@ def what_was_read_is_not_kept(patcher: Patcher) -> None:
     patcher.wrap(FeedOutlet, "owed", around)
 
 
-@mutant(None, seeds=200)
+@mutant("limits", seeds=300)
 def a_cursor_is_moved_before_the_store_has_confirmed(patcher: Patcher) -> None:
     """What was read counts as confirmed: rows that are lost on their way are never sent again."""
 

@@ -282,8 +282,9 @@ class Questions:
             sometimes("fetch_answered_late")
         if faults and self.random.random() < 0.1:
             sometimes("fetch_answered_twice")
-            self._after(40, self._answered, call)
-        self._after(40, self._answered, call)
+            self._after(2_000 if question else 40, self._answered, call)
+        is_late = question is not None and faults and self.random.random() < 0.15
+        self._after(1_500 if is_late else 40, self._answered, call)
 
     def _fetched(self, request: FetchRequest) -> Callable[[], None]:
         page, inbox = self.inbox.answer(request, self.process), self.process.engine.inbox

