@@ -485,10 +485,12 @@ class Proxies:
         """Let the client's view know what may be held, and what certainly is."""
         client, world = self._client(model.client), self.world
         view, held = client.view, model.filters[name]
+        states = held.all(process.durable_serial)
+        held.unseen |= {qos for who, qos in states if who == STORE}
         if view is None or not model.has_view:
             return
-        states = held.all(process.durable_serial)
-        for _, qos in sorted(each for each in states if each[0] == STORE):
+        seen, held.unseen = held.unseen, set()  # also what was over before the CONNACK came
+        for qos in sorted(seen):
             option = held.shown.get(qos)
             if option is None or option.to_step != OPEN:
                 self._show_one(client, view, held, Subscription(name, qos))

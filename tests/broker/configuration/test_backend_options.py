@@ -50,9 +50,22 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
         "environment HOLDFAST__BACKENDS__CACHE__PASSWORD"
     )
     first, own = loaded.rules
-    assert first.as_tuple() == ("message.publish", "#", "cache", "a", (), 0, 0, 0, "add", False)
+    assert first.as_tuple() == (
+        "message.publish",
+        "#",
+        "cache",
+        "a",
+        (),
+        0,
+        0,
+        0,
+        "add",
+        False,
+        0,
+        False,
+    )
     assert own.as_tuple() == (
-        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0, "add", False,
+        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0, "add", False, 0, False,
     )  # fmt: skip
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
@@ -80,6 +93,8 @@ def test_a_backend_has_the_keys_of_its_type(write) -> None:  # type: ignore[no-u
         0,
         0,
         "add",
+        False,
+        0,
         False,
     )
     text = show(loaded)
