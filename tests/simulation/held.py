@@ -64,7 +64,7 @@ class Held:
         self.may_begin = 0  # how often a subscription may have begun, or another QoS
         self.left = False  # has the client unsubscribed on this connection?
         self.told = False  # has the store told of a change on this connection?
-        self.unseen: set[int] = set()  # QoS of the store's that the client's view has not seen yet
+        self.unseen: set[int] = set()  # QoS that the client's view has not seen
         self.asked_step = 0  # since when retained messages are owed; 0 = they are not
         self.since_step = 0
         # What the client's view knows of subscriptions that the store has begun, by their QoS.

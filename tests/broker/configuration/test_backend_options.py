@@ -65,7 +65,8 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
         False,
     )
     assert own.as_tuple() == (
-        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0, "add", False, 0, False,
+        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0,
+        "add", False, 0, False,
     )  # fmt: skip
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
