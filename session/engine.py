@@ -183,6 +183,8 @@ class Engine:
         self._sessions = assembly.sessions
         self._publishing = assembly.publishing
         self._connects = assembly.connects
+        self._connects.decided = self._handle_early
+        self._awaited = assembly.delivery.proxies.awaited
         self._disconnects = assembly.disconnects
         self._dispatcher = assembly.dispatcher
         self._housekeeping = assembly.housekeeping
@@ -365,10 +367,10 @@ class Engine:
             self._tick.work += CONNECT_WORK
             if not isinstance(packet, Connect):
                 raise ProtocolError("first packet is not CONNECT")
-            self._connects.connect(connection, packet, self._handle_early)
+            self._connects.connect(connection, packet)
             if connection.state == AUTHENTICATING and connection.handshake is None:
                 connection.transport.pause_reading()
-        elif connection.handshake is not None:
+        elif connection.authentication_method is not None:
             self._converse(connection, packet)
 
     def _converse(self, connection: Connection, packet: Received) -> None:
@@ -378,6 +380,7 @@ class Engine:
             self._tick.work += AUTH_WORK
             self._connects.authentication.receive(connection, packet)
         elif isinstance(packet, Disconnect):
+            self._connects.forget(connection)
             move(connection, DISCONNECT_RECEIVED)
             self._gate.close(connection)
         else:
@@ -421,6 +424,7 @@ class Engine:
             return
         self._tick.work += LOSS_WORK
         self._dispatcher.subscriptions.forget(connection)
+        self._connects.forget(connection)
         self._disconnects.lost(connection)
         self._connections.pop(connection, None)
         self._turns.forget(connection)
@@ -521,6 +525,9 @@ class Engine:
         throttled_until = self._admission.next_deadline()
         if throttled_until is not None:
             times.append(throttled_until)
+        waited_until = self._awaited.next_deadline()
+        if waited_until is not None:
+            times.append(waited_until)
         if self._health.retry_ms is not None:
             times.append(self._health.retry_ms)  # nothing else runs until the store takes writes
             return min(times)
@@ -545,6 +552,7 @@ class Engine:
             else:
                 self._look_after(connection, now)
         self._admission.run(now)
+        self._awaited.run(now)
         if now >= self._heartbeat_ms + self.settings.heartbeat_ms:
             self._heartbeat_ms = now
             if self._sessions.live:
@@ -579,6 +587,13 @@ class Engine:
     def written(self) -> int:
         """The serial of the last written batch."""
         return self._writer.written
+
+    @property
+    def settled_by(self) -> int:
+        """The serial of the batch with which everything that was done up to now is durable."""
+        tick = self._tick
+        is_open = tick.batch or tick.dirty or tick.dirty_groups or self._log.is_pending
+        return self._writer.written + bool(is_open)
 
     @property
     def refused_by(self) -> Recoverable | None:

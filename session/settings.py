@@ -84,19 +84,28 @@ class Fetching:
 class Proxying:
     """How one backend, an external store, subscribes clients (proxy subscriptions)."""
 
-    __slots__ = ("asks", "bypasses_policy", "mirrors")
+    __slots__ = ("asks", "bypasses_policy", "is_required", "mirrors", "wait_ms")
 
     def __init__(
-        self, asks: Asks = "always", *, mirrors: bool = False, bypasses_policy: bool = False
+        self,
+        asks: Asks = "always",
+        *,
+        mirrors: bool = False,
+        bypasses_policy: bool = False,
+        wait_ms: int = 0,
+        is_required: bool = False,
     ) -> None:
         """`asks` says at which CONNECT the store is asked: at each, or for a new session only."""
         self.asks: Final = asks
         # Do subscriptions end that the store has begun and does not have any more?
         self.mirrors: Final = mirrors
         self.bypasses_policy: Final = bypasses_policy  # else the client's own rules are asked
+        self.wait_ms: Final = wait_ms  # for so long at most the CONNACK waits for the list
+        self.is_required: Final = is_required  # without it the client is refused, if it waits
 
     def __repr__(self) -> str:
-        return f"Proxying({self.asks!r}, {self.mirrors}, {self.bypasses_policy})"
+        waits = f"{self.wait_ms}, {self.is_required}"
+        return f"Proxying({self.asks!r}, {self.mirrors}, {self.bypasses_policy}, {waits})"
 
 
 class Feed:

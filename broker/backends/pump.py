@@ -51,7 +51,8 @@ from broker.observe.structured_log import Log
 from mqtt import reasons
 from session.engine import Engine
 from session.feed.dead_letters import DeadLetter
-from session.packets.proxy import DONE, LATER, REFUSED, UNKNOWN
+from session.packets.proxy import REFUSED, UNKNOWN
+from session.packets.told_changes import ToldChange, ToldChanges
 from storage.tables.feed_rows import GAP, FeedEvent, filled_for
 from storage.tables.fetch_rows import SUBSCRIPTIONS
 
@@ -139,12 +140,10 @@ class Pump:
         self.name: Final = name
         self._outlet: Final = engine.feeds
         self._requests: Final = engine.requests
+        self._reach: bool | None = None  # can the store be asked? None = not known yet
         self._inbox: Final = engine.inbox
         self._proxy: Final = engine.proxy
-        # Changes of subscriptions that the store tells of: not made yet, and those made with the
-        # batch that they are durable with.
-        self._changes: Final[deque[Answer]] = deque()
-        self._made: Final[deque[tuple[int, int]]] = deque()
+        self._changes: Final = ToldChanges(name, engine.proxy, lambda: engine.settled_by)
         # Questions that are not answered, with the loop's time when they were sent.
         self._asked: Final[dict[int, float]] = {}
         self._ask_timer: asyncio.TimerHandle | None = None
@@ -190,6 +189,7 @@ class Pump:
     def start(self) -> None:
         """Start the process of the store, and read ahead for it."""
         self._guarded(self._begin, self._outlet.cursor(self.name))
+        self._requests.listen(self.name, self._ask_at_once)
         self._connect()
 
     def commits_durable(self) -> None:
@@ -197,16 +197,17 @@ class Pump:
         self._is_dry = False
         self._look_after(LOOK_S)
         self._tell_full()
-        if self._made:
-            self._answer_changes()
+        self._answer_changes()
 
     def pause(self) -> None:
         """Send nothing more until `resume`; rows wait in the database."""
         self._is_paused = self._figures.is_paused = True
+        self._note_reach()
 
     def resume(self) -> None:
         """Send again."""
         self._is_paused = self._figures.is_paused = False
+        self._note_reach()
         self._look_after(0)
         self._ask_after(0)
 
@@ -277,7 +278,7 @@ class Pump:
     def _link_ended(self, why: str) -> None:
         """Note that the process is gone; start it again after a while."""
         self._link = None
-        self._forget_changes()
+        self._changes.forget()  # the next process tells of them again
         self._end_run()
         why, self._error = self._error or why, ""
         delay_s = self._backoff.failed()
@@ -297,7 +298,7 @@ class Pump:
             self._link.kill()
             self._leaving = [self._link]
             self._link = None
-            self._forget_changes()
+            self._changes.forget()
         self._end_run()
 
     def _end_run(self) -> None:
@@ -332,7 +333,9 @@ class Pump:
         elif "cursor" in answer:
             self._take_cursor(answer)
         elif "change" in answer:
-            self._changes.append(answer)
+            number, client_id = int(answer["change"]), str(answer["client_id"])
+            change = ToldChange(number, client_id, str(answer["topic"]), answer["qos"])
+            self._changes.add(change)
             self._make_changes()
         elif "alive" in answer:
             if self._is_running:
@@ -367,10 +370,31 @@ class Pump:
         if why:
             figures.why = why
         # While it tries again it is as it was: down, or not known to be.
+        self._note_reach()
         is_up = figures.is_up if state == CONNECTING else state == CONNECTED
         if is_up != figures.is_up:
             figures.is_up = is_up
             self._changed()
+
+    def _note_reach(self) -> None:
+        """Tell the broker whether the store can be asked: clients may wait for its answers."""
+        state = self._figures.state
+        reach = self._reach
+        if state == CONNECTED or self._is_paused:
+            reach = not self._is_paused
+        elif state in (DISCONNECTED, FAILED):
+            reach = False
+        if reach is not None and reach != self._reach and not self._is_closed:
+            self._reach = reach
+            # In a turn of its own: this may be the middle of another one.
+            self._driver.loop.call_soon(self._tell_reach)
+
+    def _tell_reach(self) -> None:
+        if self._reach is not None and not self._is_closed:
+            self._guarded(self._apply_reach)
+
+    def _apply_reach(self) -> None:
+        self._proxy.store_is(self.name, is_up=self._reach is True)
 
     def _take_cursor(self, answer: Answer) -> None:
         """Go on where the store is."""
@@ -588,6 +612,12 @@ class Pump:
         if self._ask_timer is None and not self._is_closed:
             self._ask_timer = self._driver.loop.call_later(delay_s, self._ask_now)
 
+    def _ask_at_once(self) -> None:
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
+            self._ask_timer = None
+        self._ask_after(0)
+
     def _ask_now(self) -> None:
         self._ask_timer = None
         self._guarded(self._make_changes)
@@ -639,41 +669,24 @@ class Pump:
 
     def _make_changes(self) -> None:
         """Make the changes that can be made now, in their order."""
-        while self._changes and not self._is_paused:
-            change = self._changes[0]
-            outcome = self._proxy.changed(
-                self.name, str(change["client_id"]), str(change["topic"]), change["qos"]
-            )
-            if outcome == LATER:
-                self._ask_after(ASK_AGAIN_S)
-                return
-            self._changes.popleft()
+        while not self._is_paused and (made := self._changes.make_next()) is not None:
+            change, outcome = made
             if outcome.startswith(REFUSED) or outcome == UNKNOWN:
                 self._log.warning(
                     "backend_change_refused",
-                    f"{change['topic']!r}: {outcome}",
+                    f"{change.topic_filter!r}: {outcome}",
                     backend=self.name,
-                    client_id=str(change["client_id"]),
+                    client_id=change.client_id,
                 )
-            serial = self._engine.written + (outcome == DONE)
-            if self._made:  # it may say the same as one that is not durable yet
-                serial = max(serial, self._made[-1][0])
-            self._made.append((serial, int(change["change"])))
+        if self._changes.are_waiting:
+            self._ask_after(ASK_AGAIN_S)
         self._answer_changes()
 
     def _answer_changes(self) -> None:
         """Tell the process of the changes that are durable."""
-        durable = self._engine.durable
-        numbers: list[int] = []
-        while self._made and self._made[0][0] <= durable:
-            numbers.append(self._made.popleft()[1])
+        numbers = self._changes.answers(self._engine.durable)
         if numbers and self._link is not None:
             self._link.send(json_frame(CHANGED, numbers))
-
-    def _forget_changes(self) -> None:
-        """Forget what the process has told: the next one tells it again, with other numbers."""
-        self._changes.clear()
-        self._made.clear()
 
     def _is_full(self) -> bool:
         return len(self._rows) >= self._batch_rows or self._bytes >= BATCH_BYTES

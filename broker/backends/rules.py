@@ -114,6 +114,8 @@ def problems(rule: WrittenRule, type: str) -> Iterator[str]:
     is_lookup = action is not None and action.fetch == SUBSCRIPTIONS
     if not is_lookup and (rule.sync != backend_options.ADD or rule.bypass_acl):
         yield "sync and bypass_acl have no meaning where no subscriptions are looked up"
+    if not is_lookup and (rule.wait_ms or rule.required):
+        yield "wait and required have no meaning where no subscriptions are looked up"
     if rule.expires_s and not _stores_messages(rule, hook):
         yield "expires has no meaning where no message is stored by an action"
     if rule.qos0 and not hook.messages:
@@ -202,6 +204,8 @@ def _proxying(rule: WrittenRule) -> Proxying:
         "new" if rule.on == SESSION_CREATED else "always",
         mirrors=rule.sync == backend_options.MIRROR,
         bypasses_policy=rule.bypass_acl,
+        wait_ms=rule.wait_ms,
+        is_required=rule.required,
     )
 
 

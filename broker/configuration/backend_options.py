@@ -313,6 +313,8 @@ class WrittenRule:
         self.sync: str = ADD
         self.bypass_acl: bool = False
         self.qos0: bool = False
+        self.wait_ms: int = 0  # how long a CONNECT waits for its list; 0 = not at all
+        self.required: bool = False  # is it refused without one?
 
     def problems(self) -> Iterator[str]:
         """Yield what does not go together, each one line naming the keys."""
@@ -323,6 +325,8 @@ class WrittenRule:
         for key in COMMAND_KEYS:
             if self.action is not None and getattr(self, key):
                 yield f"{section}.action and {section}.{key}: expected one of them"
+        if self.required and not self.wait_ms:
+            yield f"{section}.required needs {section}.wait as well: how long a client waits"
         if self.topic is not None:
             problem = filter_problem(self.topic)
             if problem is not None:
@@ -354,7 +358,7 @@ class WrittenRule:
         return (
             *self.what(),
             *(self.expires_s, self.max_returned_count, self.time_range_ms),
-            *(self.sync, self.bypass_acl, self.qos0),
+            *(self.sync, self.bypass_acl, self.wait_ms, self.required, self.qos0),
         )
 
 

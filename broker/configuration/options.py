@@ -385,6 +385,10 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
            "subscribe clients also to what they may not subscribe to themselves"),
     Option("rules", "qos0", "rule", "qos0", Flag(),
            "for messages with QoS 0, too; without an action"),
+    Option("rules", "wait", "rule", "wait_ms", Duration(_MS, high=60_000),
+           "how long a CONNECT waits for its list, up to 60s; 0 = not at all"),
+    Option("rules", "required", "rule", "required", Flag(),
+           "refuse a client whose list is not to be had in that time"),
 )  # fmt: skip
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}

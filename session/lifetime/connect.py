@@ -4,13 +4,14 @@ The order of [MQTT-3.1.4]: check, authenticate, take over, Clean Start, CONNACK,
 clients with one Client Identifier the one whose CONNECT came later has the session [MQTT-3.1.4-3],
 whichever connection was opened first and whichever password was checked first. A refused CONNECT
 changes nothing. The CONNACK of a stored session, or of one with a will, waits for its commit, and
-everything behind it waits too: nothing is sent again from memory that a crash could undo. Before
-anything is loaded, `settle_for` writes the open batch if it may hold rows of this client. It runs
+everything behind it waits too: nothing is sent again from memory that a crash could undo. A CONNECT
+may wait for lists of subscriptions in stores; it is judged anew after that. Before anything is
+loaded, `settle_for` writes the open batch if it may hold rows of this client. It runs
 only at the start of an event, so the store never holds half of one. Read next:
 `session.lifetime.disconnect`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mqtt import reasons
@@ -18,6 +19,8 @@ from mqtt.encoder import encode
 from mqtt.packets import CONNACK, V3, Connack, Connect
 from mqtt.topics import levels_count, topic_problem
 from session.delivery.delivery import Delivery
+from session.delivery.fetching.awaited_lists import AwaitedList, Waiting
+from session.delivery.fetching.proxies import Lookup
 from session.history.session_events import (
     CLEAN_START,
     ENDED_WITH_CONNECTION,
@@ -87,14 +90,15 @@ class ConnectHandler:
         self._watch: Final = watch
         self._observe: Final = context.observe
         self._session_events: Final = context.history.sessions
+        self._proxies: Final = delivery.proxies
         self._last_number: int = 0  # of a CONNECT
+        # Called with the connection once a CONNECT is decided after `connect` returned.
+        self.decided: Callable[[Connection], None] = _unheard
         self.authentication: Final = Authentication(
             context, self._accept, self.refuse, disconnects.end
         )
 
-    def connect(
-        self, connection: Connection, packet: Connect, decided: Callable[[Connection], None]
-    ) -> None:
+    def connect(self, connection: Connection, packet: Connect) -> None:
         """Accept or refuse a CONNECT; `decided` is called if that happens after this returned."""
         self._last_number += 1
         connection.connect_number = self._last_number
@@ -110,7 +114,7 @@ class ConnectHandler:
             return
         if not packet.client_id:
             connection.client_id = self._new_client_id()
-        self.authentication.begin(connection, packet, decided)
+        self.authentication.begin(connection, packet, self.decided)
 
     def _refusal(self, packet: Connect) -> int:
         """Return the reason to refuse a CONNECT for what it says, or 0."""
@@ -136,6 +140,7 @@ class ConnectHandler:
 
     def refuse(self, connection: Connection, reason_code: int) -> None:
         """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
+        self._proxies.awaited.forget(connection)
         result = CONNECT_RESULTS.get(reason_code, "other")
         self._counters.connects[result] += 1
         self._observe("refused", connection, reasons.name(reason_code))
@@ -159,23 +164,59 @@ class ConnectHandler:
     def _accept(
         self, connection: Connection, packet: Connect, identity: str, data: bytes | None
     ) -> None:
-        """Find, take over or create the session of an authenticated client, and answer.
+        """Accept the CONNECT of an authenticated client, once it has the lists it waits for.
 
         `data` is the Authentication Data for the CONNACK.
+        """
+        found = self._find(connection, packet, identity, data)
+        if found is None:
+            return
+        is_new = self._begins(found, packet)
+        wanted = self._proxies.awaited_by(connection.client_id, is_new=is_new)
+        if not wanted:
+            self._take_in(connection, packet, identity, found, {})
+            return
+
+        def waited(waiting: Waiting) -> None:
+            if waiting.is_refused:
+                self.refuse(connection, reasons.SERVER_UNAVAILABLE)
+                return
+            # The session may be another one by now, or this client's no more.
+            found = self._find(connection, packet, identity, data)
+            if found is not None:
+                self._take_in(connection, packet, identity, found, waiting.had())
+
+        def waited_for_long(waiting: Waiting) -> None:
+            waited(waiting)
+            self.decided(connection)
+
+        waiting = self._proxies.awaited.begin(connection, wanted, waited_for_long)
+        if waiting.is_decided:
+            waited(waiting)
+
+    def forget(self, connection: Connection) -> None:
+        """Let a CONNECT wait for nothing more: its transport is lost."""
+        self._proxies.awaited.forget(connection)
+
+    def _find(
+        self, connection: Connection, packet: Connect, identity: str, data: bytes | None
+    ) -> "_Found | None":
+        """Find the session of an authenticated client, None if the CONNECT was refused.
+
+        Nothing of a session is changed.
         """
         client_id = connection.client_id
         old = self._sessions.live.get(client_id)
         if old is not None and old.connect_number > connection.connect_number:
             self._overtaken(connection)
-            return
+            return None
         refusal = self._excess(connection, identity, old)
         if refusal:
             self.refuse(connection, refusal)
-            return
+            return None
         if not self._settle_for(client_id) and not self._needs_no_store(client_id, packet):
             self.refuse(connection, reasons.SERVER_UNAVAILABLE)
-            return
-        changes = len(self._tick.batch) + self._publishing.end
+            return None
         session = None if old is None else old.session
         try:
             if old is None:
@@ -190,12 +231,34 @@ class ConnectHandler:
             refusal = reasons.QUOTA_EXCEEDED
         if refusal:
             self.refuse(connection, refusal)
-            return
+            return None
         connack = self._connack(connection, packet, data)
         if connack is None:
             self.refuse(connection, reasons.PACKET_TOO_LARGE)
-            return
-        session = self._inherit(session, old, packet)
+            return None
+        return _Found(old, session, connack)
+
+    def _begins(self, found: "_Found", packet: Connect) -> bool:
+        """Will the client get a new session?"""
+        if found.session is None or packet.clean_start:
+            return True
+        if found.old is not None:
+            return not found.session.expiry_interval_s
+        return found.session.is_expired(self._tick.now)
+
+    def _take_in(
+        self,
+        connection: Connection,
+        packet: Connect,
+        identity: str,
+        found: "_Found",
+        had: Mapping[str, AwaitedList],
+    ) -> None:
+        """Take over or create the session of a client, and answer. `had` are lists for it."""
+        client_id = connection.client_id
+        connack = found.connack
+        changes = len(self._tick.batch) + self._publishing.end
+        session = self._inherit(found.session, found.old, packet)
         connack.session_present = session is not None
         if session is None:
             session = Session(client_id, identity, self._tick.now)
@@ -219,9 +282,12 @@ class ConnectHandler:
             self._delivery.resume(connection)
             if self._delivery.inbox.is_on:
                 self._delivery.inbox.connected(connection)
-        if self._delivery.proxies.is_on:
-            self._delivery.proxies.connected(connection, is_new=not connack.session_present)
+        there: list[tuple[Lookup, AwaitedList]] = []
+        if self._proxies.is_on:
+            there = self._proxies.connected(connection, had, is_new=not connack.session_present)
         self._sessions.join_groups(connection)
+        for lookup, rows in there:
+            self._proxies.take_awaited(lookup, rows)
 
     def _excess(self, connection: Connection, identity: str, old: Connection | None) -> int:
         """Return the reason why there may not be one more connection, or 0.
@@ -445,3 +511,18 @@ class ConnectHandler:
             self._gate.send_connack_after_commit(connection, data)
         else:
             self._gate.send(connection, data)
+
+
+class _Found:
+    """What an acceptable CONNECT has found, and the CONNACK for it."""
+
+    __slots__ = ("connack", "old", "session")
+
+    def __init__(self, old: Connection | None, session: Session | None, connack: Connack) -> None:
+        self.old: Final = old  # the connection that the client has now
+        self.session: Final = session  # its session, which may be over
+        self.connack: Final = connack
+
+
+def _unheard(connection: Connection) -> None:
+    raise AssertionError("nobody goes on with this connection")

@@ -7,11 +7,12 @@
                                         v
                                      CLOSING --transport lost--> CLOSED
 
-A lost transport closes from every state. No state is entered twice: who is refused or ended opens
-another connection. `move` is the only code that changes `Connection.state`. A pair that the table
-lacks cannot happen: what a client may send in the wrong state is a protocol error, found before
-`move` is asked, and what comes to a connection that is closing already is ignored. Nothing is read
-in CLOSING; what was sent or waits still goes out.
+Whoever is authenticated may have to wait for a list of subscriptions (`AwaitedLists`): that is part
+of AUTHENTICATING, for it may still be refused. A lost transport closes from every state. No state
+is entered twice: who is refused or ended opens another connection. `move` is the only code that
+changes `Connection.state`. A pair that the table lacks cannot happen: what a client may send in the
+wrong state is a protocol error, found before `move` is asked, and what comes to a connection that
+is closing already is ignored. Nothing is read in CLOSING; what was sent or waits still goes out.
 """
 
 from typing import Final

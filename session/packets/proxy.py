@@ -13,7 +13,8 @@ from typing import Final
 from mqtt import reasons
 from mqtt.packets import Subscription as Request
 from session.delivery.delivery import Delivery
-from session.delivery.fetching.proxies import PAGE, Lookup
+from session.delivery.fetching.awaited_lists import PAGE, AwaitedList
+from session.delivery.fetching.proxies import Lookup
 from session.lifetime.context import ClientContext
 from session.lifetime.repository import Sessions
 from session.live.connection import ACTIVE, Connection
@@ -61,7 +62,10 @@ class ProxyHandler:
         self._proxies: Final = delivery.proxies
         self._publishing: Final = publishing
         self._subscriptions: Final = subscriptions
+        # Of lists that a CONNECT has waited for, while the last of them is taken.
+        self._refused_early: list[Refusal] | None = None
         self._proxies.refuses = self._refuses
+        self._proxies.take_awaited = self._awaited
 
     def _refuses(self) -> bool:
         return self._publishing.refuses_writes
@@ -76,11 +80,29 @@ class ProxyHandler:
         that is not under way, of a session that is gone for example, is ignored.
         """
         lookup = self._proxies.answered(number)
+        if isinstance(lookup, AwaitedList):
+            found: list[Refusal] = []
+            self._refused_early = found
+            self._proxies.awaited.take(lookup, rows, more=more, is_refused=is_refused)
+            self._refused_early = None
+            return found
         if lookup is None or lookup.owner.connection.state != ACTIVE:
             return []
         if is_refused:
             self._proxies.done(lookup, is_answered=False)
             return []
+        return self._take(lookup, rows, more=more, changes_max=PAGE)
+
+    def _awaited(self, lookup: Lookup, found: AwaitedList) -> None:
+        """Take a list that its CONNECT has waited for: it is in the batch of the CONNACK."""
+        rows = found.gathered()
+        refused = self._take(lookup, rows, more=found.has_more, changes_max=len(rows) + PAGE)
+        if self._refused_early is not None:
+            self._refused_early += refused
+
+    def _take(
+        self, lookup: Lookup, rows: Sequence[tuple[str, int]], *, more: bool, changes_max: int
+    ) -> list[Refusal]:
         if not lookup.is_ready():
             self._proxies.go_on(lookup, lookup.after)
             return []
@@ -88,11 +110,11 @@ class ProxyHandler:
         upto = max(wanted) if more and wanted else None
         changes = sorted([*wanted, *self._gone(lookup, wanted, upto)])
         refused: list[Refusal] = []
-        for topic_filter in changes[:PAGE]:
+        for topic_filter in changes[:changes_max]:
             if topic_filter not in lookup.left:
                 self._change(lookup, topic_filter, wanted.get(topic_filter), refused)
-        if len(changes) > PAGE:
-            self._proxies.go_on(lookup, changes[PAGE - 1])
+        if len(changes) > changes_max:
+            self._proxies.go_on(lookup, changes[changes_max - 1])
         elif upto is not None:
             self._proxies.go_on(lookup, upto)
         else:
@@ -133,6 +155,13 @@ class ProxyHandler:
         if reason_code > 0:
             refused.append(Refusal(session.client_id, topic_filter, reason_code))
 
+    def store_is(self, name: str, *, is_up: bool) -> None:
+        """Note whether a store can be reached: no CONNECT waits for one that is known to be down.
+
+        Call it at the start of an event. A store of which nothing is known yet is waited for.
+        """
+        self._proxies.awaited.store_is(name, is_up=is_up)
+
     def changed(self, backend: str, client_id: str, topic_filter: str, qos: int | None) -> str:
         """Take a change that a store tells of by itself; `qos` None ends a subscription.
 
@@ -142,6 +171,7 @@ class ProxyHandler:
         """
         rule = self._proxies.rule(backend)
         assert rule is not None
+        self._proxies.awaited.told(client_id, backend, topic_filter, qos)
         connection = self._sessions.live.get(client_id)
         if connection is None and not self._settle_for(client_id):
             return LATER
@@ -157,10 +187,10 @@ class ProxyHandler:
         else:
             is_ours = self._proxies.is_begun_by(session, topic_filter, backend)
         if qos is None:
+            self._proxies.store_told(session, topic_filter)
             if not is_ours or topic_filter not in session.subscriptions:
                 return UNCHANGED
             self._end(session, connection, topic_filter, backend)
-            self._proxies.store_told(session, topic_filter)
             return DONE
         reason_code = self._begin(
             session,

@@ -163,6 +163,7 @@ class Client:
             self.must_clean = True
             self.oracle.weaken_view(self.name)
         self.attempt = link.attempt = attempt
+        world.mirror.proxied.opening(self)
         note_connect(process, self.name)
         self.packet_size_max = packet.maximum_packet_size
         if self.view is not None:
@@ -350,7 +351,9 @@ class Client:
         if packet.reason_code:
             if packet.session_present:
                 raise Violation("session_present_tells_the_truth", f"{packet!r}")
-            if not (world.refusing_seen or world.unavailable_seen or self._is_damaged(packet)):
+            may_refuse = world.mirror.proxied.may_refuse(self.version, packet.reason_code)
+            may_refuse = may_refuse or world.refusing_seen or world.unavailable_seen
+            if not (may_refuse or self._is_damaged(packet)):
                 raise Violation("protocol", f"{self.name} was refused: {packet!r}")
             self.presence.refused(attempt)
             self.attempt = None
@@ -375,6 +378,7 @@ class Client:
             self.receiver.forgive_all()
         self._forgive_too_large(size_max)
         self._note_resume(packet)
+        world.mirror.proxied.session_begun(self)
         if self.plan.keep_alive_s:
             self._ping(self.link)
         self.sender.connected(packet)
@@ -468,6 +472,7 @@ class Client:
         for asked, _ in drawn:
             known = self._holds(asked.topic_filter)
             item = view.subscribing(asked, identifier, world.step, self.oracle.sent)
+            world.mirror.proxied.subscribing(self, asked.topic_filter, asked.qos)
             if known and view.owed:
                 sometimes("resubscribed")
             replays = asked.retain_handling == 0 or (asked.retain_handling == 1 and not known)
@@ -491,11 +496,13 @@ class Client:
                 if not world.refusing_seen:
                     raise Violation("protocol", f"{self.name}: {item.name} got {code:#x}")
                 option.to_step = world.step
+                world.mirror.proxied.acknowledged(self, item.name, is_done=False)
                 world.after(200, self._subscribe_missing, self.link)
                 continue
             if code != option.qos:
                 raise Violation("subscriptions_survive", f"{self.name}: {item.name} got {code}")
             view.subscribed(item, option, world.step, code)
+            world.mirror.proxied.acknowledged(self, item.name)
             if item.share is not None:
                 self.oracle.join_group(item, self.name, view.durable)
             elif asked_step:
@@ -517,23 +524,25 @@ class Client:
         packet_id = self.sender.free_id()
         item = view.unsubscribing(name)
         world.mirror.inbox.unsubscribed(self.name, name)
+        world.mirror.proxied.unsubscribing(self, name)
         if item is not None and item.share is not None:
             self.oracle.leave_group(item, self.name)
         if self.receiver.must or any(not a.acked for a in self.receiver.arrivals.values()):
             sometimes("unsubscribed_with_messages_in_flight")
-        self.requests[packet_id] = (UNSUBACK, item)
+        self.requests[packet_id] = (UNSUBACK, item, name)
         self.send(Unsubscribe(packet_id, [name]))
         world.after(400 + int(world.random.random() * 800), self._subscribe_missing, self.link)
 
     def _on_unsuback(self, packet: Unsuback) -> None:
-        kind, item = self.requests.pop(packet.packet_id, (0, None))
+        kind, item, name = self.requests.pop(packet.packet_id, (0, None, ""))
         if kind != UNSUBACK:
             raise Violation("protocol", f"{self.name} got an unexpected {packet!r}")
-        if item is None or self.view is None:
+        if self.view is None:
             return
-        if any(code >= 0x80 for code in packet.reason_codes):
-            return
-        self.view.unsubscribed(item, self.world.step)
+        is_done = all(code < 0x80 for code in packet.reason_codes)
+        if item is not None and is_done:
+            self.view.unsubscribed(item, self.world.step)
+        self.world.mirror.proxied.acknowledged(self, name, is_done=is_done)
 
     # Receiving messages
 
@@ -558,9 +567,10 @@ class Client:
         if self.found is not None:
             self.found[packet.topic] = index
         elif world.settled and not (sent is not None and sent.is_will):
-            raise Violation(
-                "a_settled_session_stays_settled", f"{self.name} got message {index} once more"
-            )
+            if not world.mirror.proxied.may_replay(self, packet):
+                raise Violation(
+                    "a_settled_session_stays_settled", f"{self.name} got message {index} once more"
+                )
         if packet.topic == RETAINED:
             world.mirror.inbox.retained.received_ours(self.name, sent, packet)
         world.note(self.name, "gets", index, packet.qos, packet.dup, packet.retain)

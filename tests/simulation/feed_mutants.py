@@ -31,6 +31,19 @@ def what_was_read_is_not_kept(patcher: Patcher) -> None:
     patcher.wrap(FeedOutlet, "owed", around)
 
 
+@mutant("limits", seeds=300)
+def a_cursor_is_moved_before_the_store_has_confirmed(patcher: Patcher) -> None:
+    """What was read counts as confirmed: rows that are lost on their way are never sent again."""
+
+    def around(original: Any, self: FeedOutlet, name: str, count: int, size: int) -> Any:
+        page = original(self, name, count, size)
+        if page is not None:
+            self.confirm(name, page.upto)
+        return page
+
+    patcher.wrap(FeedOutlet, "read", around)
+
+
 @mutant(None, seeds=200)
 def what_is_not_durable_is_read(patcher: Patcher) -> None:
     """The store gets what a crash takes back."""

@@ -6,7 +6,7 @@ must get each message once, and at the end every message must have reached whom 
 next: `session.delivery.fetching.inbox`, `tests.simulation.mirror`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,8 @@ from session.state.backend_record import Cursor
 from storage.errors import Unrecoverable
 from storage.tables import feed_rows as kinds
 from storage.tables.feed_rows import FeedEvent
-from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN
+from storage.tables.fetch_rows import PUBSUB, QUEUE, RETAIN, SUBSCRIPTIONS
+from tests.simulation.proxied import Question
 from tests.simulation.rare import sometimes
 from tests.simulation.retained_inbox import RetainedInbox
 from tests.simulation.verdict import Violation
@@ -236,29 +237,35 @@ class Questions:
         self.process: Final = pump.process
         self.mirror: Final = pump.mirror
         self.inbox: Final = pump.mirror.inbox
+        self.proxied: Final = pump.mirror.proxied
         self.random: Final = self.inbox.random
 
     def ask(self) -> None:
         """Ask what sessions want to know, once the store has everything before."""
         pump = self.pump
-        if not self.inbox.is_on or not pump.begun:
+        if not pump.begun:
             return
         for _ in range(ASKED_MAX):
             request = self.process.engine.requests.next("mirror", pump.known)
             if request is None:
                 return
-            self._after(40, self._arrives, pump.run, pump.known, request)
+            question = None
+            if request.kind == SUBSCRIPTIONS:
+                question = self.proxied.asked(self.process, request, pump.asked_anew)
+            self._after(40, self._arrives, pump.run, pump.known, request, question)
 
     def _after(self, most_ms: int, call: Any, *arguments: Any) -> None:
         if self.process.world.faults and self.random.random() < 0.05:
             most_ms = 3_000
         self.process.world.after(int(self.random.random() * most_ms), call, *arguments)
 
-    def _arrives(self, run: int, known: Cursor, request: FetchRequest) -> None:
+    def _arrives(
+        self, run: int, known: Cursor, request: FetchRequest, question: Question | None
+    ) -> None:
         """The question is with the store."""
         process, pump, faults = self.process, self.pump, self.process.world.faults
         if process.dead:
-            if self.random.random() < 0.5:
+            if question is None and self.random.random() < 0.5:
                 self.inbox.answer(request, process)  # and nobody hears it
             return
         if run != pump.run or not pump.begun or process.failed:
@@ -267,7 +274,7 @@ class Questions:
         if self.mirror.is_away() or fence is None or fence[1] < known:
             pump.begun = False  # the way is lost, or the store is not where it was
             return
-        page = self.inbox.answer(request, process)
+        call = self._listed(request, question) if question else self._fetched(request)
         if faults and self.random.random() < 0.05:
             pump.begun = False
             if self.random.random() < 0.5:
@@ -275,17 +282,35 @@ class Questions:
             sometimes("fetch_answered_late")
         if faults and self.random.random() < 0.1:
             sometimes("fetch_answered_twice")
-            self._after(40, self._answered, request, page)
-        self._after(40, self._answered, request, page)
+            self._after(2_000 if question else 40, self._answered, call)
+        is_late = question is not None and faults and self.random.random() < 0.15
+        self._after(1_500 if is_late else 40, self._answered, call)
 
-    def _answered(self, request: FetchRequest, page: Page) -> None:
+    def _fetched(self, request: FetchRequest) -> Callable[[], None]:
+        page, inbox = self.inbox.answer(request, self.process), self.process.engine.inbox
+
+        def call() -> None:
+            self.process.engine.handle_timeout(self.process.broker_now())
+            inbox.fetched(request.number, page.messages, page.upto, more=page.more)
+
+        return call
+
+    def _listed(self, request: FetchRequest, question: Question) -> Callable[[], None]:
+        proxied, page = self.proxied, self.proxied.answer(request)
+        is_refused = self.process.world.faults and self.proxied.random.random() < 0.05
+
+        def call() -> None:
+            proxied.listed(self.process, request, question, page, is_refused=is_refused)
+
+        return call
+
+    def _answered(self, call: Callable[[], None]) -> None:
         """The broker hears it."""
         process = self.process
-        if process.dead or process.failed or process.thaws(self._answered, request, page):
+        if process.dead or process.failed or process.thaws(self._answered, call):
             return
         try:
-            process.engine.handle_timeout(process.broker_now())
-            process.engine.inbox.fetched(request.number, page.messages, page.upto, more=page.more)
+            call()
         except Unrecoverable as error:
             process.world.fail_stop(str(error))
             return

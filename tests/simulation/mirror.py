@@ -22,6 +22,7 @@ from storage.tables import tables
 from storage.tables.feed_rows import FeedEvent, message_of
 from storage.tables.message_record import decode_message
 from tests.simulation.inbox import Inbox, Questions
+from tests.simulation.proxied import Changes, Proxies
 from tests.simulation.rare import sometimes
 from tests.simulation.refill import Refill
 from tests.simulation.retained_inbox import MARK, RETAINED
@@ -80,6 +81,7 @@ class Mirror:
         self.balance: Final = ToldBalance(has_damage=any(world.profile.damages))
         self.refusals: Final = Random(world.seed * 2 + 7)
         self.inbox: Final = Inbox(self)
+        self.proxied: Final = Proxies(self)
         self.refill: Final = Refill(self)
         world.settings.feeds = self.feeds()
 
@@ -96,6 +98,7 @@ class Mirror:
                 self.inbox.rules,
                 self.limit,
                 self.on_full,
+                self.proxied.rule(),
                 qos0=self.qos0,
             ),
         )
@@ -260,6 +263,7 @@ class Mirror:
             self._judge_retained()
         self._judge_limit()
         self.inbox.judge()
+        self.proxied.judge()
 
     def _gaps_of_limit(self, *, with_events: bool) -> list[FeedEvent]:
         return [
@@ -502,7 +506,9 @@ class Pump:
         self.begun = False
         self.waiting: list[tuple[Cursor, FeedPage]] = []  # pages read and not confirmed, in order
         self.is_sending = False
+        self.asked_anew = 0  # how often all questions were asked again
         self.questions = Questions(self)
+        self.changes = Changes(self)
         # Serial of the batch that begins a backfill, and the last event before it.
         self.filling: tuple[int, int] | None = None
         mirror.watch(process)
@@ -514,7 +520,8 @@ class Pump:
         is_asked = self.process.engine.requests.owed(NAME) > 0
         is_filled = self.mirror.refill.is_done(self)
         is_known = feeds.cursor(NAME) == self.known
-        return self.begun and not self.waiting and is_known and is_filled and not is_asked
+        is_idle = not self.waiting and not is_asked and self.changes.is_done()
+        return self.begun and is_idle and is_known and is_filled
 
     def step(self) -> None:
         """Do what a shell does now and then."""
@@ -523,6 +530,7 @@ class Pump:
             return
         process.world.after(STEP_MS + int(self.mirror.random.random() * STEP_MS), self.step)
         if self.mirror.is_away():
+            self._is_away()
             return
         try:
             if not self.begun:
@@ -537,7 +545,18 @@ class Pump:
         self._send()
         self.mirror.refill.step(self)
         self.questions.ask()
+        self.changes.step()
+        self.changes.answer()
         process.schedule_tick()
+
+    def _is_away(self) -> None:
+        """The store does not answer, which may be noticed or not."""
+        proxied, process = self.mirror.proxied, self.process
+        if proxied.wait_ms and proxied.random.random() < 0.5:
+            sometimes("proxy_store_known_to_be_down")
+            process.engine.proxy.store_is(NAME, is_up=False)
+            self.begun = False
+            process.schedule_tick()
 
     def _begin(self) -> None:
         feeds, mirror = self.process.engine.feeds, self.mirror
@@ -570,6 +589,9 @@ class Pump:
         self.is_sending = False
         feeds.begin(NAME, cursor)
         self.process.engine.requests.ask_again(NAME)
+        self.asked_anew += 1
+        self.changes.begun()
+        self.process.engine.proxy.store_is(NAME, is_up=True)
         self.begun = True
 
     def _read(self) -> None:

@@ -13,6 +13,7 @@ from tests.simulation import (  # noqa: F401
     feed_mutants,
     history_mutants,
     housekeeping_mutants,
+    proxy_mutants,
     retained_mutants,
     session_mutants,
     waiting_mutants,

@@ -95,6 +95,7 @@ def draw_clients(world: "World") -> "list[Client]":
         plan.filters = plan.first_filters = (random.choice(SHARED_FILTERS),)
         plans.append(plan)
     world.mirror.inbox.join(plans)
+    world.mirror.proxied.join(plans)
     return [Client(world, plan) for plan in plans]
 
 

@@ -88,6 +88,8 @@ class BrokerProcess:
 
     def _observe(self, event: str, connection: "Connection", detail: str) -> None:
         """The engine ends a connection; its transport is closed later, if a CONNACK waits."""
+        if event == "connected":
+            self.world.mirror.proxied.accepted(self, connection)
         if event == "closed":
             if connection.connack_waits():
                 sometimes("ended_before_connack")
@@ -268,6 +270,7 @@ class BrokerProcess:
         self.store.sync_end(token)
         self.durable_serial = serial
         self.durable_ms = written_ms
+        self.world.mirror.proxied.committed(self)
         self.unsynced = [entry for entry in self.unsynced if entry[0] > serial]
         if 0 < self.refused_until <= serial:
             self.refused_ms = 0

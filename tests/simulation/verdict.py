@@ -36,6 +36,9 @@ PROPERTIES: Final[dict[str, str]] = {
     "history_balances_stores": "the history counts what a store got: each message once",
     "store_retained_is_newer": "a store's retained message comes once, and never after a newer one",
     "fetched_once": "a session gets each message of a store once, and all get what is theirs",
+    "listed_is_subscribed": "what a store lists or tells of is subscribed, and stays so",
+    "only_what_somebody_wanted_is_subscribed": "a client or its store wants each subscription",
+    "a_told_change_is_durable_once_answered": "no crash takes back a change that was answered",
     "no_crash": "nothing but storage errors leaves the engine",
 }
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from broker.security.authenticators import AllowAllPolicy
-from session.ports import Exchange, Verdict
+from session.ports import Exchange, Policy, Verdict
 from storage.errors import DamagedRows, Recoverable, Unrecoverable, WriteStalled
 from storage.history.events import BOOKS_LEVEL
 from storage.local.memory import MemoryStore
@@ -102,7 +102,7 @@ class World:
         self.settings.history_detail = self.detail
         slow = self.chance(self.profile.slow_passwords)
         self.authenticator = AnyClient(self, 1 + int(self.random.random() * 80) if slow else 0)
-        self.policy = AllowAllPolicy()
+        self.policy: Policy = AllowAllPolicy()
         self.wall_offset = 0  # wall clock minus true time
         self.boots = 0
         self.boot_id = "boot-0"
@@ -283,6 +283,7 @@ class World:
         self.store.full = self.now < self.full_until
         try:
             self.process = BrokerProcess(self, self.store, broker_ms)
+            self.mirror.proxied.started(self.process)
         except Recoverable:  # it says so and exits; who started it does so again
             self.note("no room to start")
             sometimes("start_refused")
@@ -340,6 +341,7 @@ class World:
         self.dropped += sum(process.counters.dropped.values())
         self.damages.process_ends()
         self.store = process.crash(keep)
+        self.mirror.proxied.ended(process, self.store)
         self.judge_history()
         self.oracle.broker_crashed()
         for client in self.clients:
@@ -360,6 +362,7 @@ class World:
         self.broker_high = self.latest()
         sometimes("clean_shutdown")
         self.store = process.drain()
+        self.mirror.proxied.ended(process, self.store)
         self.dropped += sum(process.counters.dropped.values())
         self.damages.process_ends()
         self.judge_history()

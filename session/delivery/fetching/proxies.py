@@ -1,17 +1,19 @@
 """What external stores subscribe clients to, as far as it is asked for and remembered.
 
 Applications keep a list of topic filters for a client in a store (a proxy subscription). At CONNECT
-a request for the list is added; nobody waits for it. Which subscriptions a store has begun is kept
-in a row each, until the client subscribes or unsubscribes itself: then it is the client's own. What
-the client does while a request is under way is newer than the answer, and so is a change that a
-store tells of by itself. Decides and subscribes nothing. Read next: `session.packets.proxy`, which
-does, and `storage.tables.fetch_rows`.
+a request for the list is added; only a CONNECT whose rule says so has waited for it. Which
+subscriptions a store has begun is kept in a row each, until the client subscribes or unsubscribes
+itself: then it is the client's own. What the client does while a request is under way is newer than
+the answer, and so is a change that a store tells of by itself. Decides and subscribes nothing. Read
+next: `session.packets.proxy`, which does, `session.delivery.fetching.awaited_lists`, and
+`storage.tables.fetch_rows`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from session.delivery.context import DeliveryContext
+from session.delivery.fetching.awaited_lists import PAGE, AwaitedList, AwaitedLists
 from session.delivery.fetching.requests import Asking, FetchRequest, Requests
 from session.live.connection import Connection
 from session.settings import Proxying
@@ -28,8 +30,6 @@ from storage.tables.fetch_rows import (
 )
 from storage.tables.tables import FETCHES, client_prefix, prefix_end, scan_all
 
-# Topic filters that are asked for at once.
-PAGE: Final = 256
 # Characters of the filters that change while the store is asked for a list, 64 more for each. With
 # more of them the list is asked for anew.
 LEFT_CHARACTERS_MAX: Final = 65_536
@@ -87,10 +87,14 @@ class Proxies:
         self._rules: Final = {
             feed.name: feed.proxying for feed in context.settings.feeds if feed.proxying is not None
         }
+        self.awaited: Final = AwaitedLists(context.tick, requests)
+        self._has_waits: Final = any(rule.wait_ms for rule in self._rules.values())
         self.is_on: Final = requests.is_on  # if no store is asked, nothing here may be called
         self._states: Final[dict[str, Proxied]] = {}  # by client identifier
         self._left: Proxied | None = None  # of the session that was detached last
-        self.refuses: Callable[[], bool] = _never  # what stores messages is made later, and sets it
+        # What stores messages is made later, and what subscribes; they set these.
+        self.refuses: Callable[[], bool] = _never
+        self.take_awaited: Callable[[Lookup, AwaitedList], None] = _unused
 
     def rule(self, backend: str) -> Proxying | None:
         """Return how a store subscribes clients, None if it does not."""
@@ -98,12 +102,33 @@ class Proxies:
 
     # Sessions
 
-    def connected(self, connection: Connection, *, is_new: bool) -> None:
-        """Ask for what a client is subscribed to. The caller has written the batch."""
+    def awaited_by(self, client_id: str, *, is_new: bool) -> list[tuple[str, Proxying]]:
+        """Return the stores whose lists a CONNECT waits for. The caller has written the batch."""
+        if not self._has_waits:
+            return []
+        return [
+            (name, rule)
+            for name, rule in self._rules.items()
+            if rule.wait_ms
+            and (
+                rule.asks == "always"
+                or (rule.asks == "new" and is_new)
+                or self._store.get(FETCHES, fetch_key(client_id, name, SUBSCRIPTIONS, ""))
+            )
+        ]
+
+    def connected(
+        self, connection: Connection, had: Mapping[str, AwaitedList], *, is_new: bool
+    ) -> list[tuple[Lookup, AwaitedList]]:
+        """Ask for what a client is subscribed to. The caller has written the batch.
+
+        The lists in `had` are there already; returns those that are wanted, for the caller to take.
+        """
         session = connection.session
         assert session is not None
         state = Proxied(self, connection, session)
         owed = set() if is_new else self._load(state)
+        there: list[tuple[Lookup, AwaitedList]] = []
         for name, rule in self._rules.items():
             is_wanted = rule.asks == "always" or (rule.asks == "new" and is_new)
             if not is_wanted and name not in owed:
@@ -111,9 +136,16 @@ class Proxies:
             lookup = state.lookups[name] = Lookup(state, name, rule)
             if rule.asks == "new" and name not in owed:
                 self._write(session, name, SUBSCRIPTIONS, "")  # no later CONNECT asks for it
-            self._requests.want(lookup)
+            found = had.get(name)
+            if found is None:
+                self._requests.want(lookup)
+                continue
+            if not is_new:
+                lookup.left.update(found.left)
+            there.append((lookup, found))
         if state.lookups or state.filters:
             self._states[session.client_id] = state
+        return there
 
     def _load(self, state: Proxied) -> set[str]:
         """Load what stores have begun for a session; return those that have to be asked."""
@@ -213,6 +245,8 @@ class Proxies:
 
     def client_unsubscribed(self, session: Session, topic_filter: str) -> None:
         """Note that the client wants no messages of a filter: an older list does not matter."""
+        if self._has_waits:
+            self.awaited.client_unsubscribed(session.client_id, topic_filter)
         state = self.state_of(session)
         if state is None:
             return
@@ -243,12 +277,10 @@ class Proxies:
 
     # Requests
 
-    def answered(self, number: int) -> Lookup | None:
+    def answered(self, number: int) -> Lookup | AwaitedList | None:
         """Return what a request was for; None if its session is gone or nobody waits for it."""
         lookup = self._requests.answered(number)
-        if lookup is None:
-            return None
-        assert isinstance(lookup, Lookup)
+        assert lookup is None or isinstance(lookup, (Lookup, AwaitedList))
         return lookup
 
     def go_on(self, lookup: Lookup, after: str) -> None:
@@ -287,3 +319,7 @@ class Proxies:
 
 def _never() -> bool:
     return False
+
+
+def _unused(lookup: Lookup, found: AwaitedList) -> None:
+    raise AssertionError("nothing is connected yet")

@@ -7,7 +7,7 @@ Read next: `session.delivery.fetching.inbox` and `session.delivery.fetching.prox
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -99,6 +99,7 @@ class Requests:
         self._waiting: Final[dict[str, dict[Asking, bool]]] = {name: {} for name in backends}
         self._asked: Final[dict[int, Asking]] = {}
         self._last_number: int = 0
+        self._listeners: Final[dict[str, Callable[[], None]]] = {}  # by store: who asks it
         self.is_on: Final = bool(self._waiting)  # without stores that are asked nothing is called
 
     def want(self, asking: Asking) -> None:
@@ -110,6 +111,16 @@ class Requests:
         asking.offset = -1
         asking.sealed = self._feed.sealed
         self._waiting[asking.backend][asking] = False
+
+    def listen(self, name: str, listener: Callable[[], None]) -> None:
+        """Call `listener` when a store is to be asked something at once; it must not call back."""
+        self._listeners[name] = listener
+
+    def hurry(self, name: str) -> None:
+        """Have a store asked at once: no commit will remind of it."""
+        listener = self._listeners.get(name)
+        if listener is not None:
+            listener()
 
     def forget(self, asking: Asking) -> None:
         """Ask no more; an answer that is under way is ignored."""

@@ -1,5 +1,6 @@
 """What sessions ask of a store, and what it says of subscriptions, on their way to the engine."""
 
+import asyncio
 from typing import Any
 
 from broker.backends import pump as pumping
@@ -229,3 +230,18 @@ def test_it_is_told_who_is_heard_and_what_cannot_be_read() -> None:
         assert refused["backend"] == NAME and "expected JSON" in str(refused)
 
     scenario(play, proxying=LIVE)
+
+
+def test_a_list_that_a_client_waits_for_is_asked_for_at_once_unless_the_store_is_down() -> None:
+    async def play(made: Feeding) -> None:
+        await made.until(lambda: made.pump.is_up)
+        waits = asyncio.ensure_future(made.broker.connect("c"))
+        question = await asked(made)
+        made.store.link.say(page(question, subscriptions=[["a", 1]], unusable=0))
+        await waits
+        assert held(made, "c") == {"a": 1}
+        made.store.link.say({"state": "disconnected", "why": "gone"})
+        await made.broker.connect("d")  # it waits no minute
+        assert held(made, "d") == {}
+
+    scenario(play, proxying=Proxying(wait_ms=60_000))

@@ -201,6 +201,40 @@ def test_the_other_name_of_a_lookup_is_as_good(tmp_path, type: str) -> None:  # 
     assert told["action"] == "on_subscribe_lookup"
 
 
+@pytest.mark.parametrize(
+    "more, wait_ms, is_required",
+    [
+        ("", 0, False),
+        ('wait = "2s"\n', 2_000, False),
+        ('wait = "60s"\nrequired = true\n', 60_000, True),
+    ],
+)
+def test_a_rule_says_whether_clients_wait_for_their_list(  # type: ignore[no-untyped-def]
+    tmp_path, more: str, wait_ms: int, is_required: bool
+) -> None:
+    text = rule("client.connected", topic=None, action="on_subscribe_lookup") + more
+    loaded = config(tmp_path, CACHE + text)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.proxying is not None
+    assert (feed.proxying.wait_ms, feed.proxying.is_required) == (wait_ms, is_required)
+
+
+@pytest.mark.parametrize(
+    "more, why",
+    [
+        ("required = true\n", "rules[1].required needs rules[1].wait as well"),
+        ('wait = "61s"\n', "rules[1].wait = '61s': expected a duration"),
+        ("wait = 2\n", "rules[1].wait = 2: expected a duration"),
+    ],
+)
+def test_a_wrong_wait_is_refused(tmp_path, more: str, why: str) -> None:  # type: ignore[no-untyped-def]
+    text = rule("client.connected", topic=None, action="on_subscribe_lookup") + more
+    with pytest.raises(ConfigError) as error:
+        rules.check(config(tmp_path, CACHE + text))
+    assert why in str(error.value)
+
+
 @pytest.mark.parametrize("key", ["channel", "stream"])
 def test_a_store_that_only_tells_of_changes_needs_no_rule(tmp_path, key: str) -> None:  # type: ignore[no-untyped-def]
     assert rules.feeds_of(config(tmp_path, CACHE)) == ()
@@ -231,6 +265,10 @@ def test_a_store_that_tells_of_changes_is_not_asked(tmp_path, key: str) -> None:
             rule("client.connected", topic=None, action="on_client_connected")
             + 'sync = "mirror"\n',
             "rules[1].sync and bypass_acl have no meaning where no subscriptions are looked up",
+        ),
+        (
+            rule("client.connected", topic=None, action="on_client_connected") + 'wait = "1s"\n',
+            "rules[1].wait and required have no meaning where no subscriptions are looked up",
         ),
         (
             rule("client.connected", topic=None, action="on_subscribe_lookup")

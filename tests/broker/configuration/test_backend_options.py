@@ -62,11 +62,13 @@ def test_backends_and_rules_come_from_the_file_and_from_the_environment(write) -
         0,
         "add",
         False,
+        0,
+        False,
         False,
     )
     assert own.as_tuple() == (
-        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0, "add", False,
-        False,
+        "client.connected", None, "second", None, ("SET a ${clientid}",), 3600, 0, 0,
+        "add", False, 0, False, False,
     )  # fmt: skip
     assert [rule.section for rule in loaded.rules] == ["rules[1]", "rules[2]"]
 
@@ -94,6 +96,8 @@ def test_a_backend_has_the_keys_of_its_type(write) -> None:  # type: ignore[no-u
         0,
         0,
         "add",
+        False,
+        0,
         False,
         False,
     )

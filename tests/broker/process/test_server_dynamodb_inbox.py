@@ -1,5 +1,6 @@
 """A real broker and a real DynamoDB: what applications put there arrives once, whatever fails."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,11 @@ def insert(server: DynamodbServer, topic: str, *numbers: int, layout: str = "v1"
         with_list = {"topic": {"S": topic}, "MsgId": {"SS": names}}
         server.put("topic_msg_map", with_list)
     return names
+
+
+def subscription(client_id: str, topic: str) -> dict[str, Any]:
+    """Return the item of a subscription as an application has it."""
+    return {"clientid": {"S": client_id}, "topic": {"S": topic}, "qos": {"N": "1"}}
 
 
 def payloads(taken: Any) -> list[bytes]:
@@ -161,3 +167,39 @@ def test_a_retained_message_of_the_store_follows_an_older_one_of_the_broker(
     assert {each["msgid"] for each in server.table("retain")} >= {"m"}
     for each in (shore, device):
         each.drop()
+
+
+def test_a_client_is_subscribed_to_its_list_whatever_fails(
+    prepare: Callable[..., BrokerProcess], server: DynamodbServer
+) -> None:
+    broker = prepare()
+    lookup = rule("client.connected", None, 'action = "on_subscribe_lookup"\nsync = "mirror"')
+    feed(broker, server, lookup)
+    broker.start()
+    shore = RawClient(broker.port, "shore")
+    shore.connect()
+    shore.publish("a/1", b"kept", qos=1, retain=True)
+    for topic in ("a/#", "b"):
+        server.put("sub", subscription("c", topic))
+    client = RawClient(broker.port, "c")
+    client.durable()
+    assert payloads(client.take(1)) == [b"kept"]
+    client.drop()
+    broker.kill()
+    broker.start()
+    shore = RawClient(broker.port, "shore")
+    shore.connect()
+    shore.publish("b", b"away", qos=1)
+    server.put("sub", subscription("c", "d"))
+    key = {"clientid": {"S": "c"}, "topic": {"S": "b"}}
+    with contextlib.closing(server.client()) as store:
+        store.delete_item(TableName=server.prefix + "sub", Key=key)
+    shore.publish("d", b"listed", qos=1, retain=True)
+    client = RawClient(broker.port, "c")
+    client.resume()
+    found: list[bytes] = []
+    while set(found) - {b"kept"} != {b"away", b"listed"}:  # kept: sent again, it was in flight
+        found += payloads(client.take(1))
+    shore.publish("b", b"over", qos=1)
+    shore.publish("a/2", b"still", qos=1)
+    assert payloads(client.take(1)) == [b"still"]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mqtt import reasons
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.test_server_backends import feed, until
 from tests.durability.process import BrokerProcess
-from tests.durability.rawclient import RawClient
+from tests.durability.rawclient import RawClient, Silence
 
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
@@ -139,3 +140,52 @@ def test_what_a_stream_tells_is_done_also_if_the_broker_dies_and_the_client_is_a
         client.durable()
         assert [each.payload for each in client.take(1)] == [b"one"]
         client.drop()
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_client_that_waits_has_its_subscriptions_with_its_connack(
+    prepare: Callable[..., BrokerProcess], server: RedisServer, is_required: bool
+) -> None:
+    broker = prepare()
+    required = "required = true\n" if is_required else ""
+    feed(broker, server, LISTED + 'wait = "2s"\n' + required)
+    broker.start()
+    shore = RawClient(broker.port, "shore")
+    shore.connect()
+    with server.client() as store:
+        for number in range(20):
+            store.hset(f"mqtt:sub:c{number}", f"a/{number}", 1)
+    for number in range(20):
+        client = RawClient(broker.port, f"c{number}")
+        client.durable()
+        shore.publish(f"a/{number}", b"right behind it", qos=0)
+        assert [each.payload for each in client.take(1)] == [b"right behind it"]
+        client.drop()
+    server.freeze()  # it is not known to be down
+    client = RawClient(broker.port, "c0")
+    if is_required:
+        client.durable(reason=reasons.SERVER_UNAVAILABLE)
+        client.drop()
+        server.thaw()
+        until(lambda: _is_let_in(RawClient(broker.port, "c0")), broker)
+        client = RawClient(broker.port, "c0")
+        client.resume()  # the session stayed as it was
+    else:
+        client.resume()
+        new = RawClient(broker.port, "new")
+        new.durable()
+        with pytest.raises(Silence):
+            new.receive(0.2)
+        server.thaw()
+    shore.publish("a/0", b"later", qos=0)
+    assert [each.payload for each in client.take(1)] == [b"later"]
+
+
+def _is_let_in(client: RawClient) -> bool:
+    try:
+        client.durable()
+    except AssertionError:
+        return False
+    finally:
+        client.drop()
+    return True

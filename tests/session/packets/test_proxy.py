@@ -409,6 +409,15 @@ def test_a_change_is_newer_than_a_list_that_is_being_read(topic_filter: str) -> 
     assert held(client) == {"b": 1}
 
 
+def test_a_change_that_finds_nothing_to_end_is_newer_than_a_list_all_the_same() -> None:
+    broker = proxying()
+    client = broker.durable("c")
+    request = asked(broker)
+    assert changed(broker, "c", "a", None) == UNCHANGED
+    listed(broker, request, ("a", 1), ("b", 1))
+    assert held(client) == {"b": 1}
+
+
 @pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a/#"])
 def test_a_client_that_is_away_is_unsubscribed(topic_filter: str) -> None:
     broker = proxying("never")
