@@ -22,9 +22,10 @@ LISTEN_S: Final = 0.05  # for acknowledgements of a burst
 VISIT_MESSAGES: Final = 20  # that a client which lags takes at once
 PATIENCE_S: Final = 60.0
 PASSING_NAMES: Final = 10
+IMPATIENT: Final = 0.2  # share of those that do not wait for an answer
 OWN_PACKET_IDS: Final = 1000  # packet ids above this are for messages: each is used once
 WINDOW: Final = 20  # messages of a publisher that are not acknowledged
-VISITS: Final = 10  # messages that a publisher sends for each visit of a client
+VISITS: Final = 5  # messages that a publisher sends for each visit of a client
 LAGGING_VISITS: Final = 4 * VISIT_MESSAGES  # the same for the client that lags behind it
 
 
@@ -102,6 +103,9 @@ class Passing:
             open_ids[publish.packet_id] = publish
             books.sent[publish.topic, publish.payload] += 1
         client.send(*open_ids.values())
+        if not is_last and rng.random() < IMPATIENT:
+            client.drop(reset=rng.random() < 0.5)  # it never knows whether they were taken
+            return
         try:
             while open_ids:
                 self._answered(client, open_ids)

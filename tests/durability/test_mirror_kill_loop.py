@@ -130,6 +130,7 @@ def test_the_mirror_is_exact_after_many_kills(
         books = load.books()
         assert len(books.sent) > CYCLES * mirror.rate
         assert sum(books.sent.values()) > len(books.sent), "nothing was sent again"
+        assert books.sent.keys() - books.taken.keys(), "everything was acknowledged"
         if mirror.can_verify:
             code, out, err = command(broker, "verify", "cache", "--json")
             assert (code, err) == (0, ""), (out, err)
