@@ -136,12 +136,14 @@ class Broker:
         data: Path | None = None,
         configuration: Sequence[str] = (),
         options: str = "",
+        tree: Path | None = None,
     ) -> None:
         """Start the broker.
 
         Its data directory is created in `directory`, on the disk to measure. `data` is an existing
         database to use instead; it is not removed. `configuration` is added to mosquitto.conf,
-        `options` is Holdfast's configuration, TOML. `sink` is the path of the sink program.
+        `options` is Holdfast's configuration, TOML, and `tree` has its packages, None = those of
+        this checkout. `sink` is the path of the sink program.
         """
         self.kind: str = kind
         self.port: int = free_port()
@@ -156,7 +158,8 @@ class Broker:
         if kind in OURS:
             variables.setdefault("HOLDFAST__METRICS__ENABLED", "false")
             variables.setdefault("HOLDFAST__STORAGE__DURABILITY", durability)
-            variables["PYTHONPATH"] = str(tree_of(kind))
+            tree = tree or tree_of(kind)
+            variables["PYTHONPATH"] = str(tree)
         self._began: float = time.monotonic()
         self.ready_s: float = 0.0  # from the start of the process to its first CONNACK
         self._process = subprocess.Popen(
@@ -164,7 +167,7 @@ class Broker:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            cwd=tree_of(kind) if kind in OURS else self.directory,
+            cwd=tree if kind in OURS else self.directory,
             env={**os.environ, **variables},
             start_new_session=True,  # its children are stopped with it
         )

@@ -1,28 +1,36 @@
 """Measure what mirroring messages to an external store costs: broker, backend process, store.
 
-Three questions, each answered within one run:
+Four questions, each answered within one run:
 
 - throughput: messages of QoS 1 as fast as the broker takes them, all mirrored. How many rows a
   second reach the store, and how much CPU time a row takes in each of the three processes?
-- price: pairs of clients at QoS 1, without backends, with rules that match nothing, with a rule
-  that matches everything. What does a message cost the broker?
-- outage: pairs at a steady rate while the store runs, hangs (SIGSTOP) and is gone (SIGKILL). What
-  latency do clients see?
+- instructions: how many does the engine need for a message, without backends, with a rule that
+  matches nothing, with one that matches everything? Counted by valgrind, so they are the same on a
+  busy machine.
+- price: the same for whole brokers: rates and CPU time of clients that do what they can.
+- outage: pairs at a steady rate while the store runs, hangs (SIGSTOP) and is gone (SIGKILL), and
+  while the process that feeds it is killed. What latency do clients see, over that of the same
+  broker without a backend, which stores the same messages for a session?
 
+`--baseline TREE` compares with another version, such as a compiled one from before external stores.
+`bench.store_goals` judges: the exit status is 1 if a goal was missed. On a machine where the same
+run twice differs by as much as a goal allows, it says "not judged".
 A command of its own. The stores are those of the tests: `scripts/setup --test` installs them.
 """
 
 import argparse
 import contextlib
 import os
+import re
+import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -40,7 +48,28 @@ from bench.brokers import (
     tree_of,
 )
 from bench.generator import Generator, Line, trouble
+from bench.goals import MISSED
+from bench.store_goals import (
+    ABSENT,
+    AGAIN,
+    BASELINE,
+    GONE,
+    HANGS,
+    NO_BACKEND,
+    NO_MATCH,
+    PROCESS_DIES,
+    STATES,
+    Judged,
+    instruction_rows,
+    judge_instructions,
+    judge_outage,
+    outage_rows,
+    price_rows,
+    throughput_rows,
+)
 from tests.durability.process import free_port, http_get, suspend
+from tests.durability.rawclient import RawClient
+from tests.real_servers import REDIS, VALKEY
 
 DRAIN_S_MAX: Final = 600.0
 POLL_S: Final = 0.1
@@ -48,9 +77,23 @@ PUBLISHERS: Final = 20
 PAYLOAD: Final = 128
 PAIRS: Final = 100
 RATE: Final = 20  # messages a second of each pair, where latencies are measured
-NO_MATCH: Final = "nobody/#"
-ABSENT: Final = "is not configured"
 PROCESS: Final = "broker.backends.process"
+WITHOUT: Final = frozenset((ABSENT, AGAIN))
+KILL_EVERY_S: Final = 3.0  # the process that feeds a store
+COUNTED: Final = 2000  # messages whose instructions are counted, and three times as many
+Options = dict[str, int]
+PRICED_WORKS: Final[dict[str, Options]] = {
+    "QoS 1, 100 pairs": {"pubs": PAIRS, "subs": PAIRS, "qos": 1, "window": 100},
+    "QoS 1, one pair, window 1": {"pubs": 1, "subs": 1, "qos": 1, "window": 1},
+    "QoS 0, 100 pairs": {"pubs": PAIRS, "subs": PAIRS, "qos": 0},
+}
+COUNTED_WORKS: Final = {
+    "QoS 1, window 100": ("--qos=1", "--window=100"),
+    "QoS 1, window 1": ("--qos=1", "--window=1"),
+    "QoS 0, 100 in a read": ("--qos=0", "--window=100"),
+    "QoS 1, window 100, stored": ("--qos=1", "--window=100", "--durable"),
+    "QoS 1, window 1, stored": ("--qos=1", "--window=1", "--durable"),
+}
 
 
 class Store:
@@ -74,9 +117,9 @@ class Store:
 @contextlib.contextmanager
 def redis_server(directory: Path) -> Iterator[Store]:
     """Redis, with an append-only file."""
-    from tests.broker.backends.redis_server import SERVER, RedisServer
+    from tests.broker.backends.redis_server import RedisServer
 
-    if SERVER is None:
+    if REDIS is None:
         raise BenchError("redis-server is missing: scripts/setup --test")
     with contextlib.closing(_Killed(RedisServer(directory).start())) as running:
         options = f'servers = "127.0.0.1:{running.server.port}"'
@@ -86,7 +129,7 @@ def redis_server(directory: Path) -> Iterator[Store]:
 @contextlib.contextmanager
 def valkey_server(directory: Path) -> Iterator[Store]:
     """Valkey, with an append-only file."""
-    from tests.broker.backends.redis_server import VALKEY, RedisServer
+    from tests.broker.backends.redis_server import RedisServer
 
     if VALKEY is None:
         raise BenchError("Valkey is missing: scripts/setup --test")
@@ -237,16 +280,20 @@ def _create_tables(kind: str, configuration: str) -> None:
 
 
 class Mirror:
-    """A broker with a backend, and its metrics."""
+    """A broker with or without a backend, and its metrics."""
 
-    def __init__(self, kind: str, configuration: str) -> None:
+    def __init__(self, kind: str, configuration: str, tree: Path | None = None) -> None:
+        """`configuration` "" = without; `tree` has the packages of another version."""
         self.metrics_port: int = free_port()
+        self.has_backend: bool = bool(configuration)
         metrics = f"[metrics]\nenabled = true\nport = {self.metrics_port}\n"
-        _create_tables(kind, configuration)
+        if configuration:
+            _create_tables(kind, configuration)
         self.broker: Broker = Broker(
             kind,
             options=metrics + configuration,
             environment={"HOLDFAST__METRICS__ENABLED": "true"},
+            tree=tree,
         )
 
     def figure(self, name: str) -> float:
@@ -295,21 +342,13 @@ def throughput(generator: Generator, kind: str, store: Store, rows: int) -> Line
         return result
 
 
-def price(generator: Generator, kind: str, store: Store | None, topic: str, seconds: float) -> Line:
-    """Run pairs at full speed; return rate, and CPU µs of the broker for each message."""
-    if store is None:
-        running = Broker(kind)
-        mirror = None
-    else:
-        mirror = Mirror(kind, store.configuration(topic))
-        running = mirror.broker
-    with running as broker:
-        if mirror is not None:
+def price(generator: Generator, mirror: Mirror, work: Options, seconds: float) -> Line:
+    """Run clients at full speed; return rate, and CPU µs of the broker for each message."""
+    with mirror.broker as broker:
+        if mirror.has_backend:
             mirror.wait("up", 1)
         before = cpu_s([broker.pid])
-        line = generator.run(
-            "pubsub", broker, pubs=PAIRS, subs=PAIRS, qos=1, payload=PAYLOAD, seconds=seconds
-        )
+        line = generator.run("pubsub", broker, payload=PAYLOAD, seconds=seconds, **work)
         used = cpu_s([broker.pid]) - before
     return {
         "per_s": line["delivered_per_s"],
@@ -318,33 +357,56 @@ def price(generator: Generator, kind: str, store: Store | None, topic: str, seco
     }
 
 
+def instructions(tree: Path, *arguments: str) -> float:
+    """Return the instructions that a message costs the engine of a tree.
+
+    Those of many messages less those of few, over their number: a start does not count.
+    """
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise BenchError("valgrind is missing, which counts instructions: apt-get install valgrind")
+    counts = []
+    for messages in (COUNTED, 3 * COUNTED):
+        ran = subprocess.run(
+            [
+                *(valgrind, "--tool=cachegrind", "--cache-sim=no"),
+                *("--cachegrind-out-file=/dev/null", python(), "-P"),
+                *(str(ROOT / "bench" / "engine_work.py"), f"--messages={messages}", *arguments),
+            ],
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+        )
+        found = re.search(r"I\s+refs:\s+([\d,]+)", ran.stderr)
+        if ran.returncode or found is None:
+            raise BenchError(f"no count of instructions: {ran.stderr.strip()[-500:]}")
+        counts.append(int(found[1].replace(",", "")))
+    return (counts[1] - counts[0]) / (2 * COUNTED)
+
+
 def outage(generator: Generator, kind: str, store: Store, state: str, seconds: float) -> Line:
     """Run pairs at a steady rate beside a store in some state; return latencies in ms."""
-    if state == ABSENT:
-        mirror, running = None, Broker(kind)
-    else:
-        mirror = Mirror(kind, store.configuration("#"))
-        running = mirror.broker
-    with running as broker:
-        if mirror is not None:
+    mirror = Mirror(kind, "" if state in WITHOUT else store.configuration("#"))
+    with mirror.broker as broker, contextlib.ExitStack() as ended:
+        if state in WITHOUT:
+            _keep_for_a_session(broker)
+        else:
             mirror.wait("up", 1)
-        if state == "hangs":
+        if state == HANGS:
             store.server.freeze()
-        elif state == "is gone":
+            ended.callback(store.server.thaw)
+        elif state == GONE:
             store.server.kill()
-        try:
-            line = generator.run(
-                "pubsub",
-                broker,
-                **{"pubs": PAIRS, "subs": PAIRS, "qos": 1, "payload": PAYLOAD, "rate": RATE},
-                seconds=seconds,
-                warmup=2,
-            )
-        finally:
-            if state == "hangs":
-                store.server.thaw()
-            elif state == "is gone":
-                store.server.start()
+            ended.callback(store.server.start)
+        elif state == PROCESS_DIES:
+            ended.enter_context(_dying(broker))
+        line = generator.run(
+            "pubsub",
+            broker,
+            **{"pubs": PAIRS, "subs": PAIRS, "qos": 1, "payload": PAYLOAD, "rate": RATE},
+            seconds=seconds,
+            warmup=2,
+        )
     return {
         "ack_ms": {name: line["ack_us"][name] / 1000 for name in ("p50", "p99", "max")},
         "delivery_ms": {name: line["lat_us"][name] / 1000 for name in ("p50", "p99", "max")},
@@ -352,116 +414,159 @@ def outage(generator: Generator, kind: str, store: Store, state: str, seconds: f
     }
 
 
-def throughput_rows(results: dict[str, list[Line]]) -> Iterator[str]:
-    """Yield the table of the stores as Markdown lines, medians."""
-    yield "| store | accepted/s | mirrored/s | µs of a row: broker | backend process | store |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for name, lines in results.items():
-        middle = {
-            key: statistics.median(line[key] for line in lines)
-            for key in ("accepted_per_s", "mirrored_per_s", "broker_us", "process_us", "store_us")
-        }
-        yield (
-            f"| {name} | {middle['accepted_per_s']:,.0f} | {middle['mirrored_per_s']:,.0f} "
-            f"| {middle['broker_us']:.0f} | {middle['process_us']:.0f} | {middle['store_us']:.0f} |"
-        )
+def _keep_for_a_session(broker: Broker) -> None:
+    """Let every message be stored for somebody who is away: what a backend's rule does, too."""
+    client = RawClient(broker.port, "away")
+    client.durable()
+    client.subscribe("#", qos=1)
+    client.disconnect()
 
 
-def price_rows(results: dict[str, list[Line]]) -> Iterator[str]:
-    """Yield the table of prices: medians, and ratios to the broker without backends."""
-    yield "| rules | messages/s | ratio | broker, µs a message | ratio |"
-    yield "| --- | --- | --- | --- | --- |"
-    base: Line = {}
-    for name, lines in results.items():
-        per_s, us = (statistics.median(line[key] for line in lines) for key in ("per_s", "us"))
-        base = base or {"per_s": per_s, "us": us}
-        yield (
-            f"| {name} | {per_s:,.0f} | {per_s / base['per_s']:.2f} "
-            f"| {us:.1f} | {us / base['us']:.2f} |"
-        )
+@contextlib.contextmanager
+def _dying(broker: Broker) -> Iterator[None]:
+    """Kill the process that feeds the store now and then (SIGKILL), until the block ends."""
+    is_over = threading.Event()
+
+    def kill() -> None:
+        while not is_over.wait(KILL_EVERY_S):
+            for pid in feeding(broker):
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        killer.join()
 
 
-def outage_rows(results: dict[str, list[Line]]) -> Iterator[str]:
-    """Yield the table of latencies, medians of the runs."""
-    yield "| the store | PUBACK p50, p99, max ms | delivery p50, p99, max ms |"
-    yield "| --- | --- | --- |"
-    for name, lines in results.items():
-        cells = [
-            ", ".join(
-                f"{statistics.median(line[part][each] for line in lines):.1f}"
-                for each in ("p50", "p99", "max")
-            )
-            for part in ("ack_ms", "delivery_ms")
-        ]
-        yield f"| {name} | {cells[0]} | {cells[1]} |"
+class Report:
+    """The rows to print, what went wrong, and what was judged."""
 
+    def __init__(self, arguments: argparse.Namespace, generator: Generator, scratch: Path) -> None:
+        self.wrong: list[str] = []
+        self.judged: list[Judged] = []
+        self._given: Final = arguments
+        self._generator: Final = generator
+        self._scratch: Final = scratch
 
-def measure(arguments: argparse.Namespace, generator: Generator, scratch: Path) -> Iterator[str]:
-    """Yield the tables that were asked for, and what went wrong."""
-    kind, seconds = arguments.broker, arguments.seconds
-    wrong: list[str] = []
+    def rows(self) -> Iterator[str]:
+        """Yield the tables that were asked for, what was judged, and what went wrong."""
+        wanted = self._given.only
+        if "throughput" in wanted:
+            yield from ("", *self._throughput())
+        if "instructions" in wanted:
+            yield from ("", *self._instructions())
+        if "price" in wanted:
+            yield from self._price()
+        if "outage" in wanted:
+            yield from self._outage()
+        yield ""
+        yield from (each.text() for each in self.judged)
+        yield from (f"WORTHLESS: {each}" for each in self.wrong)
 
-    def noted(what: str, line: Line) -> Line:
+    def _noted(self, what: str, line: Line) -> Line:
         if line["trouble"]:
-            wrong.append(f"{what}: {line['trouble']}")
+            self.wrong.append(f"{what}: {line['trouble']}")
         return line
 
-    if "throughput" in arguments.only:
+    def _throughput(self) -> Iterator[str]:
+        given = self._given
         found: dict[str, list[Line]] = {}
-        for name in arguments.stores:
-            for number in range(arguments.rounds):
-                with STORES[name](scratch / f"{name}-{number}") as store:
-                    line = noted(name, throughput(generator, kind, store, arguments.rows))
-                found.setdefault(name, []).append(line)
-        yield from ("", *throughput_rows(found))
-    first = arguments.stores[0]
-    if "price" in arguments.only:
-        found = {}
-        with STORES[first](scratch / "price") as store:
-            cases = {
-                "no backend": (None, ""),
-                "a rule that matches nothing": (store, NO_MATCH),
-                f"everything goes to {first}": (store, "#"),
+        for name in given.stores:
+            for number in range(given.rounds):
+                with STORES[name](self._scratch / f"{name}-{number}") as store:
+                    line = throughput(self._generator, given.broker, store, given.rows)
+                found.setdefault(name, []).append(self._noted(name, line))
+        yield from throughput_rows(found)
+
+    def _instructions(self) -> Iterator[str]:
+        own = tree_of(self._given.broker)
+        cases: dict[str, tuple[Path, tuple[str, ...]]] = {
+            NO_BACKEND: (own, ()),
+            NO_MATCH: (own, ("--rule=nothing",)),
+            "a rule that matches everything": (own, ("--rule=all",)),
+        }
+        if self._given.baseline:
+            cases = {BASELINE: (self._given.baseline, ()), **cases}
+        counted = {
+            work: {
+                name: instructions(tree, *options, *more) for name, (tree, more) in cases.items()
             }
-            for _ in range(arguments.rounds):
-                for name, (of, topic) in cases.items():
-                    line = noted(name, price(generator, kind, of, topic, seconds))
-                    found.setdefault(name, []).append(line)
-        yield from ("", *price_rows(found))
-    if "outage" in arguments.only:
-        found = {}
-        with STORES[first](scratch / "outage") as store:
-            for _ in range(arguments.rounds):
-                for state in (ABSENT, "runs", "hangs", "is gone"):
-                    line = noted(state, outage(generator, kind, store, state, seconds))
-                    found.setdefault(state, []).append(line)
-        yield from ("", *outage_rows(found))
-    for each in wrong:
-        yield f"WORTHLESS: {each}"
+            for work, options in COUNTED_WORKS.items()
+        }
+        self.judged += judge_instructions(counted)
+        yield from instruction_rows(counted)
+
+    def _price(self) -> Iterator[str]:
+        given = self._given
+        first = given.stores[0]
+        with STORES[first](self._scratch / "price") as store:
+            cases = {
+                NO_BACKEND: ("", None),
+                NO_MATCH: (store.configuration("nobody/#"), None),
+                f"everything goes to {first}": (store.configuration("#"), None),
+            }
+            if given.baseline:
+                cases = {BASELINE: ("", given.baseline), **cases}
+            for work, options in PRICED_WORKS.items():
+                found: dict[str, list[Line]] = {name: [] for name in cases}
+                for number in range(given.rounds):
+                    for name in turned(list(cases), number):
+                        configuration, tree = cases[name]
+                        mirror = Mirror(given.broker, configuration, tree)
+                        line = price(self._generator, mirror, options, given.seconds)
+                        found[name].append(self._noted(f"{name}, {work}", line))
+                yield from ("", *price_rows(work, found))
+
+    def _outage(self) -> Iterator[str]:
+        given = self._given
+        for name in given.stores:
+            found: dict[str, list[Line]] = {state: [] for state in STATES}
+            with STORES[name](self._scratch / f"{name}-outage") as store:
+                for number in range(given.rounds):
+                    for state in turned(STATES, number):
+                        line = outage(self._generator, given.broker, store, state, given.seconds)
+                        found[state].append(self._noted(f"{name} {state}", line))
+            self.judged += judge_outage(name, found)
+            yield from ("", *outage_rows(name, found))
+
+
+def turned(cases: Sequence[str], number: int) -> list[str]:
+    """Return the cases in the order of a round: each is the first one in turn."""
+    first = number % len(cases)
+    return [*cases[first:], *cases[:first]]
 
 
 def main() -> int:
-    """Measure what was asked for; print Markdown."""
+    """Measure what was asked for; print Markdown. Return 1 if a goal was missed or a run failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--stores", nargs="+", choices=sorted(STORES), default=list(STORES))
-    questions = ("throughput", "price", "outage")
+    questions = ("throughput", "instructions", "price", "outage")
     parser.add_argument("--only", nargs="+", choices=questions, default=list(questions))
     parser.add_argument("--broker", choices=(HOLDFAST, COMPILED), default=COMPILED)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=100_000, help="that each store gets")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="TREE",
+        help="packages of another version, to compare price and instructions with",
+    )
     arguments = parser.parse_args()
     try:
         if arguments.broker == COMPILED:
             compile_holdfast()
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
-            generator = Generator(Path(scratch))
-            for row in measure(arguments, generator, Path(scratch)):
+            report = Report(arguments, Generator(Path(scratch)), Path(scratch))
+            for row in report.rows():
                 print(row, flush=True)
     except BenchError as error:
         print(f"stores: {error}", file=sys.stderr)
         return 1
-    return 0
+    return int(bool(report.wrong) or any(each.verdict == MISSED for each in report.judged))
 
 
 if __name__ == "__main__":

@@ -502,6 +502,8 @@ class FeedOutlet:
 
     def seal(self) -> None:
         """Put the records that changed into the batch."""
+        if not self._dirty:
+            return  # a look at an empty dict costs more than all else without backends
         for backend in self._dirty:
             value = seal(encode_backend(backend.record))
             self._tick.batch.append((BACKENDS, backend.feed.name.encode(), value))

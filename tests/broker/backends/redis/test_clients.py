@@ -13,9 +13,10 @@ from broker.backends.redis import clients
 from broker.backends.sink import Fence, Unavailable
 from tests.broker.backends.redis_cluster import ClusterServers
 from tests.broker.backends.redis_sentinels import Sentinels
-from tests.broker.backends.redis_server import PROGRAMS, SERVER, RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.backends.told_rows import INSTANCE, batch, message, options, rule
 from tests.broker.network.certificates import Authority
+from tests.real_servers import REDIS
 
 redis_sink = pytest.importorskip("broker.backends.redis.sink")
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
@@ -54,7 +55,7 @@ def opened(running: list[Any]) -> Callable[..., Any]:
 def secured(running: list[Any], tmp_path: Path, **values: Any) -> tuple[RedisServer, Authority]:
     """Return a server that speaks TLS only, and who has signed its certificate."""
     authority = Authority(tmp_path / "authority")
-    server = RedisServer(tmp_path / "redis", SERVER).secure(authority, **values).start()
+    server = RedisServer(tmp_path / "redis", REDIS).secure(authority, **values).start()
     running.append(server)
     return server, authority
 
@@ -111,7 +112,7 @@ def test_every_server_of_a_cluster_is_known_by_its_certificate(
     running: list[Any], tmp_path: Path
 ) -> None:
     authority, other = Authority(tmp_path / "authority"), Authority(tmp_path / "other", "other")
-    servers = ClusterServers(tmp_path / "cluster", SERVER, authority=authority)
+    servers = ClusterServers(tmp_path / "cluster", REDIS, authority=authority)
     running.append(servers)
     servers.start()
     values: dict[str, Any] = {"servers": servers.addresses, "mode": "cluster", "tls": True}
@@ -181,7 +182,7 @@ def test_sentinels_have_users_of_their_own(
     running: list[Any], opened: Callable[..., Any], tmp_path: Path
 ) -> None:
     servers = watched(
-        *(running, tmp_path, SERVER),
+        *(running, tmp_path, REDIS),
         settings="user watcher on >seen ~* &* +@all\n",
         password="told",
     )
@@ -205,7 +206,7 @@ def test_sentinels_speak_tls_as_their_servers_do(
     running: list[Any], opened: Callable[..., Any], tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path / "authority")
-    servers = watched(running, tmp_path, SERVER, authority=authority)
+    servers = watched(running, tmp_path, REDIS, authority=authority)
     values: dict[str, Any] = {"mode": "sentinel", "sentinel_name": "main", "tls": True}
     other = Authority(tmp_path / "other", "other")
     with pytest.raises(Unavailable, match="certificate verify failed"):
@@ -217,7 +218,7 @@ def test_sentinels_speak_tls_as_their_servers_do(
 def test_a_master_that_no_sentinel_knows_is_named(
     running: list[Any], opened: Callable[..., Any], tmp_path: Path
 ) -> None:
-    servers = watched(running, tmp_path, SERVER)
+    servers = watched(running, tmp_path, REDIS)
     with pytest.raises(Unavailable, match="it knows no master 'other'"):
         opened(servers.addresses, mode="sentinel", sentinel_name="other")
     with pytest.raises(Unavailable, match=r"no sentinel names a master: 127\.0\.0\.1:1: .*refused"):
