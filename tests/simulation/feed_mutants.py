@@ -427,7 +427,7 @@ def a_filter_of_a_backend_for_qos_0_may_rest(patcher: Patcher) -> None:
     patcher.wrap(Router, "changed", around)
 
 
-@mutant("bursts", seeds=200)
+@mutant("bursts", seeds=400, start=200)
 def runs_with_qos_0_are_not_told(patcher: Patcher) -> None:
     """Messages that arrive together are told to sessions only."""
 

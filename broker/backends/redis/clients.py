@@ -25,7 +25,11 @@ ERRORS: Final = (
     OSError,
 )
 
-CLOSED_WORDS: Final = ("EOF occurred", "closed by server", "reset by peer", "Broken pipe")
+# An alert of TLS comes behind the handshake, too, if it comes at all.
+CLOSED_WORDS: Final = (
+    *("EOF occurred", "closed by server", "reset by peer", "Broken pipe"),
+    "_ALERT_",
+)
 
 
 def connect(options: Options) -> redis.Redis:
@@ -95,7 +99,8 @@ def what_failed(servers: Sequence[str], problem: Exception) -> str:
 def why_closed(values: dict[str, Any], problem: Exception) -> str:
     """Return what may be behind it if a connection has ended at once, "" if that is not known.
 
-    A server that asks for a certificate says so after the handshake, to nobody who still listens.
+    A server that asks for a certificate says so after the handshake, often to nobody who still
+    listens.
     """
     is_closed = any(words in str(problem) for words in CLOSED_WORDS)
     if not is_closed or not values.get("tls"):

@@ -280,3 +280,20 @@ def test_applications_are_heard_on_the_master_of_now(
 )
 def test_a_server_without_a_port_has_the_usual_one(server: str, found: tuple[str, int]) -> None:
     assert clients.place(server, clients.DEFAULT_PORT) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "values", "why"),
+    [
+        ("(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]')", {"tls": True}, "it may ask for"),
+        ("Connection closed by server.", {"tls": True}, "it may ask for"),
+        ("[SSL: TLSV1_ALERT_UNKNOWN_CA]", {"tls": True, "tls_certificate": "a.pem"}, "not accept"),
+        ("certificate verify failed", {"tls": True}, ""),
+        ("Connection closed by server.", {}, ""),
+    ],
+)
+def test_a_server_that_wants_another_certificate_may_say_so_in_many_ways(
+    said: str, values: dict[str, Any], why: str
+) -> None:
+    told = clients.why_closed(values, OSError(said))
+    assert bool(told) is bool(why) and why in told
