@@ -414,6 +414,23 @@ class Oracle:
                 return index
         return -1
 
+    def _came_again(self, topic: str, last: int) -> list[int]:
+        """Return messages that may have replaced a later one, which was acknowledged.
+
+        At QoS 1 a message that is sent again is accepted again. One that followed at QoS 2 is not:
+        it was taken the first time.
+        """
+        if last < 0:
+            return []
+        later = self.sent[last]
+        after_ms = later.first_ms if later.qos == 2 else later.last_ms + 1
+        earlier = (self.sent[index] for index in self.retained[topic] if index < last)
+        return [
+            sent.index
+            for sent in earlier
+            if sent.qos == 1 and sent.transmissions > 1 and sent.last_ms >= after_ms
+        ]
+
     def _retained_wills(self, topic: str) -> set[int]:
         """Return what may be retained on the topic of a client's wills: one of the fired ones.
 
@@ -441,11 +458,12 @@ class Oracle:
         candidates = {-1 if last < 0 or self.sent[last].clears else last}
         if last >= 0 and self.sent[last].expiry_s >= 0:
             candidates.add(-1)
+        again = self._came_again(topic, last)
         for index in self.retained.get(topic, []):
             sent = self.sent[index]
-            if (index > last or sent.doubtful) and not sent.rejected:
+            if (index > last or sent.doubtful or index in again) and not sent.rejected:
                 candidates.add(-1 if sent.clears else index)
-                if sent.qos == 0:
+                if sent.qos == 0 or sent.expiry_s >= 0:
                     candidates.add(-1)
         return candidates
 
@@ -456,6 +474,7 @@ class Oracle:
         for topic in self.retained:
             if filter_matches(item.stream, topic):
                 last = self.last_acknowledged(topic)
+                last = min([last, *self._came_again(topic, last)])
                 item.retained_floor[topic] = min(item.retained_floor.get(topic, last), last)
 
     def subscribed_to_retained(self, view: SessionView, item: Filter, asked_step: int) -> None:
