@@ -41,7 +41,7 @@ class Books:
         self.taken: Counter[Message] = Counter()
         self.subscriptions: dict[Filter, set[int | None]] = {}
         self.retained: dict[str, set[bytes]] = {}
-        self.clients: set[str] = set()  # that got a CONNACK
+        self.clients: set[str] = set()  # that have an acknowledgement of something durable
         self.last_acked: dict[tuple[str, str], bytes] = {}  # payload by client and topic
 
     def begin(self, client_id: str, topic_filter: str, qos: int | None) -> None:

@@ -87,7 +87,6 @@ class Passing:
         name = f"{self._name}-{rng.choice((rng.randrange(PASSING_NAMES), f'once-{self._number}'))}"
         client = RawClient(self._port, name, version=rng.choice((4, 5)))
         client.connect()
-        books.clients.add(name)
         topic_filter = rng.choice(FILTERS)
         books.settle(name, topic_filter, None)  # all of these sessions end
         client.subscribe(topic_filter, qos=rng.randrange(3))
@@ -109,6 +108,9 @@ class Passing:
         try:
             while open_ids:
                 self._answered(client, open_ids)
+                # No CONNACK of such a client waits for what the store is told of it; a message
+                # that is acknowledged was committed behind it.
+                books.clients.add(name)
         except Silence:
             pass  # it does not know whether they were taken
         if is_last or rng.random() < 0.5:
@@ -219,7 +221,7 @@ class Lagging:
                 client.send(Puback(publish.packet_id))
                 books.last_acked[name, publish.topic] = publish.payload
         except Silence:
-            assert not is_last, f"{name}: nothing is left to lag behind"
+            assert books.last_acked or not is_last, f"{name}: nothing is left to lag behind"
         if is_last:
             client.disconnect()
         else:

@@ -158,7 +158,7 @@ def test_what_is_owed_survives_a_store_that_is_away_and_a_crash_of_the_broker(
     server.start()
     device = RawClient(broker.port, "device")
     device.durable()  # and does not subscribe again
-    found = {each.payload: each.retain for each in device.take(2)}
+    found = {each.payload: each.retain for each in device.take(2, timeout=60.0)}
     assert found == {b"inserted": False, b"open": True}
     until(lambda: [row["msgid"] for row in server.table("acked")] == [name_of(1)], broker)
     until(lambda: status(broker)["fetches_owed"] == 0, broker)
