@@ -34,6 +34,7 @@ LOG_LINES_SHOWN: Final = 30
 # as fast; so is -O2 (measured 2026-11-21).
 GROUP: Final = "holdfast"
 OPTIMIZATION: Final = "3"
+NATIVE: Final = ("broker/loop/_sockets.c",)  # they need Linux
 PROBE: Final = "#include <Python.h>\nint probe(void) { return PY_MAJOR_VERSION; }\n"
 HINT: Final = "Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
 
@@ -164,7 +165,7 @@ def _run_mypyc(modules: list[str]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     from mypyc.build import mypycify
-    from setuptools import setup  # type: ignore[import-untyped]
+    from setuptools import Extension, setup  # type: ignore[import-untyped]
     from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
     Path("mypy.ini").write_text(
@@ -183,6 +184,18 @@ def _run_mypyc(modules: list[str]) -> None:
         extension.extra_compile_args.append("-Wno-error")  # newer compilers warn about more
         if sys.platform == "linux":
             extension.extra_link_args.append("-Wl,-s")  # no symbols: half of the size
+
+    # Written in C, not compiled from Python: see `NATIVE`.
+    extensions += [
+        Extension(
+            source.removesuffix(".c").replace("/", "."),
+            [source],
+            extra_compile_args=["-O2", "-Wall"],
+            extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
+        )
+        for source in NATIVE
+        if sys.platform == "linux"
+    ]
 
     class BuildInParallel(build_ext):  # type: ignore[misc]
         def build_extensions(self) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.loop.pace import Pace
+from broker.loop.sockets import open_poller
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import Snapshot
 from broker.observe.structured_log import Log
@@ -74,6 +75,7 @@ class Driver:
         self.out_buffer_bytes_max: int = engine.settings.out_buffer_bytes_max
         self.loop_lag_s: float = 0.0
         self.pace: Pace = Pace(rest_max_ms)
+        self.sockets = open_poller(loop)  # None in the pure build
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
         self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
         self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
@@ -102,16 +104,33 @@ class Driver:
     def start(self, committer: Committer) -> None:
         """Begin to tick; `committer` reports to `durable` and `failed`."""
         self._committer = committer
+        if self.sockets is not None:
+            self.loop.add_reader(self.sockets.fileno(), self._turn)
         self.wake()
 
     # Ticks.
 
     def wake(self) -> None:
         """Schedule a tick for the end of this iteration and take the time; not while `is_due`."""
+        self._begin_tick()
+        self.loop.call_soon(self._tick)
+
+    def _begin_tick(self) -> None:
         self.is_due = True
         self.now = self._clock()
         self._tick_began = time.perf_counter()
-        self.loop.call_soon(self._tick)
+        if self.sockets is not None:
+            self.sockets.expect()
+
+    def _turn(self) -> None:
+        """Read from all sockets that have something; that is a tick, if none is due anyway."""
+        is_ours = not self.is_due
+        if is_ours:
+            self._begin_tick()
+        assert self.sockets is not None
+        self.sockets.poll()
+        if is_ours:
+            self._tick()
 
     def _tick(self) -> None:
         """End the tick: write its batch, send what may go, ask for the commit of the rest."""
@@ -138,6 +157,8 @@ class Driver:
             self._commits.append((written, self._tick_began, time.perf_counter()))
             assert self._committer is not None
             self._committer.request(written)
+        if self.sockets is not None:
+            self.sockets.flush()  # behind the request: the sync begins meanwhile
         if is_more and not self.is_due:
             self.wake()
         self._arm(now)
@@ -337,6 +358,9 @@ class Driver:
             self._timer.cancel()
         for stream in list(self.streams):
             stream.abort()
+        if self.sockets is not None:
+            self.sockets.flush()
+            self.loop.remove_reader(self.sockets.fileno())
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: no acknowledgement leaves this process any more."""

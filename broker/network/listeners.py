@@ -1,9 +1,9 @@
 """The listeners of a process: bound before recovery, opened when it is done, closed at the end.
 
 Binding comes first, so that an address in use, a bad certificate or a bad path is known at once;
-clients are served after `start`. A plain listener is a server of the
-loop's; one with TLS or a PROXY header has `broker.network.acceptor` in front. Must decide nothing
-about MQTT. Read next: `broker.configuration.listener_options` (what is configured),
+clients are served after `start`. A plain listener is the driver's poller's (`broker.loop.sockets`), in
+the pure build a server of the loop's; one with TLS or a PROXY header has `broker.network.acceptor`
+in front. Must decide nothing about MQTT. Read next: `broker.configuration.listener_options` (what is configured),
 `broker.loop.client_stream`, `broker.network.websocket`.
 """
 
@@ -15,10 +15,11 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.client_stream import ClientStream
+from broker.loop.sockets import Exhaustion
 from broker.network import tls
 from broker.network.acceptor import Acceptor, MakeStream
 from broker.observe.structured_log import Log
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 # final path it always has the right permissions and somebody who accepts.
 NEW_SUFFIX: Final = ".new"
 HANDSHAKE: Final = "handshake"  # label in the metrics of connections that end before MQTT
+
+
+class Serving(Protocol):
+    """What accepts the connections of one socket."""
+
+    def close(self) -> object:
+        """Accept no more."""
+        ...
 
 
 class ListenError(Exception):
@@ -101,7 +110,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._path: UnixPath | None = None
         self._context: ssl.SSLContext | None = None
-        self._servers: list[asyncio.Server | Acceptor] = []
+        self._servers: list[Serving] = []
 
     def __str__(self) -> str:
         endpoint = self.endpoint
@@ -140,7 +149,7 @@ class Listener:
 
     async def _serve(
         self, channel: socket.socket, make_stream: MakeStream, driver: "Driver"
-    ) -> asyncio.Server | Acceptor:
+    ) -> Serving:
         endpoint = self.endpoint
         remote = endpoint.path or ""  # of a client whose socket has no address
         if endpoint.has_tls or endpoint.proxy_protocol:
@@ -158,6 +167,11 @@ class Listener:
         def make() -> asyncio.Protocol:
             return make_stream(remote, None, 0)
 
+        if driver.sockets is not None:
+            channel.setblocking(False)
+            exhaustion = Exhaustion(driver.loop)
+            exhaustion.listener = driver.sockets.listen(channel.fileno(), make, exhaustion)
+            return exhaustion.listener
         if endpoint.type == UNIX:
             return await driver.loop.create_unix_server(
                 make, sock=channel, backlog=endpoint.backlog
