@@ -45,6 +45,7 @@ typedef struct {
     Py_ssize_t dirty_count, dirty_room;
     struct Channel **dirty;
     PyObject *call_soon;     /* of the loop */
+    PyObject *failed;        /* is given what a protocol raised */
     PyObject *channels;      /* set of those that are open: who else would hold them? */
     char *buffer;
 } Poller;
@@ -77,9 +78,44 @@ static PyTypeObject PollerType, ChannelType, ListenerType;
 static PyObject *name_data_received, *name_eof_received, *name_connection_made;
 static PyObject *name_connection_lost, *name_pause_writing, *name_resume_writing, *name_finish;
 
-/* Call a method of a protocol. What it raises is a bug: it is told, and the connection ends. */
-static int channel_abort(Channel *channel, PyObject *error);
+static void channel_end(Channel *channel, PyObject *error);
 
+/* Return the exception that is set, and clear it. */
+static PyObject *
+taken(void)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace != NULL && value != NULL) PyException_SetTraceback(value, trace);
+    Py_XDECREF(kind);
+    Py_XDECREF(trace);
+    return value;
+}
+
+/* End a connection because of the system's error number. */
+static void
+end_for(Channel *channel, int number)
+{
+    errno = number;
+    PyErr_SetFromErrno(PyExc_OSError);
+    PyObject *error = taken();
+    channel_end(channel, error);
+    Py_XDECREF(error);
+}
+
+/* Tell of an exception that nobody expects. */
+static void
+report(Poller *poller)
+{
+    PyObject *error = taken();
+    PyObject *done = poller && error ? PyObject_CallOneArg(poller->failed, error) : NULL;
+    if (done == NULL) PyErr_WriteUnraisable(error);
+    Py_XDECREF(done);
+    Py_XDECREF(error);
+}
+
+/* Call a method of a protocol. What it raises is a bug: it is told, and the connection ends. */
 static PyObject *
 tell(Channel *channel, PyObject *name, PyObject *argument)
 {
@@ -88,10 +124,10 @@ tell(Channel *channel, PyObject *name, PyObject *argument)
     Py_INCREF(protocol);
     PyObject *arguments[2] = {protocol, argument};
     PyObject *answer = PyObject_VectorcallMethod(
-        name, arguments, (argument ? 2 : 1) | PY_VECTORCALL_ARGUMENTS_OFFSET * 0, NULL);
+        name, arguments, argument ? 2 : 1, NULL);
     if (answer == NULL) {
-        PyErr_WriteUnraisable(protocol);
-        channel_abort(channel, NULL);
+        report(channel->poller);
+        channel_end(channel, NULL);
     }
     Py_DECREF(protocol);
     return answer;
@@ -119,17 +155,7 @@ watch_again(Channel *channel, int is_left)
         if ((channel->flags & (READING | CLOSING)) == READING) wanted |= EPOLLIN;
         if (is_left) wanted |= EPOLLOUT;
     }
-    if (watch(channel, wanted) < 0) {
-        PyObject *error = PyErr_SetFromErrno(PyExc_OSError);
-        (void)error;
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        PyErr_NormalizeException(&kind, &value, &trace);
-        channel_abort(channel, value);
-        Py_XDECREF(kind);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-    }
+    if (watch(channel, wanted) < 0) end_for(channel, errno);
 }
 
 /* --- output ------------------------------------------------------------------------------------ */
@@ -181,8 +207,6 @@ send_queued(Channel *channel)
     return gone;
 }
 
-static void channel_end(Channel *channel, PyObject *error);
-
 /* Settle what `send_queued` did: free what is gone, go on with what waited for it. */
 static void
 settle(Channel *channel, size_t gone)
@@ -200,15 +224,7 @@ settle(Channel *channel, size_t gone)
     }
     int failure = channel->failure;
     if (failure && failure != EAGAIN && failure != EWOULDBLOCK) {
-        errno = failure;
-        PyErr_SetFromErrno(PyExc_OSError);
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        PyErr_NormalizeException(&kind, &value, &trace);
-        channel_abort(channel, value);
-        Py_XDECREF(kind);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
+        end_for(channel, failure);
         return;
     }
     int is_left = channel->start < channel->end;
@@ -279,15 +295,8 @@ channel_end(Channel *channel, PyObject *error)
             channel->poller->call_soon, finish, error ? error : Py_None, NULL);
     }
     Py_XDECREF(finish);
-    if (handle == NULL) PyErr_WriteUnraisable((PyObject *)channel);
+    if (handle == NULL) report(channel->poller);
     Py_XDECREF(handle);
-}
-
-static int
-channel_abort(Channel *channel, PyObject *error)
-{
-    channel_end(channel, error);
-    return 0;
 }
 
 static PyObject *
@@ -304,7 +313,7 @@ Channel_finish(Channel *channel, PyObject *error)
     Py_CLEAR(channel->protocol);
     channel->poller = NULL;
     if (poller->channels != NULL && PySet_Discard(poller->channels, (PyObject *)channel) < 0) {
-        PyErr_WriteUnraisable((PyObject *)channel);
+        report(poller);
     }
     Py_DECREF(poller);
     Py_DECREF(channel);
@@ -588,7 +597,7 @@ accept_all(Listener *listener)
                 epoll_ctl(poller->epoll, EPOLL_CTL_DEL, listener->fd, NULL);
                 listener->is_watched = 0;
                 PyObject *done = number ? PyObject_CallOneArg(listener->exhausted, number) : NULL;
-                if (done == NULL) PyErr_WriteUnraisable((PyObject *)listener);
+                if (done == NULL) report(poller);
                 Py_XDECREF(done);
                 Py_XDECREF(number);
                 return;
@@ -607,7 +616,7 @@ accept_all(Listener *listener)
             continue;
         }
         Py_XDECREF(peer);
-        PyErr_WriteUnraisable((PyObject *)listener);
+        report(poller);
     }
 }
 
@@ -619,8 +628,8 @@ read_some(Channel *channel)
     if (got > 0) {
         PyObject *data = PyBytes_FromStringAndSize(poller->buffer, got);
         if (data == NULL) {
-            PyErr_WriteUnraisable((PyObject *)channel);
-            channel_abort(channel, NULL);
+            report(poller);
+            channel_end(channel, NULL);
             return;
         }
         Py_XDECREF(tell(channel, name_data_received, data));
@@ -639,8 +648,7 @@ read_some(Channel *channel)
         return;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-    channel->failure = errno;
-    settle(channel, 0);
+    end_for(channel, errno);
 }
 
 static PyObject *
@@ -752,8 +760,8 @@ Poller_fileno(Poller *poller, PyObject *unused)
 static PyObject *
 Poller_new(PyTypeObject *type, PyObject *positional, PyObject *named)
 {
-    PyObject *call_soon;
-    if (!PyArg_ParseTuple(positional, "O", &call_soon)) return NULL;
+    PyObject *call_soon, *failed;
+    if (!PyArg_ParseTuple(positional, "OO", &call_soon, &failed)) return NULL;
     Poller *poller = (Poller *)type->tp_alloc(type, 0);
     if (poller == NULL) return NULL;
     poller->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -763,6 +771,7 @@ Poller_new(PyTypeObject *type, PyObject *positional, PyObject *named)
         return NULL;
     }
     poller->call_soon = Py_NewRef(call_soon);
+    poller->failed = Py_NewRef(failed);
     poller->channels = PySet_New(NULL);
     poller->buffer = PyMem_Malloc(READ_BYTES);
     if (poller->channels == NULL || poller->buffer == NULL) {
@@ -776,6 +785,7 @@ static int
 Poller_traverse(Poller *poller, visitproc visit, void *arg)
 {
     Py_VISIT(poller->call_soon);
+    Py_VISIT(poller->failed);
     Py_VISIT(poller->channels);
     for (Py_ssize_t at = 0; at < poller->dirty_count; at++) Py_VISIT(poller->dirty[at]);
     return 0;
@@ -785,6 +795,7 @@ static int
 Poller_clear(Poller *poller)
 {
     Py_CLEAR(poller->call_soon);
+    Py_CLEAR(poller->failed);
     Py_CLEAR(poller->channels);
     Py_ssize_t count = poller->dirty_count;
     poller->dirty_count = 0;
@@ -819,7 +830,7 @@ static PyTypeObject PollerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "broker.loop._sockets.Poller",
     .tp_basicsize = sizeof(Poller),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Poller(call_soon): the sockets of a process. `call_soon` is that of its loop.",
+    .tp_doc = "Poller(call_soon, failed): the sockets of a process.",
     .tp_new = Poller_new,
     .tp_dealloc = (destructor)Poller_dealloc,
     .tp_traverse = (traverseproc)Poller_traverse,

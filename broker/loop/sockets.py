@@ -7,12 +7,13 @@ epoll. Read next: `broker.loop.driver`, which polls and flushes, and `broker.net
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.loop._sockets import Listener, Poller
 
-RETRY_S: Final = 1.0  # after there was no free descriptor, as asyncio waits
+EXHAUSTED_PAUSE_S: Final = 1.0  # after there was no free descriptor
 
 
 def open_poller(loop: asyncio.AbstractEventLoop) -> "Poller | None":
@@ -21,19 +22,29 @@ def open_poller(loop: asyncio.AbstractEventLoop) -> "Poller | None":
         from broker.loop._sockets import Poller
     except ImportError:
         return None
-    return Poller(loop.call_soon)
+
+    def failed(error: BaseException) -> None:
+        loop.call_exception_handler({"message": "sockets", "exception": error})
+
+    return Poller(loop.call_soon, failed)
 
 
 class Exhaustion:
     """Lets a listener accept again after there was no free descriptor."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, refused: Callable[[str, str], None]
+    ) -> None:
+        """`refused` is told why, with the address of nobody."""
         self._loop: Final = loop
+        self._refused: Final = refused
         self.listener: Listener | None = None
 
     def __call__(self, number: int) -> None:
-        """Tell the loop's exception handler why, and try again later."""
-        problem = OSError(number, os.strerror(number))
-        self._loop.call_exception_handler({"message": "cannot accept", "exception": problem})
+        """Tell why no connection can be accepted (an errno), and try again later."""
+        self._refused("", f"cannot accept: {os.strerror(number)}")
+        self._loop.call_later(EXHAUSTED_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
         if self.listener is not None:
-            self._loop.call_later(RETRY_S, self.listener.resume)
+            self.listener.resume()

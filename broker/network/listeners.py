@@ -1,10 +1,11 @@
 """The listeners of a process: bound before recovery, opened when it is done, closed at the end.
 
 Binding comes first, so that an address in use, a bad certificate or a bad path is known at once;
-clients are served after `start`. A plain listener is the driver's poller's (`broker.loop.sockets`), in
-the pure build a server of the loop's; one with TLS or a PROXY header has `broker.network.acceptor`
-in front. Must decide nothing about MQTT. Read next: `broker.configuration.listener_options` (what is configured),
-`broker.loop.client_stream`, `broker.network.websocket`.
+clients are served after `start`. The connections of a plain listener are those of the driver's
+poller (`broker.loop.sockets`), or of a server of the loop's in the pure build; a listener with TLS
+or a PROXY header has `broker.network.acceptor` in front. Must decide nothing about MQTT. Read next:
+`broker.configuration.listener_options` (what is configured), `broker.loop.client_stream`,
+`broker.network.websocket`.
 """
 
 import asyncio
@@ -169,7 +170,7 @@ class Listener:
 
         if driver.sockets is not None:
             channel.setblocking(False)
-            exhaustion = Exhaustion(driver.loop)
+            exhaustion = Exhaustion(driver.loop, self._refusal_teller(driver))
             exhaustion.listener = driver.sockets.listen(channel.fileno(), make, exhaustion)
             return exhaustion.listener
         if endpoint.type == UNIX:

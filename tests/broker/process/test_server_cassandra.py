@@ -58,7 +58,8 @@ def feed(broker: BrokerProcess, server: CassandraServer, rules: str) -> None:
     path = broker.directory / "holdfast.toml"
     path.write_text(
         f'[backends.cache]\ntype = "cassandra"\nservers = "127.0.0.1:{server.port}"\n'
-        f'keyspace = "{server.keyspace}"\nnode = "{NODE}"\ntimeout = "3s"\nretry_max = "1s"\n{rules}'
+        f'keyspace = "{server.keyspace}"\nnode = "{NODE}"\ntimeout = "3s"\nretry_max = "1s"\n'
+        f"{rules}"
     )
     broker.arguments = ("--config", str(path))
     code, out, err = command(broker, "create")

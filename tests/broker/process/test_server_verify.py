@@ -430,9 +430,7 @@ def test_a_store_is_equal_while_clients_come_and_go_and_publish(
     device.durable()
     device.subscribe("queue/1", qos=1)
     publishers = [
-        Publisher(
-            broker.port, f"p{number}", qos=1, version=5, rate=store.rate // 2, is_paced=True
-        )
+        Publisher(broker.port, f"p{number}", qos=1, version=5, rate=store.rate // 2, is_paced=True)
         for number in range(2)
     ]
     for publisher in publishers:
