@@ -7,7 +7,6 @@ here, and ends this connection only. Read next: `broker.loop.driver`.
 """
 
 import asyncio
-import socket
 from typing import Final, cast
 
 from broker.loop.driver import Driver
@@ -82,10 +81,7 @@ class ClientStream:
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
         self.remote = self.remote or remote_name(stream.get_extra_info("peername"))
-        channel = stream.get_extra_info("socket")
-        if channel is not None and channel.family != socket.AF_UNIX:
-            # One write per tick is already as large as it can be; waiting for more only delays it.
-            channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The loop has set TCP_NODELAY: one write per tick is as large as it can be.
         high = self._driver.out_buffer_bytes_max
         stream.set_write_buffer_limits(high=high, low=high // LOW_MARK_SHARE)
         driver = self._driver

@@ -1,10 +1,10 @@
 """The listeners of a process: bound before recovery, opened when it is done, closed at the end.
 
 Binding comes first, so that an address in use, a bad certificate or a bad path is known at once;
-clients are served after `start`. A plain listener is a server of the
-loop's; one with TLS or a PROXY header has `broker.network.acceptor` in front. Must decide nothing
-about MQTT. Read next: `broker.configuration.listener_options` (what is configured),
-`broker.loop.client_stream`, `broker.network.websocket`.
+clients are served after `start`. A plain listener has `broker.network.plain_acceptor` in front, one
+with TLS or a PROXY header `broker.network.acceptor`. Must decide nothing about MQTT. Read next:
+`broker.configuration.listener_options` (what is configured), `broker.loop.client_stream`,
+`broker.network.websocket`.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.client_stream import ClientStream
 from broker.network import tls
-from broker.network.acceptor import Acceptor, MakeStream
+from broker.network.acceptor import Acceptor
+from broker.network.intake import MakeStream
+from broker.network.plain_acceptor import PlainAcceptor
 from broker.observe.structured_log import Log
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._path: UnixPath | None = None
         self._context: ssl.SSLContext | None = None
-        self._servers: list[asyncio.Server | Acceptor] = []
+        self._servers: list[PlainAcceptor | Acceptor] = []
 
     def __str__(self) -> str:
         endpoint = self.endpoint
@@ -130,7 +132,7 @@ class Listener:
         try:
             for channel in self._sockets:
                 channel.listen(endpoint.backlog)
-                self._servers.append(await self._serve(channel, make_stream, driver))
+                self._servers.append(self._serve(channel, make_stream, driver))
             if self._path is not None:
                 self._path.publish()
         except OSError as problem:  # bound by two at once, and the other one listens
@@ -138,9 +140,9 @@ class Listener:
                 bind_problem(endpoint.section, endpoint.host, self.port, problem)
             ) from None
 
-    async def _serve(
+    def _serve(
         self, channel: socket.socket, make_stream: MakeStream, driver: "Driver"
-    ) -> asyncio.Server | Acceptor:
+    ) -> PlainAcceptor | Acceptor:
         endpoint = self.endpoint
         remote = endpoint.path or ""  # of a client whose socket has no address
         if endpoint.has_tls or endpoint.proxy_protocol:
@@ -155,14 +157,9 @@ class Listener:
                 refused=self._refusal_teller(driver),
             )
 
-        def make() -> asyncio.Protocol:
-            return make_stream(remote, None, 0)
-
-        if endpoint.type == UNIX:
-            return await driver.loop.create_unix_server(
-                make, sock=channel, backlog=endpoint.backlog
-            )
-        return await driver.loop.create_server(make, sock=channel, backlog=endpoint.backlog)
+        return PlainAcceptor(
+            channel, make_stream, name=remote, refused=self._refusal_teller(driver)
+        )
 
     def _stream_maker(self, driver: "Driver") -> MakeStream:
         name = self.endpoint.name
