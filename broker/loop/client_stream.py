@@ -35,7 +35,6 @@ class ClientStream:
         "_identity",
         "_is_closing",
         "_is_paused",
-        "_linger",
         "_listener",
         "_sent_ms",
         "_transport",
@@ -65,7 +64,6 @@ class ClientStream:
         self._connection: Connection | None = None
         self._is_closing: bool = False
         self._is_paused: bool = False
-        self._linger: asyncio.TimerHandle | None = None
         self._sent_ms: int = 0  # broker time of our last packet to the client
         self.remote: str = remote
 
@@ -124,11 +122,10 @@ class ClientStream:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the engine that the stream is gone, once."""
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
         self._transport = None
         driver = self._driver
+        if self._is_closing:
+            driver.lingering.discard(self)
         driver.streams.discard(self)
         driver.connections[self._listener] -= 1
         connection, self._connection = self._connection, None
@@ -177,7 +174,7 @@ class ClientStream:
             transport.write_eof()
         except (OSError, NotImplementedError, RuntimeError):
             transport.close()  # the peer is gone already
-        self._linger = self._driver.loop.call_later(LINGER_S, transport.abort)
+        self._driver.lingering.add(self, LINGER_S)
 
     def abort(self) -> None:
         """Close at once; what is not sent yet is lost."""
