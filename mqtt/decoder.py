@@ -28,11 +28,15 @@ CONNECT_SIZE_MAX: Final = 4 * 65_536
 USER_PROPERTIES_MAX: Final = 1024
 
 # Cache of validated topics by their raw bytes: a topic seen before costs one look-up. Entries and
-# the size of a key are limited, because peers choose both; 65,536 x 256 bytes, twice, is 32 MiB at
-# worst.
-TOPICS_MAX: Final = 65_536
+# the size of a key are limited, because peers choose both; 8,192 x 256 bytes, twice, is 4 MiB at
+# worst. With more topics than a processor's cache holds, a look-up costs more than to validate.
+TOPICS_MAX: Final = 8_192
 TOPIC_KEPT_SIZE_MAX: Final = 256
 _topics: Final[dict[bytes, str]] = {}
+# It is emptied when it is full and so many topics were not in it: if every topic is new, to keep
+# them is of no use.
+TOPICS_PASSED_MAX: Final = 16 * TOPICS_MAX
+_passed: Final[list[int]] = [0]  # topics that were not kept since it was full
 
 # The same for property blocks of PUBLISH: publishers often send the same block with every message.
 BLOCKS_MAX: Final = 4_096
@@ -561,6 +565,10 @@ def _learn_topic(raw: bytes) -> str:
     topic = body_decoder.read_topic(raw)
     if raw and len(raw) <= TOPIC_KEPT_SIZE_MAX:
         if len(_topics) >= TOPICS_MAX:
+            _passed[0] += 1
+            if _passed[0] <= TOPICS_PASSED_MAX:
+                return topic
+            _passed[0] = 0
             _topics.clear()
         _topics[raw] = topic
     return topic

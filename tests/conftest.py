@@ -48,6 +48,7 @@ LOOKS_INSIDE = (
     "tests/mqtt/test_decoder.py::test_bytes_looked_at_grow_with_the_bytes_received",
     "tests/mqtt/test_decoder.py::test_the_block_cache_is_bounded",
     "tests/mqtt/test_decoder.py::test_the_topic_cache_is_bounded",
+    "tests/mqtt/test_decoder.py::test_a_full_topic_cache_is_emptied_when_many_topics_were_not_in",
     "tests/broker/network/test_websocket.py::test_a_read_in_pieces_stays_in_order_when_it_is_paused_within",
     "tests/mqtt/test_encoder.py::test_a_packet_beyond_the_largest_remaining_length_is_refused",
     "tests/security/test_floods.py::test_c02_properties_that_come_byte_by_byte_are_looked_at_once",

@@ -7,7 +7,6 @@ here, and ends this connection only. Read next: `broker.loop.driver`.
 """
 
 import asyncio
-import socket
 from typing import Final, cast
 
 from broker.loop.driver import Driver
@@ -36,7 +35,6 @@ class ClientStream:
         "_identity",
         "_is_closing",
         "_is_paused",
-        "_linger",
         "_listener",
         "_sent_ms",
         "_transport",
@@ -66,7 +64,6 @@ class ClientStream:
         self._connection: Connection | None = None
         self._is_closing: bool = False
         self._is_paused: bool = False
-        self._linger: asyncio.TimerHandle | None = None
         self._sent_ms: int = 0  # broker time of our last packet to the client
         self.remote: str = remote
 
@@ -82,10 +79,7 @@ class ClientStream:
         stream = cast(asyncio.Transport, transport)
         self._transport = stream
         self.remote = self.remote or remote_name(stream.get_extra_info("peername"))
-        channel = stream.get_extra_info("socket")
-        if channel is not None and channel.family != socket.AF_UNIX:
-            # One write per tick is already as large as it can be; waiting for more only delays it.
-            channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The loop has set TCP_NODELAY: one write per tick is as large as it can be.
         high = self._driver.out_buffer_bytes_max
         stream.set_write_buffer_limits(high=high, low=high // LOW_MARK_SHARE)
         driver = self._driver
@@ -128,11 +122,10 @@ class ClientStream:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the engine that the stream is gone, once."""
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
         self._transport = None
         driver = self._driver
+        if self._is_closing:
+            driver.lingering.discard(self)
         driver.streams.discard(self)
         driver.connections[self._listener] -= 1
         connection, self._connection = self._connection, None
@@ -181,7 +174,7 @@ class ClientStream:
             transport.write_eof()
         except (OSError, NotImplementedError, RuntimeError):
             transport.close()  # the peer is gone already
-        self._linger = self._driver.loop.call_later(LINGER_S, transport.abort)
+        self._driver.lingering.add(self, LINGER_S)
 
     def abort(self) -> None:
         """Close at once; what is not sent yet is lost."""

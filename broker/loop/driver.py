@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker.loop.lingering import Lingering
 from broker.loop.pace import Pace
 from broker.loop.sockets import open_poller
 from broker.observe.backend_figures import BackendFigures
@@ -69,6 +70,7 @@ class Driver:
         self.engine: Engine = engine
         self.loop: asyncio.AbstractEventLoop = loop
         self.streams: set[Stream] = set()
+        self.lingering: Lingering = Lingering(loop)  # those that wait for their peers to close
         self.connections: Counter[str] = Counter()  # number of open streams by listener
         self.now: int = clock()  # broker time of the current tick
         self.is_due: bool = False  # is a tick scheduled?

@@ -1,9 +1,9 @@
 """Accepts connections that begin with a PROXY header or a TLS handshake.
 
-The loop itself accepts those of plain listeners. The header is read with `MSG_PEEK`, so that no
-byte of the handshake behind it is taken. Until its stream is made, each connection is a task,
-bounded by the connect timeout; the engine counts the rest of that time. Connections without a
-finished handshake must never use up what clients need: see `PENDING_MAX`.
+`broker.network.plain_acceptor` accepts those of plain listeners. The header is read with
+`MSG_PEEK`, so that no byte of the handshake behind it is taken. Until its stream is made, each
+connection is a task, bounded by the connect timeout; the engine counts the rest of that time.
+Connections without a finished handshake must never use up what clients need: see `PENDING_MAX`.
 Read next: `broker.network.proxy_protocol`, `broker.network.tls`, `broker.network.tls_alerts`.
 """
 
@@ -11,29 +11,18 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from broker.loop.client_stream import LINGER_S, remote_name
+from broker.network.intake import Accepted, Intake, MakeStream
 from broker.network.proxy_protocol import HEADER_BYTES_MAX, ProxyError, ProxyHeader
 from broker.network.tls import IdentityError, identity, reason
 from broker.network.tls_alerts import Handshake
 
-# Connections taken from the kernel in one turn of the loop; the rest waits for the next one.
-ACCEPTS_MAX: Final = 64
 # Connections of one listener in a handshake. The next one ends the oldest: a client is through in
 # a few round trips, so it is whoever says nothing that goes. A handshake holds some 60 KiB.
 PENDING_MAX: Final = 2048
-# After the system had no file descriptor for a connection, how long until the next try.
-EXHAUSTED_PAUSE_S: Final = 1.0
 SHORTEST_TIMEOUT_S: Final = 0.001  # a timeout of 0 means something else to the loop
-
-
-class MakeStream(Protocol):
-    """Makes the protocol that takes over after the handshake."""
-
-    def __call__(self, remote: str, identity: str | None, waited_ms: int) -> asyncio.Protocol:
-        """Return the protocol of a client at `remote`, accepted `waited_ms` ago."""
-        ...
 
 
 class Acceptor:
@@ -56,7 +45,6 @@ class Acceptor:
         `name` is the remote of a client whose socket has no address; `refused` is
         called with (remote, reason) for every connection that does not become a stream.
         """
-        self._channel: Final = channel
         self._make_stream: Final = make_stream
         self._name: Final = name
         self._has_header: Final = has_header
@@ -66,29 +54,16 @@ class Acceptor:
         self._refused: Final = refused
         self._loop: Final = asyncio.get_running_loop()
         self._pending: Final[dict[asyncio.Task[None], None]] = {}  # oldest first
-        self._pause: asyncio.TimerHandle | None = None
-        channel.setblocking(False)
-        self._loop.add_reader(channel.fileno(), self._accept)
+        self._intake: Final = Intake(channel, self._take, lambda why: refused("", why))
 
     def close(self) -> None:
         """Accept no more, and drop connections in a handshake. The socket stays open."""
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._channel.fileno())
+        self._intake.close()
         for task in list(self._pending):
             task.cancel()
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS_MAX):
-            try:
-                connection, peer = self._channel.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionAbortedError:
-                continue  # gone while it waited
-            except OSError as problem:
-                self._exhausted(problem)
-                return
+    def _take(self, accepted: Accepted) -> None:
+        for connection, peer in accepted:
             if len(self._pending) >= PENDING_MAX:
                 self._refused("", f"{PENDING_MAX} handshakes at a time: ending the oldest one")
                 next(iter(self._pending)).cancel()
@@ -100,16 +75,6 @@ class Acceptor:
         del self._pending[task]
         if not task.cancelled():
             task.result()  # raises a bug here, so that the loop reports it
-
-    def _exhausted(self, problem: OSError) -> None:
-        """Stop accepting for a moment: without a free descriptor the loop would spin."""
-        self._refused("", f"cannot accept: {problem.strerror or problem}")
-        self._loop.remove_reader(self._channel.fileno())
-        self._pause = self._loop.call_later(EXHAUSTED_PAUSE_S, self._go_on)
-
-    def _go_on(self) -> None:
-        self._pause = None
-        self._loop.add_reader(self._channel.fileno(), self._accept)
 
     async def _settle(self, connection: socket.socket, peer: object) -> None:
         """Read the header, shake hands, and hand the connection to its stream."""

@@ -1,9 +1,9 @@
 """The listeners of a process: bound before recovery, opened when it is done, closed at the end.
 
 Binding comes first, so that an address in use, a bad certificate or a bad path is known at once;
-clients are served after `start`. The connections of a plain listener are those of the driver's
-poller (`broker.loop.sockets`), or of a server of the loop's in the pure build; a listener with TLS
-or a PROXY header has `broker.network.acceptor` in front. Must decide nothing about MQTT. Read next:
+clients are served after `start`. A plain listener has `broker.network.polled_acceptor` in front, in
+the pure build `broker.network.plain_acceptor`; one with TLS or a PROXY header has
+`broker.network.acceptor`. Must decide nothing about MQTT. Read next:
 `broker.configuration.listener_options` (what is configured), `broker.loop.client_stream`,
 `broker.network.websocket`.
 """
@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.client_stream import ClientStream
-from broker.loop.sockets import Exhaustion
 from broker.network import tls
-from broker.network.acceptor import Acceptor, MakeStream
+from broker.network.acceptor import Acceptor
+from broker.network.intake import MakeStream
+from broker.network.plain_acceptor import PlainAcceptor
+from broker.network.polled_acceptor import PolledAcceptor
 from broker.observe.structured_log import Log
 
 if TYPE_CHECKING:
@@ -140,7 +142,7 @@ class Listener:
         try:
             for channel in self._sockets:
                 channel.listen(endpoint.backlog)
-                self._servers.append(await self._serve(channel, make_stream, driver))
+                self._servers.append(self._serve(channel, make_stream, driver))
             if self._path is not None:
                 self._path.publish()
         except OSError as problem:  # bound by two at once, and the other one listens
@@ -148,9 +150,7 @@ class Listener:
                 bind_problem(endpoint.section, endpoint.host, self.port, problem)
             ) from None
 
-    async def _serve(
-        self, channel: socket.socket, make_stream: MakeStream, driver: "Driver"
-    ) -> Serving:
+    def _serve(self, channel: socket.socket, make_stream: MakeStream, driver: "Driver") -> Serving:
         endpoint = self.endpoint
         remote = endpoint.path or ""  # of a client whose socket has no address
         if endpoint.has_tls or endpoint.proxy_protocol:
@@ -165,19 +165,12 @@ class Listener:
                 refused=self._refusal_teller(driver),
             )
 
-        def make() -> asyncio.Protocol:
-            return make_stream(remote, None, 0)
-
+        refused = self._refusal_teller(driver)
         if driver.sockets is not None:
-            channel.setblocking(False)
-            exhaustion = Exhaustion(driver.loop, self._refusal_teller(driver))
-            exhaustion.listener = driver.sockets.listen(channel.fileno(), make, exhaustion)
-            return exhaustion.listener
-        if endpoint.type == UNIX:
-            return await driver.loop.create_unix_server(
-                make, sock=channel, backlog=endpoint.backlog
+            return PolledAcceptor(
+                channel, driver.sockets, make_stream, name=remote, refused=refused
             )
-        return await driver.loop.create_server(make, sock=channel, backlog=endpoint.backlog)
+        return PlainAcceptor(channel, make_stream, name=remote, refused=refused)
 
     def _stream_maker(self, driver: "Driver") -> MakeStream:
         name = self.endpoint.name

@@ -57,6 +57,21 @@ class Log:
         """Return whether debug events are written: else their fields need not be collected."""
         return self._threshold <= LEVELS["debug"]
 
+    def suppresses(self, event: str) -> bool:
+        """Return whether an info event is not written now; then it is counted as suppressed.
+
+        For events that come by the thousand: the fields of most need not be collected.
+        """
+        if LEVELS["info"] < self._threshold:
+            return True
+        budget = self._budgets.get(event)
+        if budget is None or budget[1] < EVENT_LINES_MAX:
+            return False
+        if self._clock() - budget[0] >= EVENT_WINDOW_S:
+            return False
+        budget[2] += 1
+        return True
+
     def debug(self, event: str, message: str = "", **fields: Value) -> None:
         """Write an event for debugging; off by default."""
         self._write("debug", event, message, fields)

@@ -241,6 +241,9 @@ class OpenBroker:
 
     def _observe(self, event: str, connection: Connection, detail: str) -> None:
         """Log what happens to a client; the log limits how many lines it writes of one event."""
+        name = f"client_{event}"
+        if self.log.suppresses(name):
+            return
         fields: dict[str, Value] = {}
         if event in BEGINNINGS:
             fields = {
@@ -250,7 +253,7 @@ class OpenBroker:
                 "keep_alive": connection.keep_alive_s,
             }
         self.log.info(
-            f"client_{event}",
+            name,
             detail,
             client_id=connection.client_id,
             remote=connection.remote,

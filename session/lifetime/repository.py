@@ -266,7 +266,7 @@ class Sessions:
         elif held and not subscription.holds:
             self._holders.remove(entry, session_holder(session.client_id))
         if connection is not None:
-            entry.live[connection] = subscription
+            entry.join(connection, subscription)
             connection.cursor = None
         self._routes.changed(entry)
 
@@ -327,7 +327,7 @@ class Sessions:
         if entry is None:
             return
         if connection is not None:
-            entry.live.pop(connection, None)
+            entry.leave(connection)
         if subscription.holds:
             self._holders.remove(entry, session_holder(session.client_id))
         self._routes.changed(entry)
@@ -365,7 +365,7 @@ class Sessions:
         for subscription in session.subscriptions.values():
             if subscription.share_name is None:
                 entry = self._routes.ensure(subscription.stream_filter)
-                entry.live[connection] = subscription
+                entry.join(connection, subscription)
                 self._routes.changed(entry)
 
     def join_groups(self, connection: Connection) -> None:
@@ -394,7 +394,7 @@ class Sessions:
             if subscription.share_name is None:
                 entry = self._routes.find(subscription.stream_filter)
                 if entry is not None:
-                    entry.live.pop(connection, None)
+                    entry.leave(connection)
                     self._routes.changed(entry)
             else:
                 group = self._groups.find((subscription.share_name, subscription.stream_filter))

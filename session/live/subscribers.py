@@ -6,6 +6,7 @@ to the members of a group.
 """
 
 from collections import deque
+from typing import Final
 
 from mqtt.message import Message
 from session.live.connection import Connection
@@ -13,16 +14,22 @@ from session.state.shared_group_record import GroupRecord
 from session.state.subscription import Subscription
 from storage.log.message_log import Cursor
 
+# Shared by all filters without any. Nothing is ever added to them.
+NOBODY: Final[dict[Connection, Subscription]] = {}
+NO_GROUPS: Final["dict[str, Group]"] = {}
+
 
 class FilterEntry:
     """One distinct topic filter that is loaded (awake)."""
 
     __slots__ = (
+        "alone",
         "filter_id",
         "groups",
         "holders",
-        "live",
         "routes",
+        "subscription",
+        "together",
         "topic_filter",
         "version",
         "wants_qos0",
@@ -32,20 +39,61 @@ class FilterEntry:
         self.topic_filter: str = topic_filter
         self.filter_id: int = filter_id  # its stream in the store, 0 = none
         self.holders: int = holders  # sessions and groups whose messages are stored under filter_id
-        self.live: dict[Connection, Subscription] = {}  # connected sessions, not the shared ones
-        self.groups: dict[str, Group] = {}  # share name -> group
+        # Connected sessions, not the shared ones: one alone with its subscription, or more. Most
+        # filters have one, which needs no dict. Changed by `join` and `leave`.
+        self.alone: Connection | None = None
+        self.subscription: Subscription | None = None
+        self.together: dict[Connection, Subscription] = NOBODY
+        self.groups: dict[str, Group] = NO_GROUPS  # share name -> group; changed by `add_group`
         self.version: int = 0  # counts changes of its subscribers
         self.routes: int = 0  # number of cached routes that contain it
         self.wants_qos0: bool = False  # is some external store told of messages with QoS 0?
 
+    def join(self, connection: Connection, subscription: Subscription) -> None:
+        """Add a connected session, or replace its subscription."""
+        if self.together:
+            self.together[connection] = subscription
+        elif self.alone is None or self.alone is connection:
+            self.alone, self.subscription = connection, subscription
+        else:
+            assert self.subscription is not None
+            self.together = {self.alone: self.subscription, connection: subscription}
+            self.alone = self.subscription = None
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connected session. Idempotent."""
+        if self.alone is connection:
+            self.alone = self.subscription = None
+        elif self.together:
+            self.together.pop(connection, None)
+            if not self.together:
+                self.together = NOBODY
+
+    def live(self) -> list[tuple[Connection, Subscription]]:
+        """Return the connected sessions with their subscriptions, in the order they came in."""
+        if self.alone is None:
+            return list(self.together.items())
+        assert self.subscription is not None
+        return [(self.alone, self.subscription)]
+
+    def is_live(self) -> bool:
+        """Return whether a session is connected."""
+        return self.alone is not None or bool(self.together)
+
+    def add_group(self, group: "Group") -> None:
+        """Add a shared subscription to this filter."""
+        if self.groups is NO_GROUPS:
+            self.groups = {}
+        self.groups[group.share_name] = group
+
     def is_idle(self) -> bool:
         """Return whether the filter has no subscriber any more."""
-        return not self.live and not self.holders and not self.groups
+        return not self.is_live() and not self.holders and not self.groups
 
     def may_rest(self) -> bool:
         """Return whether the number of its stream is all that must be kept of it."""
         is_plain = self.holders == 1 and not self.wants_qos0
-        return is_plain and not self.routes and not self.live and not self.groups
+        return is_plain and not self.routes and not self.is_live() and not self.groups
 
 
 class Group:

@@ -1,4 +1,10 @@
-"""All distinct topic filters: exact ones in a hash map, wildcard filters in a tree of levels.
+"""All distinct topic filters: most in hash maps, some wildcard filters in a tree of levels.
+
+The shape of a wildcard filter is its number of levels and where its wildcards are. Of the filters
+of one shape at most one matches a topic, and the topic's levels spell it: it is looked up like an
+exact one. In practice there are few shapes, whatever the number of filters. A topic is looked up
+once for each shape, so only `SHAPES_MAX` are known at a time, and the filters of others are in the
+tree: among a hundred thousand filters each step in a tree is a cache miss, and there are many.
 
 A `FilterEntry` is one filter with its connected sessions, its stored holders and its shared groups.
 A filter that only one offline session holds *rests*: only the number of its stream is kept, and its
@@ -13,6 +19,10 @@ from session.live.subscribers import FilterEntry
 
 _PLUS: Final = "+"
 _HASH: Final = "#"
+# Shapes that are looked up: eight look-ups cost about as much as a topic's way through a tree.
+SHAPES_MAX: Final = 8
+# Filters of more levels are in the tree: what spells them must not cost much more than the topic.
+SHAPED_LEVELS_MAX: Final = 32
 _END: Final = "/"  # key of the filter that ends at a node: no level contains a slash
 
 
@@ -38,76 +48,139 @@ class _Chain:
         self.pluses: Final = pluses  # bits of the levels that are a `+`
 
 
+_Filters: TypeAlias = dict[str, FilterEntry | int]  # an entry, or the number of a resting one
+
+
+class _Shape:
+    """The filters with these wildcards, by their text."""
+
+    __slots__ = ("filters", "has_hash", "levels", "pluses")
+
+    def __init__(self, levels: list[str]) -> None:
+        self.has_hash: Final = levels[-1] == _HASH
+        self.levels: Final = len(levels) - self.has_hash  # without the `#`
+        self.pluses: Final = [at for at, level in enumerate(levels) if level == _PLUS]
+        self.filters: Final[_Filters] = {}
+
+    def starts_wild(self) -> bool:
+        """Return whether the first level is a wildcard."""
+        return not self.levels or (len(self.pluses) > 0 and self.pluses[0] == 0)
+
+    def spell(self, topic: str, levels: list[str]) -> str | None:
+        """Return the filter of this shape that matches a topic, None if none can."""
+        size = self.levels
+        if size != len(levels):
+            if size > len(levels) or not self.has_hash:
+                return None
+            levels = levels[:size]
+        elif not self.pluses:
+            return topic + "/#"  # `a/#` matches its parent `a` too
+        else:
+            levels = levels.copy()
+        for at in self.pluses:
+            levels[at] = _PLUS
+        if self.has_hash:
+            levels.append(_HASH)
+        return "/".join(levels)
+
+
 class TopicFilterIndex:
     """All distinct topic filters of the broker, awake or resting."""
 
-    __slots__ = ("_exact", "_root", "_wild_count", "visited")
+    __slots__ = ("_exact", "_root", "_shapes", "_shapes_max", "_tree_count", "visited")
 
-    def __init__(self) -> None:
-        self._exact: Final[dict[str, FilterEntry | int]] = {}
+    def __init__(self, shapes_max: int = SHAPES_MAX) -> None:
+        self._exact: Final[_Filters] = {}
+        self._shapes: Final[dict[int, _Shape]] = {}  # none without filters
+        self._shapes_max: Final = shapes_max
         self._root: Final[_Node] = {}
-        self._wild_count = 0
-        # What `match` has cost so far: nodes it has looked at, and eights of other levels.
+        self._tree_count: int = 0
+        # What `match` has cost so far: nodes it has looked at, eights of other levels, and shapes.
         self.visited: int = 0
 
     def __len__(self) -> int:
-        return len(self._exact) + self._wild_count
+        shaped = [len(shape.filters) for shape in self._shapes.values()]
+        return len(self._exact) + sum(shaped) + self._tree_count
 
     def lay(self, topic_filter: str, filter_id: int) -> None:
         """Add a new filter that rests."""
-        if is_wild(topic_filter):
-            self._put(topic_filter, None, filter_id)
-            self._wild_count += 1
+        place = self._new_place(topic_filter)
+        if place is not None:
+            place[topic_filter] = filter_id
         else:
-            self._exact[topic_filter] = filter_id
+            self._put(topic_filter, None, filter_id)
+            self._tree_count += 1
 
     def add(self, entry: FilterEntry) -> None:
         """Add a new filter with its entry."""
-        if is_wild(entry.topic_filter):
-            self._put(entry.topic_filter, entry, 0)
-            self._wild_count += 1
+        place = self._new_place(entry.topic_filter)
+        if place is not None:
+            place[entry.topic_filter] = entry
         else:
-            self._exact[entry.topic_filter] = entry
+            self._put(entry.topic_filter, entry, 0)
+            self._tree_count += 1
 
     def wake(self, topic_filter: str) -> FilterEntry | None:
         """Return the entry of a filter, made if it rests; None if there is no such filter."""
-        if is_wild(topic_filter):
-            found = self._find(topic_filter)
-            if found is None or isinstance(found, FilterEntry):
-                return found
-            entry = FilterEntry(topic_filter, found, 1)
-            self._put(topic_filter, entry, 0)
-            return entry
-        known = self._exact.get(topic_filter)
+        place = self._place(topic_filter)
+        known = None if place is None else place.get(topic_filter)
+        is_in_tree = known is None and self._tree_count > 0
+        if is_in_tree and is_wild(topic_filter):
+            known = self._find(topic_filter)
         if known is None or isinstance(known, FilterEntry):
             return known
         entry = FilterEntry(topic_filter, known, 1)
-        self._exact[topic_filter] = entry
+        if is_in_tree:
+            self._put(topic_filter, entry, 0)
+        else:
+            assert place is not None
+            place[topic_filter] = entry
         return entry
 
     def filter_id(self, topic_filter: str) -> int:
         """Return the number of a filter's stream, 0 if it has none; a resting one keeps resting."""
-        if is_wild(topic_filter):
+        place = self._place(topic_filter)
+        found = None if place is None else place.get(topic_filter)
+        if found is None and self._tree_count and is_wild(topic_filter):
             found = self._find(topic_filter)
-        else:
-            found = self._exact.get(topic_filter)
         if found is None:
             return 0
         return found.filter_id if isinstance(found, FilterEntry) else found
 
     def rest(self, entry: FilterEntry) -> None:
         """Let a filter rest that `may_rest`; its entry must not be used any more."""
-        if is_wild(entry.topic_filter):
-            self._put(entry.topic_filter, None, entry.filter_id)
+        place = self._place(entry.topic_filter)
+        if place is not None and entry.topic_filter in place:
+            place[entry.topic_filter] = entry.filter_id
         else:
-            self._exact[entry.topic_filter] = entry.filter_id
+            self._put(entry.topic_filter, None, entry.filter_id)
+
+    def _place(self, topic_filter: str) -> _Filters | None:
+        """Return the map in which a filter is, unless it is in the tree."""
+        if not is_wild(topic_filter):
+            return self._exact
+        shape = self._shapes.get(_shape_code(topic_filter.split("/")))
+        return None if shape is None else shape.filters
+
+    def _new_place(self, topic_filter: str) -> _Filters | None:
+        """Return the map for a new filter, None if it belongs into the tree."""
+        place = self._place(topic_filter)
+        if place is None and len(self._shapes) < self._shapes_max:
+            levels = topic_filter.split("/")
+            if len(levels) <= SHAPED_LEVELS_MAX:
+                shape = self._shapes[_shape_code(levels)] = _Shape(levels)
+                return shape.filters
+        return place
 
     def remove(self, topic_filter: str) -> None:
         """Remove a filter of the index."""
-        if not is_wild(topic_filter):
-            del self._exact[topic_filter]
+        place = self._place(topic_filter)
+        if place is not None and topic_filter in place:
+            del place[topic_filter]
+            if not place and place is not self._exact:
+                del self._shapes[_shape_code(topic_filter.split("/"))]
             return
-        self._wild_count -= 1
+        self._tree_count -= 1
         levels = topic_filter.split("/")
         above, above_key = self._root, ""
         node, key, depth = self._root, levels[0], 1
@@ -138,26 +211,30 @@ class TopicFilterIndex:
         temporary and must not be changed or kept.
         """
         found: list[FilterEntry] = []
-        known = self._exact.get(topic)
-        if known is not None:
-            if isinstance(known, FilterEntry):
-                found.append(known)
-            else:
-                entry = FilterEntry(topic, known, 1)
-                if wakes:
-                    self._exact[topic] = entry
-                found.append(entry)
-        if self._wild_count:
-            self._match_wild(topic.split("/"), wakes, found)
+        if self._exact:
+            _look_up(self._exact, topic, wakes, found)
+        if self._shapes or self._tree_count:
+            levels = topic.split("/")
+            # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
+            is_reserved = topic.startswith("$")
+            cost = 1 + (len(topic) >> 8)  # a long one is copied for each shape
+            for shape in self._shapes.values():
+                self.visited += cost
+                if is_reserved and shape.starts_wild():
+                    continue
+                spelled = shape.spell(topic, levels)
+                if spelled is not None:
+                    _look_up(shape.filters, spelled, wakes, found)
+            if self._tree_count:
+                self._match_tree(levels, wakes, found)
         return found
 
-    def _match_wild(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
+    def _match_tree(self, levels: list[str], wakes: bool, found: list[FilterEntry]) -> None:
         count = len(levels)
         # Nodes to look at, how many levels are above each, and bits of those that are a `+`.
         nodes: list[_Node] = [self._root]
         depths: list[int] = [0]
         ways: list[int] = [0]
-        # A filter that starts with a wildcard does not match a $ topic [MQTT-4.7.2-1].
         wildcards = not levels[0].startswith("$")
         while nodes:
             node, depth, way = nodes.pop(), depths.pop(), ways.pop()
@@ -286,6 +363,32 @@ class TopicFilterIndex:
 def is_wild(topic_filter: str) -> bool:
     """Return whether a valid topic filter has a wildcard."""
     return _PLUS in topic_filter or _HASH in topic_filter
+
+
+def _look_up(place: _Filters, topic_filter: str, wakes: bool, found: list[FilterEntry]) -> None:
+    """Add a filter of a map to `found` if it is there."""
+    known = place.get(topic_filter)
+    if known is None:
+        return
+    if isinstance(known, FilterEntry):
+        found.append(known)
+        return
+    entry = FilterEntry(topic_filter, known, 1)
+    if wakes:
+        place[topic_filter] = entry
+    found.append(entry)
+
+
+def _shape_code(levels: list[str]) -> int:
+    """Return a number for the shape of a wildcard filter, 0 if it has too many levels for one."""
+    size = len(levels)
+    if size > SHAPED_LEVELS_MAX:
+        return 0
+    code = 0
+    for at, level in enumerate(levels):
+        if level == _PLUS:
+            code |= 1 << at
+    return (code << 1 | (levels[-1] == _HASH)) << 6 | size
 
 
 def _resting(filter_id: int, tail: list[str]) -> str:

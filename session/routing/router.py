@@ -15,13 +15,24 @@ from session.live.tick import GROUP_WORK, STEPS_SHIFT, Tick
 from session.routing.filter_index import TopicFilterIndex, is_wild
 from session.state.subscription import Subscription
 
-# Topics with a cached route. 65,536 routes are about 40 MiB; when full the oldest are removed.
-ROUTES_MAX: Final = 65_536
+# Topics with a cached route. 98,304 routes are about 40 MiB; when full the oldest are removed.
+ROUTES_MAX: Final = 98_304
 ROUTES_EVICTED: Final = 1024  # removed at once, in about a millisecond
+# While the cache is full, one of so many new routes gets in: a topic that comes often is soon one
+# of them. If every topic is new, or there are more than fit, to keep a route and to remove another
+# one costs as much as to find it.
+ADMITTED_EVERY: Final = 8
 # Longer topics are matched every time, so that the size of the cache is bounded.
 TOPIC_CACHED_MAX: Final = 256  # characters
 # Prefixes of wildcard filters that were added or removed, kept with the version of the change.
 STAMPS_MAX: Final = 65_536
+
+# Shared by all routes and targets without any: the fewer objects a route has, the more routes are
+# in a processor's cache. Nothing is ever added to them.
+NO_TARGETS: Final[list["Target"]] = []
+NO_FILTERS: Final[list[int]] = []
+NO_IDENTIFIERS: Final[list[int]] = []
+NO_GROUPS: Final[list[Group]] = []
 
 
 class Target:
@@ -38,7 +49,8 @@ class Target:
         self.no_local: bool = session.is_no_local(subscription)  # of any of the subscriptions
         identifier = subscription.identifier
         self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
-        self.found: list[int] = []  # all identifiers, if `merge` found more than one subscription
+        # All identifiers, if `merge` found more than one subscription. Most targets need no list.
+        self.found: list[int] = NO_IDENTIFIERS
 
     def merge(self, subscription: Subscription) -> None:
         """Add another matching subscription of the same session [MQTT-3.3.4-4].
@@ -53,14 +65,14 @@ class Target:
         self.no_local |= session.is_no_local(subscription)
         if subscription.identifier:
             if not self.found:
-                self.found.extend(self.identifiers)
+                self.found = list(self.identifiers)
             self.found.append(subscription.identifier)
 
     def merged(self) -> None:
         """Take over the identifiers of all subscriptions: once, for a client may have thousands."""
         if self.found:
             self.identifiers = tuple(self.found)
-            self.found = []
+            self.found = NO_IDENTIFIERS
 
 
 class Route:
@@ -84,9 +96,9 @@ class Route:
         self.levels: int = topic.count("/") + 1
         self.is_reserved: bool = topic.startswith("$")  # the server's [MQTT-4.7.2-1]
         self.entries: list[FilterEntry] = entries
-        self.targets: list[Target] = []
-        self.filter_ids: list[int] = []  # streams the message has a row in if it is stored
-        self.groups: list[Group] = []
+        self.targets: list[Target] = NO_TARGETS
+        self.filter_ids: list[int] = NO_FILTERS  # streams the message has a row in if it is stored
+        self.groups: list[Group] = NO_GROUPS
         self.wants_qos0: bool = False  # is some external store told of messages with QoS 0?
         self.weight: int = 0  # work of a message: index rows, deliveries, shared subscriptions
         self.stamp: int = -1  # sum of the versions of the entries
@@ -110,18 +122,21 @@ class Route:
         return steps
 
     def _merge(self) -> int:
+        if len(self.entries) == 1:
+            return self._take_over(self.entries[0])
+        if not self.entries:
+            self.targets, self.filter_ids, self.groups = NO_TARGETS, NO_FILTERS, NO_GROUPS
+            self.wants_qos0 = False
+            return 0
         self.filter_ids = [entry.filter_id for entry in self.entries if entry.holders]
         self.groups = [group for entry in self.entries for group in entry.groups.values()]
         self.wants_qos0 = any([entry.wants_qos0 for entry in self.entries])
-        if len(self.entries) == 1:
-            live = self.entries[0].live.items()
-            self.targets = [Target(connection, subscription) for connection, subscription in live]
-            return len(self.targets)
         steps = len(self.entries)
         merged: dict[Connection, Target] = {}
         for entry in self.entries:
-            steps += len(entry.live)
-            for connection, subscription in entry.live.items():
+            live = entry.live()
+            steps += len(live)
+            for connection, subscription in live:
                 target = merged.get(connection)
                 if target is None:
                     merged[connection] = Target(connection, subscription)
@@ -131,6 +146,21 @@ class Route:
         for target in self.targets:
             target.merged()
         return steps
+
+    def _take_over(self, entry: FilterEntry) -> int:
+        """Do as `_merge`, for the only entry."""
+        self.filter_ids = [entry.filter_id] if entry.holders else NO_FILTERS
+        self.groups = list(entry.groups.values()) if entry.groups else NO_GROUPS
+        self.wants_qos0 = entry.wants_qos0
+        alone, subscription = entry.alone, entry.subscription
+        if alone is not None and subscription is not None:
+            self.targets = [Target(alone, subscription)]
+        elif entry.together:
+            together = entry.together.items()
+            self.targets = [Target(connection, found) for connection, found in together]
+        else:
+            self.targets = NO_TARGETS
+        return len(self.targets)
 
 
 class Router:
@@ -145,6 +175,8 @@ class Router:
         self._filters = TopicFilterIndex()
         self._cache: dict[str, Route] = {}
         self.routes_max: int = ROUTES_MAX
+        self.admitted_every: int = ADMITTED_EVERY
+        self._passed_over: int = 0  # new routes that were not kept, since one was
         self._version = 0
         # Version of the last change of a wildcard filter: of all, and by the levels before the
         # first wildcard. Only topics with that prefix can be affected.
@@ -206,7 +238,7 @@ class Router:
         return route
 
     def _make(self, topic: str) -> Route:
-        is_kept = len(topic) <= TOPIC_CACHED_MAX
+        is_kept = len(topic) <= TOPIC_CACHED_MAX and self._admits()
         route = Route(topic, self._match(topic, wakes=is_kept))
         if not is_kept:
             return route
@@ -219,6 +251,16 @@ class Router:
         route.matched = self._wild_version
         cache[topic] = route
         return route
+
+    def _admits(self) -> bool:
+        """Return whether the next new route is kept."""
+        if len(self._cache) + ROUTES_EVICTED < self.routes_max:
+            return True
+        self._passed_over += 1
+        if self._passed_over < self.admitted_every:
+            return False
+        self._passed_over = 0
+        return True
 
     def _match(self, topic: str, *, wakes: bool) -> list[FilterEntry]:
         """Match a topic with all filters, and count the work."""

@@ -546,6 +546,21 @@ def test_the_topic_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(decoder_module._topics) <= 10
 
 
+def test_a_full_topic_cache_is_emptied_when_many_topics_were_not_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoder_module, "TOPICS_MAX", 2)
+    monkeypatch.setattr(decoder_module, "TOPICS_PASSED_MAX", 3)
+    decoder_module._topics.clear()
+    decoder_module._passed[0] = 0
+    sizes = []
+    for number in range(8):
+        topic = f"t/{number}"
+        assert server().receive(publish_to(topic.encode())) == [Publish(topic, b"")]
+        sizes.append(len(decoder_module._topics))
+    assert sizes == [1, 2, 2, 2, 2, 1, 2, 2]
+
+
 def test_long_empty_and_illegal_topics_are_not_cached() -> None:
     decoder_module._topics.clear()
     for topic in (b"x" * 257, b"", b"a/#", b"\xff", b"a\x00"):

@@ -193,7 +193,7 @@ def filter_rests_although_a_route_needs_it(patcher: Patcher) -> None:
     """A route keeps the entry of a filter that has another one by now."""
 
     def around(original: Any, self: FilterEntry) -> bool:
-        return self.holders == 1 and not self.live and not self.groups
+        return self.holders == 1 and not self.is_live() and not self.groups
 
     patcher.wrap(FilterEntry, "may_rest", around)
 

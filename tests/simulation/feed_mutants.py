@@ -422,7 +422,7 @@ def a_filter_of_a_backend_for_qos_0_may_rest(patcher: Patcher) -> None:
 
     def around(original: Any, self: Router, entry: Any) -> None:
         original(self, entry)
-        entry.wants_qos0 = entry.wants_qos0 and bool(entry.live or entry.holders < 2)
+        entry.wants_qos0 = entry.wants_qos0 and bool(entry.is_live() or entry.holders < 2)
 
     patcher.wrap(Router, "changed", around)
 

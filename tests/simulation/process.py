@@ -75,6 +75,7 @@ class BrokerProcess:
         self.engine.start(broker_ms, alive_ms=world.pulse_ms)
         if world.seed % 4 == 3:
             self.engine._routes.routes_max = 2  # so that filters go to rest and wake all the time
+            self.engine._routes.admitted_every = 1
         self.pump = Pump(self, world.mirror) if world.mirror.is_on else None
         self.schedule_tick()
 

@@ -47,7 +47,7 @@ class Groups:
             group.stored_members = record.stored_members
             group.owed.extend(record.owed)
             group.is_lagging = True
-            entry.groups[share_name] = group
+            entry.add_group(group)
             self._routes.changed(entry)
             self.by_key[group.key()] = group
 
@@ -61,7 +61,7 @@ class Groups:
         if group is None:
             entry = self._routes.ensure(topic_filter)
             group = Group(share_name, entry)
-            entry.groups[share_name] = group
+            entry.add_group(group)
             self._routes.changed(entry)
             self.by_key[group.key()] = group
         return group

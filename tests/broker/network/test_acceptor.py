@@ -1,8 +1,6 @@
 """What comes before MQTT: PROXY headers, TLS handshakes, and strangers who finish neither."""
 
 import asyncio
-import os
-import resource
 import socket
 import ssl
 import struct
@@ -453,38 +451,5 @@ def test_a_listener_that_closes_drops_what_is_in_a_handshake(
             listener.stop()
             await peer.closed()
             listener.stop()
-
-    run(scenario, loop=loop)
-
-
-@BOTH
-def test_without_file_descriptors_connections_wait(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acceptor, "EXHAUSTED_PAUSE_S", 0.05)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def scenario(broker: InsideBroker) -> None:
-        listener = await broker.listen(endpoint(proxy_protocol=True))
-        channel = socket.socket()
-        fillers: list[int] = []
-        highest = max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-        try:
-            with pytest.raises(OSError, match="Too many open files"):
-                while True:
-                    fillers.append(os.open(os.devnull, os.O_RDONLY))
-            channel.connect(("127.0.0.1", listener.port))
-            await broker.until(lambda: bool(refusals(broker)))
-        finally:
-            for filler in fillers:
-                os.close(filler)
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        assert refusals(broker)[0] == "cannot accept: Too many open files"
-        channel.sendall(LINE)
-        channel.setblocking(False)
-        peer = broker.peer_of(*await asyncio.open_connection(sock=channel))
-        connack = await broker.greet(peer)
-        assert connack.reason_code == reasons.SUCCESS
 
     run(scenario, loop=loop)

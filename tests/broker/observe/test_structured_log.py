@@ -102,6 +102,28 @@ def test_a_flood_of_one_event_is_cut_and_counted_without_touching_others() -> No
     assert "suppressed" not in json.loads(stream.getvalue().splitlines()[-1])
 
 
+def test_who_asks_first_whether_an_event_is_suppressed_changes_no_line_and_no_count() -> None:
+    clock, other_clock = Clock(), Clock()
+    log, stream = open_log(clock=clock)
+    asked, other_stream = open_log(clock=other_clock)
+    for step in range(4 * EVENT_LINES_MAX):
+        clock.seconds = other_clock.seconds = step * EVENT_WINDOW_S / (1.5 * EVENT_LINES_MAX)
+        log.info("flood", number=step)
+        if not asked.suppresses("flood"):
+            asked.info("flood", number=step)
+    assert other_stream.getvalue() == stream.getvalue()
+    assert '"suppressed": ' in stream.getvalue()
+
+
+def test_an_event_below_the_level_is_suppressed_and_not_counted() -> None:
+    log, stream = open_log(level="warning")
+    assert all(log.suppresses("e") for _ in range(2 * EVENT_LINES_MAX))
+    log.set_level("info")
+    assert not log.suppresses("e")
+    log.info("e")
+    assert "suppressed" not in json.loads(stream.getvalue())
+
+
 def test_long_values_are_cut() -> None:
     log, stream = open_log()
     log.info("e", client_id="x" * 65_535)

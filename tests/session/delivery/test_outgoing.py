@@ -59,7 +59,7 @@ class Desk:
             )
         )
         entry = self.routes.ensure(topic_filter)
-        entry.live[self.connection] = self.session.subscriptions[topic_filter]
+        entry.join(self.connection, self.session.subscriptions[topic_filter])
         self.routes.changed(entry)
 
     def parts(self, message: Message, qos: int) -> EncodedPublish | None:

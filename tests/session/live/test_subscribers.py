@@ -1,7 +1,14 @@
 """Who wants a filter, as values: when an entry may rest, and the queue of a group in memory."""
 
+import random
+
+import pytest
+
+from mqtt.decoder import Decoder
 from mqtt.message import Message
+from session.live.connection import Connection
 from session.live.subscribers import FilterEntry, Group
+from session.state.subscription import Subscription
 
 
 def test_an_entry_rests_only_if_its_number_is_all_there_is_to_know() -> None:
@@ -9,6 +16,51 @@ def test_an_entry_rests_only_if_its_number_is_all_there_is_to_know() -> None:
         entry = FilterEntry("a", 1, holders)
         entry.routes = routes
         assert entry.may_rest() is expected
+
+
+class Nowhere:
+    """A transport that nothing is written to."""
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError
+
+    close = abort = pause_reading = resume_reading = lambda self: None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_connected_sessions_of_a_filter_are_what_a_dict_would_hold(seed: int) -> None:
+    """One alone has no dict. They have the same order, and the newest subscription of each."""
+    source = random.Random(seed)
+    entry, others = FilterEntry("a"), FilterEntry("b")
+    connections = [
+        Connection(number, Nowhere(), Decoder("server", 0), 0, "tcp", "", None)
+        for number in range(3)
+    ]
+    expected: dict[Connection, Subscription] = {}
+    for _ in range(60):
+        connection = source.choice(connections)
+        if source.random() < 0.5:
+            subscription = Subscription("a", None, "a", 0, False, False, 0, 0, 0, False)
+            expected[connection] = subscription
+            entry.join(connection, subscription)
+        else:
+            expected.pop(connection, None)
+            entry.leave(connection)
+        assert entry.live() == list(expected.items())
+        assert entry.is_live() is bool(expected)
+        assert (entry.alone is not None) is (entry.subscription is not None)
+        assert not others.live() and not others.is_live()
+
+
+def test_shared_subscriptions_of_one_filter_are_not_those_of_another() -> None:
+    entry, other = FilterEntry("a"), FilterEntry("b")
+    group = Group("g", entry)
+    entry.add_group(group)
+    second = Group("h", entry)
+    entry.add_group(second)
+    assert entry.groups == {"g": group, "h": second}
+    assert not other.groups and not FilterEntry("c").groups
+    assert not entry.is_idle() and other.is_idle()
 
 
 def message(payload: bytes) -> Message:

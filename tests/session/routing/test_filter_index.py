@@ -1,4 +1,4 @@
-"""Does the tree of wildcards hold exactly the filters that were put into it, in any shape?"""
+"""Do map and tree hold exactly the filters that were put into them, whatever their shapes?"""
 
 import random
 from itertools import product
@@ -7,7 +7,12 @@ import pytest
 
 from mqtt.topics import matches
 from session.live.subscribers import FilterEntry
-from session.routing.filter_index import TopicFilterIndex, is_wild
+from session.routing.filter_index import (
+    SHAPED_LEVELS_MAX,
+    SHAPES_MAX,
+    TopicFilterIndex,
+    is_wild,
+)
 
 LEVELS = ("", "a", "b", "+")
 
@@ -34,11 +39,15 @@ def found_for(filters: TopicFilterIndex, topic: str, *, wakes: bool) -> dict[str
     return found
 
 
+SHAPES = pytest.mark.parametrize("shapes_max", [0, 1, 3, 1000])  # 0: all are in the tree
+
+
+@SHAPES
 @pytest.mark.parametrize("seed", range(12))
-def test_filters_match_as_defined_awake_or_resting(seed: int) -> None:
+def test_filters_match_as_defined_awake_or_resting(seed: int, shapes_max: int) -> None:
     source = random.Random(seed)
     names = source.sample(FILTERS, source.choice((3, 12, 60)))
-    filters = TopicFilterIndex()
+    filters = TopicFilterIndex(shapes_max)
     for number, name in enumerate(names, 1):
         if source.random() < 0.5:
             filters.lay(name, number)
@@ -67,7 +76,7 @@ def test_filters_match_as_defined_awake_or_resting(seed: int) -> None:
         assert found_for(filters, topic, wakes=False) == {
             n: i for n, i in ids.items() if matches(n, topic)
         }
-    assert len(filters) == 0 and not filters._root and not filters._exact
+    assert len(filters) == 0 and not filters._root and not filters._exact and not filters._shapes
 
 
 def deep_filters(source: random.Random, count: int) -> list[str]:
@@ -96,10 +105,13 @@ def nodes_of(filters: TopicFilterIndex) -> int:
     return count
 
 
+@SHAPES
 @pytest.mark.parametrize("seed", range(8))
-def test_deep_filters_that_come_and_go_leave_no_more_nodes_than_filters(seed: int) -> None:
+def test_deep_filters_that_come_and_go_leave_no_more_nodes_than_filters(
+    seed: int, shapes_max: int
+) -> None:
     source = random.Random(seed)
-    filters = TopicFilterIndex()
+    filters = TopicFilterIndex(shapes_max)
     ids: dict[str, int] = {}
     names = deep_filters(source, 60)
     for step in range(400):
@@ -121,6 +133,47 @@ def test_deep_filters_that_come_and_go_leave_no_more_nodes_than_filters(seed: in
         assert nodes_of(filters) < max(len(ids), 1)
         for name in names:
             assert filters.filter_id(name) == ids.get(name, 0)
+        assert len(filters) == len(ids) and len(filters._shapes) <= shapes_max
+        assert all(shape.filters for shape in filters._shapes.values())
+
+
+def test_filters_of_one_shape_cost_one_look_up_however_many_they_are() -> None:
+    filters = TopicFilterIndex()
+    for number in range(1, 1001):
+        filters.lay(f"a/{number}/+/c", number)
+        filters.lay(f"a/{number}/#", number + 1000)
+    assert found_for(filters, "a/7/b/c", wakes=False) == {"a/7/+/c": 7, "a/7/#": 1007}
+    assert filters.visited == 2
+
+
+def test_more_shapes_than_are_looked_up_go_into_the_tree_until_another_one_is_gone() -> None:
+    filters = TopicFilterIndex()
+    names = ["/".join(["+"] * count) for count in range(1, SHAPES_MAX + 3)]
+    for number, name in enumerate(names, 1):
+        filters.lay(name, number)
+    assert len(filters._shapes) == SHAPES_MAX and filters._tree_count == 2
+    for number, name in enumerate(names, 1):
+        assert found_for(filters, name.replace("+", "x"), wakes=False) == {name: number}
+    filters.remove(names[0])
+    filters.lay("a/#", 99)
+    assert len(filters._shapes) == SHAPES_MAX and filters._tree_count == 2
+    assert found_for(filters, "a", wakes=False) == {"a/#": 99}
+
+
+def test_filters_of_very_many_levels_are_in_the_tree() -> None:
+    filters = TopicFilterIndex()
+    for levels in (SHAPED_LEVELS_MAX, SHAPED_LEVELS_MAX + 1):
+        name = "/".join(["a"] * (levels - 1) + ["+"])
+        filters.lay(name, levels)
+        assert filters._tree_count == (levels > SHAPED_LEVELS_MAX)
+        assert found_for(filters, "/".join("a" * levels), wakes=False) == {name: levels}
+
+
+def test_a_long_topic_counts_as_more_work_for_each_shape() -> None:
+    filters = TopicFilterIndex()
+    filters.lay("+/a", 1)
+    filters.match("b/" + "x" * 1022, wakes=False)
+    assert filters.visited == 5
 
 
 def test_filters_of_many_levels_cost_no_node_for_each_level() -> None:
@@ -135,16 +188,20 @@ def test_filters_of_many_levels_cost_no_node_for_each_level() -> None:
     assert filters.visited < 100 * len(names)  # each level apart it would be 440 and more
 
 
-def test_nothing_is_found_that_is_not_there() -> None:
-    filters = TopicFilterIndex()
+@SHAPES
+def test_nothing_is_found_that_is_not_there(shapes_max: int) -> None:
+    filters = TopicFilterIndex(shapes_max)
     for name in ("a/b/+", "a/b/#", "c/+/d"):
         filters.lay(name, 1)
     for name in ("a", "a/b", "a/+", "a/b/+/#", "a/b/+/", "c/+", "c/+/d/#", "#", "+", "a/b/c"):
         assert filters.wake(name) is None and filters.filter_id(name) == 0
 
 
-def test_a_resting_filter_wakes_in_place_only_for_those_who_keep_the_answer() -> None:
-    filters = TopicFilterIndex()
+@SHAPES
+def test_a_resting_filter_wakes_in_place_only_for_those_who_keep_the_answer(
+    shapes_max: int,
+) -> None:
+    filters = TopicFilterIndex(shapes_max)
     for name, number in (("a/b", 1), ("a/+", 2), ("+/b", 3), ("#", 4), ("a/b/#", 5)):
         filters.lay(name, number)
     shown = filters.match("a/b", wakes=False)

@@ -48,7 +48,7 @@ def somebody(version: int = 5) -> Connection:
 def join(routes: Router, topic_filter: str, connection: Connection, qos: int = 0) -> FilterEntry:
     """Subscribe a connection."""
     entry = routes.ensure(topic_filter)
-    entry.live[connection] = subscription(topic_filter, qos)
+    entry.join(connection, subscription(topic_filter, qos))
     routes.changed(entry)
     return entry
 
@@ -57,7 +57,7 @@ def leave(routes: Router, topic_filter: str, connection: Connection) -> None:
     """Unsubscribe a connection."""
     entry = routes.find(topic_filter)
     assert entry is not None
-    del entry.live[connection]
+    entry.leave(connection)
     routes.changed(entry)
 
 
@@ -156,6 +156,7 @@ def test_routes_are_what_the_definition_says_whatever_comes_and_goes(
     if seed % 3 == 0:  # so small that routes are evicted, and that beginnings are forgotten
         monkeypatch.setattr(routes_module, "ROUTES_MAX", 8)
         monkeypatch.setattr(routes_module, "ROUTES_EVICTED", 3)
+        monkeypatch.setattr(routes_module, "ADMITTED_EVERY", source.choice((1, 1, 3)))
         monkeypatch.setattr(routes_module, "STAMPS_MAX", 4)
     if seed % 3 == 1:
         monkeypatch.setattr(routes_module, "TOPIC_CACHED_MAX", source.choice((0, 1, 3)))
@@ -213,7 +214,8 @@ def test_a_filter_with_an_offline_holder_or_a_group_stays() -> None:
     hold(routes, "a/+", 7, 1)
     assert routes.match("a/b").filter_ids == [7]
     entry = routes.ensure("a/+")
-    entry.groups["g"] = group = cast(Group, object())
+    group = cast(Group, object())
+    entry.groups = {"g": group}
     entry.holders = 0
     routes.changed(entry)
     route = routes.match("a/b")
@@ -254,7 +256,7 @@ def test_matching_subscriptions_of_one_session_are_merged() -> None:
         ("a/#", 1, 0, {"no_local": True}),
     ):
         entry = routes.ensure(name)
-        entry.live[connection] = subscription(name, qos, identifier, **options)
+        entry.join(connection, subscription(name, qos, identifier, **options))
         routes.changed(entry)
     (target,) = routes.match("a/b").targets
     assert (target.qos, target.identifiers) == (2, (3, 3))
@@ -289,10 +291,40 @@ def test_long_topics_are_matched_but_not_kept() -> None:
 def test_the_cache_is_bounded() -> None:
     routes = Router(Tick(0))
     routes.routes_max = 10
+    routes.admitted_every = 1
     join(routes, "t/#", somebody())
     for number in range(100):
         assert len(routes.match(f"t/{number}").targets) == 1
-    assert len(routes._cache) <= 10
+        assert f"t/{number}" in routes._cache
+        assert len(routes._cache) <= 10
+
+
+def test_a_full_cache_keeps_a_topic_that_comes_again_and_again() -> None:
+    routes = Router(Tick(0))
+    join(routes, "t/#", somebody())
+    for number in range(routes_module.ROUTES_MAX - routes_module.ROUTES_EVICTED):
+        routes.match(f"t/{number}")
+    kept = len(routes._cache)
+    for number in range(10 * routes_module.ADMITTED_EVERY):
+        assert len(routes.match(f"new/{number}").targets) == 0
+    assert len(routes._cache) == kept + 10
+    for _ in range(routes_module.ADMITTED_EVERY):
+        assert len(routes.match("t/often").targets) == 1
+    assert "t/often" in routes._cache
+    assert routes.match("t/often") is routes.match("t/often")
+
+
+def test_a_route_that_is_not_kept_leaves_its_filters_at_rest() -> None:
+    routes = Router(Tick(0))
+    routes.routes_max = 1
+    routes.admitted_every = 3
+    routes.load("t", 1, 1)
+    routes.load("t/#", 2, 1)
+    for _ in range(2):
+        assert sorted(routes.match("t").filter_ids) == [1, 2]
+        assert all(resting(routes).values())
+    assert sorted(routes.match("t").filter_ids) == [1, 2]
+    assert not any(resting(routes).values())
 
 
 def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
@@ -300,6 +332,7 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
 ) -> None:
     """A million of them cost their text and a number each, whatever was published meanwhile."""
     monkeypatch.setattr(routes_module, "ROUTES_MAX", 4)
+    monkeypatch.setattr(routes_module, "ADMITTED_EVERY", 1)
     routes = Router(Tick(0))
     for number in range(1, 11):
         routes.load(f"t/{number}", number, 1)
@@ -319,19 +352,10 @@ def test_a_filter_that_one_offline_session_holds_rests_when_no_route_needs_it(
 
 
 def resting(routes: Router) -> dict[str, bool]:
-    """Return for every filter of the test above whether it rests."""
-    return {
-        **{f"t/{n}": isinstance(routes._filters._exact[f"t/{n}"], int) for n in range(1, 11)},
-        **{f"t/{n}/#": rests_in_tree(routes._filters._root, ["t", f"{n}"]) for n in range(1, 11)},
-    }
-
-
-def rests_in_tree(node: object, path: list[str]) -> bool:
-    """Return whether what stands at `path` is a number and not an entry."""
-    for level in path:
-        assert isinstance(node, dict)
-        node = node[level]
-    return isinstance(node, str)
+    """Return for every filter whether it rests."""
+    filters = routes._filters
+    places = [filters._exact, *[shape.filters for shape in filters._shapes.values()]]
+    return {name: isinstance(found, int) for place in places for name, found in place.items()}
 
 
 def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
@@ -351,6 +375,7 @@ def test_what_others_subscribe_to_leaves_a_route_as_it_is() -> None:
 def test_a_filter_whose_messages_with_qos_0_a_store_gets_never_rests() -> None:
     routes = Router(Tick(0))
     routes.routes_max = 4
+    routes.admitted_every = 1
     for number in range(1, 11):
         routes.load(f"t/{number}", number, 1)
         routes.load(f"t/{number}/#", number + 100, 1)
