@@ -1,7 +1,11 @@
 """Does every connection of a plain listener become a stream, and none that cannot?"""
 
 import asyncio
+import contextlib
+import os
 import socket
+import stat
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +17,18 @@ from mqtt import reasons
 from tests.broker.inside import InsideBroker, run
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+
+
+def connected(port: int) -> Iterator[socket.socket]:
+    """Yield the sockets of this process that a listener at `port` has accepted."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as channel:
+                if channel.family == socket.AF_INET and channel.getsockname()[1] == port:
+                    channel.getpeername()
+                    yield channel
 
 
 def plain() -> Endpoint:
@@ -50,9 +66,10 @@ def test_output_is_not_delayed_to_gather_more(loop: str) -> None:
         await broker.greet(
             broker.peer_of(*await asyncio.open_connection("127.0.0.1", listener.port))
         )
-        (stream,) = broker.driver.streams
-        channel = stream._transport.get_extra_info("socket")  # type: ignore[attr-defined]
-        assert channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert [
+            channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for channel in connected(listener.port)
+        ] == [1]
 
     run(scenario, loop=loop)
 
