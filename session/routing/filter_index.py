@@ -87,12 +87,12 @@ class _Shape:
 class TopicFilterIndex:
     """All distinct topic filters of the broker, awake or resting."""
 
-    __slots__ = ("_exact", "_root", "_shapes", "_shapes_max", "_tree_count", "visited")
+    __slots__ = ("_exact", "_root", "_shapes", "_tree_count", "shapes_max", "visited")
 
     def __init__(self, shapes_max: int = SHAPES_MAX) -> None:
         self._exact: Final[_Filters] = {}
         self._shapes: Final[dict[int, _Shape]] = {}  # none without filters
-        self._shapes_max: Final = shapes_max
+        self.shapes_max: int = shapes_max  # with 0 all wildcard filters are in the tree
         self._root: Final[_Node] = {}
         self._tree_count: int = 0
         # What `match` has cost so far: nodes it has looked at, eights of other levels, and shapes.
@@ -165,7 +165,7 @@ class TopicFilterIndex:
     def _new_place(self, topic_filter: str) -> _Filters | None:
         """Return the map for a new filter, None if it belongs into the tree."""
         place = self._place(topic_filter)
-        if place is None and len(self._shapes) < self._shapes_max:
+        if place is None and len(self._shapes) < self.shapes_max:
             levels = topic_filter.split("/")
             if len(levels) <= SHAPED_LEVELS_MAX:
                 shape = self._shapes[_shape_code(levels)] = _Shape(levels)

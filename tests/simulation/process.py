@@ -74,10 +74,16 @@ class BrokerProcess:
         )
         self.engine.start(broker_ms, alive_ms=world.pulse_ms)
         if world.seed % 4 == 3:
-            self.engine._routes.routes_max = 2  # so that filters go to rest and wake all the time
-            self.engine._routes.admitted_every = 1
+            self._crowd_routes()
         self.pump = Pump(self, world.mirror) if world.mirror.is_on else None
         self.schedule_tick()
+
+    def _crowd_routes(self) -> None:
+        """Let filters go to rest and wake all the time, and most of them be in the tree."""
+        routes = self.engine._routes
+        routes.routes_max = 2
+        routes.admitted_every = 3 if self.world.seed % 8 == 7 else 1
+        routes._filters.shapes_max = 1
 
     def broker_now(self) -> int:
         """Return broker time in ms."""
