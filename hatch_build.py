@@ -1,4 +1,5 @@
-"""Build hook of the wheel: compiles the modules of [tool.holdfast] with mypyc if possible.
+"""Build hook of the wheel: compiles the modules of [tool.holdfast] with mypyc if possible, and
+those in C.
 
 `HOLDFAST_BUILD` decides: `auto` (the default) compiles if it can and makes a pure wheel otherwise,
 `compiled` fails if it cannot compile, `pure` never compiles. Must never fall back silently: what
@@ -34,7 +35,6 @@ LOG_LINES_SHOWN: Final = 30
 # as fast; so is -O2 (measured 2026-11-21).
 GROUP: Final = "holdfast"
 OPTIMIZATION: Final = "3"
-NATIVE: Final = ("broker/loop/_sockets.c",)  # they need Linux
 PROBE: Final = "#include <Python.h>\nint probe(void) { return PY_MAJOR_VERSION; }\n"
 HINT: Final = "Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
 
@@ -129,9 +129,11 @@ def _compile(root: Path, place: Path) -> list[Path]:
     missing = _missing_compiler()
     if missing:
         raise BuildFailed(missing)
+    settings = _settings(root)
+    patterns = settings["compiled"] + (settings["native"] if sys.platform == "linux" else [])
     modules = [
         path.relative_to(root).as_posix()
-        for pattern in _settings(root)["compiled"]
+        for pattern in patterns
         for path in sorted(root.glob(pattern))
     ]
     # All sources, because mypy also needs the types of imported modules.
@@ -161,7 +163,7 @@ def _compile(root: Path, place: Path) -> list[Path]:
 
 
 def _run_mypyc(modules: list[str]) -> None:
-    """Compile `modules` beside their sources in the working directory, in a separate process."""
+    """Compile `modules`, in Python or C, beside their sources in the working directory."""
     from concurrent.futures import ThreadPoolExecutor
 
     from mypyc.build import mypycify
@@ -173,7 +175,7 @@ def _run_mypyc(modules: list[str]) -> None:
         "[mypy]\nignore_missing_imports = True\nno_site_packages = True\ncache_dir = build/mypy\n"
     )
     extensions = mypycify(
-        ["--config-file=mypy.ini", *modules],
+        ["--config-file=mypy.ini", *(module for module in modules if module.endswith(".py"))],
         opt_level=OPTIMIZATION,
         debug_level="0",
         multi_file=True,
@@ -185,7 +187,6 @@ def _run_mypyc(modules: list[str]) -> None:
         if sys.platform == "linux":
             extension.extra_link_args.append("-Wl,-s")  # no symbols: half of the size
 
-    # Written in C, not compiled from Python: see `NATIVE`.
     extensions += [
         Extension(
             source.removesuffix(".c").replace("/", "."),
@@ -193,8 +194,8 @@ def _run_mypyc(modules: list[str]) -> None:
             extra_compile_args=["-O2", "-Wall"],
             extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
         )
-        for source in NATIVE
-        if sys.platform == "linux"
+        for source in modules
+        if source.endswith(".c")
     ]
 
     class BuildInParallel(build_ext):  # type: ignore[misc]

@@ -236,7 +236,8 @@ def test_the_steps_of_the_image_make_a_compiled_broker_that_works(tmp_path: Path
     # What is compiled is all there, and of nothing that the list does not name.
     listed = {
         path.relative_to(ROOT).with_suffix("").as_posix()
-        for pattern in PYPROJECT["tool"]["holdfast"]["compiled"]
+        for kind in ("compiled", "native")
+        for pattern in PYPROJECT["tool"]["holdfast"][kind]
         for path in ROOT.glob(pattern)
     }
     installed = Installation(place, is_made=True)
