@@ -27,6 +27,13 @@ class Store(Protocol):
         """
         ...
 
+    def get_uncached(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of `key` as `get`, for a caller that keeps it in a cache of its own.
+
+        The store does not cache what it has to read from the disk for this.
+        """
+        ...
+
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys` in their order, None where there is none."""
         ...

@@ -151,6 +151,7 @@ class _Unchanged:
     def __init__(self, store: Store) -> None:
         self.get = store.get
         self.get_many = store.get_many
+        self.get_uncached = store.get_uncached
         self.scan = store.scan
         self.last = store.last
         self.families = store.families

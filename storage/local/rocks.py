@@ -2,7 +2,8 @@
 
 rocksdict 0.3.29 has hazards (`tests/storage/local/test_rocks_hazards.py` shows each one), so this
 module uses a small part of it: raw mode, explicit options for every family, un-synced `write` with
-`no_slowdown`, `flush_wal(True)` as the only sync, `RdictIter` with `status()` as the only iterator.
+`no_slowdown`, `flush_wal(True)` as the only sync, `RdictIter` with `status()` as the only iterator,
+options of a read only for a `get`, which has no bounds.
 It must never use a synced write (holds the GIL for the whole fdatasync), snapshots, iterator
 bounds, or `items`, `keys` and `values` (end silently at corruption). It must never hand out a
 rocksdict object: one live handle keeps the database and its LOCK open.
@@ -30,6 +31,7 @@ from rocksdict import (
     ColumnFamily,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -119,6 +121,8 @@ class RocksStore:
         self._keeps_prefix = keep_prefix
         self._required = set(families)
         self._cache: Final = Cache(limits.CACHE_BYTES)
+        self._uncached: Final = ReadOptions()
+        self._uncached.fill_cache(False)  # type: ignore[call-arg]  # its stub lacks the argument
         self._write_options: Final = WriteOptions()
         self._write_options.no_slowdown = True
         # Held while flushing the log or replacing the handle: rocksdict refuses to close while
@@ -146,6 +150,14 @@ class RocksStore:
         """Return the value of `key`, or None. Raises `DamagedRows` when it cannot be read."""
         try:
             value: bytes | None = self._tables[family].get(key)
+        except Exception as error:
+            raise self._read_failure(error, family, key) from None
+        return value
+
+    def get_uncached(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of `key` as `get`, without keeping the block of its table in memory."""
+        try:
+            value: bytes | None = self._tables[family].get(key, None, self._uncached)
         except Exception as error:
             raise self._read_failure(error, family, key) from None
         return value

@@ -33,6 +33,14 @@ def test_a_write_is_visible_on_return(store: Store) -> None:
     assert store.get("b", b"key") is None
 
 
+def test_what_is_not_to_be_cached_is_read_all_the_same(store: Store) -> None:
+    store.write([("a", b"key", b"value")])
+    assert store.get_uncached("a", b"key") == b"value"
+    store.write([("a", b"key", None), ("a", b"other", b"more")])
+    assert store.get_uncached("a", b"key") is None
+    assert store.get_uncached("a", b"other") == b"more"
+
+
 def test_a_later_change_of_the_same_key_wins(store: Store) -> None:
     store.write([("a", b"k", b"1"), ("a", b"k", None), ("a", b"k", b"2"), ("b", b"k", b"x")])
     store.write([("b", b"k", b"y"), ("b", b"k", None)])

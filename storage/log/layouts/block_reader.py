@@ -7,6 +7,7 @@ messages and one more. Read next: `storage.log.layouts.merge`.
 """
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,12 +35,14 @@ PAGE_BYTES_MAX: Final = 1 << 20
 # Memory for the decoded blocks of a log, and the largest block that is cached.
 CACHE_BYTES: Final = 1 << 20
 CACHED_BLOCK_MAX: Final = 64 << 10
-# Cache for reads of single messages: messages (the pages of two readers); bytes of their blocks,
-# plus one block; the largest block decoded for one message only. With 500 resuming sessions, each
-# with topics of its own, 8 MiB of blocks gave 22 to 28 us a message instead of 34 with 1 MiB.
+# Cache for reads of single messages: messages (the pages of two readers); bytes of their blocks;
+# the largest block decoded for one message only. 500 sessions that resume at a time, each with a
+# topic and 50 messages of its own, go back to blocks of the last 10 MB that were read: with 8 MiB
+# each message costs the read of a block (25 November 2026).
 SINGLES_MAX: Final = 512
-SINGLES_BYTES: Final = 8 << 20
+SINGLES_BYTES: Final = 32 << 20
 SINGLE_BYTES_MAX: Final = 2 * BLOCK_BYTES
+KEPT_SIZE: Final = 256  # memory of a kept block beside its bytes: blocks of quiet ticks are small
 SCAN_PAGE: Final = 4  # blocks a scan reads at once
 
 # Difference of the entries of two consecutive messages in the same block.
@@ -83,24 +86,25 @@ class BlockCache:
 class SingleCache:
     """The messages that were read singly, and the bytes of their blocks.
 
-    Of one generation at a time; emptied when full.
+    The messages are those of one generation at a time, and all are forgotten when they are too
+    many. The blocks are those of all generations, and the oldest are forgotten first: sessions that
+    come back together go through the same blocks, and through several generations at a time.
     """
 
-    __slots__ = ("_family", "blocks", "messages", "size")
+    __slots__ = ("_family", "_order", "messages", "size")
 
     def __init__(self) -> None:
         self._family = ""
         self.messages: Final[dict[int, Message]] = {}  # by their offset
-        self.blocks: Final[dict[int, bytes]] = {}  # by the offset of their last message; sound
-        self.size: int = 0  # of the blocks
+        # The blocks in the order in which they were read: what holds each, and its last offset.
+        self._order: Final[deque[tuple[dict[int, bytes], int]]] = deque()
+        self.size: int = 0  # bytes of memory for the blocks
 
     def turn_to(self, family: str) -> None:
-        """Empty the cache if it is of another family."""
+        """Forget the messages if they are of another family."""
         if family != self._family:
             self._family = family
             self.messages.clear()
-            self.blocks.clear()
-            self.size = 0
 
     def keep_message(self, message: Message) -> None:
         """Cache a message for sessions at the same place."""
@@ -108,24 +112,30 @@ class SingleCache:
             self.messages.clear()
         self.messages[message.offset] = message
 
-    def keep_block(self, last: int, data: bytes) -> None:
-        """Cache a block for sessions that need another message of it."""
-        if self.size >= SINGLES_BYTES:
-            self.blocks.clear()
-            self.size = 0
-        self.blocks[last] = data
-        self.size += len(data)
+    def keep_block(self, blocks: dict[int, bytes], last: int, data: bytes) -> None:
+        """Add a block to those of its generation, for sessions that need another message of it.
+
+        It must not be among them.
+        """
+        blocks[last] = data
+        self._order.append((blocks, last))
+        self.size += len(data) + KEPT_SIZE
+        while self.size > SINGLES_BYTES:
+            of_oldest, oldest = self._order.popleft()
+            self.size -= len(of_oldest.pop(oldest)) + KEPT_SIZE
 
 
 class BlockRows:
     """The blocks of one generation."""
 
-    __slots__ = ("_cache", "_family", "_store")
+    __slots__ = ("_cache", "_family", "_singles", "_store")
 
     def __init__(self, store: Store, generation: int, cache: BlockCache) -> None:
         self._store: Final = store
         self._family: Final = f"msg.{generation}"
         self._cache: Final = cache
+        # By the offset of their last message; sound. `SingleCache` forgets them.
+        self._singles: Final[dict[int, bytes]] = {}
 
     def message(self, offset: int, last: int) -> Message | None:
         """Return the message at `offset`, in the block that ends with `last`, decoding only it.
@@ -140,10 +150,10 @@ class BlockRows:
             return message
         block = self._cache.get(self._family, last)
         if block is None:
-            value = singles.blocks.get(last)
+            value = self._singles.get(last)
             is_sound = value is not None
             if value is None:
-                value = self._store.get(self._family, _pack(last))
+                value = self._store.get_uncached(self._family, _pack(last))
                 if value is None:
                     return None
             if len(value) <= SINGLE_BYTES_MAX:
@@ -151,7 +161,7 @@ class BlockRows:
                 if message is not None:
                     singles.keep_message(message)
                     if not is_sound:
-                        singles.keep_block(last, value)
+                        singles.keep_block(self._singles, last, value)
                     return message
             block = Block(value, last, self._family)
             self._cache.add(block)
@@ -161,9 +171,7 @@ class BlockRows:
         """Return the block that ends with `last`, None if there is none."""
         block = self._cache.get(self._family, last)
         if block is None:
-            singles = self._cache.singles
-            singles.turn_to(self._family)
-            value = singles.blocks.get(last)
+            value = self._singles.get(last)
             if value is None:
                 value = self._store.get(self._family, _pack(last))
             if value is None:

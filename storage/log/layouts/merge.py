@@ -14,6 +14,9 @@ from typing import Final, Protocol
 # of them are 160 kB.
 BUFFERED_MAX: Final = 4096
 INDEX_PAGE_FIRST: Final = 8  # entries in the first page of a stream: most streams have few
+# The same for a reader of one stream: a search costs as much as 15 entries, so it should find what
+# most backlogs have.
+INDEX_PAGE_ALONE: Final = 128
 INDEX_PAGE_MAX: Final = 512  # entries in a later page
 
 
@@ -33,13 +36,13 @@ class Lane:
 
     __slots__ = ("at", "entries", "filter_id", "known", "page_size")
 
-    def __init__(self, filter_id: int, after: int) -> None:
+    def __init__(self, filter_id: int, after: int, page_size: int) -> None:
         self.filter_id: int = filter_id
         self.entries: list[int] = []
         self.at: int = 0  # index of the next entry
         # Read up to here: there is no further entry between the last of `entries` and this.
         self.known: int = after
-        self.page_size: int = INDEX_PAGE_FIRST
+        self.page_size: int = page_size  # of the next page
 
 
 class Merge:
@@ -56,7 +59,8 @@ class Merge:
     def __init__(self, index: Index, starts: Sequence[tuple[int, int]], after: int) -> None:
         """`starts` has each filter once, with the entry after which reading begins."""
         self._index: Final = index
-        self.lanes: Final = [Lane(filter_id, start) for filter_id, start in starts]
+        first = INDEX_PAGE_ALONE if len(starts) == 1 else INDEX_PAGE_FIRST
+        self.lanes: Final = [Lane(filter_id, start, first) for filter_id, start in starts]
         self._heap: Final = [(lane.known + 1, number) for number, lane in enumerate(self.lanes)]
         heapify(self._heap)
         ahead = BUFFERED_MAX // max(1, len(self.lanes))

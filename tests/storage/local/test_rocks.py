@@ -216,6 +216,8 @@ def test_a_damaged_table_is_an_error_and_not_an_end_of_rows(tmp_path: Path) -> N
     with pytest.raises(DamagedRows):
         store.get_many("a", failed)
     with pytest.raises(DamagedRows):
+        store.get_uncached("a", failed[0])
+    with pytest.raises(DamagedRows):
         store.last("a", b"", after[0][0])
     assert store.last("a", b"", b"\xff") == rows[-1]
     store.close()
@@ -460,6 +462,22 @@ def test_sizes_are_what_the_files_are(tmp_path: Path) -> None:
     assert store.property_int("rocksdb.estimate-num-keys") == 100
     assert store.property_int("rocksdb.estimate-num-keys", "b") == 0
     assert store.property_int("rocksdb.is-write-stopped", "default") == 0
+    store.close()
+
+
+def test_what_is_read_uncached_is_not_kept_in_memory(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "db", families=["a"])
+    rows = [(number.to_bytes(4, "big"), os.urandom(4096)) for number in range(1000)]
+    store.write([("a", *row) for row in rows])
+    store.flush()
+    assert store.get_uncached("a", rows[0][0]) == rows[0][1]  # the list of its blocks is kept
+    before = store.sizes()["cache"]
+    for key, value in rows:
+        assert store.get_uncached("a", key) == value
+    assert store.sizes()["cache"] < before + 100_000
+    for key, value in rows:
+        assert store.get("a", key) == value
+    assert store.sizes()["cache"] > before + 4_000_000
     store.close()
 
 

@@ -10,6 +10,7 @@ from storage.log.layouts.block_format import BLOCK_BYTES, Block
 from storage.log.layouts.block_reader import (
     CACHE_BYTES,
     CACHED_BLOCK_MAX,
+    KEPT_SIZE,
     PAGE_BYTES_MAX,
     SINGLE_BYTES_MAX,
     SINGLES_BYTES,
@@ -56,6 +57,9 @@ class CountingStore(MemoryStore):
         self.gets += 1
         self.read_bytes += len(value or b"")
         return value
+
+    def get_uncached(self, family: str, key: bytes) -> bytes | None:
+        return self.get(family, key)
 
     def scan(
         self, family: str, start: bytes, stop: bytes | None = None, *, count: int
@@ -136,10 +140,51 @@ def test_single_messages_that_are_kept_are_bounded() -> None:
         assert found is not None and found.offset == offset
         assert len(cache.singles.messages) <= SINGLES_MAX
     singles = SingleCache()
-    for last in range(3 * SINGLES_BYTES // SINGLE_BYTES_MAX):
-        singles.keep_block(last, bytes(SINGLE_BYTES_MAX))
-        assert singles.size == SINGLE_BYTES_MAX * len(singles.blocks)
-        assert singles.size < SINGLES_BYTES + SINGLE_BYTES_MAX
+    older: dict[int, bytes] = {}
+    newer: dict[int, bytes] = {}
+    for size in (SINGLE_BYTES_MAX, 0):  # the memory of many small ones is bounded, too
+        fitting = SINGLES_BYTES // (size + KEPT_SIZE)
+        data = bytes(size)
+        for last in range(3 * fitting):
+            last += size << 32  # never the same one twice
+            singles.keep_block(newer if last % 3 else older, last, data)
+            assert singles.size <= SINGLES_BYTES
+        assert len(older) + len(newer) == fitting
+        assert singles.size == (size + KEPT_SIZE) * fitting
+
+
+def test_of_the_blocks_that_are_kept_the_oldest_goes_first() -> None:
+    singles = SingleCache()
+    data = bytes(SINGLE_BYTES_MAX)
+    fitting = SINGLES_BYTES // (SINGLE_BYTES_MAX + KEPT_SIZE)
+    blocks: dict[int, bytes] = {}
+    for last in range(fitting + 3):
+        singles.keep_block(blocks, last, data)
+    assert list(blocks) == list(range(3, fitting + 3))
+    singles.keep_block(blocks, 0, data)
+    assert list(blocks) == [*range(4, fitting + 3), 0]
+
+
+def test_sessions_that_are_in_different_generations_keep_the_blocks_of_each() -> None:
+    """One session that reads on into the next generation must not cost the others theirs."""
+    store = CountingStore()
+    log = start(store)
+    streams = [Stream(number, f"t/{number}", 0) for number in range(1, 5)]
+    for _ in range(2):
+        for _ in range(10):
+            batch: Batch = []
+            for stream in streams:
+                log.append(batch, message(stream.topic_filter), [stream.filter_id])
+            write(store, log, batch)
+        rotate(store, log)
+    store.gets = 0
+    cursors = [log.cursor([stream], 0) for stream in streams]
+    for count in (8, 4, 8):  # with 4, each goes on into the second generation before the next one
+        for cursor in cursors:
+            left = count
+            while left:
+                left -= len(cursor.next(left))
+    assert store.gets == 20
 
 
 def test_single_messages_are_not_those_of_another_generation() -> None:
@@ -151,7 +196,8 @@ def test_single_messages_are_not_those_of_another_generation() -> None:
     assert first.message(3, 4) is not None
     assert second.message(3, 4) is None
     assert second.get(4) is None
-    assert not cache.singles.messages and not cache.singles.blocks and not cache.singles.size
+    assert not cache.singles.messages
+    assert first.get(4) is not None
 
 
 def test_a_deep_stream_is_read_in_few_calls() -> None:

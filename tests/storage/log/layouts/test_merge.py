@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.log.layouts.merge import BUFFERED_MAX, INDEX_PAGE_MAX, Merge
+from storage.log.layouts.merge import BUFFERED_MAX, INDEX_PAGE_ALONE, INDEX_PAGE_MAX, Merge
 
 
 class Table:
@@ -43,6 +43,17 @@ def test_an_idle_stream_is_looked_at_once_per_end() -> None:
     assert drained(merge, 5000, 64) == list(range(1, 5000))
     idle = [filter_id for filter_id, _ in table.pages if filter_id != 1]
     assert sorted(idle) == list(range(2, 101))
+
+
+def test_a_reader_of_one_stream_finds_a_usual_backlog_with_one_search() -> None:
+    table = Table({1: list(range(1, INDEX_PAGE_ALONE)), 2: list(range(100, 5000))})
+    alone = Merge(table, [(1, 0)], 0)
+    assert drained(alone, 5000, 20) == list(range(1, INDEX_PAGE_ALONE))
+    assert alone.searches == 1
+    deep = Merge(table, [(2, 0)], 0)
+    assert drained(deep, 5000, 20) == list(range(100, 5000))
+    sizes = [size for _, size in table.pages[1:4]]
+    assert sizes == [INDEX_PAGE_ALONE, INDEX_PAGE_MAX, INDEX_PAGE_MAX]
 
 
 def test_what_is_read_ahead_is_bounded() -> None:
