@@ -201,15 +201,23 @@ class Mirror:
         feeds.refused = refused
 
     def is_given_up(self, feeds: FeedOutlet, instance: str) -> bool:
-        """Go to the floor if the store has lost what lies before rows that were given up."""
+        """Go to the floor if the store has lost what lies before rows that were given up.
+
+        Or messages that a limit has dropped since: that moves no events.
+        """
         record = feeds.backends[NAME].record
         floor = record.floor
         assert self.fence is not None
         position, seq = self.fence[1]
-        if record.given_up == (0, 0) or (position >= floor[0] and seq >= floor[1]):
+        if position >= floor[0] and seq >= floor[1]:
             return False
-        sometimes("backlog_dropped_and_store_forgot")
-        why = "dropped by backlog_bytes_max (events, too), and the store forgot"
+        if record.given_up != (0, 0):
+            sometimes("backlog_dropped_and_store_forgot")
+            why = "dropped by backlog_bytes_max (events, too), and the store forgot"
+        elif self.world.lossy and seq >= floor[1]:
+            why = "dropped by a limit, and the store forgot"
+        else:
+            return False
         upto = (max(position, floor[0]), max(seq, floor[1]))
         gap = FeedEvent(kinds.GAP, self.world.now, upto[0], "", why, seq=upto[1])
         gap.offset, gap.accepted_ms = position + 1, upto[0]
