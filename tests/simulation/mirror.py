@@ -325,7 +325,9 @@ class Mirror:
         oracle = self.world.oracle
         by_number: dict[int, Message] = {}
         last: dict[tuple[str, int], int] = {}
+        messages: set[tuple[str, bytes]] = set()
         for row, message in self._told():
+            messages.add((message.topic, message.payload))
             if isinstance(row, FeedEvent):
                 sometimes("store_got_qos0")
                 by_number[message.offset] = message
@@ -348,7 +350,15 @@ class Mirror:
                     raise Violation("stores_are_told_all", f"{row} has the number of another")
                 sometimes("store_got_retained_qos0")
             elif not row.offset and not row.username and self.asks_for_qos0(row.text):
-                raise Violation("stores_are_told_all", f"{row} is another message there")
+                kept = decode_message(row.body, 0)
+                if not self._may_drop_qos0() or (kept.topic, kept.payload) in messages:
+                    raise Violation("stores_are_told_all", f"{row} is another message there")
+
+    def _may_drop_qos0(self) -> bool:
+        """May a message with QoS 0 be retained and not there? The log had no room for it."""
+        settings = self.world.settings
+        is_limited = settings.store_qos0 and settings.total_bytes_max
+        return bool(is_limited) and settings.on_limit != "drop_oldest"
 
     def asks_for_qos0(self, topic: str) -> bool:
         """Return whether the store wants messages with QoS 0 of a topic."""
