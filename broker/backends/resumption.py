@@ -56,7 +56,8 @@ def resume(
     if _is_behind(end, theirs):
         return Resumption(AHEAD, confirmed)
     if _is_behind(theirs, floor):
-        return Resumption(LOST, floor)
+        # The floor may be in the middle of rows: a limit drops messages and no events.
+        return Resumption(LOST, (max(theirs[0], floor[0]), max(theirs[1], floor[1])))
     if _is_behind(theirs, confirmed):
         return Resumption(REWIND, theirs)
     return Resumption(ON, theirs)

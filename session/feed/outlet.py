@@ -553,17 +553,35 @@ class FeedOutlet:
         return backend.streams, max(record.floor[0], record.given_up[0])
 
     def generation_lost(self, generation: Generation, why: str) -> None:
-        """Tell each backend that still had to get messages of a generation which is dropped now."""
+        """Tell each backend that still had to get messages of a generation which is dropped now.
+
+        What it had confirmed cannot be sent again: a store that loses that is told so.
+        """
         last = generation.last_offset
         for name, backend in self.backends.items():
+            if not backend.streams:
+                continue
+            self._pass_floor(backend, generation)
             position = max(backend.record.cursor[0], backend.record.given_up[0])
-            if not backend.streams or position >= last:
+            if position >= last:
                 continue
             owed = self._first_owed(backend, position, generation)
             if owed is not None:
                 self._recorder.lost(name, why, owed, last)
                 first = max(position + 1, generation.first_offset)
                 self._gap(backend, NOT_KEPT, first, last)
+
+    def _pass_floor(self, backend: Backend, generation: Generation) -> None:
+        """Move the floor behind what a backend has confirmed of a generation that is dropped."""
+        record = backend.record
+        position, seq = record.floor
+        upto = min(record.cursor[0], generation.last_offset)
+        if position >= upto:
+            return
+        owed = self._first_owed(backend, position, generation)
+        if owed is not None and owed <= upto:
+            record.floor = (upto, seq)
+            self._dirty[backend] = None
 
     def _first_owed(self, backend: Backend, position: int, generation: Generation) -> int | None:
         """Return the first message of a generation that a backend wants behind a position."""
@@ -669,7 +687,8 @@ class FeedOutlet:
             marks = backend.marks
             floor = backend.record.floor
             while marks and marks[0][0] + backend.feed.keep_ms <= backend.heard_ms:
-                floor = marks.popleft()[1]
+                position, seq = marks.popleft()[1]
+                floor = (max(floor[0], position), max(floor[1], seq))
             if floor != backend.record.floor:
                 backend.record.floor = floor
                 self._dirty[backend] = None

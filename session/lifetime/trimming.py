@@ -222,12 +222,12 @@ class Trimming:
         lost = 0
         if cursor.lost:
             offsets = self._damage.passed_over(cursor, session.client_id)
-            lost = len(offsets)
-            self._counters.drop("damaged", lost)
+            self._counters.drop("damaged", len(offsets))
             if self._deliveries.is_on:
                 self._deliveries.dropped_range(
-                    session, 0, offsets[0], cursor.position, lost, "damaged", self._tick.now
+                    session, 0, offsets[0], cursor.position, len(offsets), "damaged", self._tick.now
                 )
+            lost = len([offset for offset in offsets if offset not in job.plan.passed])
         for message in messages:
             if self._outgoing.options(session, message) is not None:
                 self._outgoing.drop_offline(session, message, "session_limit")

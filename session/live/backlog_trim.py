@@ -8,7 +8,7 @@ session is away, to free space. Read next: `session.lifetime.trimming` (that),
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from mqtt.message import Message
@@ -19,6 +19,7 @@ COUNT_PAGE: Final = 256
 PLAN_PAGES: Final = 8  # pages of a backlog counted in one tick: 1 ms, or 8 MiB of messages
 PLAN_SCAN: Final = 2048  # rows looked at for one of them, see `Cursor.next`
 PLAN_SEARCHES: Final = 128  # in an index in one tick, and what the last page takes
+PASSED_MAX: Final = 10_000  # damaged places that are not counted: 1 MB of their offsets
 
 
 class Trim:
@@ -27,23 +28,27 @@ class Trim:
     Its oldest `drop_first`, or all after its oldest `keep_first`; a `keep_first` of -1 is no limit.
     """
 
-    __slots__ = ("_last", "_lost", "cuts", "drop_first", "keep_first", "until")
+    __slots__ = ("_last", "_lost", "_passed", "cuts", "drop_first", "keep_first", "until")
 
-    def __init__(self, drop_first: int, keep_first: int, until: int, cuts: int) -> None:
+    def __init__(
+        self, drop_first: int, keep_first: int, until: int, cuts: int, passed: Collection[int]
+    ) -> None:
         self.cuts = cuts  # of the log, when the backlog was counted
         self.drop_first = drop_first
         self.keep_first = keep_first
         self.until = until  # the last offset of the backlog; later messages are not dropped
+        self._passed = passed  # offsets that the plan did not count
         self._lost: list[int] = []  # offsets that cannot be read and are not counted yet, backwards
         self._last = 0  # the offset of the last message that was counted
 
     def pass_over(self, offsets: Sequence[int]) -> None:
         """Note messages that cannot be read; call it before `drops` for those behind them.
 
-        They were counted with the others, each in its place. Some may be noted again.
+        They were counted with the others, each in its place, but for those that the plan could not
+        read either. Some may be noted again.
         """
-        found = {*self._lost, *(offset for offset in offsets if offset > self._last)}
-        self._lost = sorted(found, reverse=True)
+        found = {offset for offset in offsets if offset > self._last}
+        self._lost = sorted(found.difference(self._passed).union(self._lost), reverse=True)
 
     def drops(self, offset: int) -> bool:
         """Return whether to drop the next message of the backlog; call it for each, in order."""
@@ -87,6 +92,9 @@ class Plan:
         self.kept: int = 0  # so far: messages within the limits
         self.dropped: int = 0  # so far: the oldest ones, over the limits; not with `drop_new`
         self.pages: int = 0  # read so far
+        # Damaged places that are not counted: whose messages were in them is not known, or how
+        # large they were.
+        self.passed: Final[set[int]] = set()
         self._is_over = False
 
     @property
@@ -103,7 +111,8 @@ class Plan:
             if self._bytes_max:
                 self._count_page(cursor.next(COUNT_PAGE, PLAN_SCAN), cursor.lost)
             else:
-                for _ in range(cursor.skip(COUNT_PAGE, PLAN_SCAN) + len(cursor.lost)):
+                count = cursor.skip(COUNT_PAGE, PLAN_SCAN)
+                for _ in range(count + len(self._pass_over(cursor.lost))):
                     self._count(0)
             cursor.lost.clear()
             if cursor.is_at_end or cursor.position >= self.until or self._is_over:
@@ -115,14 +124,24 @@ class Plan:
     def trim(self) -> "Trim | None":
         """Return what to leave out, None = nothing. Call it after `advance` returned True."""
         if self._keeps_oldest:
-            return Trim(0, self.kept, self.until, self.cuts) if self._is_over else None
-        return Trim(self.dropped, -1, self.until, self.cuts) if self.dropped else None
+            return self._trim(0, self.kept) if self._is_over else None
+        return self._trim(self.dropped, -1) if self.dropped else None
+
+    def _trim(self, drop_first: int, keep_first: int) -> "Trim":
+        return Trim(drop_first, keep_first, self.until, self.cuts, self.passed)
+
+    def _pass_over(self, lost: list[int]) -> list[int]:
+        """Note offsets that are not counted; return those that are, because there are too many."""
+        room = PASSED_MAX - len(self.passed)
+        self.passed.update(lost[:room])
+        return lost[room:]
 
     def _count_page(self, messages: list[Message], lost: list[int]) -> None:
-        """Count messages, and in their places those that cannot be read: a trim counts them."""
+        """Count messages; of those that cannot be read only what `_pass_over` leaves."""
         sizes = [(message.offset, counted_size(message)) for message in messages]
-        if lost:
-            sizes += [(offset, 0) for offset in lost]
+        counted = self._pass_over(lost)
+        if counted:
+            sizes += [(offset, 0) for offset in counted]
             sizes.sort()
         for _, size in sizes:
             self._count(size)

@@ -201,15 +201,23 @@ class Mirror:
         feeds.refused = refused
 
     def is_given_up(self, feeds: FeedOutlet, instance: str) -> bool:
-        """Go to the floor if the store has lost what lies before rows that were given up."""
+        """Go to the floor if the store has lost what lies before rows that were given up.
+
+        Or messages that a limit has dropped since: that moves no events.
+        """
         record = feeds.backends[NAME].record
         floor = record.floor
         assert self.fence is not None
         position, seq = self.fence[1]
-        if record.given_up == (0, 0) or (position >= floor[0] and seq >= floor[1]):
+        if position >= floor[0] and seq >= floor[1]:
             return False
-        sometimes("backlog_dropped_and_store_forgot")
-        why = "dropped by backlog_bytes_max (events, too), and the store forgot"
+        if record.given_up != (0, 0):
+            sometimes("backlog_dropped_and_store_forgot")
+            why = "dropped by backlog_bytes_max (events, too), and the store forgot"
+        elif self.world.lossy and seq >= floor[1]:
+            why = "dropped by a limit, and the store forgot"
+        else:
+            return False
         upto = (max(position, floor[0]), max(seq, floor[1]))
         gap = FeedEvent(kinds.GAP, self.world.now, upto[0], "", why, seq=upto[1])
         gap.offset, gap.accepted_ms = position + 1, upto[0]
@@ -317,7 +325,9 @@ class Mirror:
         oracle = self.world.oracle
         by_number: dict[int, Message] = {}
         last: dict[tuple[str, int], int] = {}
+        messages: set[tuple[str, bytes]] = set()
         for row, message in self._told():
+            messages.add((message.topic, message.payload))
             if isinstance(row, FeedEvent):
                 sometimes("store_got_qos0")
                 by_number[message.offset] = message
@@ -340,7 +350,15 @@ class Mirror:
                     raise Violation("stores_are_told_all", f"{row} has the number of another")
                 sometimes("store_got_retained_qos0")
             elif not row.offset and not row.username and self.asks_for_qos0(row.text):
-                raise Violation("stores_are_told_all", f"{row} is another message there")
+                kept = decode_message(row.body, 0)
+                if not self._may_drop_qos0() or (kept.topic, kept.payload) in messages:
+                    raise Violation("stores_are_told_all", f"{row} is another message there")
+
+    def _may_drop_qos0(self) -> bool:
+        """May a message with QoS 0 be retained and not there? The log had no room for it."""
+        settings = self.world.settings
+        is_limited = settings.store_qos0 and settings.total_bytes_max
+        return bool(is_limited) and settings.on_limit != "drop_oldest"
 
     def asks_for_qos0(self, topic: str) -> bool:
         """Return whether the store wants messages with QoS 0 of a topic."""

@@ -281,6 +281,8 @@ class Oracle:
                 if not self.sent[index].acked_step:
                     group.applied[index] -= 1
             group.in_memory.clear()
+        for view in self.views.values():
+            view.crashed()
 
     # Receivers
 

@@ -214,7 +214,7 @@ class Sender:
             else:
                 if flight.sent.qos == 2:
                     sometimes("duplicate_qos2_publish")
-                flight.sent.doubtful = self.client.world.refusing_seen
+                flight.sent.doubtful = self._may_be_refused(flight.sent)
                 self._transmit(flight.sent, flight.packet_id, dup=True)
 
     # Acknowledgements
@@ -269,8 +269,12 @@ class Sender:
                 sometimes("retained_cleared")
             client.oracle.acknowledged(sent, world.step, world.broker_now())
             return
-        may_be = world.refusing_seen or world.mirror.may_refuse(sent.topic)
-        if reason_code != 0x97 or not may_be:
+        if reason_code != 0x97 or not self._may_be_refused(sent):
             raise Violation("refusals_are_honest", f"{client.name}: {sent} got {reason_code:#x}")
         sometimes("publish_refused")
         client.oracle.rejected(sent)
+
+    def _may_be_refused(self, sent: "Sent") -> bool:
+        """May a message have been refused so far: for want of room, or because of a store?"""
+        world = self.client.world
+        return world.refusing_seen or world.mirror.may_refuse(sent.topic)

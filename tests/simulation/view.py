@@ -91,7 +91,9 @@ class SessionView:
 
     __slots__ = (
         "_by_topic",
+        "_order_sizes",
         "_packet_sizes",
+        "_undone_sizes",
         "applied",
         "client",
         "connected_ms",
@@ -126,6 +128,10 @@ class SessionView:
         self.retained_copies: dict[int, int] = {}  # index -> QoS 2 applications with RETAIN set
         self.first: set[int] = set()
         self.order: dict[tuple[str, str, int, int], int] = {}
+        # Maximum Packet Size of the connection on which the last message of `order` came, 0 = none;
+        # and what of this was so when the broker crashed.
+        self._order_sizes: dict[tuple[str, str, int, int], int] = {}
+        self._undone_sizes: dict[tuple[str, str, int, int], int] = {}
 
     def connecting(self, version: int, packet_size_max: int, messages: "list[Sent]") -> None:
         """CONNECT is sent: from now on the session may be held with this version and size."""
@@ -150,6 +156,10 @@ class SessionView:
         self._packet_sizes = [packet_size_max] if packet_size_max else []
         self.was_limited |= packet_size_max > 0
         self.version4_until = OPEN if version == 4 else min(self.version4_until, step)
+
+    def crashed(self) -> None:
+        """The broker died: what it has dropped as too large may come, to a client that takes it."""
+        self._undone_sizes = dict(self._order_sizes)
 
     def matching(self, topic: str) -> list[Filter]:
         """Return every filter that was ever asked for and matches."""
@@ -336,6 +346,8 @@ class SessionView:
         repeated = sent.attempts > 1 or (sent.qos == 1 and sent.transmissions > 1)
         # The first copy may have been too large for the client, and lost in a crash.
         repeated |= self.was_limited and sent.transmissions > 1
+        # Or it was too large when the later one came, and a crash undid that it was dropped.
+        repeated |= 0 < self._undone_sizes.get(key, 0) < self.packet_size(sent)
         if sent.index < before and (repeated or sent.doubtful):
             return  # its second copy, and the first one was before this session or subscription
         if sent.index < before:
@@ -345,6 +357,8 @@ class SessionView:
                 f" of {sent.publisher} on {sent.topic!r}",
             )
         self.order[key] = sent.index
+        self._order_sizes[key] = self.packet_size_max()
+        self._undone_sizes.pop(key, None)
 
     def apply_once(self, sent: "Sent", packet: Publish, subscribes: int) -> None:
         """Count an application of a QoS 2 delivery and judge the number."""

@@ -23,6 +23,7 @@ FLOOR, CONFIRMED, END = (10, 5), (20, 8), (30, 9)
         ((9, 5), True, LOST, FLOOR),
         ((10, 4), True, LOST, FLOOR),
         ((0, 0), True, LOST, FLOOR),
+        ((9, 7), True, LOST, (10, 7)),  # a limit has dropped messages, and no events
         ((31, 9), True, AHEAD, CONFIRMED),
         ((30, 10), True, AHEAD, CONFIRMED),
         ((5, 10), True, AHEAD, CONFIRMED),

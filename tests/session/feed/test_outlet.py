@@ -234,6 +234,28 @@ def test_what_a_limit_drops_is_told_as_a_gap() -> None:
     assert gaps and lost | offsets == set(range(1, 13))
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_a_limit_drops_cannot_be_sent_again(is_restarted: bool) -> None:
+    broker = Broker(
+        feeds=feed("#"), generation_size_bytes=1 << 10, total_bytes_max=3000, store="all"
+    )
+    client = broker.connect("c")
+    for number in range(12):
+        client.publish("t", b"%d" % number + bytes(500), 1)
+        broker.advance(3000)
+        assert [row.offset for row in take(broker) if isinstance(row, Message)] == [number + 1]
+    if is_restarted:
+        broker.restart()
+    floor = broker.engine.feeds.floor(NAME)
+    assert floor[0] > 0 and floor[1] == 0
+    broker.engine.feeds.begin(NAME, (0, 0))  # as a store that has lost everything
+    rows = take(broker)
+    offsets = [row.offset for row in rows if isinstance(row, Message)]
+    assert offsets == list(range(floor[0] + 1, 13))
+    events = [row.seq for row in rows if isinstance(row, FeedEvent)]
+    assert events[0] == 1
+
+
 def test_events_that_every_store_has_are_deleted_after_a_while() -> None:
     broker = Broker(feeds=feed(keep_ms=20_000))
     for number in range(200):

@@ -7,8 +7,10 @@ import pytest
 from mqtt import reasons
 from mqtt.packets import Pubcomp, Pubrel
 from session.counters import Counters
+from session.live.backlog_trim import Trimmer
 from session.live.damage import Damage
 from storage.errors import DamagedRows
+from storage.log.message_log import Stream
 from tests.session.harness import Broker, will
 from tests.session.messages import in_flight, publish
 
@@ -64,6 +66,44 @@ def test_a_damaged_message_takes_its_own_place_in_a_limit_and_no_other(
     if "max_offline_bytes" in limit:  # what cannot be read takes no bytes
         left = {"drop_new": (0, 2, 3, 4), "drop_oldest": (2, 3, 4, 5)}[policy]
     assert found == list(left)
+
+
+@pytest.mark.parametrize("limit", [{"max_offline_messages": 3}, {"max_offline_bytes": 6}])
+@pytest.mark.parametrize(("policy", "left"), [("drop_new", [0, 1, 2]), ("drop_oldest", [1, 2, 3])])
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_damaged_message_of_other_sessions_takes_no_place_in_a_limit(
+    limit: dict[str, int], policy: str, left: list[int], is_away: bool
+) -> None:
+    broker = Broker(layout="timeline", on_limit=policy, **limit)
+    broker.durable("c", "t").drop()
+    broker.durable("other", "x").drop()
+    for number in range(4):
+        broker.publish("x", b"damaged")
+        broker.publish("t", b"%d" % number)
+    keys = [key for key, _ in broker.rows("msg.1")]
+    broker.is_audited = False
+    broker.store.damage("msg.1", keys[::2])
+    broker.restart()
+    if is_away:
+        broker.advance(s=30)  # the backlog is cut before its client comes back
+    assert [int(payload) for payload in broker.durable("c").receive_all()] == left
+
+
+@pytest.mark.parametrize("limit", [{"max_offline_messages": 2}, {"max_offline_bytes": 4}])
+@pytest.mark.parametrize(("policy", "left"), [("drop_new", [1]), ("drop_oldest", [2, 3])])
+def test_a_message_that_is_damaged_after_the_backlog_was_counted_keeps_its_place(
+    limit: dict[str, int], policy: str, left: list[int]
+) -> None:
+    broker = Broker(layout="timeline", on_limit=policy, **limit)
+    broker.durable("c", "t").drop()
+    blocks(broker, 4)
+    trimmer = Trimmer(broker.engine._log, broker.engine.settings)
+    plan = trimmer.begin([Stream(1, "t", 0)], 0)
+    assert plan.advance()
+    trim = plan.trim()
+    assert trim is not None
+    trim.pass_over([1])
+    assert [number for number in (1, 2, 3) if not trim.drops(number + 1)] == left
 
 
 @pytest.mark.parametrize("layout", ["blocks", "filters", "timeline"])
