@@ -18,9 +18,7 @@ def harbour(history_detail: str = "off") -> Broker:
     first one, `pilot` is connected, `ferry` has left a will that waits, `tug` was a member of a
     shared subscription. `history_detail` is the level of the history.
     """
-    broker = Broker(
-        generation_age_s=10, max_inflight=2, ids_ahead_max=0, history_detail=history_detail
-    )
+    broker = Broker(generation_age_s=10, max_inflight=2, history_detail=history_detail)
     broker.durable("boat", "fleet/#").drop()
     broker.durable("crane", "fleet/1", "fleet/+", "dock").drop()
     pilot = broker.connect("pilot", expiry=3600, will=will("pilot/gone", b"adrift", delay=5))
