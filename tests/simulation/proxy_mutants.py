@@ -44,13 +44,13 @@ def stale_answers(patcher: Patcher, counts: Callable[[Any, Any], bool]) -> None:
     patcher.wrap(ProxyHandler, "listed", listed)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=300)
 def a_list_is_taken_twice(patcher: Patcher) -> None:
     """An answer counts as often as it comes."""
     stale_answers(patcher, lambda connection, present: connection is present)
 
 
-@mutant(None, seeds=300)
+@mutant(None, seeds=300, start=300)
 def a_list_for_an_earlier_connection_is_taken(patcher: Patcher) -> None:
     """What was asked for one session or connection is given to the next one of the client."""
 

@@ -64,7 +64,7 @@ def pubacks_of_a_run_before_sync(patcher: Patcher) -> None:
     _leaking(patcher, PublishHandler, "publish_run", _always)
 
 
-@mutant("fanout", seeds=400, start=600)
+@mutant("fanout", seeds=400, start=400)
 def run_overtakes_a_backlog(patcher: Patcher) -> None:
     """Messages that came together are sent at once, although the session is behind."""
 
