@@ -21,8 +21,10 @@ from typing import Any, Final
 import cassandra
 import cassandra.auth
 import cassandra.cluster
+import cassandra.connection
 import cassandra.io.asyncioreactor
 import cassandra.policies
+import cassandra.pool
 import cassandra.protocol
 import cassandra.query
 
@@ -79,6 +81,10 @@ _FOR_GOOD: Final = (cassandra.InvalidRequest, cassandra.FunctionFailure)
 _ERRORS: Final = (
     cassandra.DriverException,
     cassandra.cluster.NoHostAvailable,
+    cassandra.connection.ConnectionBusy,
+    cassandra.connection.ConnectionException,
+    cassandra.connection.ProtocolError,
+    cassandra.pool.NoConnectionsAvailable,
     cassandra.protocol.ErrorMessage,
     OSError,
 )

@@ -43,6 +43,8 @@ from tests.broker.backends.told_rows import (
 
 cassandra_sink = pytest.importorskip("broker.backends.cassandra_sink")
 InvalidRequest: Any = pytest.importorskip("cassandra").InvalidRequest
+connection: Any = pytest.importorskip("cassandra.connection")
+pool: Any = pytest.importorskip("cassandra.pool")
 pytestmark = [pytest.mark.full, needs_cassandra]  # starts processes
 
 STORED: Final = rule("message.publish", "#", action="on_message_publish")
@@ -59,7 +61,10 @@ _sinks: Final[list[Any]] = []
 @pytest.fixture
 def server() -> Iterator[CassandraServer]:
     """The running one, with a keyspace of the test's own."""
-    yield shared().fresh()
+    running = shared()
+    if not running.is_running:  # a test that failed has left it so
+        running.start()
+    yield running.fresh()
     while _sinks:
         _sinks.pop().close()
 
@@ -467,6 +472,35 @@ def test_a_server_that_was_killed_says_what_it_has_lost(server: CassandraServer)
     for each in batches[have:]:
         assert again.apply(each, INSTANCE) == []
     assert [row["msgid"] for row in server.table("msg")] == [name_of(1), name_of(2)]
+
+
+class Lost:
+    """What an answer would have come in, had its connection not ended."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        connection.ConnectionShutdown("[Errno 104] Connection reset by peer"),
+        connection.ConnectionBusy("too many questions"),
+        connection.ProtocolError("no frame"),
+        pool.NoConnectionsAvailable("all are in use"),
+    ],
+)
+def test_a_connection_that_ends_under_a_question_lets_rows_wait(
+    server: CassandraServer, error: Exception
+) -> None:
+    sink = opened(server)
+    with pytest.raises(Unavailable, match=str(error).split()[-1]):
+        sink.result(Lost(error))
+    with pytest.raises(Unavailable):
+        sink.settle(Lost(error))
 
 
 def test_a_statement_that_cannot_be_parsed_is_unusable(server: CassandraServer) -> None:
