@@ -70,6 +70,7 @@ LOOKS_INSIDE = (
     "tests/storage/log/layouts/test_block_reader.py::test_an_idle_stream_costs_a_single_look",
     "tests/storage/log/layouts/test_block_reader.py::test_sessions_at_the_same_place_share_blocks",
     "tests/storage/log/layouts/test_block_reader.py::test_sessions_with_topics_of_their_own_share",
+    "tests/storage/log/layouts/test_block_reader.py::test_sessions_that_are_in_different_generations_",
     "tests/storage/log/layouts/test_filters.py::test_a_deep_stream_alone_is_read_in_few_pages",
     "tests/storage/log/layouts/test_filters.py::test_a_deep_stream_costs_idle_ones_a_single_look",
     "tests/storage/log/layouts/test_filters.py::test_what_is_read_ahead_is_bounded_whatever",
