@@ -1,12 +1,16 @@
 """SIGHUP: reads users, rules, settings and certificates again, while clients wait.
 
-All of it happens in one turn of the event loop, rules first: no packet that comes after the signal
-is handled by what the operator has replaced. Each file stands for itself: one that cannot be used
-is an error in the log, and what it would replace stays in force. Read next:
-`broker.configuration.reload` (which keys change at once) and `broker.security.access_files`.
+All of it happens in one turn of the event loop, rules first, before that turn reads from clients.
+No packet that comes after the signal is handled by what the operator has replaced. Each file stands
+for itself: one that cannot be used is an error in the log, and what it would replace stays in
+force. Read next: `broker.configuration.reload` (which keys change at once) and
+`broker.security.access_files`.
 """
 
+import asyncio
+import signal
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, TypeAlias
 
 from broker.configuration import reload
@@ -18,6 +22,37 @@ from session.settings import Settings
 
 # Reads the configuration as at the start: same file, environment and flags.
 ReadConfig: TypeAlias = Callable[[], Config]
+
+
+class HangUps:
+    """Notes a SIGHUP when it comes, and acts when nothing else is going on.
+
+    The loop's own handlers run when the loop comes to them, which may be behind the packets of who
+    connected after the signal. So the driver asks before it reads.
+    """
+
+    def __init__(self) -> None:
+        """Take the signal from now on; by default it would end the process."""
+        self._came = False
+        self._act: Callable[[], None] | None = None
+        signal.signal(signal.SIGHUP, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+    def start(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+        """From now on call `act` for each signal, or for several, also if one came before."""
+        self._act = act
+        loop.add_signal_handler(signal.SIGHUP, self.look)  # so that the signal wakes the loop
+        signal.signal(signal.SIGHUP, self._note)
+        signal.siginterrupt(signal.SIGHUP, False)
+        self.look()
+
+    def look(self) -> None:
+        """Act if the signal has come. To call this lets Python run its signal handlers first."""
+        if self._came and self._act is not None:
+            self._came = False
+            self._act()
 
 
 class Reload:

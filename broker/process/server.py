@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from types import FrameType
 from typing import Any, Final
 
 from broker import build
@@ -31,7 +30,7 @@ from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
 from broker.process.open import OpenBroker, StartError
-from broker.process.reload import ReadConfig, Reload
+from broker.process.reload import HangUps, ReadConfig, Reload
 from broker.process.systemd import notify
 from broker.version import VERSION
 from storage.errors import DamagedRows, StorageError
@@ -54,9 +53,8 @@ def serve(config: Config, read_config: ReadConfig | None = None) -> int:
     log = Log(level=config.shell.log_level, format=_log_format(config))
     install_bridge(log)
     with contextlib.ExitStack() as stack:
-        early = EarlyHangUp()
-        signal.signal(signal.SIGHUP, early.note)  # by default it would end the process
-        return _run(_serve(OpenBroker(config, log, stack), early, read_config))
+        hang_ups = HangUps()
+        return _run(_serve(OpenBroker(config, log, stack), hang_ups, read_config))
 
 
 def _log_format(config: Config) -> Any:
@@ -76,19 +74,8 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(opened: OpenBroker, early: "EarlyHangUp", read_config: ReadConfig | None) -> int:
-    return await Server(opened, asyncio.get_running_loop(), read_config).run(early)
-
-
-class EarlyHangUp:
-    """Notes a SIGHUP during the start: the files are then read again before clients are served."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
-        self.came = True
+async def _serve(opened: OpenBroker, hang_ups: HangUps, read_config: ReadConfig | None) -> int:
+    return await Server(opened, asyncio.get_running_loop(), read_config).run(hang_ups)
 
 
 class Server:
@@ -122,7 +109,7 @@ class Server:
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
 
-    async def run(self, early: EarlyHangUp) -> int:
+    async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
         driver, loop = self._driver, self._driver.loop
         committer = Committer(
@@ -139,13 +126,11 @@ class Server:
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name, ended)
-        reload = Reload(self._opened, driver, self._read_config)
-        loop.add_signal_handler(signal.SIGHUP, reload.run)
         loop.set_exception_handler(self._loop_exception)
         driver.start(committer)
         self._start_exporter()
-        if early.came:
-            reload.run()
+        hang_ups.start(loop, Reload(self._opened, driver, self._read_config).run)
+        driver.before_reading = hang_ups.look
         try:
             await self._listeners.start(driver)
         except ListenError as problem:

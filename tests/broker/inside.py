@@ -196,6 +196,13 @@ async def expect_drops_while_not_reading(broker: InsideBroker, slow: Peer, fast:
 Scenario = Callable[[InsideBroker], Coroutine[Any, Any, None]]
 
 
+def plain() -> Endpoint:
+    """Return a TCP listener on any port."""
+    made = Endpoint("other")
+    made.port = 0
+    return made
+
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 LOOPS: Final[dict[str, LoopFactory]] = {
     "asyncio": asyncio.new_event_loop,

@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import resource
 import socket
 import struct
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.broker.descriptors import no_files_left
 
 sockets = pytest.importorskip("broker.loop._sockets", reason="the pure build has none")
 
@@ -384,24 +385,13 @@ def test_a_poller_that_is_dropped_closes_its_sockets() -> None:
 
 
 def test_without_descriptors_connections_wait(house: House) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
     client = socket.socket()
     client.settimeout(PATIENCE_S)
     house.clients.append(client)
-    fillers: list[int] = []
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                fillers.append(os.open(os.devnull, os.O_RDONLY))
+    with no_files_left():
         client.connect(house.listening.getsockname())
         house.until(lambda: bool(house.exhausted))
         assert house.turn() == 0, "it would spin"
-    finally:
-        for filler in fillers:
-            os.close(filler)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert house.exhausted == [errno.EMFILE]
     house.listener.resume()
     house.listener.resume()

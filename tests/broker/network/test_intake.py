@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import os
-import resource
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from broker.network import intake
 from broker.network.intake import ACCEPTS_MAX, Accepted, Intake
+from tests.broker.descriptors import no_files_left
 from tests.broker.inside import LOOPS
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -31,6 +30,11 @@ class Listening:
     def connect(self) -> socket.socket:
         """Return a client; the kernel has it, the intake not yet."""
         return socket.create_connection(self.channel.getsockname())
+
+    async def refuse(self, client: socket.socket) -> None:
+        """Connect `client`, and wait until it could not be taken."""
+        client.connect(self.channel.getsockname())
+        await until(lambda: bool(self.failures))
 
     @property
     def peers(self) -> list[object]:
@@ -84,24 +88,6 @@ def test_nothing_is_taken_after_close(loop: str) -> None:
     run(scenario, loop)
 
 
-@contextlib.contextmanager
-def no_descriptor() -> Iterator[None]:
-    """Leave this process no file descriptor to open."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fillers: list[int] = []
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                fillers.append(os.open(os.devnull, os.O_RDONLY))
-        yield
-    finally:
-        for filler in fillers:
-            os.close(filler)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 @BOTH
 def test_without_file_descriptors_connections_wait(
     loop: str, monkeypatch: pytest.MonkeyPatch
@@ -110,9 +96,8 @@ def test_without_file_descriptors_connections_wait(
 
     async def scenario(listening: Listening) -> None:
         client = socket.socket()
-        with no_descriptor():
-            client.connect(listening.channel.getsockname())
-            await until(lambda: bool(listening.failures))
+        with no_files_left():
+            await listening.refuse(client)
             assert listening.failures[0] == "cannot accept: Too many open files"
             assert not listening.peers
         await until(lambda: len(listening.peers) == 1)
@@ -127,9 +112,8 @@ def test_one_that_pauses_can_be_closed(loop: str, monkeypatch: pytest.MonkeyPatc
 
     async def scenario(listening: Listening) -> None:
         client = socket.socket()
-        with no_descriptor():
-            client.connect(listening.channel.getsockname())
-            await until(lambda: bool(listening.failures))
+        with no_files_left():
+            await listening.refuse(client)
             listening.intake.close()
         await asyncio.sleep(0.1)
         assert not listening.peers

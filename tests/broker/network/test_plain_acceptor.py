@@ -14,7 +14,7 @@ from broker.loop.client_stream import remote_name
 from broker.network.intake import ACCEPTS_MAX
 from broker.network.plain_acceptor import PlainAcceptor
 from mqtt import reasons
-from tests.broker.inside import InsideBroker, run
+from tests.broker.inside import InsideBroker, plain, run
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
@@ -29,13 +29,6 @@ def connected(port: int) -> Iterator[socket.socket]:
                 if channel.family == socket.AF_INET and channel.getsockname()[1] == port:
                     channel.getpeername()
                     yield channel
-
-
-def plain() -> Endpoint:
-    """Return a TCP listener on any port."""
-    made = Endpoint("other")
-    made.port = 0
-    return made
 
 
 @BOTH

@@ -1,8 +1,6 @@
 """Does the compiled build accept every connection, and wait where none can be accepted?"""
 
 import asyncio
-import os
-import resource
 import socket
 
 import pytest
@@ -11,42 +9,24 @@ from broker.configuration.listener_options import UNIX, Endpoint
 from broker.network.intake import EXHAUSTED_PAUSE_S
 from broker.network.polled_acceptor import PolledAcceptor
 from mqtt import reasons
-from tests.broker.inside import InsideBroker, run
+from tests.broker.descriptors import no_files_left
+from tests.broker.inside import InsideBroker, plain, run
 
 pytest.importorskip("broker.loop._sockets", reason="the pure build has none")
 
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
 
-def plain() -> Endpoint:
-    """Return a TCP listener on any port."""
-    made = Endpoint("other")
-    made.port = 0
-    return made
-
-
 @BOTH
 def test_without_file_descriptors_connections_wait_and_the_reason_is_logged(loop: str) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-
     async def scenario(broker: InsideBroker) -> None:
         listener = await broker.listen(plain())
         (server,) = listener._servers
         assert isinstance(server, PolledAcceptor)
         channel = socket.socket()
-        fillers: list[int] = []
-        highest = max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
-        try:
-            with pytest.raises(OSError, match="Too many open files"):
-                while True:
-                    fillers.append(os.open(os.devnull, os.O_RDONLY))
+        with no_files_left():
             channel.connect(("127.0.0.1", listener.port))
             await broker.until(lambda: bool(broker.events("connection_refused")))
-        finally:
-            for filler in fillers:
-                os.close(filler)
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
         (line,) = broker.events("connection_refused")
         assert line["message"] == "cannot accept: Too many open files"
         channel.setblocking(False)

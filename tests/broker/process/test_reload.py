@@ -1,6 +1,7 @@
 """SIGHUP to a running broker: what holds for the next client, and what the log says."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from broker.security import password_hashes
 from mqtt import reasons
-from mqtt.packets import Suback, Subscribe, Subscription
+from mqtt.packets import Connack, Connect, Puback, Publish, Suback, Subscribe, Subscription
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
@@ -38,7 +39,7 @@ def lines(broker: BrokerProcess, event: str) -> list[dict[str, object]]:
 
 def hang_up(broker: BrokerProcess) -> None:
     """Send SIGHUP, and wait for nothing but a client that connects."""
-    broker.signal(1)
+    broker.signal(signal.SIGHUP)
     RawClient(broker.port, "witness").open()
 
 
@@ -57,7 +58,7 @@ def test_who_connects_right_after_the_signal_meets_the_new_rules_and_users(
     anna.drop()
     users.write_text(f"anna:{line}\n{many.replace('user', 'new')}")
     acl.write_text("user anna\ntopic read mine/#\n")
-    broker.signal(1)
+    broker.signal(signal.SIGHUP)
     anna.connect(username="anna", password=b"right")
     ben.connect(username="ben", password=b"right", reason=reasons.BAD_USER_NAME_OR_PASSWORD)
     anna.send(Subscribe(1, [Subscription("other", 1), Subscription("mine/a", 1)]))
@@ -84,6 +85,20 @@ def test_limits_hold_for_the_next_packet_also_of_connected_clients(
     broker.reload()
     client.subscribe("b")
     assert not lines(broker, "reload_failed") and not lines(broker, "restart_needed")
+
+
+def test_a_client_that_the_broker_sees_together_with_the_signal_meets_the_new_settings(
+    prepare: Prepare, toml: Path
+) -> None:
+    broker = serve(prepare, toml)
+    toml.write_text("[limits]\ntopic_levels = 2\n")
+    broker.signal(signal.SIGSTOP)
+    broker.signal(signal.SIGHUP)
+    client = RawClient(broker.port, "c").open()
+    client.send(Connect("c"), Publish("a/b/c", b"x", 1, packet_id=1))
+    broker.signal(signal.SIGCONT)
+    client.expect(Connack)
+    assert client.expect(Puback).reason_code == reasons.TOPIC_NAME_INVALID
 
 
 def test_the_log_level_changes(prepare: Prepare, toml: Path) -> None:

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import resource
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from broker.security import access_files
 from broker.security.access_files import KEY_FILE, Access, AccessError, secret_key
 from broker.security.acl import Rules
 from session.ports import Verdict
+from tests.broker.descriptors import no_files_left
 from tests.broker.event_loop import Loop
 from tests.broker.security.stored import ARGON2ID, MOSQUITTO_6, MOSQUITTO_7, SCRAM
 
@@ -194,19 +194,6 @@ def test_a_reload_is_seen_by_the_next_question(site: Site) -> None:
     assert policy.may_publish("anna", "c", "b")
     assert not policy.may_receive("anna", "c", "own/c/x")
     assert opened.authenticator.exchange("SCRAM-SHA-256", "c") is not None
-
-
-@contextmanager
-def no_files_left() -> Iterator[None]:
-    """Let this process open no further file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager

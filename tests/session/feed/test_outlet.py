@@ -1,5 +1,7 @@
 """Does a store get every durable message and event of its feed, once and in order?"""
 
+from collections.abc import Callable
+
 import pytest
 
 from mqtt.message import Message
@@ -219,14 +221,24 @@ def test_a_generation_stays_while_a_store_may_read_it() -> None:
     assert broker.counters.generations_dropped > 0
 
 
-def test_what_a_limit_drops_is_told_as_a_gap() -> None:
+def broker_that_keeps_little() -> tuple[Broker, Callable[[int], None]]:
+    """Return a broker with room for a few messages, and what publishes one of them."""
     broker = Broker(
         feeds=feed("#"), generation_size_bytes=1 << 10, total_bytes_max=3000, store="all"
     )
     client = broker.connect("c")
-    for number in range(12):
+
+    def publish(number: int) -> None:
         client.publish("t", b"%d" % number + bytes(500), 1)
         broker.advance(3000)
+
+    return broker, publish
+
+
+def test_what_a_limit_drops_is_told_as_a_gap() -> None:
+    broker, publish = broker_that_keeps_little()
+    for number in range(12):
+        publish(number)
     rows = take(broker)
     gaps = [row for row in rows if isinstance(row, FeedEvent) and row.kind == GAP]
     offsets = {row.offset for row in rows if isinstance(row, Message)}
@@ -236,13 +248,9 @@ def test_what_a_limit_drops_is_told_as_a_gap() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_a_limit_drops_cannot_be_sent_again(is_restarted: bool) -> None:
-    broker = Broker(
-        feeds=feed("#"), generation_size_bytes=1 << 10, total_bytes_max=3000, store="all"
-    )
-    client = broker.connect("c")
+    broker, publish = broker_that_keeps_little()
     for number in range(12):
-        client.publish("t", b"%d" % number + bytes(500), 1)
-        broker.advance(3000)
+        publish(number)
         assert [row.offset for row in take(broker) if isinstance(row, Message)] == [number + 1]
     if is_restarted:
         broker.restart()
