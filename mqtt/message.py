@@ -24,6 +24,7 @@ class Message:
         "qos",
         "retain",
         "topic",
+        "username",
     )
 
     def __init__(
@@ -37,6 +38,7 @@ class Message:
         accepted_at_ms: int,
         expires_at_ms: int,
         offset: int = 0,
+        username: str = "",
     ) -> None:
         self.topic: str = topic
         self.payload: bytes = payload
@@ -46,6 +48,7 @@ class Message:
         # Expiry Interval, Topic Alias and Subscription Identifier. b"" from a v3.1.1 publisher.
         self.properties: bytes = properties
         self.publisher: str = publisher  # client_id
+        self.username: str = username  # of the publisher, if an external store wants it
         self.accepted_at_ms: int = accepted_at_ms  # broker time
         self.expires_at_ms: int = expires_at_ms  # broker time, NEVER = 0
         self.offset: int = offset  # position in the log, 0 = not stored

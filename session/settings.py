@@ -121,6 +121,7 @@ class Feed:
         "on_full",
         "proxying",
         "qos0",
+        "usernames",
     )
 
     def __init__(
@@ -134,6 +135,7 @@ class Feed:
         on_full: OnFull = "drop_oldest",
         proxying: Proxying | None = None,
         qos0: tuple[str, ...] = (),
+        usernames: bool = False,
     ) -> None:
         """`kinds` has the bit 1 << kind for each kind of event (`storage.tables.feed_rows`).
 
@@ -152,6 +154,7 @@ class Feed:
         self.backlog_bytes_max: Final = backlog_bytes_max
         self.on_full: Final = on_full
         self.proxying: Final = proxying
+        self.usernames: Final = usernames  # Does it want those of publishers?
 
     @property
     def is_asked(self) -> bool:

@@ -60,6 +60,7 @@ class Hook:
 
 _MESSAGE: Final = (
     "clientid",
+    "username",
     "topic",
     "qos",
     "payload",

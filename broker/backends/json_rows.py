@@ -102,6 +102,7 @@ class JsonRows:
         return {
             "msgid": message_id(message.accepted_at_ms, self._node, message.offset),
             "clientid": message.publisher,
+            "username": message.username,
             "topic": message.topic,
             "qos": message.qos,
             "retain": message.retain,

@@ -62,6 +62,8 @@ class Parameters:
     def _of_message(self, message: Message, name: str) -> bytes:
         if name == "clientid":
             return message.publisher.encode()
+        if name == "username":
+            return message.username.encode()
         if name == "topic":
             return message.topic.encode()
         if name == "qos":

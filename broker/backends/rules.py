@@ -194,6 +194,7 @@ def feeds_of(config: Config) -> tuple[Feed, ...]:
                     "reject" if backend.on_full == backend_options.REJECT else "drop_oldest",
                     proxying,
                     tuple(qos0),
+                    any(_names_publisher(rule) for rule in rules),
                 )
             )
     return tuple(feeds)
@@ -216,6 +217,14 @@ def _fetching(rule: WrittenRule, backend: Backend, kind: int) -> Fetching:
         rule.max_returned_count or backend.max_returned_count,
         rule.time_range_ms or backend.time_range_ms,
     )
+
+
+def _names_publisher(rule: WrittenRule) -> bool:
+    """Return whether a rule says which user has published a message."""
+    if not HOOKS[str(rule.on)].messages or rule.action is not None:
+        return False
+    own = rule.own_commands()
+    return not own or any("${username}" in text for text in own)  # a row as a whole has it
 
 
 def _needs(rule: WrittenRule, type: str) -> Action | Hook:

@@ -226,6 +226,7 @@ class FeedRecorder:
             message.publisher,
             message.accepted_at_ms,
             message.expires_at_ms,
+            username=message.username,
         )
         for payload in payloads:
             one.payload = payload

@@ -48,6 +48,8 @@ class PublishHandler:
         self._publishing: Final = publishing
         self._retained: Final = retained
         self._settings: Final = context.settings
+        feeds = context.settings.feeds
+        self._keeps_usernames: Final = any(feed.usernames for feed in feeds)
         self._policy: Final = context.policy
         self._is_open: Final = context.policy.is_open
         self._counters: Final = context.counters
@@ -111,6 +113,7 @@ class PublishHandler:
             session.client_id,
             now,
             NEVER if expiry < 0 else now + expiry * 1000,
+            username=connection.username if self._keeps_usernames else "",
         )
         accepted = self._publishing.accept(message, route, publication)
         reason_code = accepted.reason_code
@@ -164,6 +167,7 @@ class PublishHandler:
             publisher=session.client_id,
             accepted_at_ms=self._tick.now,
             expires_at_ms=NEVER,
+            username=connection.username if self._keeps_usernames else "",
         )
         publication = None
         if self._publish_events.is_on:

@@ -153,6 +153,7 @@ class MessageLog:
                 message.publisher,
                 message.accepted_at_ms,
                 message.expires_at_ms,
+                username=message.username,
             )
             self.append(batch, one, filter_ids)
         message.offset = first

@@ -47,6 +47,7 @@ def fields(value: Message) -> tuple[object, ...]:
         value.accepted_at_ms,
         value.expires_at_ms,
         value.offset,
+        value.username,
     )
 
 

@@ -1,18 +1,21 @@
 """The bytes of a block of consecutive messages, and of the index row that points into blocks.
 
 Never changed incompatibly: a change is a new version byte beside the old one, with a golden file.
-A block, version 1, integers big-endian but for the checksum:
+A block of versions 1 and 2, integers big-endian but for the checksum:
 
-    u8 version = 1 | u16 messages | u16 runs | for each run: u16 messages before it, u16 its place,
+    u8 version | u16 messages | u16 runs | for each run: u16 messages before it, u16 its place,
     counted from the end of this list | runs | u32 CRC-32 of all of the above, little-endian
 
 A run is a sequence of messages that differ only in their payload:
 
-    u8 flags (bits 0-1 QoS, bit 2 RETAIN, bit 3 payloads differ in size, others zero)
+    u8 flags (bits 0-1 QoS, bit 2 RETAIN, bit 3 payloads differ in size, bit 4 in version 2 only:
+    the publisher's user name is there, others zero)
     u16 publisher size | u16 topic size | u32 properties size
     u64 accepted_at_ms | u64 expires_at_ms (0 = never) | u16 messages | u32 size of all payloads
-    publisher | topic | properties | with bit 3: u32 payload size, once per message | payloads
+    publisher | topic | properties | with bit 4: u16 size, user name |
+    with bit 3: u32 payload size, once per message | payloads
 
+Only a block with a user name in it is of version 2.
 The key of a block is the offset of its LAST message, so a seek to an offset finds the block that
 holds it. Must never return anything from a block whose checksum fails. Read next:
 `storage.log.layouts.blocks` (writes blocks), `storage.log.layouts.block_reader` (reads them).
@@ -25,11 +28,13 @@ from typing import Final
 
 from mqtt.message import Message
 from storage.errors import CorruptRecord
-from storage.tables.message_record import QOS_MASK, RETAIN_FLAG
+from storage.tables.message_record import NAME_SIZE, QOS_MASK, RETAIN_FLAG
 
 VERSION: Final = 1
+NAMED_VERSION: Final = 2  # with a user name in some run
 INDEX_VERSION: Final = 1
 VARIED_FLAG: Final = 0x08
+NAMED_FLAG: Final = 0x10
 FLAGS_KNOWN: Final = QOS_MASK | RETAIN_FLAG | VARIED_FLAG
 # A block is closed at this size; each message counts its payload and SIZE_SIZE bytes. So reading a
 # message of a sparse stream costs as much as one page of a table, and a block has at most 1,024
@@ -81,13 +86,18 @@ _crc32: Final = zlib.crc32
 _JOIN_MAX: Final = 16 << 10
 
 
-def encode_one(message: Message, publisher: bytes, topic: bytes, pieces: list[bytes]) -> None:
+def encode_one(
+    message: Message, publisher: bytes, topic: bytes, named: bytes, pieces: list[bytes]
+) -> None:
     """Add a run of one message to the `pieces` of a block; as `encode_run`, but returns nothing."""
     properties = message.properties
     payload = message.payload
+    flags = message.qos | RETAIN_FLAG if message.retain else message.qos
+    if named:
+        flags |= NAMED_FLAG
     pieces.append(
         _pack_run(
-            message.qos | RETAIN_FLAG if message.retain else message.qos,
+            flags,
             len(publisher),
             len(topic),
             len(properties),
@@ -101,15 +111,23 @@ def encode_one(message: Message, publisher: bytes, topic: bytes, pieces: list[by
     pieces.append(topic)
     if properties:
         pieces.append(properties)
+    if named:
+        pieces.append(named)
     pieces.append(payload)
 
 
 def encode_run(
-    message: Message, publisher: bytes, topic: bytes, payloads: list[bytes], pieces: list[bytes]
+    message: Message,
+    publisher: bytes,
+    topic: bytes,
+    named: bytes,
+    payloads: list[bytes],
+    pieces: list[bytes],
 ) -> int:
     """Add a run with the fields of `message` to the `pieces` of a block; return its size in bytes.
 
-    `publisher` and `topic` are those of the message, encoded.
+    `publisher` and `topic` are those of the message, encoded; `named` is its user name as
+    `encode_username` gives it, b"" if it has none.
     """
     count = len(payloads)
     size = len(payloads[0])
@@ -121,6 +139,8 @@ def encode_run(
     else:
         size = sum(sizes)
         flags |= VARIED_FLAG
+    if named:
+        flags |= NAMED_FLAG
     properties = message.properties
     pieces.append(
         _pack_run(
@@ -138,19 +158,26 @@ def encode_run(
     pieces.append(topic)
     if properties:
         pieces.append(properties)
+    if named:
+        pieces.append(named)
     if sizes:
         pieces.append(struct.pack(f">{count}I", *sizes))
     pieces += payloads
-    return RUN_SIZE + len(publisher) + len(topic) + len(properties) + size + SIZE_SIZE * len(sizes)
+    head = RUN_SIZE + len(publisher) + len(topic) + len(properties) + len(named)
+    return head + size + SIZE_SIZE * len(sizes)
 
 
-def encode_block(count: int, places: list[int], pieces: list[bytes], size: int) -> bytes:
+def encode_block(
+    count: int, places: list[int], pieces: list[bytes], size: int, *, is_named: bool
+) -> bytes:
     """Return the block of `count` messages whose runs are `pieces`, `size` bytes in all.
 
-    `places` has, for each run, the number of messages and of bytes before it.
+    `places` has, for each run, the number of messages and of bytes before it. `is_named`: a run has
+    a user name.
     """
     runs = len(places) // 2
-    head = _pack_head(VERSION, count, runs) + _PLACES[runs].pack(*places)
+    version = NAMED_VERSION if is_named else VERSION
+    head = _pack_head(version, count, runs) + _PLACES[runs].pack(*places)
     if size <= _JOIN_MAX:
         body = b"".join((head, *pieces))
         return body + _pack_crc(_crc32(body))
@@ -166,6 +193,7 @@ class Block:
     __slots__ = (
         "_body",
         "_data",
+        "_flags_known",
         "_left",
         "_messages",
         "_places",
@@ -195,9 +223,10 @@ class Block:
         self.size: Final = size
         # Bytes of memory: its data counts twice, because payloads are copied.
         self.cost: Final = OBJECT_SIZE + 2 * size + MESSAGE_SIZE * count
-        if data[0] != VERSION:
+        if data[0] != VERSION and data[0] != NAMED_VERSION:
             raise CorruptRecord(
-                f"messages {self.first} to {last}: block version {data[0]}, expected {VERSION}"
+                f"messages {self.first} to {last}: block version {data[0]}, "
+                f"expected {VERSION} or {NAMED_VERSION}"
             )
         if not count or not 0 < runs <= RUNS_MAX or body + _CRC_SIZE > size:
             raise CorruptRecord(f"messages {self.first} to {last}: {runs} runs in {size} bytes")
@@ -207,6 +236,7 @@ class Block:
         self._messages: Final[list[Message | None]] = [None] * count
         self._starts: Final = places[::2]  # number of the first message of each run
         self._places: Final = places[1::2]
+        self._flags_known: Final = _flags_known(data)
         self._left: int = runs  # not decoded yet
         if self._starts[0]:
             raise CorruptRecord(f"messages {self.first} to {last}: the first is in no run")
@@ -255,30 +285,30 @@ class Block:
         topic_at = at + RUN_SIZE + publisher_size
         properties_at = topic_at + topic_size
         at = properties_at + properties_size
+        name_at, at = _name_place(data, at, end) if flags & NAMED_FLAG else (at, at)
+        name_end = at
         varied = flags & VARIED_FLAG != 0
         sizes_size = SIZE_SIZE * count if varied else 0
         qos = flags & QOS_MASK
         if (
-            flags & ~FLAGS_KNOWN
+            flags & ~self._flags_known
             or qos > _QOS_MAX
             or count != expected
             or at + sizes_size + payloads_size != end
         ):
             raise CorruptRecord(f"{what}: a run of {count} messages, flags {flags:#04x}")
         size = payloads_size // count
-        sizes: tuple[int, ...] = ()
-        if varied:
-            sizes = struct.unpack_from(f">{count}I", data, at)
-            at += sizes_size
+        sizes = struct.unpack_from(f">{count}I", data, at) if varied else ()
+        at += sizes_size
         if (sum(sizes) if varied else size * count) != payloads_size:
             raise CorruptRecord(f"{what}: payloads of other sizes than {payloads_size} bytes")
         try:
             publisher = data[topic_at - publisher_size : topic_at].decode()
             topic = data[topic_at:properties_at].decode()
+            username = data[name_at:name_end].decode()
         except UnicodeDecodeError as error:
-            raise CorruptRecord(f"{what}: topic or publisher is not UTF-8") from error
+            raise CorruptRecord(f"{what}: a name in it is not UTF-8") from error
         properties = data[properties_at : properties_at + properties_size]
-        retain = flags & RETAIN_FLAG != 0
         messages = self._messages
         for index in range(count):
             if varied:
@@ -287,12 +317,13 @@ class Block:
                 topic,
                 data[at : at + size],
                 qos,
-                retain,
+                flags & RETAIN_FLAG != 0,
                 properties,
                 publisher,
                 accepted_at_ms,
                 expires_at_ms,
                 offset + index,
+                username,
             )
             at += size
         self._left -= 1
@@ -314,7 +345,9 @@ def decode_single(data: bytes, last: int, offset: int, is_sound: bool = False) -
     number = offset - last + count - 1
     body = HEAD_SIZE + _PLACE_SIZE * runs
     limit = size - _CRC_SIZE
-    if data[0] != VERSION or not 0 <= number < count or not runs or body > limit:
+    if not VERSION <= data[0] <= NAMED_VERSION or body > limit:
+        return None
+    if not 0 <= number < count or not runs:
         return None
     low = number
     if runs != count:
@@ -349,9 +382,11 @@ def _decode_member(
     qos = flags & QOS_MASK
     topic_at = at + RUN_SIZE + publisher
     properties_at = topic_at + topic
-    sizes_at = properties_at + properties
+    name_at = sizes_at = properties_at + properties
+    if flags & NAMED_FLAG:
+        name_at, sizes_at = _name_place(data, sizes_at, end)
     payload_at = sizes_at
-    if flags & ~FLAGS_KNOWN or qos > _QOS_MAX or messages != expected or index >= messages:
+    if flags & ~_flags_known(data) or qos > _QOS_MAX or messages != expected or index >= messages:
         return None
     if flags & VARIED_FLAG:
         payload_at += SIZE_SIZE * messages
@@ -376,14 +411,27 @@ def _decode_member(
             data[begin:stop],
             qos,
             flags & RETAIN_FLAG != 0,
-            data[properties_at:sizes_at],
+            data[properties_at : properties_at + properties],
             data[at + RUN_SIZE : topic_at].decode(),
             accepted_at_ms,
             expires_at_ms,
             offset,
+            data[name_at:sizes_at].decode(),
         )
     except UnicodeDecodeError:
         return None
+
+
+def _flags_known(data: bytes) -> int:
+    """Return the flags that a run of this block may have."""
+    return FLAGS_KNOWN | NAMED_FLAG if data[0] == NAMED_VERSION else FLAGS_KNOWN
+
+
+def _name_place(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return where the user name is whose size is at `at`; beyond `end` if there can be none."""
+    start = at + NAME_SIZE.size
+    size = data[at] << 8 | data[at + 1] if start <= end else 0
+    return (start, start + size) if size else (end, end + 1)
 
 
 def index_start(filter_id: int, offset: int) -> bytes:

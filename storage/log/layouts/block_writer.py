@@ -27,6 +27,7 @@ from storage.log.layouts.block_format import (
     encode_run,
     index_key,
 )
+from storage.tables.message_record import encode_username
 
 _KEY: Final = struct.Struct(">Q")
 _pack: Final = _KEY.pack
@@ -42,6 +43,7 @@ class Sealing:
         "_family",
         "_filled",
         "_index_family",
+        "_is_named",
         "_many",
         "_ones",
         "_parts",
@@ -65,6 +67,7 @@ class Sealing:
         self._places: list[int] = []
         self._content = 0
         self._count = 0
+        self._is_named = False
         self._parts: list[tuple[int, int, Sequence[int]]] = []
         self.size: int = 0  # bytes of all rows built so far
 
@@ -108,8 +111,9 @@ class Sealing:
             message = messages[at]
             publisher = message.publisher.encode()
             topic = message.topic.encode()
+            named = encode_username(message.username) if message.username else b""
             size = SIZE_SIZE + RUN_SIZE + len(publisher) + len(topic)
-            size += len(message.properties) + len(message.payload)
+            size += len(message.properties) + len(named) + len(message.payload)
             if count and content + size > BLOCK_BYTES:
                 last = message.offset - 1
                 self._filled = filled
@@ -124,7 +128,9 @@ class Sealing:
                 start = at
             places.append(count)
             places.append(filled)
-            encode_one(message, publisher, topic, pieces)
+            encode_one(message, publisher, topic, named, pieces)
+            if named:
+                self._is_named = True
             content += size
             filled += size - SIZE_SIZE
             count += 1
@@ -140,7 +146,8 @@ class Sealing:
     def _add_run(self, message: Message, filter_ids: Sequence[int], payloads: list[bytes]) -> None:
         publisher = message.publisher.encode()
         topic = message.topic.encode()
-        head = RUN_SIZE + len(publisher) + len(topic) + len(message.properties)
+        named = encode_username(message.username) if message.username else b""
+        head = RUN_SIZE + len(publisher) + len(topic) + len(message.properties) + len(named)
         total = len(payloads)
         first = message.offset
         start = 0
@@ -160,7 +167,8 @@ class Sealing:
             part = payloads if stop - start == total else payloads[start:stop]
             self._places.append(self._count)
             self._places.append(self._filled)
-            size = encode_run(message, publisher, topic, part, self._pieces)
+            size = encode_run(message, publisher, topic, named, part, self._pieces)
+            self._is_named = self._is_named or bool(named)
             self._filled += size
             self._content += size + SIZE_SIZE * (stop - start)
             self._count += stop - start
@@ -171,7 +179,9 @@ class Sealing:
 
     def _close(self, last: int) -> None:
         """Close the block, whose last message has the offset `last`."""
-        value = encode_block(self._count, self._places, self._pieces, self._filled)
+        value = encode_block(
+            self._count, self._places, self._pieces, self._filled, is_named=self._is_named
+        )
         self._batch.append((self._family, _pack(last), value))
         self.size += KEY_SIZE + len(value)
         for start, end, filter_ids in self._parts:
@@ -183,6 +193,7 @@ class Sealing:
         self._filled = 0
         self._content = 0
         self._count = 0
+        self._is_named = False
 
     def _note_ones(
         self, messages: list[Message], ids: list[Sequence[int]], start: int, stop: int, last: int

@@ -93,6 +93,7 @@ class BlockSlab:
             and message.expires_at_ms == same.expires_at_ms
             and message.retain == same.retain
             and message.properties == same.properties
+            and message.username == same.username
         ):
             payloads = self._payloads
             if payloads is None:

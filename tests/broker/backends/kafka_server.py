@@ -61,6 +61,14 @@ log.retention.ms=-1
 """
 
 
+def rights(prefix: str | None = None) -> Any:
+    """Return what finds the rights of the named user, those for topics that begin so or all."""
+    return admin.AclBindingFilter(
+        admin.ResourceType.TOPIC, prefix, admin.ResourcePatternType.ANY,
+        f"User:{USER}", None, admin.AclOperation.WRITE, admin.AclPermissionType.ALLOW,
+    )  # fmt: skip
+
+
 class KafkaServer:
     """One server, over any number of starts."""
 
@@ -135,14 +143,20 @@ class KafkaServer:
             f"User:{USER}", "*", admin.AclOperation.WRITE, admin.AclPermissionType.ALLOW,
         )  # fmt: skip
         self._admin.create_acls([rule])[rule].result(START_S)
+        self._until_known(prefix, is_allowed=True)
 
     def forbid(self) -> None:
         """Take from the named user what he was allowed."""
-        every = admin.AclBindingFilter(
-            admin.ResourceType.TOPIC, None, admin.ResourcePatternType.ANY,
-            f"User:{USER}", None, admin.AclOperation.WRITE, admin.AclPermissionType.ALLOW,
-        )  # fmt: skip
+        every = rights()
         self._admin.delete_acls([every])[every].result(START_S)
+        self._until_known(is_allowed=False)
+
+    def _until_known(self, prefix: str | None = None, *, is_allowed: bool) -> None:
+        """Wait until the server acts on a change of rights, which comes after its answer."""
+        deadline = time.monotonic() + START_S
+        while bool(self._admin.describe_acls(rights(prefix)).result(START_S)) != is_allowed:
+            assert time.monotonic() < deadline, "the server does not hear of a change of rights"
+            time.sleep(POLL_SECONDS)
 
     def messages(self, topic: str) -> list[Any]:
         """Return everything in a topic, partition by partition, in order."""

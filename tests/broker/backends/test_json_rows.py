@@ -46,11 +46,13 @@ def as_json(row: Row, *rules: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_message_is_told_whole() -> None:
-    assert as_json(message(7, "a/ö", "grüße".encode(), retain=True, qos=2)) == {
+    told = message(7, "a/ö", "grüße".encode(), retain=True, qos=2, username="ann")
+    assert as_json(told) == {
         "id": f"{INSTANCE}:7:0:{NOW_MS}",
         "hook": "message.publish",
         "msgid": message_id(NOW_MS, NUMBER, 7),
         "clientid": "sender",
+        "username": "ann",
         "topic": "a/ö",
         "qos": 2,
         "retain": True,
@@ -169,9 +171,9 @@ def test_a_message_with_qos_0_is_told_whole_to_who_asks() -> None:
     told = as_json(row, {**ALL, "qos0": True})
     assert told == {
         "id": f"{INSTANCE}:3:4:{NOW_MS}", "hook": "message.publish",
-        "msgid": unstored_id(NOW_MS, NUMBER, 4), "clientid": "sender", "topic": "a/b", "qos": 0,
-        "retain": False, "timestamp": NOW_MS, "payload": "hi", "payload_encoding": "utf-8",
-        "properties": {},
+        "msgid": unstored_id(NOW_MS, NUMBER, 4), "clientid": "sender", "username": "",
+        "topic": "a/b", "qos": 0, "retain": False, "timestamp": NOW_MS, "payload": "hi",
+        "payload_encoding": "utf-8", "properties": {},
     }  # fmt: skip
 
 

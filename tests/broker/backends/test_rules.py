@@ -393,8 +393,9 @@ HOOK = '[backends.hook]\ntype = "webhook"\nurl = "http://a/"\n'
         ),
         (KAFKA.replace("TOPIC", "${x}"), ["backends.log.topic = '${x}'", "not ${x}"]),
         (
-            KAFKA.replace("TOPIC", "${username}") + rule("message.publish", backend="log"),
-            ["backends.log.topic", "message.publish has no ${username}"],
+            KAFKA.replace("TOPIC", "${topic}")
+            + rule("client.connected", topic=None, backend="log"),
+            ["backends.log.topic", "client.connected has no ${topic}"],
         ),
     ],
 )
@@ -421,6 +422,26 @@ def test_a_store_of_whole_rows_is_told_what_its_hooks_say(tmp_path) -> None:  # 
     told = rules.configurations(loaded, "edge")["hook"]
     assert (told["type"], told["options"]["url"]) == ("webhook", "http://a/")
     assert "servers" not in told["options"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CACHE + rule("message.publish", commands="SET ${clientid} ${username}"), True),
+        (CACHE + rule("message.publish", commands="SET ${clientid} ${topic}"), False),
+        (CACHE + rule("message.publish", action="on_message_publish"), False),
+        (CACHE + rule("message.acked", commands="SET ${clientid} ${username}"), False),
+        (HOOK + rule("message.publish", backend="hook"), True),
+        (HOOK + rule("client.connected", topic=None, backend="hook"), False),
+    ],
+)
+def test_user_names_of_publishers_are_kept_where_a_rule_says_them(  # type: ignore[no-untyped-def]
+    tmp_path, text: str, expected: bool
+) -> None:
+    loaded = config(tmp_path, text)
+    rules.check(loaded)
+    (feed,) = rules.feeds_of(loaded)
+    assert feed.usernames == expected
 
 
 def test_rules_say_whose_messages_with_qos_0_a_store_gets(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -94,6 +94,7 @@ def published(row: Message, payload: str, **more: object) -> tuple[Row, dict[str
     """Return a message, and what its names are; `payload` is how JSON has it."""
     values: dict[str, object] = {
         **{"clientid": row.publisher.encode(), "topic": row.topic.encode(), "qos": b"%d" % row.qos},
+        "username": row.username.encode(),
         **{"payload": row.payload, "msgid": number(row.offset), "message": whole(row, payload)},
         **{"retain": b"true" if row.retain else b"false", "dup": b"false", "timestamp": AT},
         **{"node": NODE.encode(), "expiry": b"", "content_type": b"", "response_topic": b""},
@@ -107,7 +108,7 @@ def publishes() -> list[tuple[Row, dict[str, object]]]:
     told = json.dumps(PAYLOAD).encode()
     rich = message(
         1, ODD.strip(), told, qos=2, retain=True, publisher=f"p1 {ODD}", properties=PROPERTIES,
-        expires_at_ms=NOW_MS + 5000,
+        expires_at_ms=NOW_MS + 5000, username=f"u1 {ODD}",
     )  # fmt: skip
     large = json.dumps({"text": LONG}).encode()
     return [

@@ -68,7 +68,7 @@ def test_messages_have_parts(name: str) -> None:
     [
         ("payload", MESSAGE_ACKED),
         ("payload.a", MESSAGE_ACKED),
-        ("username", MESSAGE_PUBLISH),
+        ("user", MESSAGE_PUBLISH),
         ("topic", CLIENT_CONNECTED),
         ("payload.", MESSAGE_PUBLISH),
         ("qos.a", MESSAGE_PUBLISH),

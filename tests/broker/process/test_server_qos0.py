@@ -174,18 +174,18 @@ def test_own_commands_get_messages_with_qos_0_and_user_names(
         server,
         f'{own}on = "message.publish"\ntopic = "#"\ncommands = "RPUSH some ${{payload}}"\n'
         f'{own}on = "message.publish"\ntopic = "a/#"\nqos0 = true\n'
-        'commands = "RPUSH all ${payload} ${qos} ${clientid}"\n'
+        'commands = "RPUSH all ${payload} ${qos} ${username}"\n'
         f'{own}on = "session.subscribed"\ntopic = "#"\n'
         'commands = "RPUSH who ${clientid} [${username}]"\n',
     )
     broker.start()
     shore = RawClient(broker.port, "shore")
-    shore.connect()
+    shore.connect(username="ann")
     shore.subscribe("x", qos=1)
     shore.publish("a/1", b"0", qos=0)
     shore.publish("a/1", b"1", qos=1)
     shore.publish("b", b"2", qos=0)
     until(lambda: len(server.list("all")) == 6, broker)
-    assert server.list("all") == [b"0", b"0", b"shore", b"1", b"1", b"shore"]
+    assert server.list("all") == [b"0", b"0", b"ann", b"1", b"1", b"ann"]
     assert server.list("some") == [b"1"]
-    assert server.list("who") == [b"shore", b"[]"]
+    assert server.list("who") == [b"shore", b"[ann]"]

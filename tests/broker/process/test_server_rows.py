@@ -149,7 +149,7 @@ def test_a_webhook_gets_messages_with_qos_0_if_it_asks_and_the_user_of_a_client(
     feed(broker, webhook(receiver), RULE + asking + who)
     broker.start()
     client = RawClient(broker.port, "c")
-    client.connect()
+    client.connect(username="ann")
     client.subscribe("none", qos=1)
     for topic in ("zero/1", "load/1"):
         for qos in (0, 1, 2, 0):
@@ -161,9 +161,10 @@ def test_a_webhook_gets_messages_with_qos_0_if_it_asks_and_the_user_of_a_client(
         ("zero/1", 0, "0"), ("zero/1", 1, "1"), ("zero/1", 2, "2"), ("zero/1", 0, "0"),
         ("load/1", 1, "1"), ("load/1", 2, "2"), ("zero/1", 1, "end"),
     ]  # fmt: skip
+    assert {row["username"] for row in rows} == {"ann"}
     assert len({row["id"] for row in rows}) == len({row["msgid"] for row in rows}) == len(rows)
     (row,) = [row for row in receiver.taken if row["hook"] == "session.subscribed"]
-    assert (row["clientid"], row["username"], row["topic"]) == ("c", "", "none")
+    assert (row["clientid"], row["username"], row["topic"]) == ("c", "ann", "none")
     client.drop()
 
 

@@ -22,9 +22,11 @@ def feed(
     keep_ms: int = 60_000,
     fetches: tuple[Fetching, ...] = (),
     qos0: tuple[str, ...] = (),
+    usernames: bool = False,
 ) -> tuple[Feed, ...]:
     """Return what a backend wants; of the filters in `qos0` also messages with QoS 0."""
-    return (Feed(name, (*filters, *qos0), kinds, keep_ms, fetches, qos0=qos0),)
+    wanted = (*filters, *qos0)
+    return (Feed(name, wanted, kinds, keep_ms, fetches, qos0=qos0, usernames=usernames),)
 
 
 def read(broker: Broker, name: str = NAME, count: int = 100) -> list[Message | FeedEvent]:

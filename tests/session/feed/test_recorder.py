@@ -11,6 +11,7 @@ from session.feed.recorder import (
     STORED,
     WAITING_BYTES_MAX,
 )
+from session.settings import LayoutName
 from session.state import backend_record
 from storage.tables.feed_rows import (
     ACKED,
@@ -387,3 +388,53 @@ def test_the_user_of_a_client_is_told_with_what_it_does() -> None:
         if isinstance(row, FeedEvent) and row.client_id == "c"
     }
     assert names == dict.fromkeys((CONNECTED, SUBSCRIBED, SENT, ACKED, UNSUBSCRIBED), "ann")
+
+
+def usernames(rows: list[Message | FeedEvent]) -> list[tuple[str, bytes, str]]:
+    """Return topic, payload and publisher's user name of all messages."""
+    found = [
+        message_of(row) if isinstance(row, FeedEvent) and row.body else row
+        for row in rows
+        if isinstance(row, Message) or row.kind in (PUBLISHED, RETAINED)
+    ]
+    return [(m.topic, m.payload, m.username) for m in found if isinstance(m, Message)]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "timeline", "filters"])
+def test_the_user_of_a_publisher_is_told_with_each_message_if_it_is_wanted(
+    layout: LayoutName,
+) -> None:
+    feeds = feed(qos0=("#",), kinds=1 << RETAINED, usernames=True)
+    broker = Broker(feeds=feeds, layout=layout)
+    ann, bob = broker.connect("a", username="ann"), broker.connect("b", username="bob")
+    nobody = broker.connect("c")
+    ann.publish("one", b"1", 1)
+    ann.publish("kept", b"2", 1, retain=True)
+    with broker.one_tick():
+        for client in (ann, bob, nobody):
+            for qos in (0, 1):
+                run = [
+                    Publish("run", b"%d" % number, qos, packet_id=qos and 10 + number)
+                    for number in range(4)
+                ]
+                client.send(*run)
+    broker.restart()
+    kept, *rest = sorted(usernames(take(broker)))
+    assert [kept, rest[0]] == [("kept", b"2", "ann")] * 2
+    assert rest[1] == ("one", b"1", "ann")
+    assert rest[2:] == sorted(
+        ("run", b"%d" % number, name)
+        for name in ("", "ann", "bob")
+        for number in range(4)
+        for _ in range(2)
+    )
+
+
+def test_nobody_pays_for_user_names_that_no_store_wants() -> None:
+    broker = Broker(feeds=feed("#", qos0=("#",)))
+    client = broker.connect("c", username="ann")
+    client.publish("t", b"1", 1)
+    client.publish("t", b"0", 0)
+    broker.advance(1000)
+    assert usernames(take(broker)) == [("t", b"1", ""), ("t", b"0", "")]
+    assert not any(b"ann" in value for _, value in broker.rows("msg.1"))

@@ -28,7 +28,12 @@ CASES = {
     "largest names": Message(
         "t" * 65_535, b"p", 2, False, b"\x26" * 70_000, "c" * 65_535, 2**63, 2**64 - 1
     ),
+    "user name": Message(
+        "t", b"21.5", 1, True, b"\x01\x01", "c", 1_763_711_111_111, NEVER, username="änna"
+    ),
+    "largest user name": Message("t", b"", 0, False, b"", "c", 0, NEVER, username="u" * 65_535),
 }
+SMALL = ["smallest", "qos 1", "qos 2, retain, expiry, properties", "user name"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -52,7 +57,7 @@ def test_a_large_payload_comes_back() -> None:
 
 
 @pytest.mark.parametrize("read", [decode_message, topic_bytes])
-@pytest.mark.parametrize("case", ["smallest", "qos 1", "qos 2, retain, expiry, properties"])
+@pytest.mark.parametrize("case", SMALL)
 def test_every_truncation_and_every_extension_is_noticed(read: object, case: str) -> None:
     assert callable(read)
     record = encode_message(CASES[case])
@@ -67,7 +72,7 @@ def test_every_truncation_and_every_extension_is_noticed(read: object, case: str
 
 
 @pytest.mark.parametrize("read", [decode_message, topic_bytes])
-@pytest.mark.parametrize("case", ["smallest", "qos 1", "qos 2, retain, expiry, properties"])
+@pytest.mark.parametrize("case", SMALL)
 def test_every_flipped_bit_is_noticed(read: object, case: str) -> None:
     assert callable(read)
     record = encode_message(CASES[case])
@@ -86,7 +91,11 @@ def sealed(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        (struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t", "record version 2, expected 1"),
+        (struct.pack(">BBQQHHII", 3, 0, 1, 0, 0, 1, 0, 0) + b"t", "version 3, expected 1 or 2"),
+        (struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t", "by its sizes"),
+        (struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t\0\0", "by its sizes"),
+        (struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t\0\2u", "by its sizes"),
+        (struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t\0\1\xff", "not UTF-8"),
         (struct.pack(">BBQQHHII", 1, 3, 1, 0, 0, 1, 0, 0) + b"t", "flags 0x03"),
         (struct.pack(">BBQQHHII", 1, 8, 1, 0, 0, 1, 0, 0) + b"t", "flags 0x08"),
         (struct.pack(">BBQQHHII", 1, 0, 1, 0, 0, 2, 0, 0) + b"t", "expected 36 by its sizes"),
@@ -103,13 +112,14 @@ def test_a_sound_checksum_does_not_excuse_wrong_contents(body: bytes, complaint:
 
 def test_a_record_of_a_later_version_has_no_topic_for_this_one() -> None:
     with pytest.raises(CorruptRecord, match="message 9"):
-        topic_bytes(sealed(struct.pack(">BBQQHHII", 2, 0, 1, 0, 0, 1, 0, 0) + b"t"), 9)
+        topic_bytes(sealed(struct.pack(">BBQQHHII", 3, 0, 1, 0, 0, 1, 0, 0) + b"t"), 9)
 
 
-@pytest.mark.parametrize("case", ["smallest", "qos 1", "qos 2, retain, expiry, properties"])
+@pytest.mark.parametrize("case", SMALL)
 def test_records_are_as_documented(case: str) -> None:
-    """Does this version still read and write what the first one wrote?"""
-    expected = golden("message-record-v1.hex")[case]
+    """Does this version still read and write what earlier ones wrote?"""
+    version = 2 if CASES[case].username else 1
+    expected = golden(f"message-record-v{version}.hex")[case]
     assert encode_message(CASES[case]) == expected
     original = CASES[case]
     original.offset = 5

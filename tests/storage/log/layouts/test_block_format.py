@@ -19,13 +19,16 @@ from storage.log.layouts.block_format import (
     index_key,
     index_start,
 )
+from storage.tables.message_record import encode_username
 from tests.storage.log_cases import fields, golden, stored
 
 TIME = 1_763_711_111_111
 HEADER = Message("täg/☃", b"", 2, True, b"\x01\x01\x03\x00\x04text", "clïent", TIME, TIME + 60_000)
 LARGEST = Message("t" * 65_535, b"", 2, False, b"\x26" * 70_000, "c" * 65_535, 2**63, 2**64 - 1)
+LARGEST_NAMED = Message("t", b"", 0, False, b"", "c" * 65_535, 0, NEVER, username="u" * 65_535)
 PLAIN = Message("site/7/temperature", b"21.5", 1, False, b"", "sensor-7", TIME, NEVER)
 EMPTY = Message("t", b"", 0, False, b"", "", 0, NEVER)
+NAMED = Message("t", b"21", 1, False, b"\x01\x01", "c", TIME, NEVER, username="änna")
 
 # Each case: runs of a message and the payloads of those that follow it, None = it is alone.
 Runs = list[tuple[Message, list[bytes] | None]]
@@ -35,9 +38,17 @@ CASES: dict[str, Runs] = {
     "a run of many sizes": [(PLAIN, [b"", b"2", b"21"])],
     "several runs": [(EMPTY, None), (HEADER, [b"\x00\xff", b""]), (PLAIN, [b"", b""])],
 }
+# With user names, in version 2.
+CASES_NAMED: dict[str, Runs] = {
+    "one message with a user name": [(NAMED, None)],
+    "runs of one size and of many": [(NAMED, [b"21", b"22"]), (NAMED, [b"", b"2", b"21"])],
+    "with and without a user name": [(NAMED, [b"21", b"22"]), (EMPTY, None), (NAMED, None)],
+}
+CASES_ALL = {**CASES, **CASES_NAMED}
 UNPINNED: dict[str, Runs] = {
     "largest names": [(LARGEST, [b"p", b"qq"])],
     "large payloads": [(PLAIN, [bytes(70_000), b"x" * 70_001])],
+    "largest user name": [(LARGEST_NAMED, [b"p", b"qq"])],
 }
 INDEX = {
     "one offset": [9, 9, 9],
@@ -53,23 +64,26 @@ def encoded(runs: Runs) -> tuple[bytes, list[Message]]:
     messages: list[Message] = []
     for first, payloads in runs:
         publisher, topic = first.publisher.encode(), first.topic.encode()
+        named = encode_username(first.username) if first.username else b""
         places += (len(messages), sum(map(len, pieces)))
         if payloads is None:
-            encode_one(first, publisher, topic, pieces)
+            encode_one(first, publisher, topic, named, pieces)
         else:
             size = sum(map(len, pieces))
-            added = encode_run(first, publisher, topic, payloads, pieces)
+            added = encode_run(first, publisher, topic, named, payloads, pieces)
             assert added == sum(map(len, pieces)) - size
         for payload in payloads if payloads is not None else [first.payload]:
             values = fields(first)
             one = Message(values[0], payload, *values[2:])  # type: ignore[arg-type]
             messages.append(stored(one, len(messages) + 1))
-    return encode_block(len(messages), places, pieces, sum(map(len, pieces))), messages
+    is_named = any(message.username for message in messages)
+    size = sum(map(len, pieces))
+    return encode_block(len(messages), places, pieces, size, is_named=is_named), messages
 
 
-@pytest.mark.parametrize("case", [*CASES, *UNPINNED])
+@pytest.mark.parametrize("case", [*CASES_ALL, *UNPINNED])
 def test_a_block_gives_its_messages_back(case: str) -> None:
-    data, messages = encoded({**CASES, **UNPINNED}[case])
+    data, messages = encoded({**CASES_ALL, **UNPINNED}[case])
     block = Block(data, len(messages))
     assert (block.first, block.last, block.count) == (1, len(messages), len(messages))
     for message in reversed(messages):
@@ -91,9 +105,14 @@ def test_blocks_are_as_documented(case: str) -> None:
     assert encoded(CASES[case])[0] == golden("block-v1.hex")[case]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES_NAMED)
+def test_blocks_with_user_names_are_as_documented(case: str) -> None:
+    assert encoded(CASES_NAMED[case])[0] == golden("block-v2.hex")[case]
+
+
+@pytest.mark.parametrize("case", CASES_ALL)
 def test_every_truncation_extension_and_bit_flip_is_noticed(case: str) -> None:
-    data, messages = encoded(CASES[case])
+    data, messages = encoded(CASES_ALL[case])
     last = len(messages)
     for size in range(len(data)):
         with pytest.raises(CorruptRecord):
@@ -114,9 +133,9 @@ def resealed(data: bytes, at: int, value: int) -> bytes:
     return bytes(body) + zlib.crc32(body).to_bytes(4, "little")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES_ALL)
 def test_no_byte_that_is_wrong_by_a_sound_checksum_is_read_beyond_its_end(case: str) -> None:
-    data, messages = encoded(CASES[case])
+    data, messages = encoded(CASES_ALL[case])
     last = len(messages)
     for at in range(len(data) - 4):
         for value in (0, 1, 0x80, 0xFF):
@@ -132,7 +151,8 @@ def test_what_a_sound_checksum_does_not_excuse() -> None:
     data, _ = encoded(CASES["a run of many sizes"])
     run = 5 + 4
     refused = {
-        (0, 2): "messages 1 to 3: block version 2, expected 1",
+        (0, 3): "messages 1 to 3: block version 3, expected 1 or 2",
+        (0, 0): "messages 1 to 3: block version 0, expected 1 or 2",
         (2, 0): "messages 4 to 3: 1 runs in",
         (2, 4): "messages 0 to 3: a run of 3 messages",
         (4, 0): "messages 1 to 3: 0 runs in",
@@ -146,7 +166,7 @@ def test_what_a_sound_checksum_does_not_excuse() -> None:
         (run, 0x0B): "messages 1 to 3: a run of 3 messages, flags 0x0b",
         (run + 26, 2): "messages 1 to 3: a run of 2 messages",
         (run + 30, 4): "messages 1 to 3: a run of 3 messages",
-        (run + 31, 0xFF): "messages 1 to 3: topic or publisher is not UTF-8",
+        (run + 31, 0xFF): "messages 1 to 3: a name in it is not UTF-8",
         (len(data) - 8, 9): "messages 1 to 3: payloads of other sizes than 3 bytes",
     }
     for (at, value), what in refused.items():
@@ -154,8 +174,27 @@ def test_what_a_sound_checksum_does_not_excuse() -> None:
             Block(resealed(data, at, value), 3).get(2)
 
 
+def test_what_a_sound_checksum_does_not_excuse_in_a_user_name() -> None:
+    data, _ = encoded(CASES_NAMED["one message with a user name"])
+    run = 5 + 4
+    size_at = run + 31 + len("c") + len("t") + len(b"\x01\x01")
+    refused = {
+        (0, 1): "flags 0x11",
+        (size_at + 1, 0): "a run of 1 messages",
+        (size_at + 1, 4): "a run of 1 messages",
+        (size_at + 1, 0xFF): "a run of 1 messages",
+        (size_at, 0xFF): "a run of 1 messages",
+        (size_at + 2, 0xFF): "a name in it is not UTF-8",
+    }
+    for (at, value), what in refused.items():
+        changed = resealed(data, at, value)
+        assert decode_single(changed, 1, 1) is None
+        with pytest.raises(CorruptRecord, match=what):
+            Block(changed, 1).get(1)
+
+
 ALONE: Runs = [(EMPTY, None), (HEADER, None), (PLAIN, None)]
-SINGLE = {**CASES, **UNPINNED, "alone": ALONE}
+SINGLE = {**CASES_ALL, **UNPINNED, "alone": ALONE}
 
 
 @pytest.mark.parametrize("case", SINGLE)
@@ -170,7 +209,7 @@ def test_a_single_message_is_read_without_the_others(case: str) -> None:
     assert decode_single(data, last, last + 1) is None
 
 
-@pytest.mark.parametrize("case", [*CASES, "alone"])
+@pytest.mark.parametrize("case", [*CASES_ALL, "alone"])
 def test_nothing_is_read_of_a_block_that_is_cut_or_changed(case: str) -> None:
     data, messages = encoded(SINGLE[case])
     last = len(messages)
@@ -182,7 +221,7 @@ def test_nothing_is_read_of_a_block_that_is_cut_or_changed(case: str) -> None:
         assert decode_single(bytes(flipped), last, 1) is None
 
 
-@pytest.mark.parametrize("case", [*CASES, "alone"])
+@pytest.mark.parametrize("case", [*CASES_ALL, "alone"])
 def test_a_single_message_is_what_the_block_says_whatever_the_program_wrote(case: str) -> None:
     data, messages = encoded(SINGLE[case])
     last = len(messages)

@@ -49,6 +49,9 @@ def test_only_messages_that_differ_in_their_payload_alone_share_a_run() -> None:
         (*base[:5], "another", *base[6:]),
         (*base[:6], 1001, 0),
         (*base[:7], 1),
+        (*base, 0, "ann"),
+        (*base, 0, "ann"),
+        (*base, 0, "bob"),
         base,
     ]
     store = MemoryStore([META])
