@@ -101,10 +101,11 @@ class ClientStream:
 
     def data_received(self, data: bytes) -> None:
         """Hand `data` to the engine; commits and answers follow at the end of the tick."""
+        driver = self._driver
+        driver.before_data()
         connection = self._connection
         if connection is None or self._is_closing:
             return  # after our last byte: read only so that the kernel sends no reset
-        driver = self._driver
         if not driver.is_due:
             driver.wake()
         received = driver.engine.counters.packets_received

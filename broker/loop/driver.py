@@ -81,7 +81,7 @@ class Driver:
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
         self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
         self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
-        self.before_reading: Callable[[], None] = _nobody_waits  # called before sockets are read
+        self.before_data: Callable[[], None] = _nobody_waits  # called before data is handled
         self._store = store
         self._clock = clock
         self._log = log
@@ -127,7 +127,6 @@ class Driver:
 
     def _turn(self) -> None:
         """Read from all sockets that have something; that is a tick, if none is due anyway."""
-        self.before_reading()
         is_ours = not self.is_due
         if is_ours:
             self._begin_tick()

@@ -1,9 +1,9 @@
 """SIGHUP: reads users, rules, settings and certificates again, while clients wait.
 
-All of it happens in one turn of the event loop, rules first, before that turn reads from clients.
-No packet that comes after the signal is handled by what the operator has replaced. Each file stands
-for itself: one that cannot be used is an error in the log, and what it would replace stays in
-force. Read next: `broker.configuration.reload` (which keys change at once) and
+All of it happens at once, rules first, before anything more that clients have sent is handled: no
+packet that comes after the signal meets what the operator has replaced. Each file stands for
+itself: one that cannot be used is an error in the log, and what it would replace stays in force.
+Read next: `broker.configuration.reload` (which keys change at once) and
 `broker.security.access_files`.
 """
 
@@ -28,7 +28,7 @@ class HangUps:
     """Notes a SIGHUP when it comes, and acts when nothing else is going on.
 
     The loop's own handlers run when the loop comes to them, which may be behind the packets of who
-    connected after the signal. So the driver asks before it reads.
+    connected after the signal. So each stream asks before it hands on what it has read.
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class Server:
         driver.start(committer)
         self._start_exporter()
         hang_ups.start(loop, Reload(self._opened, driver, self._read_config).run)
-        driver.before_reading = hang_ups.look
+        driver.before_data = hang_ups.look
         try:
             await self._listeners.start(driver)
         except ListenError as problem:

@@ -87,17 +87,23 @@ def test_limits_hold_for_the_next_packet_also_of_connected_clients(
     assert not lines(broker, "reload_failed") and not lines(broker, "restart_needed")
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
 def test_a_client_that_the_broker_sees_together_with_the_signal_meets_the_new_settings(
-    prepare: Prepare, toml: Path
+    prepare: Prepare, toml: Path, is_connected: bool
 ) -> None:
     broker = serve(prepare, toml)
+    client = RawClient(broker.port, "c").open()
+    if is_connected:
+        client.connect()
     toml.write_text("[limits]\ntopic_levels = 2\n")
     broker.signal(signal.SIGSTOP)
     broker.signal(signal.SIGHUP)
-    client = RawClient(broker.port, "c").open()
-    client.send(Connect("c"), Publish("a/b/c", b"x", 1, packet_id=1))
+    if not is_connected:
+        client.send(Connect("c"))
+    client.send(Publish("a/b/c", b"x", 1, packet_id=1))
     broker.signal(signal.SIGCONT)
-    client.expect(Connack)
+    if not is_connected:
+        client.expect(Connack)
     assert client.expect(Puback).reason_code == reasons.TOPIC_NAME_INVALID
 
 
