@@ -88,9 +88,11 @@ class Driver:
         self._fail_port = fail
         self._watch_space = watch_space
         self._watched_bytes: int = 0  # of input, when the disk was last looked at
+        self._received_bytes: int = 0  # of input, at the end of the last tick
         self._counters = engine.counters
         self._committer: Committer | None = None
         self._requested: int = 0
+        self._reported: int = 0  # by the committer, perhaps not released yet
         self._durable: int = 0
         # (serial, when its tick began, when its commit was requested), oldest first.
         self._commits: deque[tuple[int, float, float]] = deque()
@@ -126,10 +128,16 @@ class Driver:
             self.sockets.expect()
 
     def _turn(self) -> None:
-        """Read from all sockets that have something; that is a tick, if none is due anyway."""
+        """Read from all sockets that have something; that is a tick, if none is due anyway.
+
+        What became durable meanwhile is released first, so that it leaves with this tick and does
+        not wait for the rest behind it.
+        """
         is_ours = not self.is_due
         if is_ours:
             self._begin_tick()
+        if self._reported > self._durable:
+            self._committed(self._reported)
         assert self.sockets is not None
         self.sockets.poll()
         if is_ours:
@@ -151,6 +159,8 @@ class Driver:
             self._note_refusal(engine.refused_by)
             self._show_life(now)
         received = self._counters.bytes_received
+        has_read = received != self._received_bytes
+        self._received_bytes = received
         if received - self._watched_bytes > SPACE_WATCH_BYTES:
             self._watched_bytes = received
             self._watch_space()
@@ -167,13 +177,15 @@ class Driver:
         self._arm(now)
         if self._drained is not None and self.is_quiet():
             self._drained.set()
-        if self.pace.rest_s and not self.is_due:
+        if has_read and self.pace.rest_s and not self.is_due:
             self._rest()
 
     def _rest(self) -> None:
         """Let what comes within the next moment be one tick: poll no sooner than after a rest.
 
-        It is measured from the first event of this tick, so a busy loop does not rest.
+        It is measured from the first event of this tick, so a busy loop does not rest. A tick in
+        which no client has said anything, such as one of a timer, does not either: it comes before
+        the sockets are polled, and what they have would wait for a second rest.
         """
         self.pace.look(self.now)
         left = self.pace.rest_s - (time.perf_counter() - self._tick_began)
@@ -210,6 +222,7 @@ class Driver:
     def durable(self, serial: int) -> None:
         """Take the committer's report: on its thread in mode fsync, else inside a tick."""
         assert self._committer is not None
+        self._reported = serial
         if self._committer.mode == FSYNC:
             self.call_from_thread(self._committed, serial)
         else:
@@ -253,7 +266,7 @@ class Driver:
 
     def _committed(self, serial: int) -> None:
         """Release what waited for `serial`; it leaves at the end of this iteration's tick."""
-        if self._is_stopped:
+        if self._is_stopped or serial <= self._durable:
             return
         arrived = time.perf_counter()
         counters = self._counters
