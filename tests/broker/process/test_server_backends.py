@@ -149,6 +149,48 @@ def test_what_happens_is_in_redis_as_applications_expect_it(
     shore.drop()
 
 
+def test_each_of_two_stores_gets_its_rows_whatever_becomes_of_the_other(
+    prepare: Callable[..., BrokerProcess], server: RedisServer, tmp_path: Path
+) -> None:
+    broker = prepare()
+    other = RedisServer(tmp_path / "other").start()
+    try:
+        own = 'on = "message.publish"\ncommands = "RPUSH seen ${topic}:${payload}"\n'
+        feed(
+            broker,
+            server,
+            f'[backends.other]\nservers = {json.dumps(other.addresses)}\nretry_max = "1s"\n'
+            f'[[rules]]\nbackend = "cache"\ntopic = "#"\n{own}'
+            f'[[rules]]\nbackend = "other"\ntopic = "a/#"\n{own}',
+        )
+        broker.start()
+        client = RawClient(broker.port, "c")
+        client.connect()
+
+        def publish(first: int) -> None:
+            for number in range(first, first + 10):
+                client.publish(f"{'ab'[number % 2]}/1", b"%d" % number, qos=1)
+
+        def told(count: int) -> list[bytes]:
+            return [b"%s/1:%d" % (b"ab"[n % 2 : n % 2 + 1], n) for n in range(count)]
+
+        publish(0)
+        until(lambda: len(other.list("seen")) == 5, broker)
+        other.kill()
+        publish(10)
+        until(lambda: server.list("seen") == told(20), broker)
+        other.start()
+        server.freeze()
+        publish(20)
+        until(lambda: other.list("seen") == told(30)[::2], broker)
+        server.thaw()
+        until(lambda: server.list("seen") == told(30), broker)
+        assert other.list("seen") == told(30)[::2]
+    finally:
+        other.kill()
+    client.drop()
+
+
 def test_a_delivery_and_its_acknowledgement_name_the_same_message(
     prepare: Callable[..., BrokerProcess], server: RedisServer
 ) -> None:
