@@ -85,6 +85,8 @@ def _apply_file(config: Config, path: str) -> None:
                 "docs/mosquitto.md translates it"
             ) from None
         raise ConfigError(f"{origin}: not valid TOML: {problem}") from None
+    except RecursionError:
+        raise ConfigError(f"{origin}: its lists are nested too deeply") from None
     for section, keys in document.items():
         if section == RULES:
             _apply_rules(config, keys, origin)

@@ -36,6 +36,7 @@ def test_flags_win_over_environment_over_file_over_defaults(write) -> None:  # t
         ('[storage]\ndurability = "maybe"', ["storage.durability = 'maybe'", "'fsync', 'os'"]),
         ("[listener]\nport = 99999", ["listener.port = 99999", "0 to 65535"]),
         ("[listener\n", ["not valid TOML", "line 1"]),
+        ("a = " + "[" * 20_000, ["nested too deeply"]),
         ('[listener.web]\ntype = "tpc"', ["listener.web.type = 'tpc'", "tcp, websocket, unix"]),
         ("[listener.web]\nprot = 1", ["'listener.web.prot'", "did you mean listener.web.port?"]),
         ("[listener.web]\npassword_file = 1", ["did you mean auth.password_file?"]),
