@@ -8,7 +8,7 @@ import pytest
 from broker.loop import client_stream
 from broker.loop.client_stream import remote_name
 from mqtt.encoder import encode
-from mqtt.packets import Disconnect, Pingreq, Pingresp, Suback
+from mqtt.packets import PUBLISH, Disconnect, Pingreq, Pingresp, Puback, Suback
 from session.live.connection import Connection
 from storage.errors import Unrecoverable
 from tests.broker.inside import (
@@ -242,3 +242,18 @@ def test_a_closed_connection_needs_no_garbage_collector() -> None:
             gc.enable()
 
     run(scenario, loop="uvloop")
+
+
+def test_what_must_come_before_any_data_comes_before_it() -> None:
+    """Such as what the operator wants from now on: the signal came before the data."""
+
+    async def scenario(broker: InsideBroker) -> None:
+        peer = await broker.connect("c")
+        received = broker.counters.packets_received
+        seen: list[int] = []
+        broker.driver.before_data = lambda: seen.append(received[PUBLISH])
+        peer.send(publish("a"))
+        await peer.receive(Puback)
+        assert (seen[0], received[PUBLISH]) == (0, 1)
+
+    run(scenario)

@@ -1,5 +1,6 @@
 """SIGHUP to a running broker: what holds for the next client, and what the log says."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Callable
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.process.reload import HangUps
 from broker.security import password_hashes
 from mqtt import reasons
-from mqtt.packets import Connack, Connect, Puback, Publish, Suback, Subscribe, Subscription
+from mqtt.packets import Suback, Subscribe, Subscription
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
@@ -87,24 +89,33 @@ def test_limits_hold_for_the_next_packet_also_of_connected_clients(
     assert not lines(broker, "reload_failed") and not lines(broker, "restart_needed")
 
 
-@pytest.mark.parametrize("is_connected", [False, True])
-def test_a_client_that_the_broker_sees_together_with_the_signal_meets_the_new_settings(
-    prepare: Prepare, toml: Path, is_connected: bool
-) -> None:
-    broker = serve(prepare, toml)
-    client = RawClient(broker.port, "c").open()
-    if is_connected:
-        client.connect()
-    toml.write_text("[limits]\ntopic_levels = 2\n")
-    broker.signal(signal.SIGSTOP)
-    broker.signal(signal.SIGHUP)
-    if not is_connected:
-        client.send(Connect("c"))
-    client.send(Publish("a/b/c", b"x", 1, packet_id=1))
-    broker.signal(signal.SIGCONT)
-    if not is_connected:
-        client.expect(Connack)
-    assert client.expect(Puback).reason_code == reasons.TOPIC_NAME_INVALID
+def test_a_signal_is_acted_on_once_and_before_the_loop_comes_to_it() -> None:
+    acted: list[bool] = []
+    before = signal.getsignal(signal.SIGHUP)
+    loop = asyncio.new_event_loop()
+    hang_ups = HangUps()
+    try:
+        signal.raise_signal(signal.SIGHUP)
+        hang_ups.look()
+        assert not acted, "nothing can be read again yet"
+        hang_ups.start(loop, lambda: acted.append(loop.is_running()))
+        assert acted == [False]
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        hang_ups.look()
+        assert acted == [False, False]
+        hang_ups.look()
+        for _ in range(3):
+            loop.run_until_complete(asyncio.sleep(0))
+        assert acted == [False, False]
+        loop.call_soon(signal.raise_signal, signal.SIGHUP)
+        while len(acted) < 3:  # it wakes the loop
+            loop.run_until_complete(asyncio.sleep(0))
+        assert acted == [False, False, True]
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        loop.close()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_log_level_changes(prepare: Prepare, toml: Path) -> None:
