@@ -7,11 +7,13 @@ sent), `broker.backends.json_rows`.
 
 A row that Kafka refuses is sent once more alone, as it may have been refused for its neighbours;
 then it is a dead letter. A topic that is not there, or not for us, makes the rows wait if it is the
-configured one. If rows choose their topic, it is theirs: a dead letter.
+configured one. If rows choose their topic, it is theirs: a dead letter, unless no topic is for us.
 """
 
 import functools
+import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -67,6 +69,7 @@ class KafkaSink:
         self._timeout_s: Final = self._values.get("timeout_ms", 5000) / 1000
         self._producer: Producer | None = None
         self._topics: set[str] = set()
+        self._may_write = False  # is known: a message was taken, or its producer got an id
         self._said = ""  # what the client said last of its connections
 
     # The interface of a sink
@@ -124,6 +127,7 @@ class KafkaSink:
         """End the producer; what it still had is sent again by the next one."""
         producer, self._producer = self._producer, None
         self._topics.clear()
+        self._may_write = False
         if producer is not None:
             producer.purge()
             try:
@@ -158,9 +162,12 @@ class KafkaSink:
             except BufferError as problem:
                 raise self._unavailable(str(problem)) from None
         self._wait(producer)
+        self._may_write |= len(failed) < len(rows)
         for error in failed.values():
             if isinstance(error, KafkaError) and not self._is_refusal(error):
                 raise self._unavailable(_text(error))
+            if _is_forbidden(error) and not self._may_write:
+                self._ask_for_id()
         return [(row, failed[row.index]) for row in rows if row.index in failed]
 
     def _wait(self, producer: Producer) -> None:
@@ -171,6 +178,26 @@ class KafkaSink:
             if left >= waiting:
                 raise self._unavailable(self._said or f"no answer for {left} row(s)")
             waiting = left
+
+    def _ask_for_id(self) -> None:
+        """See that a producer of ours gets an id. Raises `Unavailable` if it gets none.
+
+        Without a right to write anywhere it gets none, but a topic may be refused before that is
+        known. Only statistics say that it has one, and they are dear once topics are known.
+        """
+        states: list[str] = []
+        settings = {
+            **self._settings(),
+            "statistics.interval.ms": 10,
+            "stats_cb": lambda text: states.append(json.loads(text)["eos"]["idemp_state"]),
+        }
+        producer = Producer(settings, logger=UNHEARD)
+        deadline = time.monotonic() + self._timeout_s
+        while "Assigned" not in states:
+            if time.monotonic() > deadline:
+                raise self._unavailable(self._said or "no answer to a request for a producer's id")
+            self._hear(functools.partial(producer.poll, 0.05))
+        self._may_write = True
 
     def _hear(self, call: Callable[[], int]) -> int:
         """Take what the client says. Raises `Unavailable` if its producer has failed for good."""
@@ -284,6 +311,10 @@ def _note(
     """Note how the sending of a row has ended."""
     if error is not None:
         failed[index] = error
+
+
+def _is_forbidden(error: KafkaError | ValueError) -> bool:
+    return isinstance(error, KafkaError) and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def _fatal(problem: KafkaException | SystemError) -> KafkaException:
