@@ -9,6 +9,7 @@ that is meant for us. Read next: `broker.backends.pump`, which says what is sent
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
@@ -18,6 +19,7 @@ MODULE: Final = "broker.backends.process"
 SAID_CHARACTERS_MAX: Final = 300  # of what is told of a process that died
 # Bytes that wait for the process. It has a batch to work on while the next one waits here.
 WAITING_BYTES_MAX: Final = 1 << 20
+NICENESS: Final = 5  # above ours: what it does, also while it starts, is less urgent than clients
 
 Answer: TypeAlias = dict[str, Any]
 
@@ -93,6 +95,10 @@ class BackendLink(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the running process."""
         self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's are no subclass
+        if self.pid:
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
         self._stdin().set_write_buffer_limits(WAITING_BYTES_MAX)
         if self._is_killed:
             self.kill()

@@ -399,7 +399,6 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
 
 def main() -> int:
     """Run the process; return its exit status."""
-    os.nice(5)
     threading.excepthook = end_with_thread
     # Signals are for the broker; it ends this process by closing stdin.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -96,6 +96,14 @@ def test_every_answer_comes_in_its_order_and_what_is_none_is_passed_over(
     run(scene)
 
 
+def test_clients_are_more_urgent_than_the_process_from_its_start(run: Callable[..., None]) -> None:
+    async def scene(heard: Heard) -> None:
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, heard.link.pid) == min(19, ours + linking.NICENESS)
+
+    run(scene)
+
+
 def test_a_process_that_reads_nothing_leaves_no_room(run: Callable[..., None]) -> None:
     async def scene(heard: Heard) -> None:
         await heard.answer()
