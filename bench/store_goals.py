@@ -16,7 +16,7 @@ from bench.goals import MET, MISSED, UNKNOWN
 Line = dict[str, Any]  # one run
 Rounds = Mapping[str, Sequence[Line]]  # the runs of each case; number N of each is of round N
 
-STOPPED_MAX: Final = 1.2  # p99 with a store that does not answer, over that without it
+OUTAGE_MAX: Final = 1.2  # p99 in an outage, over that of its base
 NO_RULE_MAX: Final = 1.01  # instructions with external stores unused, over those without the code
 # Instructions with a rule that matches nothing, over those without it: each batch has to be noted
 # for the store, which counts where a message has a batch of its own.
@@ -33,7 +33,13 @@ HANGS: Final = "hangs (SIGSTOP)"
 GONE: Final = "is gone (SIGKILL)"
 PROCESS_DIES: Final = "runs, and the process that feeds it is killed again and again"
 STATES: Final = (ABSENT, RUNS, AGAIN, HANGS, GONE, PROCESS_DIES)
-STOPPED: Final = frozenset((HANGS, GONE, PROCESS_DIES))  # what the goal is about
+# What the goal is about: an outage, its base, and the name of that. Kills are compared with a store
+# that runs: it and the process take their share of the processors, killed or not.
+BASES: Final = {
+    HANGS: (ABSENT, "without it"),
+    GONE: (ABSENT, "without it"),
+    PROCESS_DIES: (RUNS, "without kills"),
+}
 LATENCIES: Final = {"ack_ms": "PUBACK", "delivery_ms": "delivery"}
 
 
@@ -88,16 +94,16 @@ def spread(values: Sequence[float]) -> str:
 
 
 def judge_outage(store: str, rounds: Rounds) -> list[Judged]:
-    """Judge the p99 of clients while a store is stopped."""
+    """Judge the p99 of clients while a store or its process is stopped."""
     return [
         Judged(
-            f"{store} {state}: {name} p99 over that without it",
-            statistics.median(ratios(rounds, state, ABSENT, part, "p99")),
-            STOPPED_MAX,
+            f"{store} {state}: {name} p99 over that {words}",
+            statistics.median(ratios(rounds, state, base, part, "p99")),
+            OUTAGE_MAX,
             noise(rounds, part, "p99"),
         )
-        for state in rounds
-        if state in STOPPED
+        for state, (base, words) in BASES.items()
+        if state in rounds
         for part, name in LATENCIES.items()
     ]
 

@@ -11,6 +11,7 @@ from bench.store_goals import (
     HANGS,
     NO_BACKEND,
     NO_MATCH,
+    PROCESS_DIES,
     RUNS,
     instruction_rows,
     judge_instructions,
@@ -55,6 +56,15 @@ def test_the_median_of_the_rounds_decides_about_a_store_that_is_stopped() -> Non
     missed = judged[f"redis {HANGS}: delivery p99 over that without it"]
     assert missed.ratio == pytest.approx(1.3)
     assert missed.text() == f"missed: {missed.what}: 1.300, at most 1.2"
+
+
+def test_kills_of_the_process_are_compared_with_a_store_that_runs() -> None:
+    rounds = {**ROUNDS, PROCESS_DIES: [latencies(9, 5), latencies(27, 15), latencies(9, 5)]}
+    judged = {each.what: each for each in judge_outage("redis", rounds)}
+    acks = judged[f"redis {PROCESS_DIES}: PUBACK p99 over that without kills"]
+    assert (acks.ratio, acks.verdict) == (1.125, MET)
+    deliveries = judged[f"redis {PROCESS_DIES}: delivery p99 over that without kills"]
+    assert (deliveries.ratio, deliveries.verdict) == (1.25, MISSED)
 
 
 def test_nothing_is_judged_where_the_same_differs_as_much_from_itself() -> None:
