@@ -10,7 +10,7 @@ import pytest
 from broker.backends.message_ids import message_id
 from tests.broker.backends.redis_cluster import ClusterServers
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
-from tests.broker.process.test_server_backends import feed, until
+from tests.broker.process.test_server_backends import feed, status, until
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
@@ -82,6 +82,76 @@ def test_a_queue_is_shared_and_what_is_acknowledged_goes(
     second.subscribe("queue/1", qos=1)
     assert payloads(second.take(1)) == [b"inserted 3"]
     until(lambda: not server.everything(), broker)
+
+
+def answered(broker: BrokerProcess) -> None:
+    """Wait until the store has answered all that is asked for clients."""
+    until(lambda: status(broker)["fetches_owed"] == 0, broker)
+
+
+def claims(server: RedisServer) -> list[bytes]:
+    """Return the keys that say who has a message of a queue."""
+    with server.client() as client:
+        found: list[bytes] = client.keys("holdfast:claim:*")
+    return found
+
+
+def expect_no_more(
+    broker: BrokerProcess, server: RedisServer, client: RawClient, number: int
+) -> None:
+    """Check that the store has nothing more for a client.
+
+    It asks once more, with a message for it in the store: all that there is comes with that.
+    """
+    answered(broker)
+    insert(server, "queue/1", number)
+    client.subscribe("queue/1", qos=1)
+    assert payloads(client.take(1)) == [b"inserted %d" % number]
+    client.expect_nothing()
+
+
+@pytest.mark.parametrize("is_sent_first", [True, False], ids=["sent", "fetched"])
+def test_a_message_that_was_sent_may_be_fetched_until_one_of_the_two_acknowledges_it(
+    prepare: Callable[..., BrokerProcess], server: RedisServer, is_sent_first: bool
+) -> None:
+    broker = prepare()
+    feed(broker, server, rules())
+    broker.start()
+    shore, first, second, third = (
+        RawClient(broker.port, name) for name in ("shore", "first", "second", "third")
+    )
+    shore.connect()
+    first.durable()
+    first.subscribe("queue/1", qos=1)
+    shore.publish("queue/1", b"overlap", qos=1)
+    sent = first.expect_publish(b"overlap", acknowledge=False, dup=False)
+    first.drop()
+    first.resume()
+    same: dict[str, Any] = {"dup": True, "packet_id": sent.packet_id, "acknowledge": False}
+    first.expect_publish(b"overlap", **same)
+    expect_no_more(broker, server, first, 1)  # what it has in flight is offered to others only
+    second.durable()
+    second.subscribe("queue/1", qos=1)
+    fetched = second.expect_publish(b"overlap", acknowledge=False, dup=False, retain=False)
+    first.drop()
+    first.resume()
+    sent = first.expect_publish(b"overlap", **same)
+    exchanges = [(first, sent), (second, fetched)]
+    (one, its), (other, others) = exchanges if is_sent_first else exchanges[::-1]
+    one.acknowledge(its)
+    until(lambda: "mqtt:msg:queue/1" not in server.everything(), broker)
+    third.durable()
+    third.subscribe("queue/1", qos=1)
+    expect_no_more(broker, server, third, 2)
+    broker.crash()
+    one.resume()
+    expect_no_more(broker, server, one, 3)
+    other.resume()
+    other.expect_publish(b"overlap", dup=True, packet_id=others.packet_id)
+    expect_no_more(broker, server, other, 4)
+    until(lambda: not server.everything() and not claims(server), broker)
+    for each in (shore, first, second, third):
+        each.drop()
 
 
 def test_everybody_gets_what_is_after_its_position(
