@@ -111,6 +111,33 @@ def test_a_client_is_subscribed_at_connect_to_what_the_store_lists_for_it(
         each.drop()
 
 
+def test_what_a_list_has_no_more_ends_at_the_next_connect_with_a_mirror(
+    prepare: Callable[..., BrokerProcess], server: CassandraServer
+) -> None:
+    broker = prepare()
+    lookup = 'action = "on_subscribe_lookup"\nsync = "mirror"'
+    feed(broker, server, rule("client.connected", None, lookup))
+    broker.start()
+    subscribe(server, "c", "alarm/#", 1)
+    subscribe(server, "c", "gone/#", 1)
+    shore, client = RawClient(broker.port, "shore"), RawClient(broker.port, "c")
+    shore.connect()
+    client.durable()
+    until(lambda: status(broker)["fetches_owed"] == 0, broker)
+    client.subscribe("own/#", qos=1)  # the list never has it
+    shore.publish("gone/1", b"listed", qos=1)
+    assert payloads(client.take(1)) == [b"listed"]
+    client.disconnect()
+    server.execute("DELETE FROM {k}.sub WHERE clientid = 'c' AND topic = 'gone/#'")
+    client.resume()
+    until(lambda: status(broker)["fetches_owed"] == 0, broker)
+    for topic in ("gone/2", "alarm/1", "own/1"):
+        shore.publish(topic, topic.encode(), qos=1)
+    assert payloads(client.take(2)) == [b"alarm/1", b"own/1"]
+    for each in (shore, client):
+        each.drop()
+
+
 def test_a_retained_message_of_the_store_follows_an_older_one_of_the_broker(
     broker: BrokerProcess, server: CassandraServer
 ) -> None:

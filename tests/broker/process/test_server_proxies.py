@@ -8,7 +8,8 @@ import pytest
 
 from mqtt import reasons
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
-from tests.broker.process.test_server_backends import feed, until
+from tests.broker.process.test_server_backends import events, feed, until
+from tests.broker.process.test_server_inbox import answered, payloads
 from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient, Silence
 
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.full, needs_redis]  # starts processes
 
 LISTED = '[[rules]]\non = "client.connected"\naction = "on_subscribe_lookup"\nbackend = "cache"\n'
 TOLD = LISTED + 'sync = "mirror"\n'
+NEW = LISTED.replace("client.connected", "session.created")
 LIVE = 'channel = "mqtt_channel"\nstream = "mqtt_stream"'
 
 
@@ -79,6 +81,103 @@ def test_a_list_is_read_when_the_store_is_back_and_outlives_a_crash_of_the_broke
     if found == [b"one"]:  # sent again: its acknowledgement was not durable yet
         found = [each.payload for each in client.take(1)]
     assert found == [b"two"]
+
+
+def test_a_list_for_new_sessions_is_read_once_for_each_whatever_fails(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, NEW)
+    broker.start()
+    publish(broker, "a/1", b"one")
+    with server.client() as store:
+        store.hset("mqtt:sub:c", "a/#", 1)
+    server.kill()
+    client = RawClient(broker.port, "c")
+    client.durable()
+    broker.kill()  # while the list is owed
+    broker.start()
+    server.start()
+    client.resume()
+    assert payloads(client.take(1)) == [b"one"]
+    client.disconnect()
+    with server.client() as store:
+        store.hset("mqtt:sub:c", "b/#", 1)
+    client.resume()
+    answered(broker)
+    publish(broker, "b/1", b"not for this session")
+    publish(broker, "a/2", b"two")
+    assert payloads(client.take(1)) == [b"two"]
+    client.connect(clean_start=True)
+    found = {each.payload for each in client.take(3)}
+    assert found == {b"one", b"two", b"not for this session"}
+    client.drop()
+
+
+@pytest.mark.parametrize("bypasses", [True, False], ids=["bypasses", "holds"])
+def test_a_list_is_judged_by_the_rules_of_its_client_unless_the_rule_says_otherwise(
+    prepare: Callable[..., BrokerProcess], server: RedisServer, tmp_path: Path, bypasses: bool
+) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite #\nuser device\ntopic read a/#\n")
+    broker = prepare(HOLDFAST__AUTH__ACL_FILE=str(acl))
+    feed(broker, server, LISTED + f"bypass_acl = {str(bypasses).lower()}\n")
+    broker.start()
+    with server.client() as store:
+        store.hset("mqtt:sub:c", mapping={"a/#": 1, "b/#": 1})
+    client = RawClient(broker.port, "c")
+    client.durable(username="device")
+    answered(broker)
+    publish(broker, "a/1", b"may be read")
+    assert payloads(client.take(1)) == [b"may be read"]
+    if not bypasses:
+        broker.wait_for_event("backend_subscription_refused")
+        assert events(broker)["backend_subscription_refused"]["message"] == "'b/#': Not authorized"
+    acl.write_text("topic readwrite #\nuser device\ntopic read #\n")
+    broker.reload()  # each delivery is judged, too: what may be read now comes if it is subscribed
+    publish(broker, "b/1", b"may be read now")
+    publish(broker, "a/2", b"end")
+    expected = [b"may be read now", b"end"] if bypasses else [b"end"]
+    assert payloads(client.take(len(expected))) == expected
+    assert ("backend_subscription_refused" in events(broker)) != bypasses
+    client.drop()
+
+
+def test_what_a_list_has_no_more_ends_at_the_next_connect_with_a_mirror(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, TOLD)
+    broker.start()
+    publish(broker, "b/1", b"kept")
+    with server.client() as store:
+        store.hset("mqtt:sub:c", mapping={"a/#": 1, "b/#": 0})
+    client = RawClient(broker.port, "c")
+    client.durable()
+    client.expect_publish(b"kept", qos=0)
+    client.subscribe("own/#", qos=1)  # the list never has it
+    client.disconnect()
+    with server.client() as store:
+        store.hdel("mqtt:sub:c", "b/#")
+        store.hset("mqtt:sub:c", "d/#", 1)
+    broker.crash()  # what the store has begun is remembered
+    publish(broker, "d/1", b"listed")
+    client.resume()
+    while payloads(client.take(1)) != [b"listed"]:
+        pass  # what was sent just before a crash may come again
+    answered(broker)
+    for topic in ("b/2", "a/1", "own/1", "d/2"):
+        publish(broker, topic, topic.encode())
+    assert payloads(client.take(3)) == [b"a/1", b"own/1", b"d/2"]
+    with server.client() as store:
+        store.delete("mqtt:sub:c")
+    client.disconnect()
+    client.resume()
+    answered(broker)
+    for topic in ("a/2", "d/3", "own/2"):
+        publish(broker, topic, topic.encode())
+    assert payloads(client.take(1)) == [b"own/2"]
+    client.drop()
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
