@@ -512,6 +512,47 @@ def test_a_row_that_redis_refuses_is_a_dead_letter_and_the_rest_flows(
     publisher.drop()
 
 
+def test_of_dead_letters_one_is_dropped_and_another_sent_again(
+    prepare: Callable[..., BrokerProcess], server: RedisServer
+) -> None:
+    broker = prepare()
+    feed(broker, server, LOG + '"RPUSH ${payload} 1"\n')
+    broker.start()
+    poisoned = ("first", "second", "third")
+    with server.client() as client:
+        client.mset(dict.fromkeys(poisoned, 1))
+    publisher = RawClient(broker.port, "c")
+    publisher.connect()
+    for payload in poisoned:
+        publisher.publish("load/1", payload, qos=1)
+    until(lambda: status(broker)["dead_letters"] == 3, broker)
+    dropped = "cache: 1 dead letters dropped\n"
+    assert command(broker, "dead", "drop", "cache", "--id", "1") == (0, dropped, "")
+    code, out, err = command(broker, "dead", "drop", "cache", "--id", "1")
+    assert (code, "0 dead letters dropped" in out) == (1, True)
+    assert "1: there is no such dead letter" in err
+    assert events(broker)["backend_dead_letter_dropped"]["dead_letter"] == 1
+    with server.client() as client:
+        client.delete(*poisoned)
+    broker.crash()
+    letters = json.loads(command(broker, "dead", "list", "cache", "--json")[1])
+    assert [(each["id"], each["row"]["payload"]) for each in letters] == [
+        (2, "second"), (3, "third"),
+    ]  # fmt: skip
+    sent = (0, "cache: 1 dead letters sent again\n", "")
+    assert command(broker, "dead", "retry", "cache", "--limit", "1") == sent
+    until(lambda: status(broker)["dead_letters"] == 1, broker)
+    assert server.list("second") == [b"1"]
+    assert command(broker, "dead", "drop", "cache", "--all") == (0, dropped, "")
+    assert command(broker, "dead", "list", "cache")[:2] == (0, "no dead letters\n")
+    publisher.connect()
+    publisher.publish("load/1", b"end", qos=1)
+    until(lambda: server.list("end") == [b"1"], broker)
+    assert status(broker)["dead_letters"] == 0
+    assert sorted(server.everything()) == ["end", "second"]
+    publisher.drop()
+
+
 def listed(broker: BrokerProcess) -> dict[str, Any]:
     """Return the one dead letter that there is."""
     (letter,) = json.loads(command(broker, "dead", "list", "cache", "--json")[1])
