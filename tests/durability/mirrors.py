@@ -5,6 +5,7 @@ What is read is brought into one form, `Found`. Read next: `mirror_books`, which
 
 import base64
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,6 +18,7 @@ from tests.broker.process import test_server_cassandra as cassandra_feed
 from tests.broker.process import test_server_dynamodb as dynamodb_feed
 from tests.durability.mirror_books import Found
 from tests.durability.process import BrokerProcess
+from tests.real_servers import VALKEY
 
 READ_AT_ONCE: Final = 1000  # keys of Redis
 POSITIONED: Final = "load/"
@@ -72,9 +74,9 @@ def rules(*acknowledged: tuple[str, Sequence[str]]) -> str:
 
 
 @contextlib.contextmanager
-def redis(directory: Path) -> Iterator[Mirror]:
-    """Redis as most people have it: SIGKILL takes what it wrote last."""
-    server = RedisServer(directory)
+def redis(directory: Path, program: Path | None = None) -> Iterator[Mirror]:
+    """Redis, or Valkey, as most people have it: SIGKILL takes what it wrote last."""
+    server = RedisServer(directory, program)
     server.sync = "everysec"
     text = rules(("on_message_acked_for_queue", QUEUES), ("on_message_acked_for_pubsub", OTHERS))
     with contextlib.closing(_Killed(server.start())):
@@ -116,7 +118,12 @@ def cassandra(directory: Path) -> Iterator[Mirror]:
     )
 
 
-STORES: Final = {"redis": redis, "dynamodb": dynamodb, "cassandra": cassandra}
+STORES: Final = {
+    "redis": redis,
+    "valkey": functools.partial(redis, program=VALKEY),
+    "dynamodb": dynamodb,
+    "cassandra": cassandra,
+}
 
 
 class _Killed:

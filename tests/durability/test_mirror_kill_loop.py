@@ -25,6 +25,7 @@ from tests.durability.mirror_books import Books, Expectation, Found
 from tests.durability.mirror_load import MirrorLoad
 from tests.durability.mirrors import POSITIONED, STORES, Mirror
 from tests.durability.process import POLL_SECONDS, BrokerProcess, holdfast
+from tests.real_servers import needs
 
 CYCLES: Final = int(os.environ.get("HOLDFAST_KILL_CYCLES", "20"))
 SEED: Final = int(os.environ.get("HOLDFAST_KILL_SEED", "1"))
@@ -90,6 +91,8 @@ def wait_until_equal(broker: BrokerProcess, mirror: Mirror, expectation: Expecta
     "store",
     [
         pytest.param("redis", marks=needs_redis),
+        # Dear, and its commands are those of Redis: scripts/test --all runs it.
+        pytest.param("valkey", marks=[needs_redis, needs("Valkey"), pytest.mark.slow]),
         pytest.param("dynamodb", marks=needs_dynamodb),
         pytest.param("cassandra", marks=needs_cassandra),
     ],

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.clients.conversation import PATIENCE_SECONDS
 from tests.durability.process import POLL_SECONDS, BrokerProcess
 
@@ -44,10 +44,10 @@ def commands(name: str) -> str:
     return found[1]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A running Redis."""
-    running = RedisServer(tmp_path / "redis").start()
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
+    running = RedisServer(tmp_path / "redis", request.param).start()
     yield running
     running.kill()
 

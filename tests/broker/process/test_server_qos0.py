@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.backends.message_ids import UNSTORED, decode_id, unstored_id
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.test_server_backends import feed, status, until
 from tests.broker.process.test_server_verify import named, settle, verify
 from tests.durability.process import BrokerProcess
@@ -24,10 +24,10 @@ ON: dict[str, str] = {
 }
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A running Redis."""
-    running = RedisServer(tmp_path / "redis").start()
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running Redis, or Valkey."""
+    running = RedisServer(tmp_path / "redis", request.param).start()
     yield running
     running.kill()
 

@@ -13,7 +13,7 @@ from broker.backends.message_ids import decimal_id, message_id, message_number, 
 from tests.broker.backends import cassandra_server
 from tests.broker.backends.cassandra_server import needs_cassandra
 from tests.broker.backends.dynamodb_server import DynamodbServer, needs_dynamodb
-from tests.broker.backends.redis_server import RedisServer, needs_redis
+from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process import test_server_cassandra as cassandra
 from tests.broker.process import test_server_dynamodb as dynamodb
 from tests.broker.process.test_server_backends import (
@@ -57,14 +57,14 @@ class Spoilt(Protocol):
 
 
 class SpoiltRedis:
-    """A Redis, and what somebody does to it."""
+    """A Redis, or Valkey, and what somebody does to it."""
 
     rate = 400
     messages = 12
     not_ours = 1
 
-    def __init__(self, directory: Path) -> None:
-        self.server: Final = RedisServer(directory / "redis").start()
+    def __init__(self, program: Path, directory: Path) -> None:
+        self.server: Final = RedisServer(directory / "redis", program).start()
         self.doubled = ""  # the id of a message
 
     def feed(self, broker: BrokerProcess) -> None:
@@ -264,10 +264,18 @@ def unlist(store: Any, prefix: str, layout: str, topic: str, name: str) -> None:
     )
 
 
-REDIS: Final = pytest.param(SpoiltRedis, id="redis", marks=needs_redis)
+REDIS, VALKEY = (
+    pytest.param(
+        functools.partial(SpoiltRedis, *program.values),
+        id=program.id,
+        marks=[needs_redis, *program.marks],
+    )
+    for program in PROGRAMS
+)
 CASSANDRA: Final = pytest.param(SpoiltCassandra, id="cassandra", marks=needs_cassandra)
 STORES: Final = (
     REDIS,
+    VALKEY,
     *(
         pytest.param(
             functools.partial(SpoiltDynamodb, layout), id=f"dynamodb-{layout}", marks=needs_dynamodb
@@ -419,7 +427,7 @@ def test_a_broker_killed_amid_a_backfill_goes_on_with_it(
     assert (status(broker)["gaps"], status(broker)["dead_letters"]) == (0, 0)
 
 
-@pytest.mark.parametrize("store", [REDIS, CASSANDRA], indirect=True)
+@pytest.mark.parametrize("store", [REDIS, VALKEY, CASSANDRA], indirect=True)
 def test_a_store_is_equal_while_clients_come_and_go_and_publish(
     prepare: Callable[..., BrokerProcess], store: Spoilt
 ) -> None:
