@@ -382,7 +382,7 @@ RULE_OPTIONS: Final[tuple[Option, ...]] = (
     Option("rules", "sync", "rule", "sync", Choice(*backend_options.SYNCS),
            "what the store lists is added, or also removed when it is there no more"),
     Option("rules", "bypass_acl", "rule", "bypass_acl", Flag(),
-           "subscribe clients also to what they may not subscribe to themselves"),
+           "clients get also what they may not subscribe to or read themselves"),
     Option("rules", "qos0", "rule", "qos0", Flag(),
            "for messages with QoS 0, too; without an action"),
     Option("rules", "wait", "rule", "wait_ms", Duration(_MS, high=60_000),

@@ -53,7 +53,7 @@ class Delivery:
         )
 
         self.groups: Final = Groups(context)
-        self.shared: Final = Distribution(context, self.groups, self.live, self.sender)
+        self.shared: Final = Distribution(context, self.groups, outgoing, self.live, self.sender)
 
     def resume(self, connection: Connection) -> None:
         """Send what a resumed session has waiting. The caller has written the batch."""

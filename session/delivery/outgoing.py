@@ -8,6 +8,7 @@ Read next: `session.delivery.sender`, which sends; `session.delivery.publish_byt
 from typing import Final
 
 from mqtt.message import Message
+from mqtt.topics import SHARE_PREFIX, matches
 from session.delivery.context import DeliveryContext
 from session.delivery.publish_bytes import EncodedPublish, EncodedRun, encode_delivery, encode_run
 from session.live.connection import Connection
@@ -92,14 +93,30 @@ class Outgoing:
         """Ask the policy whether a session may receive a message; count a refusal."""
         session = connection.session
         assert session is not None
-        if self.is_permitted(session, message):
+        if self.is_permitted(session, message.topic):
             return True
         self.drop(connection, message, "not_authorized")
         return False
 
-    def is_permitted(self, session: Session, message: Message) -> bool:
-        """Ask the policy whether a session may receive a message."""
-        return self._policy.may_receive(session.identity, session.client_id, message.topic)
+    def is_permitted(self, session: Session, topic: str) -> bool:
+        """Ask the policy whether a session may receive messages of a topic.
+
+        What it forbids is permitted by a subscription that bypasses it.
+        """
+        if self._policy.may_receive(session.identity, session.client_id, topic):
+            return True
+        return bool(session.bypassing) and self._is_bypassed(session, topic)
+
+    def _is_bypassed(self, session: Session, topic: str) -> bool:
+        bypassing = session.bypassing
+        assert bypassing is not None
+        if any(entry.topic_filter in bypassing for entry in self._routes.match(topic).entries):
+            return True
+        self._tick.work += len(bypassing) >> STEPS_SHIFT
+        return any(
+            topic_filter.startswith(SHARE_PREFIX) and matches(each.stream_filter, topic)
+            for topic_filter, each in bypassing.items()
+        )
 
     def drop(self, connection: Connection, message: Message, reason: str) -> None:
         """Count and record that a connected session does not get a message."""

@@ -92,7 +92,7 @@ class Redelivery:
         if loaded is None:
             return self._give_up(connection, session, packet_id, entry, "max_age")
         message, retain, identifiers = loaded
-        if not self._is_open and not self._outgoing.is_permitted(session, message):
+        if not self._is_open and not self._outgoing.is_permitted(session, message.topic):
             return self._give_up(connection, session, packet_id, entry, "not_authorized")
         qos = entry & QOS_MASK
         head, tail = encode_delivery(

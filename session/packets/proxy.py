@@ -231,8 +231,10 @@ class ProxyHandler:
     ) -> int:
         """Begin a subscription; return why not, 0 if it was begun, -1 if nothing is to be done."""
         held = session.subscriptions.get(topic_filter)
-        if held is not None and (not is_ours or held.qos == qos):
-            return -1
+        if held is not None:
+            is_same = held.qos == qos and held.bypasses_policy == bypasses_policy
+            if is_same or not is_ours:
+                return -1
         request = Request(topic_filter, qos, retain_handling=1)
         reason_code = self._subscriptions.grant(
             session, connection, request, bypasses_policy=bypasses_policy

@@ -93,7 +93,7 @@ class SubscribeHandler:
             if refusal:
                 codes.append(_refused(connection.version, refusal, request.qos))
                 continue
-            subscription = self._granted(session, request, packet.subscription_identifier)
+            subscription = self._granted(request, packet.subscription_identifier)
             is_new = self._sessions.subscribe(session, connection, subscription)
             if self._inbox.is_on:
                 self._proxies.client_subscribed(session, subscription.topic_filter)
@@ -129,7 +129,8 @@ class SubscribeHandler:
         refusal = self._subscription_refusal(session, request, bypasses_policy=bypasses_policy)
         if refusal:
             return refusal
-        subscription = self._granted(session, request, 0)
+        subscription = self._granted(request, 0)
+        subscription.bypasses_policy = bypasses_policy
         is_new = self._sessions.subscribe(session, connection, subscription)
         if connection is not None:
             if self._inbox.is_on:
@@ -204,7 +205,7 @@ class SubscribeHandler:
             return reasons.QUOTA_EXCEEDED
         return 0
 
-    def _granted(self, session: Session, request: Request, identifier: int) -> Subscription:
+    def _granted(self, request: Request, identifier: int) -> Subscription:
         shared = split_shared(request.topic_filter)
         share_name, stream_filter = shared if shared else (None, request.topic_filter)
         return Subscription(

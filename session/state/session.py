@@ -45,6 +45,7 @@ class Session:
     """One session, of a connected client or loaded for a moment."""
 
     __slots__ = (
+        "bypassing",
         "client_id",
         "connected_at_ms",
         "created_at_ms",
@@ -88,6 +89,8 @@ class Session:
         self.is_stored: bool = False  # False: in memory, ends with its connection
         self.subscriptions: dict[str, Subscription] = {}  # changed by `add` and `remove`
         self.subscription_bytes: int = 0  # of their topic filters, in UTF-8
+        # Those of them for whose messages the policy is not asked; None = there never was one.
+        self.bypassing: dict[str, Subscription] | None = None
         self.incoming: set[int] = set()  # inbound QoS 2 ids that wait for PUBREL
         # Packet id -> reference and flags, see `session.state.in_flight`.
         self.in_flight: dict[int, int] = {}
@@ -111,12 +114,20 @@ class Session:
         if topic_filter not in self.subscriptions:
             self.subscription_bytes += len(topic_filter.encode())
         self.subscriptions[topic_filter] = subscription
+        if subscription.bypasses_policy:
+            if self.bypassing is None:
+                self.bypassing = {}
+            self.bypassing[topic_filter] = subscription
+        elif self.bypassing:
+            self.bypassing.pop(topic_filter, None)
 
     def remove(self, topic_filter: str) -> Subscription | None:
         """Remove a subscription and return it, None if there is none."""
         subscription = self.subscriptions.pop(topic_filter, None)
         if subscription is not None:
             self.subscription_bytes -= len(topic_filter.encode())
+            if self.bypassing:
+                self.bypassing.pop(topic_filter, None)
         return subscription
 
     def keeps_retain(self, subscription: Subscription) -> bool:

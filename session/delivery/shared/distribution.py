@@ -12,6 +12,7 @@ from mqtt.message import Message
 from session.delivery.backlog import SCAN_MAX
 from session.delivery.context import DeliveryContext
 from session.delivery.live import LiveDelivery
+from session.delivery.outgoing import Outgoing
 from session.delivery.sender import Sender
 from session.delivery.shared.groups import Groups
 from session.live.connection import ACTIVE, Connection
@@ -32,18 +33,23 @@ class Distribution:
     """Sends each message to one member of a group."""
 
     def __init__(
-        self, context: DeliveryContext, groups: Groups, live: LiveDelivery, sender: Sender
+        self,
+        context: DeliveryContext,
+        groups: Groups,
+        outgoing: Outgoing,
+        live: LiveDelivery,
+        sender: Sender,
     ) -> None:
         self._tick: Final = context.tick
         self._log: Final = context.log
         self._settings: Final = context.settings
-        self._policy: Final = context.policy
         self._is_open: Final = context.is_open
         self._gate: Final = context.gate
         self._counters: Final = context.counters
         self._damage: Final = context.damage
         self._deliveries: Final = context.history.deliveries
         self._groups: Final = groups.by_key
+        self._outgoing: Final = outgoing
         self._live: Final = live
         self._sender: Final = sender
 
@@ -130,7 +136,7 @@ class Distribution:
             return True
         session = connection.session
         assert session is not None
-        return self._policy.may_receive(session.identity, session.client_id, topic)
+        return self._outgoing.is_permitted(session, topic)
 
     def _hand_out(self, group: Group, connection: Connection, message: Message) -> None:
         """Send a QoS > 0 message to a member that has room."""

@@ -301,6 +301,71 @@ def test_a_store_that_is_trusted_is_not_asked_for_the_rules() -> None:
     assert held(client) == {"secret": 1}
 
 
+SECRET = ("secret/a", "secret/b", "shared/a", "own/a")
+
+
+def without_rights(*, bypasses: bool) -> Broker:
+    """Return a broker with a store that is trusted or not, whose clients may receive little."""
+    broker = proxying(bypasses=bypasses)
+    for topic in SECRET:
+        broker.rules.forbid("receive", topic)
+    return broker
+
+
+@pytest.mark.parametrize("bypasses", [True, False])
+def test_what_a_trusted_store_subscribes_a_client_to_is_delivered(bypasses: bool) -> None:
+    broker = without_rights(bypasses=bypasses)
+    broker.publish("secret/b", b"retained", retain=True)
+    client = broker.durable("c", "own/#")
+    listed(broker, asked(broker), ("secret/+", 1), ("$share/g/shared/+", 1))
+    assert client.payloads() == ([b"retained"] if bypasses else [])
+    for topic in SECRET:
+        broker.publish(topic, topic.encode())
+    broker.publish("own/b", b"own/b")
+    expected = [b"secret/a", b"secret/b", b"shared/a", b"own/b"] if bypasses else [b"own/b"]
+    assert client.payloads() == expected
+    assert broker.counters.dropped["not_authorized"] > 0
+    client.drop()
+    broker.publish("secret/a", b"away")
+    broker.restart()
+    client = broker.durable("c")
+    again = [b"retained", *expected, b"away"] if bypasses else expected
+    assert client.receive_all() == again  # what was in flight comes again
+
+
+def test_a_subscription_of_the_client_itself_has_the_rights_of_the_client() -> None:
+    broker = without_rights(bypasses=True)
+    client = broker.durable("c")
+    listed(broker, asked(broker), ("secret/+", 1))
+    broker.publish("secret/a", b"one")
+    client.subscribe("secret/+", qos=1)
+    broker.publish("secret/a", b"two")
+    assert client.receive_all() == [b"one"]
+
+
+def test_rights_end_with_the_subscription_that_gave_them() -> None:
+    broker = without_rights(bypasses=True)
+    client = broker.durable("c", "secret/#")
+    listed(broker, asked(broker), ("secret/+", 1))
+    assert changed(broker, "c", "secret/+", None) == DONE
+    broker.publish("secret/a")
+    client.expect_nothing()
+
+
+@pytest.mark.parametrize("bypasses", [True, False])
+def test_a_rule_that_trusts_the_store_from_now_on_holds_for_what_it_has_begun(
+    bypasses: bool,
+) -> None:
+    broker = without_rights(bypasses=not bypasses)
+    listed(broker, (broker.durable("c"), asked(broker))[1], ("secret/+", 1))
+    broker.settings.feeds = proxying(bypasses=bypasses).settings.feeds
+    broker.restart()
+    client = broker.durable("c")
+    listed(broker, asked(broker), ("secret/+", 1))
+    broker.publish("secret/a")
+    assert len(client.receive_all()) == bypasses
+
+
 def test_an_answer_for_another_connection_is_ignored() -> None:
     broker = proxying()
     broker.durable("c")

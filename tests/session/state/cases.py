@@ -69,6 +69,11 @@ SUBSCRIPTIONS: Final = {
     "all options": Subscription("t/#", None, "t/#", 2, True, True, 2, 268_435_455, 2**40, True),
     "shared": Subscription("$share/g/t", "g", "t", 1, False, True, 1, 7, 0, False),
 }
+# Version 2.
+BYPASSING: Final = {
+    "smallest": Subscription("t", None, "t", 0, False, False, 0, 0, 0, False, True),
+    "all options": Subscription("t/#", None, "t/#", 2, True, True, 2, 9, 2**40, True, True),
+}
 
 CONNECTIONS: Final = {
     "without will": ConnectionRecord("", True, NOW_MS, EXPIRY_NEVER, None, 1),
