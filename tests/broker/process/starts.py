@@ -1,9 +1,10 @@
-"""What a broker process has logged, what one that cannot start says, and one without pyarrow."""
+"""What a process has logged and imported, says if it cannot start, and does without pyarrow."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.durability.process import ROOT, BrokerProcess
@@ -39,14 +40,51 @@ def events(broker: BrokerProcess) -> dict[str, dict[str, object]]:
 
 def hide_pyarrow(broker: BrokerProcess, directory: Path) -> None:
     """Let the next start find no pyarrow, as where the extra `history` is not installed."""
-    hidden = directory / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
+    _begin_with(
+        broker,
+        directory,
         "import sys\n"
         "class Hide:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] == 'pyarrow':\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
-        "sys.meta_path.insert(0, Hide())\n"
+        "sys.meta_path.insert(0, Hide())\n",
     )
-    broker.env["PYTHONPATH"] = os.pathsep.join((str(hidden), str(ROOT)))
+
+
+def watch_imports(
+    broker: BrokerProcess, directory: Path, modules: Iterable[str]
+) -> Callable[[], dict[int, set[str]]]:
+    """Return a function that tells which of these modules the processes of the next start import.
+
+    By process id: of the broker's own process and of those that it starts.
+    """
+    told = directory / "imports"
+    told.touch()
+    _begin_with(
+        broker,
+        directory,
+        "import os, sys\n"
+        f"told = os.open({str(told)!r}, os.O_WRONLY | os.O_APPEND)\n"
+        "def watch(event, arguments):\n"
+        f"    if event == 'import' and arguments[0] in {set(modules)!r}:\n"
+        "        os.write(told, f'{os.getpid()} {arguments[0]}\\n'.encode())\n"
+        "sys.addaudithook(watch)\n",
+    )
+
+    def imported() -> dict[int, set[str]]:
+        found: dict[int, set[str]] = {}
+        for line in told.read_text().splitlines():
+            pid, module = line.split()
+            found.setdefault(int(pid), set()).add(module)
+        return found
+
+    return imported
+
+
+def _begin_with(broker: BrokerProcess, directory: Path, code: str) -> None:
+    """Let the next start, and the processes of it, run this code before anything else."""
+    place = directory / "before"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(code)
+    broker.env["PYTHONPATH"] = os.pathsep.join((str(place), str(ROOT)))
