@@ -1,13 +1,32 @@
 """Does a configuration that points at what is not there get its answer before a start?"""
 
+import sys
+import tomllib
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from broker.configuration.backend_options import CASSANDRA, DYNAMODB, KAFKA, REDIS, TYPES, WEBHOOK
 from broker.configuration.config import ConfigError
 from broker.configuration.load import load
-from broker.process import preflight
-from broker.process.preflight import BACKEND_FILES, check_files
+from broker.process.preflight import BACKEND_FILES, DRIVERS, check_files
+from tests.real_servers import ROOT
+
+# What a backend of each type cannot do without.
+NEEDED: Final = {
+    REDIS: {"SERVERS": "127.0.0.1:1"},
+    CASSANDRA: {"SERVERS": "127.0.0.1:1"},
+    DYNAMODB: {},
+    KAFKA: {"SERVERS": "127.0.0.1:1", "TOPIC": "t"},
+    WEBHOOK: {"URL": "http://127.0.0.1:1"},
+}
+
+
+def of_backend(backend_type: str) -> dict[str, str]:
+    """Return the environment that configures a backend of a type."""
+    given = {"TYPE": backend_type, **NEEDED[backend_type]}
+    return {f"HOLDFAST__BACKENDS__CACHE__{name}": value for name, value in given.items()}
 
 
 def test_check_files_complains_about_what_the_configuration_points_at(tmp_path: Path) -> None:
@@ -40,10 +59,30 @@ def test_files_of_an_external_store_must_be_there(tmp_path: Path, key: str) -> N
     assert str(caught.value) == f"backends.cache.{key} = {absent!r}: No such file or directory"
 
 
+@pytest.mark.parametrize("backend_type", sorted(DRIVERS))
 def test_the_driver_of_an_external_store_must_be_installed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, backend_type: str
 ) -> None:
-    monkeypatch.setitem(preflight.DRIVERS, "redis", "no_such_package")
-    environment = {"HOLDFAST__BACKENDS__CACHE__SERVERS": "127.0.0.1:1"}
-    with pytest.raises(ConfigError, match="the package no_such_package is missing: pip install"):
-        check_files(load(environment=environment))
+    driver = DRIVERS[backend_type]
+    monkeypatch.setitem(sys.modules, driver, None)  # as where it is not installed
+    with pytest.raises(ConfigError) as caught:
+        check_files(load(environment=of_backend(backend_type)))
+    assert str(caught.value) == (
+        f"backends.cache.type = {backend_type!r}: the package {driver} is missing: "
+        f"pip install '.[{backend_type}]' in a checkout of Holdfast, or "
+        f"'FILE.whl[{backend_type}]' with its wheel"
+    )
+
+
+def test_the_extras_that_are_named_for_external_stores_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for backend_type, driver in DRIVERS.items():
+        packages = project["optional-dependencies"][backend_type]
+        assert any(each.startswith(driver.replace("_", "-")) for each in packages)
+
+
+def test_a_webhook_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver in DRIVERS.values():
+        monkeypatch.setitem(sys.modules, driver, None)
+    assert set(TYPES) - set(DRIVERS) == {WEBHOOK}
+    check_files(load(environment=of_backend(WEBHOOK)))
