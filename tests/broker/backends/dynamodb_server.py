@@ -120,6 +120,12 @@ class DynamodbServer:
         with contextlib.closing(self.client()) as client:
             client.put_item(TableName=self.prefix + name, Item=item)
 
+    def drop_tables(self) -> None:
+        """Drop all tables, whoever has made them."""
+        with contextlib.closing(self.client()) as client:
+            for name in client.list_tables()["TableNames"]:
+                client.delete_table(TableName=name)
+
     def make_table(self, name: str, *keys: str) -> None:
         """Make a table of a test's own."""
         with contextlib.closing(self.client()) as client:

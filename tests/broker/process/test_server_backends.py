@@ -15,7 +15,7 @@ import pytest
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
 from tests.broker.process.starts import events
 from tests.durability.load import Publisher
-from tests.durability.process import POLL_SECONDS, ROOT, BrokerProcess, http_get
+from tests.durability.process import POLL_SECONDS, BrokerProcess, http_get
 from tests.durability.rawclient import RawClient
 
 pytestmark = [pytest.mark.full, needs_redis]  # starts processes
@@ -82,7 +82,7 @@ def until(condition: Callable[[], bool], broker: BrokerProcess) -> None:
 
 
 def command(broker: BrokerProcess, *words: str) -> tuple[int, str, str]:
-    """Run `holdfast backend` with the broker's configuration; return status, stdout and stderr."""
+    """Run `holdfast backend` as the broker is configured; return status, stdout and stderr."""
     given = [*words, *broker.arguments, "--data-dir", str(broker.data_dir)]
     result = subprocess.run(
         [sys.executable, "-m", "broker", "backend", *given],
@@ -90,7 +90,7 @@ def command(broker: BrokerProcess, *words: str) -> tuple[int, str, str]:
         text=True,
         timeout=60,
         cwd=broker.directory,
-        env={"PYTHONPATH": str(ROOT)},
+        env=broker.env,
     )
     return result.returncode, result.stdout, result.stderr
 

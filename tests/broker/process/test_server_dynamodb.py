@@ -43,11 +43,17 @@ def server(tmp_path: Path) -> Iterator[DynamodbServer]:
     running.kill()
 
 
-def feed(broker: BrokerProcess, server: DynamodbServer, rules: str, options: str = "") -> None:
-    """Configure a broker that is not started yet, and make the tables."""
+def feed(
+    broker: BrokerProcess,
+    server: DynamodbServer,
+    rules: str,
+    options: str = "",
+    endpoint: str | None = None,
+) -> None:
+    """Configure a broker that is not started yet, and make the tables; at the server's endpoint."""
     path = broker.directory / "holdfast.toml"
     path.write_text(
-        f'[backends.cache]\ntype = "dynamodb"\nendpoint = "{server.endpoint}"\n'
+        f'[backends.cache]\ntype = "dynamodb"\nendpoint = "{endpoint or server.endpoint}"\n'
         f'region = "{REGION}"\naccess_key_id = "test"\nsecret_access_key = "test"\n'
         f'table_prefix = "{server.prefix}"\nnode = "{NODE}"\ntimeout = "3s"\n{options}\n{rules}'
     )
