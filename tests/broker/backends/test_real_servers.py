@@ -16,6 +16,7 @@ def test_every_real_server_is_there() -> None:
 
 def test_a_server_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(real_servers, "ROOT", tmp_path)
+    monkeypatch.setattr(real_servers, "AWS_CLI", tmp_path / "c")
     monkeypatch.setattr(real_servers, "REDIS", None)
     monkeypatch.setattr(real_servers, "VALKEY", None)
     monkeypatch.setattr(
@@ -31,6 +32,7 @@ def test_a_server_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
         "Cassandra: a is missing or incomplete",
         "DynamoDB Local: it is not in .cache/servers",
         "Kafka: there is no java",
+        "AWS CLI: c is missing or incomplete",
     ]
 
 

@@ -1,10 +1,7 @@
-"""The walk-throughs of docs/backends.md, configuration and commands: do they work as they are?"""
+"""The walk-throughs of docs/backends.md with Redis: do they work as they are?"""
 
-import os
 import re
 import shutil
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -12,20 +9,18 @@ from typing import Final
 import pytest
 
 from tests.broker.backends.redis_server import PROGRAMS, RedisServer, needs_redis
-from tests.clients.conversation import PATIENCE_SECONDS
-from tests.durability.process import POLL_SECONDS, BrokerProcess
+from tests.broker.process.test_server_backends import until
+from tests.broker.process.walk_through import TEXT, block, needs_mosquitto, play
+from tests.durability.process import BrokerProcess
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-TEXT: Final = (ROOT / "docs" / "backends.md").read_text()
 SERVER_LINE: Final = 'servers = "127.0.0.1:6379"'
+REDIS_CLI: Final = shutil.which("redis-cli")
 
 pytestmark = [
     pytest.mark.full,
     needs_redis,
-    pytest.mark.skipif(
-        shutil.which("mosquitto_sub") is None or shutil.which("redis-cli") is None,
-        reason="Debian's mosquitto-clients or redis-tools is not installed",
-    ),
+    needs_mosquitto,
+    pytest.mark.skipif(REDIS_CLI is None, reason="Debian's redis-tools is not installed"),
 ]
 
 
@@ -63,56 +58,27 @@ def broker(prepare: Callable[..., BrokerProcess], server: RedisServer) -> Broker
     return made
 
 
-def play(name: str, directory: Path, broker: BrokerProcess, server: RedisServer) -> list[str]:
+def played(name: str, directory: Path, broker: BrokerProcess, server: RedisServer) -> list[str]:
     """Run a walk-through on the ports of this test; return what it prints."""
-    programs, defaults = directory / "bin", directory / "options"
-    for each in (programs, defaults):
-        each.mkdir()
-    redis_cli = programs / "redis-cli"
-    redis_cli.write_text(
-        f'#!/bin/sh\nexec {shutil.which("redis-cli")} -p {server.port} "$@" > /dev/null\n'
-    )
-    redis_cli.chmod(0o755)
-    for each in ("mosquitto_sub", "mosquitto_pub"):
-        (defaults / each).write_text(f"-h 127.0.0.1\n-p {broker.port}\n")
-    result = subprocess.run(
-        ["bash", "-e", "-c", commands(name)],
-        env={
-            **os.environ,
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "XDG_CONFIG_HOME": str(defaults),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.split()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(POLL_SECONDS)
+    redis_cli = f'exec {REDIS_CLI} -p {server.port} "$@" > /dev/null'
+    return play(block(name), directory, broker, {"redis-cli": redis_cli})
 
 
 def test_one_to_one(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
-    assert play("one to one", tmp_path, broker, server) == ["open"]
-    until(lambda: not server.everything())
+    assert played("one to one", tmp_path, broker, server) == ["open"]
+    until(lambda: not server.everything(), broker)
 
 
 def test_retained(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
-    assert play("retained", tmp_path, broker, server) == ["on", "off"]
-    until(lambda: server.everything()["mqtt:retain:state/lamp"].get(b"payload") == b"off")
+    assert played("retained", tmp_path, broker, server) == ["on", "off"]
+    until(lambda: server.everything()["mqtt:retain:state/lamp"].get(b"payload") == b"off", broker)
 
 
 def test_proxy_subscription(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
-    assert play("proxy subscription", tmp_path, broker, server) == ["fire", "fire"]
+    assert played("proxy subscription", tmp_path, broker, server) == ["fire", "fire"]
 
 
 def test_one_to_many(tmp_path: Path, broker: BrokerProcess, server: RedisServer) -> None:
-    assert play("one to many", tmp_path, broker, server) == ["hello", "hello", "again"]
-    until(lambda: server.everything().get("mqtt:acked:reader-1:pubsub/news") == b"0003")
-    until(lambda: server.everything().get("mqtt:acked:reader-2:pubsub/news") == b"0002")
+    assert played("one to many", tmp_path, broker, server) == ["hello", "hello", "again"]
+    until(lambda: server.everything().get("mqtt:acked:reader-1:pubsub/news") == b"0003", broker)
+    until(lambda: server.everything().get("mqtt:acked:reader-2:pubsub/news") == b"0002", broker)

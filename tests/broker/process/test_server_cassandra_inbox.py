@@ -1,6 +1,5 @@
 """A real broker and a real Cassandra: what applications put there is found, whatever fails."""
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,13 +10,12 @@ from broker.backends.message_ids import message_id
 from tests.broker.backends.cassandra_server import CassandraServer, needs_cassandra, shared
 from tests.broker.process.test_server_backends import events, status, until
 from tests.broker.process.test_server_cassandra import feed, rule
-from tests.durability.process import ROOT, BrokerProcess
+from tests.broker.process.walk_through import block
+from tests.durability.process import BrokerProcess
 from tests.durability.rawclient import RawClient
 
 pytestmark = [pytest.mark.full, needs_cassandra]  # starts processes
 
-TEXT: Final = (ROOT / "docs" / "backends.md").read_text()
-_ALL: Final = re.MULTILINE | re.DOTALL
 ACTIONS: Final = (
     ("client.connected", None, "on_subscription_lookup"),
     ("message.publish", "topic/#", "on_message_publish"),
@@ -192,19 +190,12 @@ def test_what_is_owed_survives_a_store_that_is_away_and_a_crash_of_the_broker(
     device.drop()
 
 
-def block(name: str) -> str:
-    """Return a block of the walk-through in the documents."""
-    found = re.search(rf"^<!-- walk-through: cassandra, {name} -->\n```\w+\n(.*?)^```$", TEXT, _ALL)
-    assert found, f"docs/backends.md has no walk-through for Cassandra with {name} any more"
-    return found[1]
-
-
 def test_the_walk_through_of_the_documents_works_as_it_is(
     prepare: Callable[..., BrokerProcess], server: CassandraServer
 ) -> None:
     broker = prepare()
-    feed(broker, server, block("rules").replace('"wide"', '"cache"'))
-    use, *statements, _ = block("rows").split(";")
+    feed(broker, server, block("cassandra, rules").replace('"wide"', '"cache"'))
+    use, *statements, _ = block("cassandra, rows").split(";")
     assert use == "USE mqtt"
     for each in statements:
         server.execute(each.replace("INSERT INTO ", "INSERT INTO {k}."))
