@@ -126,15 +126,20 @@ class KafkaServer:
         names = {name.replace("_", "."): value for name, value in settings.items()}
         new = admin.NewTopic(topic, partitions, 1, config=names)
         self._admin.create_topics([new])[topic].result(START_S)
-        deadline = time.monotonic() + START_S
-        while topic not in self._admin.list_topics(timeout=START_S).topics:
-            assert time.monotonic() < deadline, "the server does not hear of its own topic"
-            time.sleep(POLL_SECONDS)
+        self._until_heard(topic, is_there=True)
         return topic
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         self._admin.delete_topics([topic])[topic].result(START_S)
+        self._until_heard(topic, is_there=False)
+
+    def _until_heard(self, topic: str, *, is_there: bool) -> None:
+        """Wait until the server acts on its topics, which comes after its answer."""
+        deadline = time.monotonic() + START_S
+        while (topic in self._admin.list_topics(timeout=START_S).topics) != is_there:
+            assert time.monotonic() < deadline, "the server does not hear of its own topic"
+            time.sleep(POLL_SECONDS)
 
     def allow(self, prefix: str) -> None:
         """Let the named user write to topics that begin so."""

@@ -135,7 +135,7 @@ def test_small_rows_are_no_dead_letters_where_only_all_together_are_too_large(
 
 def test_a_topic_that_is_not_there_lets_rows_wait(server: KafkaServer) -> None:
     name = f"late-{uuid4().hex}"
-    sink = made(server, name, timeout_ms=3000)
+    sink = made(server, name, timeout_ms=6000)
     with pytest.raises(Unavailable, match=f"topic {name}: .*nknown topic"):
         sink.open()
     server.create(name)
