@@ -241,6 +241,9 @@ class ProxyHandler:
         )
         if reason_code:
             self._counters.proxy_subscriptions["refused"] += 1
+            if held is not None and held.bypasses_policy and not bypasses_policy:
+                # The store is trusted no more, and what it was trusted with goes.
+                self._end(session, connection, topic_filter, backend)
             return reason_code
         self._counters.proxy_subscriptions["begun"] += 1
         self._proxies.begun(session, topic_filter, backend)

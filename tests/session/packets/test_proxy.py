@@ -366,6 +366,28 @@ def test_a_rule_that_trusts_the_store_from_now_on_holds_for_what_it_has_begun(
     assert len(client.receive_all()) == bypasses
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["by a change", "by the list"])
+def test_what_only_a_trusted_store_may_begin_ends_when_it_is_trusted_no_more(
+    is_told: bool,
+) -> None:
+    broker = without_rights(bypasses=True)
+    broker.rules.forbid("subscribe", "secret/+")
+    broker.durable("c")
+    listed(broker, asked(broker), ("secret/+", 1))
+    broker.settings.feeds = proxying(bypasses=False).settings.feeds
+    broker.restart()
+    client = broker.durable("c")
+    assert held(client) == {"secret/+": 1}
+    if is_told:
+        assert changed(broker, "c", "secret/+", 1) == f"{REFUSED}: Not authorized"
+    else:
+        refused = listed(broker, asked(broker), ("secret/+", 1))
+        assert refused == [("secret/+", reasons.NOT_AUTHORIZED)]
+    assert held(client) == {}
+    broker.publish("secret/a")
+    client.expect_nothing()
+
+
 def test_an_answer_for_another_connection_is_ignored() -> None:
     broker = proxying()
     broker.durable("c")
