@@ -34,7 +34,10 @@ SINK: Final = "sink"  # bench/sink.c: the generator's limit without a broker
 OURS: Final = (HOLDFAST, COMPILED)
 OTHERS: Final = (MOSQUITTO, SQLITE, FLASHMQ, NANOMQ, EMQX)
 
-_PROGRAMS: Final = {SQLITE: "mosquitto"}
+# mosquitto 2.1 beside an installed 2.0: the path of its program.
+SQLITE_VARIABLE: Final = "BENCH_MOSQUITTO_SQLITE"
+
+_PROGRAMS: Final = {SQLITE: os.environ.get(SQLITE_VARIABLE, "mosquitto")}
 _PLUGIN: Final = "mosquitto_persist_sqlite.so"
 _PLUGIN_PLACES: Final = ("/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/mosquitto")
 # clean session, keep alive 0, client id "ready"
@@ -76,7 +79,9 @@ def program(kind: str) -> str | None:
 
 def sqlite_plugin() -> Path | None:
     """Return mosquitto's persistence plugin, None if it is not installed."""
-    for place in _PLUGIN_PLACES:
+    found_program = program(SQLITE)
+    own = [str(Path(found_program).resolve().parents[1] / "lib")] if found_program else []
+    for place in (*own, *_PLUGIN_PLACES):
         for found in sorted(Path(place).rglob(_PLUGIN)) if Path(place).is_dir() else ():
             return found
     return None

@@ -197,6 +197,37 @@ def pairs(qos: int) -> Callable[[Context, str], Outcome]:
     return measure
 
 
+def deep(qos: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of 100 pairs with 100 messages in flight each."""
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            line = _pubsub(context, broker, pubs=PAIRS, subs=PAIRS, qos=qos, window=100)
+        return Outcome({f"deep{qos}": _live(line)}, [line])
+
+    return measure
+
+
+def lone(context: Context, kind: str) -> Outcome:
+    """Let one publisher with one message in flight write to an offline session."""
+    with context.broker(kind) as broker:
+        syncs = sync_times_ms(broker.directory)
+        line = context.generator.run(
+            "offline",
+            broker,
+            sessions=1,
+            messages=context.scaled(6_000, 2_000),
+            window=1,
+            coalesce=0,
+            idle=20,
+        )
+    sync_ms = syncs[len(syncs) // 2]
+    metrics = _phase(line, "publish", "acked_per_s")
+    ack_ms = line["publish"]["ack_us"]["p50"] / 1000
+    metrics |= {"ack50_ms": ack_ms, "sync_ms": sync_ms, "ack_over_sync_ms": ack_ms - sync_ms}
+    return Outcome({"lone": metrics}, [line])
+
+
 def devices(count: int, rate: int) -> Callable[[Context, str], Outcome]:
     """Return the scenario of many devices that publish now and then to five durable consumers."""
 
@@ -245,6 +276,47 @@ def fanin_in_turn(context: Context, kind: str) -> Outcome:
             coalesce=0,
         )
     return Outcome({"fanin_turn": _live(line)}, [line])
+
+
+def small_window(size: int) -> Callable[[Context, str], Outcome]:
+    """Return the scenario of one subscriber with a small Receive Maximum: its backlog, then live.
+
+    Live it gets the messages of one publisher with 20 in flight.
+    """
+
+    def measure(context: Context, kind: str) -> Outcome:
+        with context.broker(kind) as broker:
+            queue = context.generator.run(
+                "offline",
+                broker,
+                v=5,
+                recv_max=size,
+                sessions=1,
+                messages=context.scaled(20_000 * min(size, 5), 4000),
+                window=1000,
+                payload=256,
+                idle=20,
+            )
+        with context.broker(kind) as broker:
+            live = _pubsub(
+                context,
+                broker,
+                v=5,
+                recv_max=size,
+                pattern="pair",
+                pubs=1,
+                subs=1,
+                qos=1,
+                window=20,
+                e2e=20,
+            )
+        works = {
+            f"drain_window{size}": _phase(queue, "drain", "drain_per_s"),
+            f"live_window{size}": _live(live),
+        }
+        return Outcome(works, [queue, live])
+
+    return measure
 
 
 def history(context: Context, kind: str) -> Outcome:
@@ -331,6 +403,8 @@ def fanin(work: str, **environment: str) -> Callable[[Context, str], Outcome]:
 def offline(context: Context, kind: str) -> Outcome:
     """Publish to one offline session with 1,000 messages in flight, then drain it."""
     messages = context.scaled(300_000, 40_000)
+    if kind == FLASHMQ:
+        messages = min(messages, 60_000)  # it keeps 65,535 for a session and drops the rest
     if kind == SQLITE:
         messages //= 5
     with context.broker(kind) as broker:
@@ -532,8 +606,21 @@ ALL: Final = (
     Scenario("turn1", in_turn(1), works=("turn1",), kinds=(*STORED, SINK)),
     Scenario("turn2", in_turn(2), works=("turn2",), kinds=(*STORED, SINK)),
     Scenario("fanin_turn", fanin_in_turn, works=("fanin_turn",), kinds=(*STORED, SINK)),
+    Scenario("lone", lone, works=("lone",), kinds=STORED),
+    *(
+        Scenario(
+            f"window{size}",
+            small_window(size),
+            works=(f"drain_window{size}", f"live_window{size}"),
+            # FlashMQ drops what finds no room in a Receive Maximum.
+            kinds=tuple(kind for kind in STORED if kind != FLASHMQ),
+        )
+        for size in (1, 10)
+    ),
     Scenario("qos0", pairs(0), works=("qos0",), kinds=(*LIVE, SINK)),
     Scenario("qos1", pairs(1), works=("qos1",), kinds=(*LIVE, SINK)),
+    Scenario("deep1", deep(1), works=("deep1",), kinds=(*LIVE, SINK)),
+    Scenario("deep2", deep(2), works=("deep2",), kinds=(*LIVE, SINK)),
     Scenario("history", history, works=("history",), kinds=OURS),
     Scenario("offline", offline, works=("offline",), kinds=STORED),
     Scenario("qos2", pairs(2), works=("qos2",), kinds=(*LIVE, SINK)),
