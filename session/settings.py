@@ -326,6 +326,9 @@ class Settings:
         # follow the end takes a search for each filter and tick, of 128.
         self.followed_streams: int = 64
         self.arrivals_max: int = 4096
+        # How often a client's window must have been full, with messages behind it, before packet
+        # ids are bound ahead for it.
+        self.ahead_after: int = 32
 
     @property
     def history_level(self) -> int:

@@ -16,6 +16,7 @@ from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
+from session.delivery.window.ahead import AheadBinder
 from session.live.backlog_trim import Plan, Trim, Trimmer
 from session.live.connection import ACTIVE, Arrivals, Connection
 from session.state.in_flight import FROM_LOG
@@ -50,6 +51,7 @@ class Backlog:
         sender: Sender,
         redelivery: Redelivery,
         replay: RetainedReplay,
+        ahead: AheadBinder,
     ) -> None:
         self._tick: Final = context.tick
         self._log: Final = context.log
@@ -65,6 +67,7 @@ class Backlog:
         self._sender: Final = sender
         self._redelivery: Final = redelivery
         self._replay: Final = replay
+        self._ahead: Final = ahead
 
     def begin(self, connection: Connection) -> None:
         """Let a resumed session read what it has missed, within its limits."""
@@ -95,10 +98,11 @@ class Backlog:
                 assert session is not None
                 work += quota - session.send_quota
                 quota = session.send_quota
-            if session is None or not connection.has_room():
-                continue
-            if self._gate.is_full(connection):
+            if session is None or self._gate.is_full(connection):
                 continue  # reads again when replies are released
+            if not connection.has_room():
+                work += self._read_ahead(connection, session)
+                continue
             if session.replays:
                 before = tick.work
                 self._replay.send_next(connection, session)
@@ -109,6 +113,8 @@ class Backlog:
                 work += tick.work - before
             if connection.has_room() and (connection.is_lagging or session.replays):
                 readers[connection] = None
+            else:
+                work += self._read_ahead(connection, session)
         return bool(readers)
 
     def _catch_up(self, connection: Connection, session: Session) -> int:
@@ -146,6 +152,31 @@ class Backlog:
         cursor.page = max(1, cursor.page // 2) if is_dear else min(PAGE_MAX, 4 * cursor.page)
         return len(messages)
 
+    def _read_ahead(self, connection: Connection, session: Session) -> int:
+        """Bind packet ids ahead to the next messages of a backlog; return the work done.
+
+        What cannot be read is told when it is its turn: until then the position does not pass it.
+        """
+        if not connection.is_lagging or not self._ahead.room(connection, session):
+            return 0
+        cursor = self._cursor(connection, session)
+        count = self._ahead.page(connection, session, cursor)
+        if not count:
+            return 0
+        missing, searches = cursor.missing, cursor.searches
+        messages = cursor.next(count, SCAN_MAX)
+        self._tick.work += SEARCH_WORK * (cursor.searches - searches)
+        if cursor.missing > missing or cursor.lost:
+            connection.ahead_after = cursor.position
+            connection.cursor = None
+        elif messages:
+            cursor.note_size(messages)
+            if self._ahead.bind_page(connection, session, messages) < len(messages):
+                connection.cursor = None
+        elif cursor.is_at_end:
+            self._reach_end(connection, session)
+        return len(messages)
+
     def _read(self, connection: Connection, session: Session, cursor: Cursor) -> list[Message]:
         """Read the next page of a session's backlog; count and record what is gone."""
         missing, before, searches = cursor.missing, cursor.position, cursor.searches
@@ -156,6 +187,7 @@ class Backlog:
             self._drop_range(connection, session, before + 1, cursor.position, gone, "max_age")
         if cursor.lost:
             self._pass_over(connection, session, cursor)
+        cursor.note_size(messages)
         return messages
 
     def _pass_over(self, connection: Connection, session: Session, cursor: Cursor) -> None:
@@ -201,7 +233,9 @@ class Backlog:
         connection.trim = None
         arrivals = connection.arrivals
         end = self._log.end if arrivals is None else arrivals.after
-        if session.position < end:
+        if connection.ahead:
+            connection.passed_over = end
+        elif session.position < end:
             session.position = end
             self._tick.mark_late(session)
         if arrivals is not None:
@@ -255,7 +289,7 @@ class Backlog:
             if connection.arrivals is None and len(streams) > settings.followed_streams:
                 connection.arrivals = Arrivals(self._log.end, settings.arrivals_max)
             until = 0 if connection.arrivals is None else connection.arrivals.after
-            cursor = self._log.cursor(streams, session.position, until)
+            cursor = self._log.cursor(streams, connection.bound_to(session), until)
             cursor.page = max(
                 1, PAGE_MAX * STREAMS_FULL_PAGE // max(STREAMS_FULL_PAGE, len(streams))
             )

@@ -22,7 +22,8 @@ from session.delivery.retained_replay import RetainedReplay
 from session.delivery.sender import Sender
 from session.delivery.shared.distribution import Distribution
 from session.delivery.shared.groups import Groups
-from session.delivery.window import SendWindow
+from session.delivery.window.ahead import AheadBinder
+from session.delivery.window.send_window import SendWindow
 from session.live.connection import Connection
 from session.routing.retained import Retained
 
@@ -46,10 +47,11 @@ class Delivery:
         if self.inbox.is_on:
             self.retained_replay.sent = self.inbox.retained_sent
         self.redelivery: Final = Redelivery(context, outgoing, self.mailbox, self.inbox)
-        self.window: Final = SendWindow(context, outgoing, self.sender, self.redelivery)
+        ahead = AheadBinder(context, outgoing, self.sender, self.inbox)
+        self.window: Final = SendWindow(context, outgoing, self.sender, self.redelivery, ahead)
         self.live: Final = LiveDelivery(context, outgoing, self.sender, self.window)
         self.backlog: Final = Backlog(
-            context, outgoing, self.sender, self.redelivery, self.retained_replay
+            context, outgoing, self.sender, self.redelivery, self.retained_replay, ahead
         )
 
         self.groups: Final = Groups(context)

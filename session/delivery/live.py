@@ -1,9 +1,9 @@
 """Sends a message that was just accepted to the connected sessions that match.
 
 A session that keeps up gets the message at once. If its window is full, the message waits
-(`session.delivery.window`). A session that lags reads it from its streams
+(`session.delivery.window.send_window`). A session that lags reads it from its streams
 (`session.delivery.backlog`). Messages that arrived together and differ only in their payloads are
-sent together, as a run. Read next: `session.delivery.window`.
+sent together, as a run. Read next: `session.delivery.window.send_window`.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from session.delivery.context import DeliveryContext
 from session.delivery.outgoing import Outgoing
 from session.delivery.publish_bytes import EncodedPublish, EncodedRun
 from session.delivery.sender import Sender, bind_packet_id
-from session.delivery.window import SendWindow
+from session.delivery.window.send_window import SendWindow
 from session.live.connection import ACTIVE, Connection, Pending
 from session.live.tick import STEPS_SHIFT
 from session.routing.router import Target
@@ -104,7 +104,7 @@ class LiveDelivery:
             connection.is_lagging
             or (session.is_stored and not first)
             or session.send_quota < count
-            or connection.pending
+            or connection.has_queued()
             or connection.resend
         ):
             return False
@@ -158,9 +158,11 @@ class LiveDelivery:
             options = self._outgoing.options(session, message)
             if options is None:
                 # Do not send it later either, even if the subscription's options change.
-                if connection.pending:
+                if connection.is_lagging:
+                    pass  # the session comes to it in its streams
+                elif connection.has_queued():
                     connection.passed_over = offset
-                elif not connection.is_lagging:
+                else:
                     self._sender.skip(session, offset)
                 return
             effective, retain, identifiers = options
@@ -180,7 +182,7 @@ class LiveDelivery:
             return
         if (
             session.send_quota == 0
-            or connection.pending
+            or connection.has_queued()
             or connection.resend
             or not connection.writable
             or (connection.waiting is not None and self._gate.blocks_messages(connection))
@@ -260,7 +262,7 @@ class LiveDelivery:
             if connection.arrivals is not None:
                 connection.arrivals.note(message.offset)
             return
-        if connection.pending:
+        if connection.has_queued():
             self._window.queue(connection, Pending(message, 0, retain, identifiers))
             return
         self.send_qos0(connection, message, identifiers, variants, retain=retain)

@@ -20,6 +20,7 @@ from session.live.connection import Connection
 from session.state.in_flight import (
     FROM_GROUP,
     FROM_MAILBOX,
+    PERHAPS_SENT,
     QOS_MASK,
     REFERENCE_SHIFT,
     RELEASED,
@@ -109,15 +110,37 @@ class Redelivery:
             return self._give_up(connection, session, packet_id, entry, "too_large")
         session.take_quota_again(packet_id)
         self._counters.redeliveries += 1
-        if self._deliveries.is_on:
-            now = self._tick.now
-            self._deliveries.delivered_again(
-                connection, session, packet_id, entry, message, retain, now
-            )
+        self._record(connection, session, packet_id, entry, message, retain=retain)
         self._counters.messages_sent[qos] += 1
         self._counters.payload_bytes_sent += len(message.payload)
         self._gate.send_message_in_turn(connection, b"".join((head, PACKET_ID[packet_id], tail)))
         return len(head) + len(tail)
+
+    def _record(
+        self,
+        connection: Connection,
+        session: Session,
+        packet_id: int,
+        entry: int,
+        message: Message,
+        *,
+        retain: bool,
+    ) -> None:
+        """Record that a message is sent again: for the first time in the history if perhaps so."""
+        deliveries, now = self._deliveries, self._tick.now
+        if not entry & PERHAPS_SENT:
+            if deliveries.is_on:
+                deliveries.delivered_again(
+                    connection, session, packet_id, entry, message, retain, now
+                )
+            return
+        qos = entry & QOS_MASK
+        if deliveries.wants_sent:
+            deliveries.delivered(connection, session, message, packet_id, qos, retain, now)
+        if qos == 1:
+            self._tick.mark_late(session)
+        else:
+            self._tick.mark(session)
 
     def _load_in_flight(
         self, session: Session, packet_id: int, entry: int
@@ -156,6 +179,8 @@ class Redelivery:
         """
         self._counters.drop(reason)
         if self._deliveries.is_on:
+            if entry & PERHAPS_SENT and entry & QOS_MASK == 2:
+                self._deliveries.sent_before(connection, session, packet_id, entry, self._tick.now)
             self._deliveries.dropped_in_flight(
                 session, connection.number, packet_id, entry, reason, self._tick.now
             )

@@ -2,7 +2,8 @@
 
 If a packet id is bound in a later batch than the append of its message, the PUBLISH waits for the
 commit of the binding, at QoS 1 too: after a crash the store then knows every id that a client may
-have seen. The caller checks that the window has room. Read next: `session.delivery.window`.
+have seen. The caller checks that the window has room. Read next:
+`session.delivery.window.send_window`.
 """
 
 from typing import Final

@@ -283,6 +283,21 @@ class DeliveryEvents:
         at_ms = message.accepted_at_ms
         recorder.put(_RETAINED_SENT | flags, incarnation, conn, names, 0, 1, packet_id, 0, at_ms)
 
+    def sent_before(
+        self, connection: Connection, session: Session, packet_id: int, entry: int, now: int
+    ) -> None:
+        """Record that a message was sent before a crash, or may have been; no row told it.
+
+        Its size is not known any more.
+        """
+        recorder = self.recorder
+        message_id = self._id_in_flight(entry)
+        check1, check2 = _checks(message_id)
+        book = recorder.book(session.identity, now)
+        recorder.count(book, events.STAGE_DELIVERED, 1, 0, check1, check2)
+        w0 = _DELIVERED | (entry & QOS_MASK) << QOS_SHIFT
+        self._put_end(w0, connection, session, packet_id, entry, now)
+
     def retained(
         self,
         connection: Connection,

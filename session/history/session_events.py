@@ -16,6 +16,7 @@ from session.feed.recorder import FeedRecorder
 from session.history.recorder import UNSTORED_BOOT_SHIFT, Recorder
 from session.live.connection import Connection
 from session.live.tick import Tick
+from session.state.in_flight import REFERENCE_SHIFT
 from session.state.session import Session
 from session.state.subscription import Subscription
 from storage.api import Store
@@ -133,8 +134,16 @@ class SessionEvents:
         )
 
     def _position_of(self, session: Session) -> int:
-        """Return a session's position; for one that is not stored, the end of the log."""
-        return session.position if session.is_stored else self._log.end
+        """Return the position of a session: up to there the history tells what it got.
+
+        For one that is not stored it is the end of the log.
+        """
+        if not session.is_stored:
+            return self._log.end
+        doubts = session.perhaps_sent()
+        if doubts:
+            return min(entry >> REFERENCE_SHIFT for entry in doubts) - 1
+        return session.position
 
     def _put_state(
         self,
@@ -150,7 +159,7 @@ class SessionEvents:
         state = recorder.extra(
             [
                 len(session.subscriptions) if is_loaded else NULL,
-                len(session.in_flight),
+                len(session.in_flight) - len(session.perhaps_sent()),
                 self._check_of(session) if is_loaded else NULL,
                 receive_maximum,
                 at_ms,

@@ -389,7 +389,7 @@ class Collection:
             for candidate in list(sweep.candidates):
                 if candidate.last > session.position:
                     sweep.pin(candidate, b"")
-        elif connection.is_lagging:
+        elif connection.is_lagging or connection.ahead:
             streams = self._backlog.streams(session)  # it reads on as soon as it has room
             work += len(streams) >> FILTERS_SHIFT
             work += self._pin_by_streams(b"", streams, session.position)

@@ -257,7 +257,7 @@ class Sessions:
             subscription.since = self._log.end
         held = old is not None and old.holds
         subscription.holds = session.is_stored and subscription.qos > 0
-        lags = connection is None or connection.is_lagging or bool(connection.pending)
+        lags = connection is None or connection.is_lagging or connection.has_queued()
         if held and not subscription.holds and lags:
             subscription.holds = True  # the session still has to get its backlog
         if subscription.holds and not held:
@@ -400,10 +400,12 @@ class Sessions:
                 group = self._groups.find((subscription.share_name, subscription.stream_filter))
                 if group is not None:
                     self._groups.leave(group, connection)
-        if session.is_stored and not connection.is_lagging and not connection.pending:
+        if session.is_stored and not connection.is_lagging and not connection.has_queued():
             session.position = max(session.position, self._log.end)
         connection.pending.clear()
         connection.resend.clear()
+        connection.clear_ahead()
+        session.reserved = None
         connection.cursor = None
         connection.arrivals = None
         self._tick.readers.pop(connection, None)

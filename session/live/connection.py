@@ -40,10 +40,22 @@ class Pending:
         self.identifiers = identifiers
 
 
+class Ahead:
+    """A message whose packet id is bound, and that is sent when the window has room."""
+
+    __slots__ = ("item", "packet_id", "serial")
+
+    def __init__(self, item: Pending, packet_id: int, serial: int) -> None:
+        self.item = item
+        self.packet_id = packet_id
+        self.serial = serial  # of the batch with the packet id; it must be durable before
+
+
 # Shared by all connections with nothing in these queues: an empty deque takes 624 bytes, and two
 # would be a quarter of the memory of an idle connection. Nothing is ever added to them.
 NOTHING_PENDING: Final[deque[Pending]] = deque()
 NOTHING_AGAIN: Final[deque[int]] = deque()
+NOTHING_AHEAD: Final[deque[Ahead]] = deque()
 
 
 class Arrivals:
@@ -135,6 +147,9 @@ class Connection:
 
     __slots__ = (
         "address",
+        "ahead",
+        "ahead_after",
+        "ahead_bytes",
         "alias_out_max",
         "aliases_in",
         "aliases_out",
@@ -145,6 +160,7 @@ class Connection:
         "cursor",
         "decoder",
         "expiry_interval_s",
+        "full_windows",
         "group_keys",
         "handshake",
         "identity",
@@ -223,7 +239,6 @@ class Connection:
         self.meters: Meters | None = None  # None = no rate limit
         self.throttled_until_ms: int = 0  # not read from until then: it sent too fast; 0 = it is
 
-        # From CONNECT.
         self.connect_number: int = 0  # CONNECTs are numbered as they are complete
         self.keep_alive_ms: int = 0  # already times 1.5; 0 = off
         self.receive_maximum: int = 65535
@@ -238,8 +253,11 @@ class Connection:
 
         # Delivery.
         self.resend: deque[int] = NOTHING_AGAIN  # packet ids to send again before new messages
-        # Changed only by `queue`, `next_pending` and `clear_queue`.
-        self.pending: deque[Pending] = NOTHING_PENDING
+        self.ahead: deque[Ahead] = NOTHING_AHEAD  # changed by `*_ahead` only
+        self.ahead_bytes: int = 0  # of their payloads
+        self.ahead_after: int = 0  # no packet id is bound ahead until the position is here
+        self.full_windows: int = 0  # how often messages waited, up to `Settings.ahead_after`
+        self.pending: deque[Pending] = NOTHING_PENDING  # changed by `*queue*`, `*_pending` only
         self.pending_bytes: int = 0  # of their payloads
         self.passed_over: int = 0  # offset after the pending ones up to which nothing is owed
         self.is_lagging: bool = False  # its messages are read from the store
@@ -256,6 +274,26 @@ class Connection:
         if self.resend is NOTHING_AGAIN:
             self.resend = deque()
         self.resend.append(packet_id)
+
+    def add_ahead(self, held: Ahead) -> None:
+        """Add a message whose packet id is bound."""
+        if self.ahead is NOTHING_AHEAD:
+            self.ahead = deque()
+        self.ahead.append(held)
+        self.ahead_bytes += len(held.item.message.payload)
+
+    def next_ahead(self) -> Ahead:
+        """Remove and return the first message whose packet id is bound."""
+        held = self.ahead.popleft()
+        self.ahead_bytes -= len(held.item.message.payload)
+        if not self.ahead:
+            self.ahead = NOTHING_AHEAD
+        return held
+
+    def clear_ahead(self) -> None:
+        """Remove all messages whose packet ids are bound."""
+        self.ahead = NOTHING_AHEAD
+        self.ahead_bytes = self.ahead_after = 0
 
     def queue(self, item: Pending) -> None:
         """Queue a message until there is room for it."""
@@ -277,6 +315,18 @@ class Connection:
         self.pending = NOTHING_PENDING
         self.pending_bytes = 0
 
+    def waits_for_room(self) -> bool:
+        """Return whether there are messages that have no packet id yet."""
+        return bool(self.pending) or self.is_lagging
+
+    def has_queued(self) -> bool:
+        """Return whether messages of the session wait in memory, bound ahead or not."""
+        return bool(self.ahead or self.pending)
+
+    def bound_to(self, session: Session) -> int:
+        """Return the offset up to which every message is done or has a packet id."""
+        return self.ahead[-1].item.message.offset if self.ahead else session.position
+
     def connack_waits(self) -> bool:
         """Return whether the CONNACK waits for its commit."""
         return self.waiting is not None and self.waiting.has_connack
@@ -287,7 +337,7 @@ class Connection:
 
     def has_backlog(self) -> bool:
         """Return whether there is something to send as soon as there is room."""
-        if self.is_lagging or self.pending or self.resend:
+        if self.is_lagging or self.pending or self.resend or self.ahead:
             return True
         return self.session is not None and bool(self.session.replays)
 
@@ -300,4 +350,5 @@ class Connection:
             and self.writable
             and session.send_quota > 0
             and not self.resend
+            and not self.ahead
         )

@@ -14,7 +14,7 @@ def count_live(live: dict[str, Connection]) -> dict[str, int]:
         if connection.is_lagging:
             lagging += 1
         in_flight += len(session.in_flight)
-        pending += len(connection.pending)
+        pending += len(connection.ahead) + len(connection.pending)
     return {
         "sessions_online": len(live),
         "sessions_stored_online": stored,

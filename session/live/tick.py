@@ -43,6 +43,9 @@ class Tick:
         self._progress_delay_ms: Final = progress_delay_ms
         self.now: int = 0  # broker time, ms; set at every event
         self.work: int = 0  # done in this tick, see `session.scheduling.work_budget`
+        # Serials of the last batch that is written, and that is durable.
+        self.written: int = 0
+        self.durable: int = 0
         self.work_max: int = 0  # where the turn of the present client ends; set by the budget
         self.batch: Batch = []
         # Session records to write with this batch, and those with QoS 1 progress only, which may be
@@ -77,6 +80,7 @@ class Tick:
 
     def batch_written(self, serial: int) -> None:
         """Begin the next batch: this one is written and has the serial `serial`."""
+        self.written = serial
         self.batch = []
         self.parted.clear()
         if self.ending:
@@ -84,7 +88,8 @@ class Tick:
             self.ending.clear()
 
     def batch_committed(self, serial: int) -> None:
-        """Forget the ended sessions of batches up to `serial`, which are durable now."""
+        """Note that batches up to `serial` are durable; forget the sessions that ended in them."""
+        self.durable = serial
         if self.ended:
             self.ended = {name: at for name, at in self.ended.items() if at > serial}
 

@@ -21,6 +21,7 @@ from session.state.in_flight import (
     AWAITING_PUBREC,
     FREE,
     FROM_GROUP,
+    PERHAPS_SENT,
     PHASE_MASK,
     QOS_MASK,
     RELEASED,
@@ -103,6 +104,9 @@ class AcknowledgeHandler:
         entry = session.in_flight.get(packet_id, RELEASED)
         known = session.release(packet_id)
         if known and not entry & RELEASED:
+            if entry & PERHAPS_SENT and self._deliveries.is_on:
+                now = self._tick.now
+                self._deliveries.sent_before(connection, session, packet_id, entry, now)
             self._record_acked(connection, session, packet_id, entry, packet.reason_code)
         if not known:
             self._check_phase(session, packet_id, PUBREC)
@@ -147,6 +151,8 @@ class AcknowledgeHandler:
         """Fail if `answer` is wrong for a message in flight. An unknown id is no error."""
         entry = session.in_flight.get(packet_id, FREE)
         phase = entry & PHASE_MASK
+        if entry & PERHAPS_SENT and EXPECTED[phase] == answer:
+            return  # it is not taken for an answer: the message is sent again
         if (phase, answer) not in SENDER:
             raise ProtocolError(
                 f"{answer} for packet id {packet_id} in flight at QoS {entry & QOS_MASK},"
@@ -173,7 +179,7 @@ class AcknowledgeHandler:
         """Mark the session's progress, and send what has waited for room."""
         if session.is_stored:
             self._tick.mark_late(session)
-        if connection.pending or connection.is_lagging or connection.resend or session.replays:
+        if connection.has_backlog():
             self._window.send_waiting(connection)
         if connection.group_keys:
             self._shared.send_waiting(connection)

@@ -9,10 +9,20 @@ checksums. Decoding raises ValueError for anything that encoding would not write
 import struct
 from typing import Final
 
-from session.state.in_flight import FROM_GROUP, REFERENCE_SHIFT, SOURCE_MASK, STORED_MASK
+from session.state.in_flight import (
+    FROM_GROUP,
+    FROM_LOG,
+    PERHAPS_SENT,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    SOURCE_MASK,
+    STORED_MASK,
+)
 from session.state.session import Replay, Session
 
 _VERSION: Final = 2
+# The same with packet ids bound ahead behind it: their count, references and ids.
+_AHEAD_VERSION: Final = 3
 # version, protocol version, created, connected, disconnected, expiry interval, expiry due,
 # will due, position, next packet id, next mailbox number, in-flight count, replay count
 _SESSION_1: Final = struct.Struct(">BBQQQIQQQHQHH")
@@ -73,9 +83,15 @@ def text(value: str) -> bytes:
 def encode_session(session: Session) -> bytes:
     """Return the record of a stored session, without subscriptions and inbound packet ids."""
     in_flight = session.in_flight
+    ahead: dict[int, int] = {}
+    if session.perhaps_sent():
+        ahead = {i: e for i, e in in_flight.items() if e & PERHAPS_SENT}
+        in_flight = {i: e for i, e in in_flight.items() if not e & PERHAPS_SENT}
+    if session.reserved:
+        ahead.update(session.reserved)
     count = len(in_flight)
     fixed = _SESSION.pack(
-        _VERSION,
+        _AHEAD_VERSION if ahead else _VERSION,
         session.protocol_version,
         session.created_at_ms,
         session.connected_at_ms,
@@ -92,14 +108,7 @@ def encode_session(session: Session) -> bytes:
     )
     parts = [fixed, text(session.identity)]
     if count:
-        entries = in_flight.values()
-        parts.append(struct.pack(f">{count}Q", *[e >> REFERENCE_SHIFT for e in entries]))
-        parts.append(
-            struct.pack(
-                f">{count}I",
-                *[i << _META_ID_SHIFT | e & STORED_MASK for i, e in in_flight.items()],
-            )
-        )
+        parts += _encode_entries(in_flight)
     if session.leases:
         for packet_id, entry in in_flight.items():
             if entry & SOURCE_MASK == FROM_GROUP:
@@ -112,20 +121,37 @@ def encode_session(session: Session) -> bytes:
             + replay.identifier.to_bytes(4, "big")
             + blob(replay.start, 4)
         )
+    if ahead:
+        parts.append(len(ahead).to_bytes(2, "big"))
+        parts += _encode_entries(ahead)
     return b"".join(parts)
+
+
+def _encode_entries(entries: dict[int, int]) -> list[bytes]:
+    """Return the references and the packet ids with their flags."""
+    count = len(entries)
+    return [
+        struct.pack(f">{count}Q", *[entry >> REFERENCE_SHIFT for entry in entries.values()]),
+        struct.pack(
+            f">{count}I",
+            *[i << _META_ID_SHIFT | entry & STORED_MASK for i, entry in entries.items()],
+        ),
+    ]
 
 
 def decode_session(client_id: str, value: bytes) -> Session:
     """Return the session of a record, without subscriptions and inbound packet ids.
 
     A record of version 1 has no incarnation: it stays 0 until `session.lifetime.repository` sets
-    one.
+    one. Packet ids that were bound ahead are in flight: the broker has crashed since, and nobody
+    knows which of them were sent.
     """
     what = f"session {client_id!r}"
     layout = _SESSION_1 if value[:1] == b"\x01" else _SESSION
-    if len(value) < layout.size or value[0] not in (1, _VERSION):
+    if len(value) < layout.size or not 1 <= value[0] <= _AHEAD_VERSION:
         raise ValueError(
-            f"{what}: version {value[:1].hex()} of {len(value)} bytes, expected 1 or {_VERSION}"
+            f"{what}: version {value[:1].hex()} of {len(value)} bytes,"
+            f" expected 1 to {_AHEAD_VERSION}"
         )
     fields = layout.unpack_from(value)
     reader = RecordReader(value, what, layout.size)
@@ -143,13 +169,7 @@ def decode_session(client_id: str, value: bytes) -> Session:
     if layout is _SESSION:
         session.incarnation = fields[13]
     count, replays = fields[11], fields[12]
-    references = struct.unpack(f">{count}Q", reader.take(8 * count))
-    metas = struct.unpack(f">{count}I", reader.take(4 * count))
-    for reference, meta in zip(references, metas, strict=True):
-        packet_id = meta >> _META_ID_SHIFT
-        if packet_id == 0 or packet_id in session.in_flight:
-            raise ValueError(f"{what}: packet id {packet_id} in flight twice or zero")
-        session.in_flight[packet_id] = reference << REFERENCE_SHIFT | meta & STORED_MASK
+    _decode_entries(reader, count, what, session, 0)
     for packet_id, entry in session.in_flight.items():
         if entry & SOURCE_MASK == FROM_GROUP:
             session.leases[packet_id] = (reader.text(), reader.text())
@@ -157,5 +177,26 @@ def decode_session(client_id: str, value: bytes) -> Session:
         topic_filter = reader.text()
         qos, identifier = reader.number(1), reader.number(4)
         session.replays[topic_filter] = Replay(topic_filter, qos, identifier, reader.blob(4))
+    if value[0] == _AHEAD_VERSION:
+        _decode_entries(reader, reader.number(2), what, session, PERHAPS_SENT)
     reader.end()
     return session
+
+
+def _decode_entries(
+    reader: RecordReader, count: int, what: str, session: Session, flag: int
+) -> None:
+    """Add packet ids with the same flag to those in flight."""
+    references = struct.unpack(f">{count}Q", reader.take(8 * count))
+    metas = struct.unpack(f">{count}I", reader.take(4 * count))
+    for reference, meta in zip(references, metas, strict=True):
+        packet_id = meta >> _META_ID_SHIFT
+        if packet_id == 0 or packet_id in session.in_flight:
+            raise ValueError(f"{what}: packet id {packet_id} in flight twice or zero")
+        entry = meta & STORED_MASK
+        if flag:
+            if entry & ~QOS_MASK != FROM_LOG:
+                raise ValueError(f"{what}: packet id {packet_id} is bound ahead as {entry:#x}")
+            session.has_doubts = True
+            session.position = max(session.position, reference)
+        session.in_flight[packet_id] = reference << REFERENCE_SHIFT | entry | flag

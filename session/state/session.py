@@ -2,7 +2,8 @@
 
 Pure: it neither sends nor stores. `session.delivery.delivery` uses it, `session.state.records`
 encodes it. A session is a position in the log and the packet ids in flight: every message of its
-streams at or below `position` is done unless it is in `in_flight`.
+streams at or below `position` is done unless it is in `in_flight`. Packet ids may be reserved ahead
+for the next messages, those above the position.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from session.state.in_flight import (
     FROM_LOG,
     FROM_MAILBOX,
     GIVEN_UP,
+    PERHAPS_SENT,
     PHASE_MASK,
     QOS_MASK,
     REFERENCE_SHIFT,
@@ -52,6 +54,7 @@ class Session:
         "disconnected_at_ms",
         "expiry_due_ms",
         "expiry_interval_s",
+        "has_doubts",
         "identity",
         "in_flight",
         "in_flight_max",
@@ -66,6 +69,7 @@ class Session:
         "protocol_version",
         "receive_maximum",
         "replays",
+        "reserved",
         "send_quota",
         "send_quota_max",
         "subscription_bytes",
@@ -94,6 +98,10 @@ class Session:
         self.incoming: set[int] = set()  # inbound QoS 2 ids that wait for PUBREL
         # Packet id -> reference and flags, see `session.state.in_flight`.
         self.in_flight: dict[int, int] = {}
+        self.has_doubts: bool = False  # some of them may be PERHAPS_SENT
+        # Ids bound ahead: packet id -> entry, in the order of sending; None = none. They are stored
+        # while the client is connected, and come back from a crash as PERHAPS_SENT.
+        self.reserved: dict[int, int] | None = None
         # Shared subscriptions: packet id -> (share name, topic filter) of the group it belongs to.
         self.leases: dict[int, tuple[str, str]] = {}
         self.position: int = 0
@@ -164,11 +172,43 @@ class Session:
         """Return a packet id that is not in flight [MQTT-2.2.1-4]; it is not in flight yet."""
         packet_id = self.next_packet_id
         in_flight = self.in_flight
+        reserved = self.reserved
         assert len(in_flight) < PACKET_ID_MAX
-        while packet_id in in_flight:
+        while packet_id in in_flight or (reserved is not None and packet_id in reserved):
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
         self.next_packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1
         return packet_id
+
+    def reserve(self, reference: int, flags: int) -> int:
+        """Bind a packet id to the message `reference` ahead of its sending, and return it."""
+        packet_id = self.take_packet_id()
+        if self.reserved is None:
+            self.reserved = {}
+        self.reserved[packet_id] = reference << REFERENCE_SHIFT | flags
+        return packet_id
+
+    def send_reserved(self, packet_id: int) -> None:
+        """Take one from the send quota: the message of a reserved packet id is sent now."""
+        assert self.send_quota > 0
+        self.in_flight[packet_id] = self.unreserve(packet_id) | TOOK_QUOTA
+        self.send_quota -= 1
+
+    def unreserve(self, packet_id: int) -> int:
+        """Free a reserved packet id, whose message is not sent; return its entry."""
+        reserved = self.reserved
+        assert reserved is not None
+        entry = reserved.pop(packet_id)
+        if not reserved:
+            self.reserved = None
+        return entry
+
+    def perhaps_sent(self) -> list[int]:
+        """Return the entries of messages that may have been sent before a crash."""
+        if not self.has_doubts:
+            return []
+        found = [entry for entry in self.in_flight.values() if entry & PERHAPS_SENT]
+        self.has_doubts = bool(found)
+        return found
 
     def bind(self, reference: int, flags: int) -> int:
         """Assign a packet id to the message `reference`, and take one from the send quota."""
@@ -180,7 +220,7 @@ class Session:
 
     def bind_run(self, reference: int, step: int, flags: int, count: int) -> list[int]:
         """Bind `count` messages, from `reference` in steps of `step`; return the packet ids."""
-        assert self.send_quota >= count
+        assert self.send_quota >= count and self.reserved is None
         self.send_quota -= count
         in_flight = self.in_flight
         packet_id = self.next_packet_id
@@ -200,7 +240,7 @@ class Session:
     def bind_each(self, references: list[int], flags: int) -> list[int]:
         """Bind the message of each reference, with the same flags; return the packet ids."""
         count = len(references)
-        assert self.send_quota >= count
+        assert self.send_quota >= count and self.reserved is None
         self.send_quota -= count
         in_flight = self.in_flight
         packet_id = self.next_packet_id
@@ -220,7 +260,7 @@ class Session:
         assert self.send_quota > 0
         entry = self.in_flight[packet_id]
         assert not entry & TOOK_QUOTA
-        self.in_flight[packet_id] = entry | TOOK_QUOTA
+        self.in_flight[packet_id] = entry & ~PERHAPS_SENT | TOOK_QUOTA
         self.send_quota -= 1
 
     def release(self, packet_id: int) -> bool:
@@ -230,17 +270,18 @@ class Session:
             return False
         if not entry & (TOOK_QUOTA | RELEASED):
             self._owe_release()
-        self.in_flight[packet_id] = entry | RELEASED
+        self.in_flight[packet_id] = entry & ~PERHAPS_SENT | RELEASED
         return True
 
     def complete(self, packet_id: int, phase: int) -> int:
         """End the exchange of `packet_id` and return its entry, or -1 if it is in another phase.
 
         PUBACK ends AWAITING_PUBACK, PUBREC with an error AWAITING_PUBREC, and PUBCOMP
-        AWAITING_PUBCOMP: an answer of the wrong type changes nothing [MQTT-4.3.3-4].
+        AWAITING_PUBCOMP: an answer of the wrong type changes nothing [MQTT-4.3.3-4]. Nor does one
+        to a message that was perhaps never sent: it is sent again.
         """
         entry = self.in_flight.get(packet_id, -1)
-        if entry < 0 or entry & PHASE_MASK != phase:
+        if entry < 0 or entry & (PHASE_MASK | PERHAPS_SENT) != phase:
             return -1
         del self.in_flight[packet_id]
         if entry & TOOK_QUOTA:
@@ -318,6 +359,16 @@ class Session:
             if (source == FROM_GROUP) is not (packet_id in self.leases):
                 yield f"{self.client_id}: packet id {packet_id} and its lease disagree"
             taken += bool(entry & TOOK_QUOTA)
+            if entry & PERHAPS_SENT and (source != FROM_LOG or not self.has_doubts):
+                yield f"{self.client_id}: packet id {packet_id} was perhaps sent, from {source:#x}"
+        for packet_id, entry in (self.reserved or {}).items():
+            if packet_id in self.in_flight:
+                yield f"{self.client_id}: packet id {packet_id} is reserved and in flight"
+            if entry >> REFERENCE_SHIFT <= self.position:
+                yield (
+                    f"{self.client_id}: offset {entry >> REFERENCE_SHIFT} has a reserved packet id,"
+                    f" but the position is {self.position}"
+                )
         used = taken + self.owed_releases
         if self.send_quota and self.send_quota + used > self.in_flight_max:
             yield (

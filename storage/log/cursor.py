@@ -14,6 +14,9 @@ from storage.errors import DamagedRows
 from storage.log.generations import Generations
 from storage.log.layouts.api import SEARCH_ROWS, Reader, Stream
 
+# Payload bytes that a message is taken to have before one was read.
+SIZE_UNKNOWN: Final = 1 << 14
+
 
 class Cursor:
     """The messages which some streams are owed after a position, in order, each once."""
@@ -27,6 +30,7 @@ class Cursor:
         "damage",
         "is_at_end",
         "lost",
+        "message_size",
         "missing",
         "page",
         "position",
@@ -46,6 +50,8 @@ class Cursor:
         self.position: int = position
         # How many messages its owner asks for next: for the owner alone, 0 = not decided yet.
         self.page: int = 0
+        # Mean payload of what was noted last, in bytes, at least 1.
+        self.message_size: int = SIZE_UNKNOWN
         # The last call found nothing more. There may be more when messages have been added.
         self.is_at_end: bool = False
         self.searches: int = 0  # in an index so far
@@ -87,6 +93,12 @@ class Cursor:
                 left -= _scanned(reader, searches, before)
                 if left <= 0 or reader.position < upto:
                     return messages
+
+    def note_size(self, messages: list[Message]) -> None:
+        """Note the mean size of messages that it has returned."""
+        if messages:
+            size = sum([len(message.payload) for message in messages])
+            self.message_size = max(1, size // len(messages))
 
     def skip(self, count: int, scan_max: int = 0) -> int:
         """Skip at most `count` messages without reading them, if possible; see `next`.

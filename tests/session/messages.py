@@ -8,11 +8,17 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%04d" % number for number in range(start, start + count)]
 
 
-def publish(broker: Broker, payloads: list[bytes], qos: int = 1, topic: str = "t") -> None:
-    """Publish each payload."""
+def publish(
+    broker: Broker,
+    payloads: list[bytes],
+    qos: int = 1,
+    topic: str = "t",
+    expiry_s: int = -1,
+) -> None:
+    """Publish each payload. No packet id is bound ahead to messages with an expiry."""
     publisher = broker.connect("publisher")
     for payload in payloads:
-        publisher.publish(topic, payload, qos)
+        publisher.publish(topic, payload, qos, message_expiry_interval=expiry_s)
     publisher.disconnect()
 
 

@@ -16,7 +16,7 @@ from session.delivery.delivery import Delivery
 from session.delivery.outgoing import Outgoing
 from session.delivery.redelivery import Redelivery
 from session.delivery.shared.distribution import Distribution
-from session.delivery.window import SendWindow
+from session.delivery.window.send_window import SendWindow
 from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
 from session.lifetime.sweep import Sweep

@@ -298,7 +298,7 @@ def what_is_owed_is_forgotten_with_its_connection(patcher: Patcher) -> None:
     patcher.wrap(Inbox, "connected", around)
 
 
-@mutant(None, seeds=400)
+@mutant(None, seeds=400, start=1200)
 def a_backfill_ends_with_a_crash(patcher: Patcher) -> None:
     """What was left of a backfill is forgotten by the next start."""
 

@@ -13,7 +13,7 @@ from session.state.session import Session
 from tests.simulation.planting import Patcher, mutant
 
 
-@mutant("absent", seeds=400, start=2740)
+@mutant("absent", seeds=400, start=380)
 def sweep_forgets_what_is_in_flight(patcher: Patcher) -> None:
     """A session that comes and goes during a sweep counts as needing only what it did not read."""
 

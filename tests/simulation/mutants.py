@@ -8,6 +8,7 @@ classes are applied for one run and then undone. Read next: `tests.simulation.pl
 
 # Each module plants its bugs in MUTANTS when it is imported.
 from tests.simulation import (  # noqa: F401
+    ahead_mutants,
     damage_mutants,
     delivery_mutants,
     feed_mutants,

@@ -62,6 +62,9 @@ def note_crash(world: "World", process: "BrokerProcess", unsynced: int, keep: in
         if any(change[0] == HISTORY and change[2] is None for change in batch):
             sometimes("crash_with_trim_unsynced")
     _note_clients(world)
+    for connection in process.engine._sessions.live.values():
+        if connection.ahead:
+            sometimes("crash_with_packet_ids_bound_ahead")
     if any(key[8] == WILL for key in process.store._families[DUE].keys):
         sometimes("will_pending_at_crash")
 
@@ -141,6 +144,12 @@ def note_tick(process: "BrokerProcess") -> None:
     engine = process.engine
     lagging = process.lagging
     for client_id, connection in engine._sessions.live.items():
+        if connection.ahead and connection.is_lagging:
+            sometimes("backlog_bound_ahead")
+        elif connection.ahead and connection.pending:
+            sometimes("queue_behind_what_is_bound_ahead")
+        if connection.resend and connection.session and connection.session.has_doubts:
+            sometimes("perhaps_sent_and_waiting_for_room")
         if connection.is_lagging:
             lagging.add(client_id)
             if connection.arrivals is not None and not connection.arrivals.is_complete:

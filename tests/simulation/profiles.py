@@ -160,6 +160,7 @@ class Profile:
         if settings.max_inflight == 4:
             settings.followed_streams = 0
             settings.arrivals_max = settings.clean_queue_messages_max
+        settings.ahead_after = {1: 0, 3: 2}.get(settings.pending_messages_max, 32)
         settings.topic_alias_maximum = choice((0, 2, 64))
         settings.outbound_topic_alias_maximum = choice((0, 2, 64))
         settings.expiry_slice = choice((1, 2, 256))

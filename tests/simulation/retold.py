@@ -13,7 +13,14 @@ from typing import Final
 
 from mqtt.topics import split_shared
 from session.history.outbox import Outbox
-from session.state.in_flight import FROM_MAILBOX, QOS_MASK, REFERENCE_SHIFT, RELEASED, SOURCE_MASK
+from session.state.in_flight import (
+    FROM_MAILBOX,
+    PERHAPS_SENT,
+    QOS_MASK,
+    REFERENCE_SHIFT,
+    RELEASED,
+    SOURCE_MASK,
+)
 from session.state.records import decode_session
 from session.state.session import Session
 from session.state.shared_group_record import decode_group
@@ -228,9 +235,14 @@ def _held(store: MemoryStore, subscription: Subscription) -> tuple[int, int, int
 
 
 def _compare_in_flight(told: Folded, session: Session) -> Iterator[str]:
-    """Compare QoS 2 exactly; QoS 1 but for what may reach the disk late."""
+    """Compare QoS 2 exactly; QoS 1 but for what may reach the disk late.
+
+    A message that was perhaps sent is told when it is sent again.
+    """
     found: dict[int, tuple[int, int, bool]] = {}
     for packet_id, entry in session.in_flight.items():
+        if entry & PERHAPS_SENT:
+            continue
         message = 0 if entry & SOURCE_MASK == FROM_MAILBOX else entry >> REFERENCE_SHIFT
         found[packet_id] = (message, entry & QOS_MASK, bool(entry & RELEASED))
     for packet_id, inflight in told.in_flight.items():

@@ -305,6 +305,10 @@ class Inbox:
         if not state.fetches and not state.taken:
             del self._states[session.client_id]
 
+    def is_fetched_for(self, session: Session) -> bool:
+        """Return whether a connected session gets messages from a store, or may."""
+        return session.client_id in self._states
+
     def _rows(self, session: Session) -> Iterator[tuple[bytes, int, str]]:
         """Yield key, begin and position of each row of a session that can be read."""
         prefix = client_prefix(session.client_id)

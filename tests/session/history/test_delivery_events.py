@@ -236,3 +236,59 @@ def test_of_messages_that_are_dropped_only_those_of_the_sample_are_told() -> Non
     broker.connect("c", expiry=NEVER)
     broker.advance(s=1)
     assert columns(told(broker, "msg_dropped"), "msg", "reason") == [(4, 1025), (8, 1025)]
+
+
+def test_a_message_bound_ahead_is_told_when_it_is_sent() -> None:
+    broker = full(ahead_after=0)
+    session = broker.durable("c", "a", receive_maximum=1)
+    for _ in range(3):
+        broker.publish("a", b"", 1)
+    broker.advance(s=1)
+    assert columns(told(broker, "msg_delivered"), "msg", "pid") == [(1, 1)]
+    session.drop()
+    broker.advance(s=1)
+    *_, disconnected = told(broker, "session_disconnected")
+    assert (disconnected["inflight"], disconnected["position"]) == (1, 1)
+
+
+def test_after_a_crash_what_was_perhaps_sent_is_told_when_it_is_sent_with_dup() -> None:
+    broker = full(ahead_after=0)
+    broker.durable("c", "a", receive_maximum=1)
+    for _ in range(3):
+        broker.publish("a", b"", 1)
+    broker.advance(s=1)
+    broker.restart()
+    session = broker.durable("c", receive_maximum=2)
+    (resumed,) = told(broker, "session_resumed")
+    assert (resumed["inflight"], resumed["position"]) == (1, 1)
+    assert [message.dup for message in session.messages()] == [True, True]
+    broker.advance(s=1)
+    sent = columns(told(broker, "msg_delivered"), "msg", "pid", "dup", "attempt")
+    assert sent == [(1, 1, False, 1), (1, 1, True, 2), (2, 2, False, 1)]
+
+
+def test_an_answer_shows_that_a_message_was_sent_before_the_crash() -> None:
+    broker = full(ahead_after=0)
+    broker.durable("c", "a", qos=2, receive_maximum=1)
+    for _ in range(2):
+        broker.publish("a", b"", 2)
+    broker.restart()
+    session = broker.durable("c", receive_maximum=1)
+    session.send(Pubrec(2))
+    broker.advance(s=1)
+    sent = columns(told(broker, "msg_delivered"), "msg", "pid", "qos", "dup")
+    assert (2, 2, 2, False) in sent
+    assert columns(told(broker, "msg_acked"), "msg", "pid", "qos") == [(2, 2, 2)]
+
+
+def test_a_qos_2_message_that_was_perhaps_sent_and_is_given_up_was_sent() -> None:
+    broker = full(ahead_after=0)
+    broker.durable("c", "a", qos=2, receive_maximum=1)
+    for _ in range(2):
+        broker.publish("a", b"x" * 100, 2)
+    broker.restart()
+    broker.durable("c", maximum_packet_size=50)
+    broker.advance(s=1)
+    sent = columns(told(broker, "msg_delivered"), "msg", "pid", "dup")
+    assert sent == [(1, 1, False), (2, 2, False)]
+    assert columns(told(broker, "msg_dropped"), "msg", "pid") == [(1, 1), (2, 2)]

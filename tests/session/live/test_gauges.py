@@ -18,3 +18,11 @@ def test_what_connected_sessions_hold_is_counted() -> None:
     assert stats["sessions_lagging"] == 1
     assert stats["inflight_messages"] == 4
     assert stats["pending_messages"] == 4
+
+
+def test_messages_bound_ahead_wait_and_are_not_in_flight() -> None:
+    broker = Broker(ahead_after=0, max_inflight=2)
+    broker.durable("c", "t")
+    publish(broker, numbers(6))
+    stats = broker.engine.stats()
+    assert stats["inflight_messages"] == 2 and stats["pending_messages"] == 4

@@ -62,7 +62,29 @@ def full_session() -> Session:
     return session
 
 
+def ahead_session() -> Session:
+    """Return a connected session with two packet ids bound ahead, behind one in flight."""
+    session = new_session()
+    session.position = 42
+    session.next_packet_id = 6
+    session.in_flight = {3: 42 << REFERENCE_SHIFT | FROM_LOG | 1}
+    session.reserved = {
+        4: 43 << REFERENCE_SHIFT | FROM_LOG | 2,
+        5: 44 << REFERENCE_SHIFT | FROM_LOG | 1,
+    }
+    return session
+
+
+def full_ahead_session() -> Session:
+    """Return a session that has something of everything, and packet ids bound ahead."""
+    session = full_session()
+    session.reserved = {7: (2**40 + 1) << REFERENCE_SHIFT | FROM_LOG | 1}
+    return session
+
+
 SESSIONS: Final = {"new": new_session, "full": full_session}
+# Version 3.
+AHEAD: Final = {"ahead": ahead_session, "full": full_ahead_session}
 
 SUBSCRIPTIONS: Final = {
     "smallest": Subscription("t", None, "t", 0, False, False, 0, 0, 0, False),

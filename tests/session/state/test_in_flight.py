@@ -9,6 +9,8 @@ PARTS = {
     "released": in_flight.RELEASED,
     "source": in_flight.SOURCE_MASK,
     "quota": in_flight.TOOK_QUOTA,
+    "perhaps": in_flight.PERHAPS_SENT,
+    "unstored": in_flight.UNSTORED_REFERENCE,
 }
 
 

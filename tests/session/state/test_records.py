@@ -2,10 +2,23 @@
 
 import pytest
 
-from session.state.in_flight import STORED_MASK, TOOK_QUOTA
+from session.state.in_flight import (
+    AWAITING_PUBACK,
+    PERHAPS_SENT,
+    RELEASED,
+    STORED_MASK,
+    TOOK_QUOTA,
+)
 from session.state.records import RecordReader, blob, decode_session, encode_session, text
 from session.state.session import Session
-from tests.session.state.cases import SESSIONS, full_session, golden, new_session
+from tests.session.state.cases import (
+    AHEAD,
+    SESSIONS,
+    ahead_session,
+    full_session,
+    golden,
+    new_session,
+)
 
 KEPT = (
     "client_id",
@@ -49,6 +62,48 @@ def test_the_format_is_the_one_on_disk(case: str) -> None:
     assert fields(decode_session(session.client_id, expected)) == fields(session)
 
 
+@pytest.mark.parametrize("case", AHEAD)
+def test_packet_ids_bound_ahead_have_a_version_of_their_own(case: str) -> None:
+    expected = golden("session-record-v3.hex")[case]
+    assert encode_session(AHEAD[case]()).hex() == expected.hex()
+    loaded = decode_session("c", expected)
+    reserved = AHEAD[case]().reserved
+    assert reserved is not None
+    for packet_id, entry in reserved.items():
+        assert loaded.in_flight[packet_id] == entry | PERHAPS_SENT
+    assert encode_session(loaded)[0] == 3
+
+
+def test_what_was_bound_ahead_was_perhaps_sent_after_a_crash() -> None:
+    session = ahead_session()
+    loaded = decode_session("c", encode_session(session))
+    perhaps = {packet_id for packet_id, e in loaded.in_flight.items() if e & PERHAPS_SENT}
+    assert list(loaded.in_flight) == [3, 4, 5] and perhaps == {4, 5}
+    assert loaded.reserved is None and loaded.position == 44
+    assert session.reserved is not None and list(session.reserved) == [4, 5]
+    assert list(loaded.invariants()) == []
+
+
+def test_what_was_perhaps_sent_stays_so_until_it_is_sent_again() -> None:
+    loaded = decode_session("c", encode_session(ahead_session()))
+    loaded.begin_connection(1)
+    loaded.complete(3, AWAITING_PUBACK)
+    loaded.take_quota_again(4)
+    again = decode_session("c", encode_session(loaded))
+    assert [bool(e & PERHAPS_SENT) for e in again.in_flight.values()] == [False, True]
+    loaded.give_up(5)
+    assert encode_session(loaded)[0] == 2 and not loaded.has_doubts
+
+
+def test_only_new_messages_of_the_log_are_bound_ahead() -> None:
+    value = encode_session(ahead_session())
+    packet_id = (5 << 16 | 1).to_bytes(4, "big")
+    assert value.count(packet_id) == 1
+    released = (5 << 16 | 2 | RELEASED).to_bytes(4, "big")
+    with pytest.raises(ValueError, match="packet id 5 is bound ahead as 0x6"):
+        decode_session("c", value.replace(packet_id, released))
+
+
 @pytest.mark.parametrize("case", SESSIONS)
 def test_a_record_of_version_1_is_read_and_has_no_incarnation_yet(case: str) -> None:
     session = SESSIONS[case]()
@@ -78,6 +133,7 @@ def test_what_belongs_to_a_connection_is_not_kept() -> None:
 @pytest.mark.parametrize("case", SESSIONS)
 def test_every_truncation_and_every_extension_is_noticed(case: str) -> None:
     _refuses_other_sizes(encode_session(SESSIONS[case]()))
+    _refuses_other_sizes(encode_session(ahead_session()))
     _refuses_other_sizes(golden("session-record-v1.hex")[case])
 
 
@@ -91,7 +147,7 @@ def _refuses_other_sizes(value: bytes) -> None:
 
 def test_another_version_is_refused() -> None:
     value = encode_session(new_session())
-    for version in (b"\x00", b"\x03"):
+    for version in (b"\x00", b"\x04"):
         with pytest.raises(ValueError, match=f"version {version.hex()} of"):
             decode_session("c", version + value[1:])
 
