@@ -219,12 +219,13 @@ def test_a_user_who_may_write_nowhere_lets_rows_wait(
 def test_both_ends_show_certificates(server: KafkaServer, topic: str) -> None:
     certificate, key = server.authority.issue("holdfast")
     values = {
-        "servers": [f"127.0.0.1:{server.tls_port}"], "tls": True, "timeout_ms": 1500,
+        "servers": [f"127.0.0.1:{server.tls_port}"], "tls": True, "timeout_ms": 15_000,
         "tls_ca": str(server.authority.file), "tls_certificate": str(certificate),
         "tls_key": str(key),
     }  # fmt: skip
     assert opened(server, topic, **values).apply(numbered(1), INSTANCE) == []
     assert payloads(server, topic) == ["1"]
+    values["timeout_ms"] = 5_000  # a refusal is waited for until then
     with pytest.raises(Unavailable, match="SSL handshake failed"):
         made(server, topic, **{**values, "tls_ca": None}).open()
     trusting = opened(server, topic, **{**values, "tls_ca": None, "tls_verify": False})
