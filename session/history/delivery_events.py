@@ -290,11 +290,7 @@ class DeliveryEvents:
 
         Its size is not known any more.
         """
-        recorder = self.recorder
-        message_id = self._id_in_flight(entry)
-        check1, check2 = _checks(message_id)
-        book = recorder.book(session.identity, now)
-        recorder.count(book, events.STAGE_DELIVERED, 1, 0, check1, check2)
+        self._count_end(session, events.STAGE_DELIVERED, entry, now)
         w0 = _DELIVERED | (entry & QOS_MASK) << QOS_SHIFT
         self._put_end(w0, connection, session, packet_id, entry, now)
 
@@ -389,6 +385,7 @@ class DeliveryEvents:
         self._put_end(w0, connection, session, packet_id, entry, now)
 
     def _count_end(self, session: Session, stage: int, entry: int, now: int) -> None:
+        """Count a message in flight, whose size is not known any more."""
         message_id = self._id_in_flight(entry)
         check1, check2 = _checks(message_id)
         recorder = self.recorder
