@@ -16,6 +16,7 @@ PUBLISH: Final = 3
 DROP_REASONS: Final = (
     "queue_full",
     "session_limit",
+    "purged",
     "total_limit",
     "expired",
     "max_age",
@@ -66,6 +67,7 @@ DISCONNECT_REASONS: Final = (
     "rate_exceeded",
     "storage_refused",
     "not_authorized",
+    "administrative_action",
     "connect_timeout",
     "other",
 )

@@ -28,6 +28,7 @@ from mqtt.packets import (
     Disconnect,
     Publish,
 )
+from session.administration import Administration
 from session.assembly import Assembly
 from session.counters import Counters
 from session.delivery.fetching.inbox import Inbox
@@ -196,6 +197,7 @@ class Engine:
         self._admission = assembly.admission
         self._silence = assembly.silence
         self._maintenance = Maintenance(assembly)
+        self._administration = Administration(assembly)
 
     # Connections
 
@@ -532,6 +534,7 @@ class Engine:
             times.append(self._health.retry_ms)  # nothing else runs until the store takes writes
             return min(times)
         times.append(self._housekeeping.next_deadline())
+        times.append(self._administration.purging.next_deadline())
         told_by = self._recorder.next_deadline()
         if told_by is not None:
             times.append(told_by)
@@ -558,6 +561,7 @@ class Engine:
             if self._sessions.live:
                 self._beat(now)
         self._housekeeping.run(now)
+        self._administration.purging.run()
 
     def _beat(self, now: int) -> None:
         """Add the heartbeat row to the batch: the time of disconnection after a crash."""
@@ -639,6 +643,17 @@ class Engine:
         self._tick.now = now
         self._maintenance.send_away(identities)
 
+    def administer(self, now: int) -> Administration:
+        """Return what carries out an operator's commands at this moment; the shell ends the tick.
+
+        What they change is durable with the commit of `settled_by`. Raises `Recoverable` when the
+        broker ends: nothing follows the shutdown in the history.
+        """
+        if self._maintenance.is_draining:
+            raise Recoverable("the broker is shutting down")
+        self._tick.now = now
+        return self._administration
+
     def rotate(self, now: int, layout: str | None = None) -> None:
         """Begin a new generation of the message log, with another layout if one is given."""
         self._tick.now = now
@@ -650,6 +665,7 @@ class Engine:
         Wills are published or wait in the store.
         """
         self._tick.now = now
+        self._administration.purging.stop()
         self._maintenance.drain()
 
     def finish(self, now: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from broker.configuration.config import Config
+    from broker.operations.inventory import Inventory
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -56,6 +57,24 @@ def read_config(path: str | None, flags: dict[str, object]) -> "Config":
 
         rules.check(config)
     return config
+
+
+@contextlib.contextmanager
+def open_inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
+    """Open the configured data directory for reading. Raises `CommandError`."""
+    from broker.operations.inventory import Inventory
+    from storage.errors import StorageError
+    from storage.local.rocks import RocksStore
+
+    config = load_config(options)
+    database = os.path.join(config.shell.data_dir, "db")
+    if not os.path.isdir(database):
+        raise CommandError(f"data directory {config.shell.data_dir}: no database in it")
+    try:
+        with contextlib.closing(RocksStore(database, read_only=True)) as store:
+            yield Inventory(store)
+    except StorageError as problem:
+        raise CommandError(str(problem)) from None
 
 
 def client_id(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
+from broker.cli.administration import clients, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.version import VERSION
 
@@ -53,9 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     passwd.add(commands)
     config.add(commands)
+    clients.add(commands)
     sessions.add(commands)
     history.add(commands)
     backend.add(commands)
+    storage.add(commands)
     database.add(commands)
     health.add(commands)
     _add_suites(commands)

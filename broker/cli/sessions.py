@@ -1,23 +1,17 @@
 """`holdfast session`: look at the sessions of a data directory, its broker running or not."""
 
 import argparse
-import contextlib
-import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from broker.cli.administration import deletion, purge
 from broker.cli.command import (
     EXIT_OK,
     CommandError,
     Commands,
     add_config_flags,
     client_id,
-    load_config,
+    open_inventory,
     print_lines,
 )
-
-if TYPE_CHECKING:
-    from broker.operations.inventory import Inventory
 
 
 def add(commands: Commands) -> None:
@@ -30,13 +24,15 @@ def add(commands: Commands) -> None:
         add_config_flags(parser)
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
         parser.set_defaults(run=run)
+    purge.add(actions.add_parser("purge", help="drop what waits for a session, and keep it"))
+    deletion.add(actions.add_parser("delete", help="end sessions, with all that waits for them"))
 
 
 def run_session_list(options: argparse.Namespace) -> int:
     """Print the sessions of a data directory, whether its broker runs or not."""
     from broker.operations import sessions_report
 
-    with _inventory(options) as inventory:
+    with open_inventory(options) as inventory:
         reports = inventory.sessions()
         if options.output == "json":
             print_lines([sessions_report.as_json(inventory, reports)])
@@ -49,7 +45,7 @@ def run_session_show(options: argparse.Namespace) -> int:
     """Print one session of a data directory with its subscriptions."""
     from broker.operations import sessions_report
 
-    with _inventory(options) as inventory:
+    with open_inventory(options) as inventory:
         report = inventory.session(options.client_id)
         if report is None:
             raise CommandError(f"no session {options.client_id!r}")
@@ -58,21 +54,3 @@ def run_session_show(options: argparse.Namespace) -> int:
         else:
             print_lines(sessions_report.as_page(inventory, report))
     return EXIT_OK
-
-
-@contextlib.contextmanager
-def _inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
-    """Open the configured data directory for reading."""
-    from broker.operations.inventory import Inventory
-    from storage.errors import StorageError
-    from storage.local.rocks import RocksStore
-
-    config = load_config(options)
-    database = os.path.join(config.shell.data_dir, "db")
-    if not os.path.isdir(database):
-        raise CommandError(f"data directory {config.shell.data_dir}: no database in it")
-    try:
-        with contextlib.closing(RocksStore(database, read_only=True)) as store:
-            yield Inventory(store)
-    except StorageError as problem:
-        raise CommandError(str(problem)) from None

@@ -202,6 +202,9 @@ PHRASES: Final[dict[str, Callable[[Event], str]]] = {
     "Delay": lambda event: f"delay {event['expiry_s']} s" if event.get("expiry_s") else "",
     "Keep": lambda event: "retain" if event.get("retain") else "",
     "Missing": lambda event: f"{event['count']} events are missing" if event.get("count") else "",
+    "Operator": lambda event: (
+        f"by {printable(str(event['detail']))}" if event.get("actor") == "admin" else ""
+    ),
     "Detail": lambda event: printable(str(event.get("detail") or "")),
 }
 
@@ -210,10 +213,11 @@ TEMPLATES: Final[dict[str, str]] = {
     "session_created": "connected, new session:|{Protocol}|{Clean}|{Expiry}",
     "session_resumed": "connected, session resumed:|{Protocol}|{Has}|{Expiry}",
     "session_taken_over": "taken over by a new connection of the same client",
-    "session_disconnected": "disconnected:|{Reason}|{Has}|{Expiry}",
+    "session_disconnected": "disconnected:|{Reason}|{Operator}|{Has}|{Expiry}",
     "session_expiry_changed": "changed its session expiry:|{Expiry}",
     "session_expired": "session expired:|it had {Has}",
-    "session_terminated": "session ended:|{Reason}",
+    "session_terminated": "session ended:|{Reason}|{Operator}",
+    "session_purged": "{count} messages that waited were dropped:|{Operator}|position {position}",
     "session_restored": "session found after a restart:|{Has}|{Expiry}",
     "subscribed": "subscribed to {Filter} at QoS {qos}|{Local}|from position {position}",
     "unsubscribed": "unsubscribed from {Filter}",

@@ -81,6 +81,8 @@ class Driver:
         self.more_gauges: Callable[[], dict[str, int]] = _no_gauges  # of the exporter
         self.backends: Callable[[], list[BackendFigures]] = _no_backends  # of external stores
         self.commits_durable: Callable[[], None] = _nobody_waits  # called after each commit
+        # What waits until a commit is durable: (its serial, what to call then), oldest first.
+        self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.before_data: Callable[[], None] = _nobody_waits  # called before data is handled
         self._store = store
         self._clock = clock
@@ -283,7 +285,18 @@ class Driver:
         except Exception as error:  # shell boundary: memory may be ahead of the disk
             self.fail(error)
             return
+        self._tell_durable()
         self.commits_durable()
+
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call something once all that was done up to now is durable; not if the broker ends."""
+        self._awaiting.append((self.engine.settled_by, call))
+        self._tell_durable()
+
+    def _tell_durable(self) -> None:
+        while self._awaiting and self._awaiting[0][0] <= self._durable:
+            _, call = self._awaiting.popleft()
+            self._guard("callback", call)
 
     def _commit_failed(self, error: StorageError) -> None:
         self._counters.commit_failures += 1

@@ -3,26 +3,35 @@
 One request per connection, one line of JSON each way. Only the owner of the data directory (mode
 0700) can open the socket (mode 0600); a port on loopback would be open to every user of the machine
 and to web pages in a browser. Must never touch the engine from its own thread: requests are
-answered on the loop's thread. Read next: `broker.operations.checkpoint`, the only request so far.
+answered on the loop's thread. A request says who asks: the kernel tells which user that is. Read
+next: `broker.operations.checkpoint`, `broker.process.desks.clients`.
 """
 
 import contextlib
 import json
 import os
+import pwd
 import socket
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeAlias
 
 NAME: Final = "control"
-LINE_BYTES_MAX: Final = 16 << 10
-ANSWER_BYTES_MAX: Final = 256 << 10  # pages are made for less: the status of all stores is no page
+LINE_BYTES_MAX: Final = 16 << 10  # what most pages and requests are made for
+REQUEST_BYTES_MAX: Final = 512 << 10  # a client identifier of 65,535 bytes, each escaped
+ANSWER_BYTES_MAX: Final = 2 << 20  # a line of a page may have several of them
+CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
+BY: Final = "by"  # the user who asks, in each request that is answered
 REQUEST_S: Final = 5.0  # to receive a request, and to send its answer
 ANSWER_S: Final = 120.0  # to answer a request
 
 Request: TypeAlias = dict[str, str]
+# What a request is answered with, now or later.
+Answer: TypeAlias = "Request | Future[Request]"
 
 
 class ControlError(Exception):
@@ -35,13 +44,13 @@ class ControlServer:
     def __init__(
         self,
         data_dir: str | Path,
-        answer: Callable[[Request], Request],
+        answer: Callable[[Request], Answer],
         call_from_thread: Callable[[Callable[[], None]], None],
     ) -> None:
         """Bind and start; raises OSError where that cannot be done.
 
         `call_from_thread` calls `answer` on the loop's thread. If `answer` raises a `ControlError`,
-        the client gets its text.
+        now or in the future that it returns, the client gets its text.
         """
         self._path: Final = Path(data_dir) / NAME
         self._answer: Final = answer
@@ -74,23 +83,28 @@ class ControlServer:
 
     def _serve(self, client: socket.socket) -> Request:
         try:
-            request = json.loads(_line(client))
+            request = json.loads(_line(client, REQUEST_BYTES_MAX))
             if not isinstance(request, dict):
                 raise ValueError
         except (ValueError, RecursionError):
             return {"error": "not a line of JSON"}
         asked = {str(key): str(value) for key, value in request.items()}
-        answer: Future[Request] = Future()
+        asked[BY] = _user_of(client)
+        answers: Future[Answer] = Future()
 
         def work() -> None:
             try:
-                answer.set_result(self._answer(asked))
+                answers.set_result(self._answer(asked))
             except ControlError as problem:
-                answer.set_result({"error": str(problem)})
+                answers.set_result({"error": str(problem)})
 
         self._call_from_thread(work)
+        until = time.monotonic() + ANSWER_S
         try:
-            return answer.result(ANSWER_S)
+            answer = answers.result(ANSWER_S)
+            return answer if isinstance(answer, dict) else answer.result(until - time.monotonic())
+        except ControlError as problem:
+            return {"error": str(problem)}
         except TimeoutError:
             return {"error": "the broker is too busy, or it has just ended"}
 
@@ -120,15 +134,25 @@ def ask(data_dir: str | Path, request: Request) -> Request:
     return {str(key): str(value) for key, value in answer.items()}
 
 
-def _line(peer: socket.socket, bytes_max: int = LINE_BYTES_MAX) -> bytes:
+def _user_of(client: socket.socket) -> str:
+    """Return the name of the user at the other end of a Unix socket, or the number."""
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(credentials)
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _line(peer: socket.socket, bytes_max: int) -> bytes:
     """Return what the peer sends, up to the end of the line."""
-    data = b""
+    data = bytearray()
     while not data.endswith(b"\n") and len(data) < bytes_max:
-        piece = peer.recv(4096)
+        piece = peer.recv(65_536)
         if not piece:
             break
         data += piece
-    return data
+    return bytes(data)
 
 
 @contextlib.contextmanager

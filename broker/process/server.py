@@ -24,8 +24,10 @@ from broker.loop.driver import Driver
 from broker.network.listeners import ListenError
 from broker.observe.structured_log import Log, install_bridge
 from broker.operations import checkpoint
-from broker.operations.control_socket import ControlServer, Request
+from broker.operations.control_socket import Answer, ControlServer, Request
 from broker.process import feeding
+from broker.process.desks import clients
+from broker.process.desks.clients import ClientDesk
 from broker.process.disk_watch import DiskWatch
 from broker.process.feeding import Feeding
 from broker.process.housekeeping import Housekeeping
@@ -108,6 +110,7 @@ class Server:
         self._read_config: Final = read_config
         self._exporter: Exporter | None = None
         self._feeding: Feeding | None = None
+        self._clients: Final = ClientDesk(opened.engine, self._driver, opened.log)
 
     async def run(self, hang_ups: HangUps) -> int:
         """Serve until a signal; return the exit status. Raises `StartError`."""
@@ -200,10 +203,12 @@ class Server:
             return
         self._opened.stack.callback(control.close)
 
-    def _answer(self, request: Request) -> Request:
+    def _answer(self, request: Request) -> Answer:
         """Answer a request to the control socket."""
         if request.get("do") in feeding.REQUESTS:
             return feeding.answer(self._feeding, request)
+        if request.get("do") in clients.REQUESTS:
+            return self._clients.answer(request)
         return self._make_checkpoint(request)
 
     def _make_checkpoint(self, request: Request) -> Request:

@@ -60,6 +60,7 @@ DROPPED: Final = {
     "max_age": 1027,
     "slow_consumer": 1028,
     "damaged": 1031,
+    "purged": 1032,
 }
 
 # Prefix of words of the broker among the names: no name of a client can begin with it.

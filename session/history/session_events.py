@@ -54,6 +54,7 @@ BROKER_CRASHED: Final = 1002
 ENDED_WITH_CONNECTION: Final = 1010
 CLEAN_START: Final = 1011
 NO_EXPIRY_LEFT: Final = 1012
+ENDED_BY_OPERATOR: Final = 1014
 EXPIRED: Final = 0  # no reason code: the event is `session_expired`
 # Why a will is not published.
 WILL_DISCONNECTED: Final = 1040
@@ -62,13 +63,15 @@ WILL_REFUSED: Final = 1042
 
 _CLIENT: Final = events.CLIENT << ACTOR_SHIFT
 _GC: Final = events.GC << ACTOR_SHIFT
+_ADMIN: Final = events.ADMIN << ACTOR_SHIFT
 _STATE: Final = HAS_SESSION_STATE | HAS_POSITION
 _BEGUN: Final = _STATE | HAS_EXPIRY | _CLIENT
 _TAKEN_OVER: Final = events.SESSION_TAKEN_OVER | HAS_REASON
 _DISCONNECTED: Final = events.SESSION_DISCONNECTED | _STATE | HAS_EXPIRY | HAS_REASON
 _EXPIRY_CHANGED: Final = events.SESSION_EXPIRY_CHANGED | HAS_EXPIRY | _CLIENT
 _EXPIRED: Final = events.SESSION_EXPIRED | _STATE | HAS_EXPIRY
-_TERMINATED: Final = events.SESSION_TERMINATED | HAS_POSITION | HAS_REASON | _CLIENT
+_TERMINATED: Final = events.SESSION_TERMINATED | HAS_POSITION | HAS_REASON
+_PURGED: Final = events.SESSION_PURGED | HAS_POSITION | HAS_COUNT | _ADMIN
 _RESTORED: Final = events.SESSION_RESTORED | _STATE | HAS_EXPIRY
 _SUBSCRIBED: Final = events.SUBSCRIBED | HAS_STREAM | HAS_POSITION | HAS_QOS | _CLIENT
 _UNSUBSCRIBED: Final = events.UNSUBSCRIBED | HAS_STREAM | HAS_POSITION | _CLIENT
@@ -105,6 +108,8 @@ class SessionEvents:
         self._will_of: tuple[int, str] | None = None
         self._live: Final = live
         self._feed: Final = feed
+        # The operator who has asked for what happens just now, and why; "" = nobody has.
+        self.asked_by: str = ""
 
     @property
     def is_on(self) -> bool:
@@ -154,6 +159,7 @@ class SessionEvents:
         receive_maximum: int = NULL,
         at_ms: int = 0,
         is_loaded: bool = True,
+        detail: int = 0,
     ) -> None:
         recorder = self._recorder
         state = recorder.extra(
@@ -169,7 +175,7 @@ class SessionEvents:
             w0,
             session.incarnation,
             conn,
-            recorder.who(session),
+            recorder.who(session) | detail,
             position,
             w7=state,
             w8=session.expiry_interval_s,
@@ -202,9 +208,14 @@ class SessionEvents:
             return
         recorder.at(self._tick.now)
         w0 = _DISCONNECTED | reason << REASON_SHIFT
+        detail = 0
         if by_client:
             w0 |= _CLIENT
-        self._put_state(w0, session, connection.number, self._position_of(session))
+        elif self.asked_by:
+            w0 |= _ADMIN
+            detail = recorder.words(self.asked_by)
+        position = self._position_of(session)
+        self._put_state(w0, session, connection.number, position, detail=detail)
 
     def crashed(self, session: Session) -> None:
         """Record that the session was disconnected by a crash of the broker.
@@ -254,7 +265,13 @@ class SessionEvents:
             self._put_state(w0, session, 0, end, NULL, session.expiry_due_ms)
             return
         w0 = _TERMINATED | reason << REASON_SHIFT
-        recorder.put(w0, session.incarnation, 0, recorder.who(session), end)
+        names = recorder.who(session)
+        if self.asked_by:
+            w0 |= _ADMIN
+            names |= recorder.words(self.asked_by)
+        else:
+            w0 |= _CLIENT
+        recorder.put(w0, session.incarnation, 0, names, end)
 
     def restored(self, session: Session) -> None:
         """Record a session that was in the store at the start of the broker."""
@@ -262,6 +279,14 @@ class SessionEvents:
         if recorder.is_on:
             recorder.at(self._tick.now)
             self._put_state(_RESTORED, session, 0, session.position)
+
+    def purged(self, session: Session, count: int, by: str) -> None:
+        """Record that an operator has dropped messages that waited for a session."""
+        recorder = self._recorder
+        if recorder.is_on:
+            recorder.at(self._tick.now)
+            names = recorder.who(session) | recorder.words(by)
+            recorder.put(_PURGED, session.incarnation, 0, names, session.position, w9=count)
 
     # Subscriptions
 

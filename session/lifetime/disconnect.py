@@ -109,11 +109,12 @@ class DisconnectHandler:
         publish_will: bool = True,
         ends_session: bool = False,
         ending: int = ENDED_WITH_CONNECTION,
+        reason_string: str | None = None,
     ) -> None:
         """End a connection from our side; a v5 client gets a DISCONNECT, after its CONNACK.
 
         `event` is what ended it (`session.live.connection_states`). `ending` is why its session
-        ends, for the history, if it ends too.
+        ends, for the history, if it ends by `ends_session`. `reason_string` is for the client.
         """
         if connection.state in (CLOSING, CLOSED):
             return
@@ -129,10 +130,10 @@ class DisconnectHandler:
                 reason_code,
                 publish_will=publish_will,
                 ends_session=ends_session,
-                ending=ending,
+                ending=ending if ends_session else ENDED_WITH_CONNECTION,
             )
         if was_active and connection.version >= 5:
-            self._send_disconnect(connection, reason_code)
+            self._send_disconnect(connection, reason_code, reason_string)
         move(connection, event)
         if was_active and connection.connack_waits():
             # A good CONNECT is answered with CONNACK 0 [MQTT-3.1.4-5]: it waits for its commit, and
@@ -141,11 +142,14 @@ class DisconnectHandler:
         else:
             self._gate.close_at_once(connection)
 
-    def _send_disconnect(self, connection: Connection, reason_code: int) -> None:
-        """Send DISCONNECT; a Server Reference too long for the client is left out."""
+    def _send_disconnect(
+        self, connection: Connection, reason_code: int, reason_string: str | None
+    ) -> None:
+        """Send DISCONNECT; what would make it too long for the client is left out."""
         limit = connection.maximum_packet_size
         reference = server_reference(self._settings, reason_code)
-        data = encode(Disconnect(reason_code, server_reference=reference), 5)
+        packet = Disconnect(reason_code, reason_string=reason_string, server_reference=reference)
+        data = encode(packet, 5)
         if limit and len(data) > limit:
             data = encode(Disconnect(reason_code), 5)
             if len(data) > limit:

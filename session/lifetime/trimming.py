@@ -11,6 +11,7 @@ that is connected, or that came and went since it was counted. Read next:
 
 from typing import Final
 
+from mqtt.message import Message
 from session.delivery.backlog import SCAN_MAX
 from session.delivery.delivery import Delivery
 from session.lifetime.context import ClientContext
@@ -36,6 +37,56 @@ LOW_PASS_MS: Final = 1000
 # A backlog is trimmed when it is over its limits by this share of what it may keep, so that a
 # session is not written again for every message. While the disk is low any message counts.
 EXCESS_SHIFT: Final = 3
+
+
+class OfflineDrops:
+    """Counts and records what a session that is away will not get, and moves its position."""
+
+    def __init__(self, context: ClientContext, delivery: Delivery, sessions: Sessions) -> None:
+        self._tick: Final = context.tick
+        self._counters: Final = context.counters
+        self._damage: Final = context.damage
+        self._deliveries: Final = context.history.deliveries
+        self._outgoing: Final = delivery.outgoing
+        self._sessions: Final = sessions
+
+    def gone(self, session: Session, first: int, last: int, count: int) -> None:
+        """Tell of `count` messages from `first` to `last` that the log has dropped."""
+        if count:
+            self._drop_range(session, first, last, count, "max_age")
+
+    def unreadable(self, session: Session, cursor: Cursor) -> list[int]:
+        """Tell of messages that the cursor could not read; return their offsets."""
+        if not cursor.lost:
+            return []
+        offsets = self._damage.passed_over(cursor, session.client_id)
+        self._drop_range(session, offsets[0], cursor.position, len(offsets), "damaged")
+        return offsets
+
+    def _drop_range(self, session: Session, first: int, last: int, count: int, reason: str) -> None:
+        self._counters.drop(reason, count)
+        if self._deliveries.is_on:
+            now = self._tick.now
+            self._deliveries.dropped_range(session, 0, first, last, count, reason, now)
+
+    def messages(self, session: Session, messages: list[Message], reason: str) -> int:
+        """Drop messages that the session would get; return how many these are."""
+        count = 0
+        for message in messages:
+            if self._outgoing.options(session, message) is not None:
+                self._outgoing.drop_offline(session, message, reason)
+                count += 1
+        return count
+
+    def move(self, session: Session, upto: int) -> bytes | None:
+        """Move the session's position; return its new record, None if it was there already."""
+        if upto <= session.position:
+            return None
+        session.position = upto
+        record = self._sessions.write(session)
+        # A CONNECT in this tick must load the new record, so it has to settle first.
+        self._tick.parted.add(session.client_id)
+        return record
 
 
 class _Job:
@@ -64,15 +115,12 @@ class Trimming:
         health: StoreHealth,
     ) -> None:
         settings = context.settings
-        self._tick: Final = context.tick
-        self._counters: Final = context.counters
         self._damage: Final = context.damage
         self._settle: Final = context.settle
-        self._deliveries: Final = context.history.deliveries
         self._store: Final = database.store
         self._log: Final = database.log
         self._backlog: Final = delivery.backlog
-        self._outgoing: Final = delivery.outgoing
+        self.drops: Final = OfflineDrops(context, delivery, sessions)
         self._sessions: Final = sessions
         self._health: Final = health
         self._trimmer: Final = Trimmer(database.log, settings)
@@ -202,7 +250,7 @@ class Trimming:
 
         If the log was cut since they were counted, only what is gone is told.
         """
-        session = job.session
+        session, drops = job.session, self.drops
         page = min(DROP_PAGE, self._settings.expiry_slice)
         missing, before = cursor.missing, cursor.position
         messages = cursor.next(min(page, job.left), SCAN_MAX)
@@ -213,28 +261,10 @@ class Trimming:
                 upto = messages[0].offset - 1
                 messages = []
         gone = cursor.missing - missing
-        if gone:
-            self._counters.drop("max_age", gone)
-            if self._deliveries.is_on:
-                self._deliveries.dropped_range(
-                    session, 0, before + 1, upto, gone, "max_age", self._tick.now
-                )
-        lost = 0
-        if cursor.lost:
-            offsets = self._damage.passed_over(cursor, session.client_id)
-            self._counters.drop("damaged", len(offsets))
-            if self._deliveries.is_on:
-                self._deliveries.dropped_range(
-                    session, 0, offsets[0], cursor.position, len(offsets), "damaged", self._tick.now
-                )
-            lost = len([offset for offset in offsets if offset not in job.plan.passed])
-        for message in messages:
-            if self._outgoing.options(session, message) is not None:
-                self._outgoing.drop_offline(session, message, "session_limit")
+        drops.gone(session, before + 1, upto, gone)
+        passed = job.plan.passed
+        lost = len([offset for offset in drops.unreadable(session, cursor) if offset not in passed])
+        drops.messages(session, messages, "session_limit")
         job.left -= len(messages) + gone + lost
-        if upto > session.position:
-            session.position = upto
-            job.value = self._sessions.write(session)
-            # A CONNECT in this tick must load the new record, so it has to settle first.
-            self._tick.parted.add(session.client_id)
+        job.value = drops.move(session, upto) or job.value
         return job.left <= 0 or cursor.is_at_end

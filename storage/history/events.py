@@ -22,6 +22,7 @@ EVENTS: Final[dict[int, str]] = {
     6: "session_expired",
     7: "session_terminated",
     8: "session_restored",
+    9: "session_purged",
     # subscriptions
     16: "subscribed",
     17: "unsubscribed",
@@ -77,6 +78,7 @@ SESSION_EXPIRY_CHANGED: Final = 5
 SESSION_EXPIRED: Final = 6
 SESSION_TERMINATED: Final = 7
 SESSION_RESTORED: Final = 8
+SESSION_PURGED: Final = 9
 SUBSCRIBED: Final = 16
 UNSUBSCRIBED: Final = 17
 SUB_RESTORED: Final = 18
@@ -143,6 +145,7 @@ REASONS: Final[dict[int, str]] = {
     1011: "clean_start",
     1012: "no_expiry_left",  # DISCONNECT set the expiry interval to 0
     1013: "replaced",  # expired, and removed by the CONNECT of its successor
+    1014: "administrative_action",
     # a message was dropped
     1020: "queue_full",
     1021: "too_large",
@@ -156,6 +159,7 @@ REASONS: Final[dict[int, str]] = {
     1029: "unwanted",  # the session must not get it any more: unsubscribed, or No Local
     1030: "unsubscribed",
     1031: "row_damaged",  # its row in the store could not be read
+    1032: "purged",  # an operator has dropped it
     # a will was cancelled, or not published
     1040: "will_disconnected",  # DISCONNECT with reason code 0x00
     1041: "will_resumed",  # the session was resumed within the delay

@@ -1,0 +1,139 @@
+"""`holdfast client`: the clients that are connected to a running broker; end one's connection.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
+from broker.cli.command import EXIT_OK, Commands, add_config_flags, client_id, print_lines
+
+# Title and field of each column of the table; the other formats have all fields.
+COLUMNS: Final = (
+    ("CLIENT_ID", "client_id"),
+    ("USER", "user"),
+    ("LISTENER", "listener"),
+    ("ADDRESS", "address"),
+    ("MQTT", "protocol_version"),
+    ("CONNECTED_S", "connected_seconds"),
+    ("DURABLE", "durable"),
+    ("SUBSCRIPTIONS", "subscriptions"),
+    ("IN_FLIGHT", "in_flight"),
+)
+VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+def add(commands: Commands) -> None:
+    client = commands.add_parser("client", help="see who is connected, and end a connection")
+    actions = client.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="print the clients that are connected")
+    listing.add_argument("--match", metavar="GLOB", default="*", help="only these client ids")
+    listing.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    show = actions.add_parser("show", help="print one connected client")
+    kick = actions.add_parser(
+        "kick", help="end a client's connection; its session stays, its will is published"
+    )
+    kick.add_argument("--reason", metavar="TEXT", default="", help="told to the client (MQTT 5)")
+    add_confirmation(kick)
+    for parser, run in ((listing, run_list), (show, run_show), (kick, run_kick)):
+        if parser is not listing:
+            parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+        add_config_flags(parser)
+        parser.set_defaults(run=run)
+    listing.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table")
+    show.add_argument("-o", "--output", choices=("table", "json"), default="table")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return int(text)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the clients that are connected, as they come."""
+    found = []
+    for row in _pages(options):
+        found.append(row)
+        if len(found) == options.limit:
+            break
+    found.sort(key=lambda row: str(row["client_id"]))
+    if options.output == "json":
+        print_lines([json.dumps(found, indent=2)])
+    elif options.output == "csv":
+        print_lines(_as_csv(found))
+    else:
+        print_lines(_as_table(found))
+    return EXIT_OK
+
+
+def _pages(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    page = 0
+    while True:
+        request = {"do": "client_list", "page": str(page), "match": options.match}
+        answer = ask_broker(options, request)
+        yield from json.loads(answer["clients"])
+        if not answer["more"]:
+            return
+        page += 1
+
+
+def _as_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    cells = [[title for title, _ in COLUMNS]]
+    cells += [[_cell(name, row[name]) for _, name in COLUMNS] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(map(str.ljust, line, widths)).rstrip()
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield lines of CSV with a header; what could control a terminal is escaped."""
+    from broker.history.text import printable
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        if not text.tell():
+            writer.writerow(row)
+        writer.writerow("" if each is None else printable(str(each)) for each in row.values())
+    yield from text.getvalue().splitlines()
+
+
+def _cell(name: str, value: object) -> str:
+    from broker.history.text import printable
+
+    if name == "protocol_version" and isinstance(value, int):
+        return VERSIONS.get(value, str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value in (None, "") else printable(str(value))
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Print one client that is connected, with its subscriptions."""
+    answer = ask_broker(options, {"do": "client_show", "client_id": options.client_id})
+    row = json.loads(answer["client"])
+    if options.output == "json":
+        print_lines([json.dumps(row, indent=2)])
+        return EXIT_OK
+    filters = row.pop("topic_filters")
+    lines = [f"{name:<24} {_cell(name, value)}" for name, value in row.items()]
+    lines += [f"  {_cell('', each['topic_filter'])}  qos={each['qos']}" for each in filters]
+    if len(filters) < row["subscriptions"]:
+        lines.append(f"  and {row['subscriptions'] - len(filters)} more")
+    print_lines(lines)
+    return EXIT_OK
+
+
+def run_kick(options: argparse.Namespace) -> int:
+    """End the connection of a client; on return its session's state is durable."""
+    name = options.client_id
+    confirm(options, f"End the connection of {name!r}?")
+    ask_broker(options, {"do": "client_kick", "client_id": name, "reason": options.reason})
+    print_lines([f"{name!r}: its connection has ended"])
+    return EXIT_OK

@@ -1,0 +1,65 @@
+"""`holdfast session purge`: have a running broker drop what waits for a session.
+
+Must stay quick to import, as `broker.cli.main` must.
+"""
+
+import argparse
+import time
+from typing import Final
+
+from broker.cli.administration.asking import add_confirmation, ask_broker, confirm
+from broker.cli.administration.deletion import age
+from broker.cli.command import (
+    EXIT_OK,
+    CommandError,
+    add_config_flags,
+    client_id,
+    open_inventory,
+    print_lines,
+)
+
+LOOK_S: Final = 0.05  # between two questions how far it is
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+    parser.add_argument(
+        "--older", metavar="TIME", type=age, default=0, help="only what is older: 2d"
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="for the history")
+    parser.add_argument("--dry-run", action="store_true", help="only print what waits")
+    add_confirmation(parser)
+    add_config_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Drop what waits for a session whose client is away; on return that is durable."""
+    name = options.client_id
+    with open_inventory(options) as inventory:
+        report = inventory.session(name)
+    if report is None:
+        raise CommandError(f"no session {name!r}")
+    waiting = f"{report.waiting} messages wait for it"
+    if options.dry_run:
+        print_lines([f"{name!r}: {waiting}, {len(report.session.in_flight)} in flight stay"])
+        return EXIT_OK
+    old = "those that are older than you say" if options.older else "all of them"
+    confirm(options, f"Drop what waits for {name!r}? {waiting}; {old} will be gone.")
+    request = {
+        "do": "session_purge",
+        "client_id": name,
+        "reason": options.reason,
+        "older_ms": str(options.older),
+    }
+    number = ask_broker(options, request)["purge"]
+    while True:
+        status = ask_broker(options, {"do": "session_purge_status", "purge": number})
+        if status["over"] == "1":
+            break
+        time.sleep(LOOK_S)
+    if status["why"]:
+        raise CommandError(f"{name!r}: {status['dropped']} messages dropped; then {status['why']}")
+    print_lines([f"{name!r}: {status['dropped']} messages dropped"])
+    return EXIT_OK

@@ -1,0 +1,247 @@
+"""What an operator asks of clients and sessions of a running broker: who is there, and ends.
+
+What changes something is answered when it is durable, and logged with the user who asked. Read
+next: `session.administration`, which does it, and `broker.cli.administration`, which asks.
+"""
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Final
+
+from broker.loop.driver import Driver
+from broker.observe.structured_log import Log
+from broker.operations.control_socket import BY, Answer, ControlError, Request
+from session.administration import Administration
+from session.engine import Engine
+from session.live.connection import Connection
+from session.purging import Purge
+from session.state.session import EXPIRY_NEVER
+from storage.errors import DamagedRows, Recoverable
+
+LIST: Final = "client_list"
+SHOW: Final = "client_show"
+KICK: Final = "client_kick"
+END: Final = "session_end"
+PURGE: Final = "session_purge"
+PURGED: Final = "session_purge_status"  # how far the purge with a number is
+RECLAIM: Final = "storage_reclaim"
+STORAGE: Final = "storage_show"
+REQUESTS: Final = frozenset({LIST, SHOW, KICK, END, PURGE, PURGED, RECLAIM, STORAGE})
+
+PAGE_CLIENTS: Final = 256  # looked at for one page: about 2 ms
+PAGE_BYTES: Final = 128 << 10  # of one page; the last client may exceed it
+FILTERS_MAX: Final = 1000  # shown of one client
+FILTERS_BYTES_MAX: Final = 128 << 10
+KNOWN_MAX: Final = 256  # purges whose end is remembered
+REASON_BYTES_MAX: Final = 1024  # of what a client is told, UTF-8
+Row = dict[str, Any]
+
+
+class ClientDesk:
+    """Answers requests about clients and sessions."""
+
+    def __init__(self, engine: Engine, driver: Driver, log: Log) -> None:
+        self._engine: Final = engine
+        self._driver: Final = driver
+        self._log: Final = log
+        # The number of the next page of the list, and whom it has not shown.
+        self._walk: tuple[int, Iterator[str]] = (0, iter(()))
+        self._purges: Final[dict[str, Purge]] = {}  # by number, oldest first
+        self._last_purge = 0
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request of `REQUESTS`. Raises `ControlError`, at once or in the future."""
+        works = {
+            LIST: self._list,
+            SHOW: self._show,
+            KICK: self._kick,
+            END: self._end,
+            PURGE: self._purge,
+            PURGED: self._purged,
+            RECLAIM: self._reclaim,
+            STORAGE: self._show_storage,
+        }
+        if len(request.get("reason", "").encode()) > REASON_BYTES_MAX:
+            raise ControlError(f"the reason is too long: expected {REASON_BYTES_MAX} bytes at most")
+        found: Future[Request] = Future()
+        self._driver.run(self._work, works[request["do"]], request, found)
+        return found
+
+    def _work(
+        self,
+        work: Callable[[Request, Future[Request]], None],
+        request: Request,
+        found: Future[Request],
+    ) -> None:
+        """Do the work; an exception that is not expected is the driver's, and ends the wait."""
+        why: ControlError | None = ControlError("an internal error, which is in the log")
+        try:
+            work(request, found)
+            why = None
+        except ControlError as problem:
+            why = problem
+        except DamagedRows as problem:
+            why = ControlError(f"{problem}; `holdfast db repair` saves the rest")
+        except Recoverable as problem:
+            why = ControlError(str(problem))
+        finally:
+            if why is not None:
+                found.set_exception(why)
+
+    @property
+    def _administration(self) -> Administration:
+        return self._engine.administer(self._driver.now)
+
+    # Who is there
+
+    def _list(self, request: Request, found: Future[Request]) -> None:
+        """Tell who is connected, a page at a time: those who were when the first page was asked.
+
+        Pages are numbered; the place of the next one is kept here, for one operator.
+        """
+        live = self._administration.connections()
+        page, pattern = request.get("page", "0"), request.get("match", "*")
+        if page == "0":
+            self._walk = (0, iter(list(live)))
+        number, walk = self._walk
+        if page != str(number):
+            raise ControlError("another operator has begun a list: ask again")
+        rows: list[Row] = []
+        size = looked_at = 0
+        for client_id in walk:
+            looked_at += 1
+            connection = live.get(client_id)
+            if connection is not None and fnmatch.fnmatchcase(client_id, pattern):
+                rows.append(self._row(connection))
+                size += len(json.dumps(rows[-1]))
+            if looked_at == PAGE_CLIENTS or size > PAGE_BYTES:
+                break
+        self._walk = (number + 1, walk)
+        found.set_result({"clients": json.dumps(rows), "more": "1" if looked_at else ""})
+
+    def _show(self, request: Request, found: Future[Request]) -> None:
+        connection = self._administration.connections().get(request.get("client_id", ""))
+        if connection is None:
+            raise _absent(request)
+        row = self._row(connection)
+        filters: list[Row] = []
+        size = 0
+        session = connection.session
+        subscriptions = {} if session is None else session.subscriptions
+        for each in subscriptions.values():
+            size += len(json.dumps(each.topic_filter))
+            if len(filters) == FILTERS_MAX or size > FILTERS_BYTES_MAX:
+                break
+            filters.append({"topic_filter": each.topic_filter, "qos": each.qos})
+        row["topic_filters"] = filters
+        found.set_result({"client": json.dumps(row)})
+
+    def _row(self, connection: Connection) -> Row:
+        session = connection.session
+        assert session is not None
+        will, expiry_s = connection.will, session.expiry_interval_s
+        return {
+            "client_id": session.client_id,
+            "user": connection.username,
+            "listener": connection.listener,
+            "address": connection.remote,
+            "protocol_version": connection.version,
+            "keep_alive_seconds": connection.keep_alive_s,
+            "connected_seconds": max(0, self._driver.now - session.connected_at_ms) // 1000,
+            "durable": session.is_stored,
+            "session_expiry_interval": None if expiry_s == EXPIRY_NEVER else expiry_s,
+            "subscriptions": len(session.subscriptions),
+            "in_flight": len(session.in_flight),
+            "lagging": connection.is_lagging,
+            "will_topic": None if will is None else will.topic,
+        }
+
+    # Ends
+
+    def _kick(self, request: Request, found: Future[Request]) -> None:
+        client_id, reason = request.get("client_id", ""), request.get("reason", "")
+        if not self._administration.kick(client_id, request[BY], reason):
+            raise _absent(request)
+        self._done("client_kicked", "an operator has ended a connection", request, found)
+
+    def _end(self, request: Request, found: Future[Request]) -> None:
+        client_id, reason = request.get("client_id", ""), request.get("reason", "")
+        offline_ms = _ms(request, "offline_ms")
+        ended = self._administration.end_session(
+            client_id, request[BY], reason, offline_ms=offline_ms
+        )
+        if not ended:
+            away = " and is away for so long" if offline_ms else ""
+            raise ControlError(f"no client {client_id!r} has a session{away}")
+        self._done("session_ended", "an operator has ended a session", request, found)
+
+    def _purge(self, request: Request, found: Future[Request]) -> None:
+        client_id, reason = request.get("client_id", ""), request.get("reason", "")
+        administration = self._administration
+        if client_id in administration.connections():
+            raise ControlError(
+                f"client {client_id!r} is connected: `holdfast client kick` ends that"
+            )
+        purge = administration.purge(
+            client_id, request[BY], reason, older_ms=_ms(request, "older_ms")
+        )
+        if purge is None:
+            raise ControlError(f"no client {client_id!r} has a session")
+        self._last_purge += 1
+        if len(self._purges) >= KNOWN_MAX:
+            del self._purges[next(iter(self._purges))]
+        self._purges[str(self._last_purge)] = purge
+        self._log.info(
+            "session_purged",
+            "an operator drops what waits for a session",
+            client_id=client_id,
+            by=request[BY],
+            reason=reason,
+        )
+        found.set_result({"purge": str(self._last_purge)})
+
+    def _purged(self, request: Request, found: Future[Request]) -> None:
+        """Tell how far a purge is; its end is told when it is durable."""
+        purge = self._purges.get(request.get("purge", ""))
+        if purge is None:
+            raise ControlError("that purge is not known any more")
+        answer = {"dropped": str(purge.dropped), "over": str(int(purge.is_over)), "why": purge.why}
+        if purge.is_over:
+            self._driver.when_durable(lambda: found.set_result(answer))
+        else:
+            found.set_result(answer)
+
+    def _reclaim(self, request: Request, found: Future[Request]) -> None:
+        """Close the open generation, so that it goes as soon as nobody needs it."""
+        self._administration.reclaim()
+        self._log.info(
+            "storage_reclaim", "an operator wants the space of what nobody needs", by=request[BY]
+        )
+        self._driver.when_durable(lambda: self._show_storage(request, found))
+
+    def _show_storage(self, request: Request, found: Future[Request]) -> None:
+        stats = self._engine.stats()
+        names = ("log_bytes", "generations", "sessions_stored", "retained_messages")
+        found.set_result({name: str(stats[name]) for name in names})
+
+    def _done(self, event: str, words: str, request: Request, found: Future[Request]) -> None:
+        """Log what was done, and answer once it is durable."""
+        client_id = request["client_id"]
+        self._log.info(
+            event, words, client_id=client_id, by=request[BY], reason=request.get("reason", "")
+        )
+        self._driver.when_durable(lambda: found.set_result({"client_id": client_id}))
+
+
+def _ms(request: Request, name: str) -> int:
+    """Return a time of a request, 0 if it has none."""
+    text = request.get(name, "0")
+    if not text.isdecimal() or int(text) >= 1 << 62:
+        raise ControlError(f"{name} = {text[:40]!r}: expected a number")
+    return int(text)
+
+
+def _absent(request: Request) -> ControlError:
+    return ControlError(f"no client {request.get('client_id', '')!r} is connected")

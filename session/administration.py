@@ -1,0 +1,142 @@
+"""What an operator asks of a client or its session: end its connection, end it, drop what waits.
+
+All are events like any other: what they change is in the batch of the tick, and the history says
+who asked. Must never set the clock: `session.engine` does that before it calls. Read next:
+`session.lifetime.disconnect` and `session.purging`, which do it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mqtt import reasons
+from session.assembly import Assembly
+from session.history.session_events import ENDED_BY_OPERATOR
+from session.live.connection import CLOSING, Connection
+from session.live.connection_states import SENT_AWAY
+from session.purging import PURGES_MAX, Purge, Purging
+from storage.errors import Recoverable
+from storage.tables.tables import SESSIONS
+
+
+class Administration:
+    """Carries out what an operator asks. Each method says who that is: `by`, for the history."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly: Final = assembly
+        self.purging: Final = Purging(assembly)
+
+    def connections(self) -> dict[str, Connection]:
+        """Return the connection of each client that is connected, by client id; only to read."""
+        return self._assembly.sessions.live
+
+    def kick(self, client_id: str, by: str, reason: str = "") -> bool:
+        """End the connection of a client; return False if it is not connected.
+
+        A v5 client gets a DISCONNECT 0x98 with `reason` as its Reason String. Its will is
+        published, and its session is kept unless it has no expiry interval.
+        """
+        connection = self._assembly.sessions.live.get(client_id)
+        if connection is None or connection.state >= CLOSING:
+            return False
+        with self._asked_by(by, reason):
+            self._end(connection, reason, ends_session=False)
+        return True
+
+    def end_session(
+        self, client_id: str, by: str, reason: str = "", *, offline_ms: int = 0
+    ) -> bool:
+        """End a session, and first the connection of its client; return False if there is none.
+
+        Its subscriptions, what waits for it and what is in flight go with it; its will is
+        published. With `offline_ms` that happens only if the client is away for so long.
+        Raises `Recoverable` if the store refuses writes just now, `DamagedRows` if the session's
+        rows cannot be read.
+        """
+        assembly = self._assembly
+        self._settle()
+        live = assembly.sessions.live.get(client_id)
+        if live is None:
+            return self._end_stored(client_id, by, reason, offline_ms)
+        if offline_ms:
+            return False
+        with self._asked_by(by, reason):
+            self._end(live, reason, ends_session=True)
+        assembly.core.counters.sessions_terminated += 1
+        return True
+
+    def purge(
+        self, client_id: str, by: str, reason: str = "", *, older_ms: int = 0
+    ) -> Purge | None:
+        """Begin to drop what waits for a session whose client is away; None if it has none.
+
+        Messages younger than `older_ms` are kept, and so is what is in flight. It is done in
+        slices; what is dropped so far is durable with the commit of `settled_by`. Raises
+        `Recoverable` if the store refuses writes just now, or too many purges wait, `DamagedRows`
+        if the session's rows cannot be read.
+        """
+        assembly = self._assembly
+        self._settle()
+        value = assembly.database.store.get(SESSIONS, client_id.encode())
+        if value is None:
+            return None
+        session = assembly.sessions.decode(client_id, value)
+        assembly.sessions.load_rest(session)
+        purge = self.purging.begin(session, value, _asker(by, reason), older_ms)
+        if purge is None:
+            raise Recoverable(f"{PURGES_MAX} purges wait already: ask again later")
+        return purge
+
+    def reclaim(self) -> None:
+        """Close the open generation of the log, unless it is empty.
+
+        A closed one goes within seconds once nobody needs a message of it.
+        """
+        assembly = self._assembly
+        if assembly.database.log.newest_size_bytes:
+            assembly.collection.rotate(assembly.core.tick.now)
+
+    def _settle(self) -> None:
+        """Write the open batch: the store then has all rows of every session that is away."""
+        if not self._assembly.writer.settle():
+            refused = self._assembly.health.refused_by
+            raise Recoverable(f"the store takes no writes just now: {refused}")
+
+    def _end_stored(self, client_id: str, by: str, reason: str, offline_ms: int) -> bool:
+        """End the session of a client that is not connected; False if there is none to end."""
+        assembly = self._assembly
+        session = assembly.sessions.load(client_id)
+        if session is None:
+            return False
+        if assembly.core.tick.now - session.disconnected_at_ms < offline_ms:
+            return False
+        assembly.sessions.load_rest(session)
+        with self._asked_by(by, reason):
+            assembly.disconnects.end_stored(session, ENDED_BY_OPERATOR)
+        assembly.core.counters.sessions_terminated += 1
+        return True
+
+    def _end(self, connection: Connection, reason: str, *, ends_session: bool) -> None:
+        self._assembly.core.counters.disconnects["administrative_action"] += 1
+        self._assembly.disconnects.end(
+            connection,
+            SENT_AWAY,
+            reasons.ADMINISTRATIVE_ACTION,
+            ends_session=ends_session,
+            ending=ENDED_BY_OPERATOR,
+            reason_string=reason or None,
+        )
+
+    @contextmanager
+    def _asked_by(self, by: str, reason: str) -> Iterator[None]:
+        """Record what happens meanwhile as an operator's doing."""
+        events = self._assembly.history.sessions
+        events.asked_by = _asker(by, reason)
+        try:
+            yield
+        finally:
+            events.asked_by = ""
+
+
+def _asker(by: str, reason: str) -> str:
+    return f"{by}: {reason}" if reason else by

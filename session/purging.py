@@ -1,0 +1,122 @@
+"""Drops what waits for a session because an operator asks, while its client is away.
+
+A purge works in slices, a page in each step, and ends at the end that the log had when it was
+asked, or at a message that is young enough to be kept. What is in flight stays. Must never touch a
+session that is connected, or that came and went since. Read next: `session.lifetime.trimming`,
+which drops what is over a session's limits, `session.administration`.
+"""
+
+from collections import deque
+from typing import Final
+
+from session.assembly import Assembly
+from session.delivery.backlog import SCAN_MAX
+from session.lifetime.trimming import DROP_PAGE
+from session.state.session import Session
+from storage.errors import DamagedRows
+from storage.log.message_log import Cursor
+from storage.tables.tables import SESSIONS
+
+NEVER: Final = 1 << 62
+PURGES_MAX: Final = 64  # that wait for their turn
+
+
+class Purge:
+    """One purge: how far it is, and when it is over, why it ended early if it did."""
+
+    __slots__ = ("by", "cursor", "dropped", "end", "is_over", "session", "until_ms", "value", "why")
+
+    def __init__(self, session: Session, value: bytes, by: str, end: int, until_ms: int) -> None:
+        self.session: Session = session
+        self.value: bytes = value  # its record; another one in the store = its client was here
+        self.by: str = by  # who asks, and why, for the history
+        self.end: int = end  # the last offset that may be dropped
+        self.until_ms: int = until_ms  # messages accepted later are kept
+        self.cursor: Cursor | None = None
+        self.dropped: int = 0  # so far
+        self.is_over: bool = False
+        self.why: str = ""  # it ended before its end
+
+
+class Purging:
+    """Works off purges, one after the other."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly: Final = assembly
+        self._tick: Final = assembly.core.tick
+        self._purges: Final[deque[Purge]] = deque()
+
+    def begin(self, session: Session, value: bytes, by: str, older_ms: int) -> Purge | None:
+        """Begin to drop what waits for a session that is loaded with all its rows.
+
+        `value` is its record in the store. Messages younger than `older_ms` are kept. None = too
+        many purges wait already.
+        """
+        if len(self._purges) >= PURGES_MAX:
+            return None
+        log = self._assembly.database.log
+        purge = Purge(session, value, by, log.end, self._tick.now - older_ms)
+        self._purges.append(purge)
+        return purge
+
+    def next_deadline(self) -> int:
+        """Return when `run` has something to do, broker ms."""
+        return self._tick.now if self._purges else NEVER
+
+    def run(self) -> None:
+        """Do one step of the oldest purge, if the store takes the open batch."""
+        if not self._purges or not self._assembly.writer.settle():
+            return
+        purge = self._purges[0]
+        try:
+            why = self._why_not(purge)
+            if not why and not self._drop_next(purge):
+                return
+        except DamagedRows as problem:
+            self._assembly.core.damage.note("session", problem, purge.session.client_id)
+            why = str(problem)
+        self._end(self._purges.popleft(), why)
+
+    def stop(self) -> None:
+        """End all purges: the broker ends, and what they have not dropped stays."""
+        while self._purges:
+            self._end(self._purges.popleft(), "the broker ends")
+
+    def _end(self, purge: Purge, why: str) -> None:
+        purge.is_over, purge.why = True, why
+        if purge.dropped:
+            self._assembly.history.sessions.purged(purge.session, purge.dropped, purge.by)
+
+    def _why_not(self, purge: Purge) -> str:
+        """Return why the session must not be touched any more, "" = it may be."""
+        client_id = purge.session.client_id
+        if client_id in self._assembly.sessions.live:
+            return "its client has come back"
+        if self._assembly.database.store.get(SESSIONS, client_id.encode()) != purge.value:
+            return "its client was here meanwhile"
+        return ""
+
+    def _drop_next(self, purge: Purge) -> bool:
+        """Drop the next page of what waits; True if that was the end."""
+        session, drops = purge.session, self._assembly.housekeeping.trimming.drops
+        log = self._assembly.database.log
+        if purge.cursor is None:
+            streams = self._assembly.delivery.backlog.streams(session)
+            if not streams:
+                return True
+            purge.cursor = log.cursor(streams, session.position, purge.end)
+        cursor = purge.cursor
+        missing, before = cursor.missing, cursor.position
+        page = min(DROP_PAGE, self._assembly.core.settings.expiry_slice)
+        messages = cursor.next(page, SCAN_MAX)
+        upto = cursor.position
+        is_end = cursor.is_at_end or upto >= purge.end
+        for place, message in enumerate(messages):
+            if message.accepted_at_ms > purge.until_ms:
+                messages, upto, is_end = messages[:place], message.offset - 1, True
+                break
+        drops.gone(session, before + 1, upto, cursor.missing - missing)
+        drops.unreadable(session, cursor)
+        purge.dropped += drops.messages(session, messages, "purged")
+        purge.value = drops.move(session, upto) or purge.value
+        return is_end
