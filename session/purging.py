@@ -109,14 +109,13 @@ class Purging:
         missing, before = cursor.missing, cursor.position
         page = min(DROP_PAGE, self._assembly.core.settings.expiry_slice)
         messages = cursor.next(page, SCAN_MAX)
+        young = next((m for m in messages if m.accepted_at_ms > purge.until_ms), None)
+        if young is not None:
+            purge.end, purge.cursor = young.offset - 1, None  # read again, up to there
+            return purge.end <= session.position
         upto = cursor.position
-        is_end = cursor.is_at_end or upto >= purge.end
-        for place, message in enumerate(messages):
-            if message.accepted_at_ms > purge.until_ms:
-                messages, upto, is_end = messages[:place], message.offset - 1, True
-                break
         drops.gone(session, before + 1, upto, cursor.missing - missing)
         drops.unreadable(session, cursor)
         purge.dropped += drops.messages(session, messages, "purged")
         purge.value = drops.move(session, upto) or purge.value
-        return is_end
+        return cursor.is_at_end or upto >= purge.end

@@ -45,7 +45,7 @@ from tests.simulation.inbox import TOPICS
 from tests.simulation.network import Link
 from tests.simulation.observer import near_the_wrap, note_connect, note_resume
 from tests.simulation.plans import ACK_LATE, ACK_NOW, Plan, draw_subscription
-from tests.simulation.presence import NEVER, Attempt, Presence, Will
+from tests.simulation.presence import NEVER, Attempt, Ended, Presence, Will
 from tests.simulation.profiles import EXPIRY_NEVER
 from tests.simulation.rare import sometimes
 from tests.simulation.receiver import WRAP_HIGH, WRAP_LOW, Receiver
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 CONNACK_TIMEOUT_MS: Final = 9_000
 CLOSE_TIMEOUT_MS: Final = 9_000
 # Reasons a broker gives for its own troubles; any other would accuse a client that did no wrong.
-KIND_REASONS: Final = frozenset((0x00, 0x80, 0x83, 0x89, 0x8B, 0x8D, 0x8E, 0x97))
+KIND_REASONS: Final = frozenset((0x00, 0x80, 0x83, 0x89, 0x8B, 0x8D, 0x8E, 0x97, 0x98))
 
 OFFLINE: Final = 0
 CONNECTING: Final = 1
@@ -321,6 +321,12 @@ class Client:
         """The broker's side of a connection ended: a clean member's messages may be dropped."""
         attempt = link.attempt
         if self.plan.shared and attempt is not None and attempt.expiry_ms == 0:
+            self.oracle.member_ended(self.plan.filters)
+
+    def session_ended(self, ended: Ended) -> None:
+        """An operator has ended this client's session."""
+        self.presence.ended(ended)
+        if self.plan.shared:
             self.oracle.member_ended(self.plan.filters)
 
     def broker_crashed(self, process: "BrokerProcess") -> None:

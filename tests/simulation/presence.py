@@ -7,6 +7,7 @@ window is a failure. Read next: `tests.simulation.oracle`.
 
 from typing import Final
 
+from session.engine import Engine
 from tests.simulation.rare import sometimes
 from tests.simulation.verdict import Violation
 
@@ -28,6 +29,21 @@ class Closing:
         self.serial = serial  # of the batch that carries it; a crash before that undoes it
 
 
+class Ended:
+    """An operator has ended the session: when, and with which batch that is durable."""
+
+    __slots__ = ("_engine", "_serial", "at")
+
+    def __init__(self, at: int, engine: Engine, serial: int) -> None:
+        self.at = at
+        self._engine = engine
+        self._serial = serial
+
+    def is_certain(self) -> bool:
+        """Is it known to be durable? A crash before that may undo it."""
+        return self._engine.durable >= self._serial
+
+
 class Attempt:
     """One CONNECT and what came of it."""
 
@@ -37,7 +53,9 @@ class Attempt:
         "closing",
         "disconnect_expiry_ms",
         "disconnect_keeps_will",
+        "ended",
         "expiry_ms",
+        "has_ended",
         "sent_ms",
         "session_present",
         "will",
@@ -53,9 +71,23 @@ class Attempt:
         self.disconnect_expiry_ms: int | None = None  # a DISCONNECT carried this expiry
         self.disconnect_keeps_will = False  # it was a DISCONNECT 0x04
         self.will: Will | None = None
+        self.ended: Ended | None = None
+        self.has_ended = False  # it was that session: it had its CONNACK by then
 
     def expiry(self) -> tuple[int, int]:
-        """Return the least and the greatest expiry interval that may be in force at the end."""
+        """Return the least and the greatest expiry interval that may be in force at the end.
+
+        An end by an operator is as if the session had expired then.
+        """
+        least, most = self._expiry()
+        if self.ended is None or self.closing is None:
+            return least, most
+        least = min(least, max(0, self.ended.at - self.closing.hi))
+        if self.has_ended and self.ended.is_certain():
+            most = min(most, max(0, self.ended.at - self.closing.lo))
+        return least, most
+
+    def _expiry(self) -> tuple[int, int]:
         new = self.disconnect_expiry_ms
         state = self.closing.disconnected if self.closing is not None else MAYBE
         if new is None or state == NO:
@@ -65,14 +97,18 @@ class Attempt:
         return min(new, self.expiry_ms), max(new, self.expiry_ms)
 
     def end(self) -> tuple[int, int]:
-        """Return the window in which a session on this connection ends by expiry."""
-        least, most = self.expiry()
+        """Return the window in which a session on this connection ends."""
+        least, most = self._expiry()
         if self.closing is None:
-            return (NEVER if least else 0), (NEVER if most else 0)
-        return (
-            min(self.closing.lo + least, NEVER) if least else 0,
-            min(self.closing.hi + most, NEVER) if most else 0,
-        )
+            lo, hi = (NEVER if least else 0), (NEVER if most else 0)
+        else:
+            lo = min(self.closing.lo + least, NEVER) if least else 0
+            hi = min(self.closing.hi + most, NEVER) if most else 0
+        if self.ended is not None:
+            lo = min(lo, self.ended.at)
+            if self.has_ended and self.ended.is_certain():
+                hi = min(hi, self.ended.at)
+        return lo, hi
 
 
 class Will:
@@ -138,6 +174,12 @@ class Presence:
         attempt.acked_ms = now
         attempt.session_present = session_present
         self.relevant = [attempt]
+
+    def ended(self, ended: Ended) -> None:
+        """An operator has ended the session that the client has now."""
+        for attempt in self.relevant:
+            attempt.ended = ended
+            attempt.has_ended = bool(attempt.acked_ms)
 
     def refused(self, attempt: Attempt) -> None:
         """CONNACK came with an error: as if there had been no CONNECT."""

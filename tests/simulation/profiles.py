@@ -139,6 +139,7 @@ class Profile:
     damages: tuple[int, int] = (0, 0)  # how often rows of the store become unreadable
     stalls: float = 0.1  # share of worlds with phases in which writes stall
     exports: tuple[int, int] = (0, 0)  # how often the history is exported
+    interventions: tuple[int, int] = (0, 0)  # how often an operator ends something
     broken_disk: float = 0.1  # share of worlds in which some call of the store fails for good
 
     def change(self, old: Settings, random: Random) -> Settings:
@@ -486,6 +487,17 @@ PROFILES["unsubscribing"] = replace(
 )
 PROFILES["leaving"] = replace(
     PROFILES["sessions"], name="leaving", disconnect=4.0, reconnect_ms=10, publish=5.0
+)
+# An operator ends connections and sessions; worlds without one stay as they are.
+PROFILES["operator"] = replace(
+    PROFILES["sessions"],
+    name="operator",
+    interventions=(4, 16),
+    shared_members=(0, 2),
+    publish=6.0,
+    messages_max=70,
+    short_expiry=0.3,
+    fault_ms=9_000,
 )
 # How often each is drawn.
 WEIGHTS: Final = {

@@ -11,6 +11,7 @@ import session.lifetime.connect
 import session.lifetime.disconnect
 import session.lifetime.repository
 import session.state.records
+from session.administration import Administration
 from session.delivery.mailbox import Mailbox
 from session.delivery.retained_replay import RetainedReplay
 from session.engine import Engine
@@ -19,6 +20,7 @@ from session.lifetime.disconnect import DisconnectHandler
 from session.lifetime.repository import Sessions
 from session.lifetime.wills import Wills
 from session.live.connection import Connection
+from session.live.connection_states import SENT_AWAY
 from session.live.tick import Tick
 from session.routing.retained import Retained
 from session.state.in_flight import RELEASED
@@ -288,6 +290,29 @@ def will_delay_is_ignored(patcher: Patcher) -> None:
 def crashed_connections_are_not_recovered(patcher: Patcher) -> None:
     """Nobody notices that a crash ended connections: no wills, no expiry."""
     patcher.set(DisconnectHandler, "recover", lambda self, *arguments: None)
+
+
+# What an operator asks
+
+
+@mutant("operator")
+def an_operator_ends_nothing(patcher: Patcher) -> None:
+    """The session that an operator has ended is there again, with all that waits for it."""
+    patcher.set(Administration, "_end_stored", lambda self, *arguments: True)
+
+
+@mutant("operator")
+def a_kick_forgets_the_will(patcher: Patcher) -> None:
+    """Nobody gets the will of a client whose connection an operator has ended."""
+
+    def around(
+        original: Any, self: Any, connection: Any, event: str, *rest: Any, **named: Any
+    ) -> Any:
+        if event == SENT_AWAY:
+            named["publish_will"] = False
+        return original(self, connection, event, *rest, **named)
+
+    patcher.wrap(DisconnectHandler, "end", around)
 
 
 # Expiry

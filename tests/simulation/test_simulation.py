@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +60,15 @@ def test_rare_states_that_no_world_reached_are_named() -> None:
     assert rare.never_reached(dict.fromkeys(rare.RARE, 1)) == []
     with pytest.raises(AssertionError, match="not in RARE"):
         rare.never_reached({"no such state": 1})
+
+
+def test_every_property_holds_whatever_an_operator_ends() -> None:
+    done: Counter[str] = Counter()
+    for seed in range(SEEDS // 5):
+        world = World(seed, "operator")
+        world.run()
+        done.update(world.operator.done)
+    assert done["kicked"] and done["ended"]
 
 
 @pytest.mark.slow

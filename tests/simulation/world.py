@@ -25,6 +25,7 @@ from tests.simulation.damage import Damages, mend
 from tests.simulation.heal import heal_and_judge
 from tests.simulation.mirror import Mirror
 from tests.simulation.observer import note_crash, note_start
+from tests.simulation.operator import Operator
 from tests.simulation.oracle import Oracle
 from tests.simulation.plans import draw_clients
 from tests.simulation.presence import Closing
@@ -141,6 +142,7 @@ class World:
         self.process: BrokerProcess | None = None
         self.store = MemoryStore(FAMILIES)
         self.damages = Damages(self)
+        self.operator = Operator(self)
         self.retold = Retold(seed)
         self.cut: list[Closing] = []  # connections that ended with the broker
         self.pulse_ms = 0  # the sign of life beside the store: broker time, 0 = there is none
@@ -454,6 +456,7 @@ class World:
         if self.has_history and profile.exports[1]:
             for _ in range(self.history_random.randint(*profile.exports)):
                 self.after(int(self.history_random.random() * profile.fault_ms), self._export)
+        self.operator.plan()
         if profile.damages[1]:
             for _ in range(random.randint(*profile.damages)):
                 self.after(sometime(), self._damage)

@@ -84,7 +84,15 @@ def test_what_a_crash_left_is_replaced_however_deep_it_lies(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "noise",
-    [b"\n", b"hello\n", b"[1]\n", b'"x"\n', b"\xff\n", b"x" * 600_000, b"[" * 100_000 + b"\n"],
+    [
+        b"\n",
+        b"hello\n",
+        b"[1]\n",
+        b'"x"\n',
+        b"\xff\n",
+        b"x" * control_socket.REQUEST_BYTES_MAX,
+        b"[" * 100_000 + b"\n",
+    ],
 )
 def test_noise_is_answered_and_the_next_request_served(
     broker: Broker, tmp_path: Path, noise: bytes, monkeypatch: pytest.MonkeyPatch
