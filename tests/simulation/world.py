@@ -110,8 +110,7 @@ class World:
         self.booted_at = START_MS - DAY_MS
         self.crash_wanted = False
         self.trap: str | None = None
-        self.slow_until = self.slow_ms = 0
-        self.full_until = 0
+        self.slow_until = self.slow_ms = self.full_until = 0
         self.next_sync_fails = False
         self.starts = 0
         self.broker_high = 0  # the latest broker time of all processes before
