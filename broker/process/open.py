@@ -33,6 +33,7 @@ from session.counters import Counters
 from session.engine import Engine
 from session.live.connection import Connection
 from session.recovery import Recovery
+from session.settings import Settings
 from storage.errors import DamagedRows, DataLoss, Recoverable, StorageError
 from storage.history import events
 from storage.history.segment_names import newest_boot
@@ -103,6 +104,9 @@ class OpenBroker:
                 low_water_bytes=shell.low_water_bytes,
             )
             self.space.check()
+            self._generation_max: Final = max(
+                GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK
+            )
             opened = self._open_database(directory)
             self.store: Final[RocksStore] = stack.enter_context(closing(opened.store))
             self.watermark: Final[Watermark] = stack.enter_context(closing(opened.watermark))
@@ -175,13 +179,14 @@ class OpenBroker:
         heartbeat = None if value is None else Heartbeat.decode(value)
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
+    def fit(self, settings: Settings) -> None:
+        """Make generations small enough for the disk, whatever the configuration says."""
+        settings.generation_size_bytes = min(settings.generation_size_bytes, self._generation_max)
+
     def _make_engine(self) -> Engine:
         settings = self.config.settings
         settings.feeds = rules.feeds_of(self.config)
-        settings.generation_size_bytes = min(
-            settings.generation_size_bytes,
-            max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
-        )
+        self.fit(settings)
         return Engine(
             self.store,
             self.config.settings,
