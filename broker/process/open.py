@@ -251,17 +251,18 @@ class OpenBroker:
             return
         fields: dict[str, Value] = {}
         if event in BEGINNINGS:
-            fields = {
-                "user": connection.username,
-                "listener": connection.listener,
-                "version": VERSIONS.get(connection.version, ""),
-                "keep_alive": connection.keep_alive_s,
-            }
+            fields["version"] = VERSIONS.get(connection.version, "")
+            if connection.connect_number:  # its CONNECT could be read
+                fields["keep_alive"] = connection.keep_alive_s
+                fields["clean_start"] = connection.clean_start
+                fields["session_expiry"] = connection.expiry_interval_s
         self.log.info(
             name,
             detail,
             client_id=connection.client_id,
+            user=connection.username,
             remote=connection.remote,
+            listener=connection.listener,
             **fields,
         )
 
