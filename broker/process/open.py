@@ -86,6 +86,7 @@ class OpenBroker:
                 )
             self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
             self.listeners.bind()
+            self.status.certificates = self.listeners.expiries()
             # Where the history goes; None = nothing is recorded.
             self.history: Final[Place | None] = (
                 location.settle(shell) if config.settings.history_level > events.OFF else None
@@ -104,6 +105,7 @@ class OpenBroker:
                 low_water_bytes=shell.low_water_bytes,
             )
             self.space.check()
+            self.status.disk = self.space.measured
             self._generation_max: Final = max(
                 GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK
             )

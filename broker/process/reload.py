@@ -72,6 +72,7 @@ class Reload:
         if self._read is not None:
             self._reload_settings(self._read)
         opened.listeners.reload()
+        opened.status.certificates = opened.listeners.expiries()
         if not (opened.access.has_files or self._read or opened.listeners.has_certificates):
             opened.log.info(
                 "reload",

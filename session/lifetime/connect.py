@@ -144,7 +144,7 @@ class ConnectHandler:
         """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
         self._proxies.awaited.forget(connection)
         result = CONNECT_RESULTS.get(reason_code, "other")
-        self._counters.connects[result] += 1
+        self._counters.refuse(connection.listener, result)
         self._observe("refused", connection, reasons.name(reason_code))
         version = connection.version
         # v3.1.1 has no code for some reasons: then the connection is only closed [MQTT-3.2.2-6].
@@ -312,7 +312,7 @@ class ConnectHandler:
 
         It is as if it had been accepted first and taken over at once. No CONNACK can say that.
         """
-        self._counters.connects["overtaken"] += 1
+        self._counters.refuse(connection.listener, "overtaken")
         self._observe("refused", connection, "overtaken by a later CONNECT")
         move(connection, CONNECT_REFUSED)
         self._gate.close(connection)

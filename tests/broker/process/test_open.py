@@ -8,6 +8,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Suback, Subscribe, Subscription, Will
+from storage.limits import MIB
 from storage.local.watermark import Watermark
 from tests.broker.process.starts import events, refused
 from tests.durability.process import BrokerProcess
@@ -179,6 +180,15 @@ def test_the_lines_of_clients_that_go_say_who_went_and_by_what_they_came(start: 
         assert line.items() >= said.items()
         assert not {"version", "keep_alive", "clean_start", "session_expiry"} & set(line)
     assert "never to be seen" not in broker.log()
+
+
+def test_the_free_space_of_the_data_directory_is_in_the_metrics(start: Start) -> None:
+    broker = start(HOLDFAST__STORAGE__LOW_WATER="200MiB")
+    samples = broker.metrics()
+    disk = os.statvfs(broker.data_dir)
+    assert samples["holdfast_storage_disk_bytes"] == disk.f_blocks * disk.f_frsize
+    assert samples["holdfast_storage_low_water_bytes"] == 200 * MIB
+    assert 0 < samples["holdfast_storage_free_bytes"] <= samples["holdfast_storage_disk_bytes"]
 
 
 def test_what_the_rules_deny_is_logged(start: Start, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from broker.process.reload import HangUps
 from broker.security import password_hashes
 from mqtt import reasons
 from mqtt.packets import Suback, Subscribe, Subscription
-from tests.durability.process import BrokerProcess
+from tests.broker.network.certificates import Authority
+from tests.durability.process import BrokerProcess, free_port
 from tests.durability.rawclient import RawClient
 
 Start = Callable[..., BrokerProcess]
@@ -169,6 +171,20 @@ def test_a_generation_that_the_disk_made_smaller_is_no_change(prepare: Prepare, 
     broker.reload()
     assert lines(broker, "restart_needed") == []
     assert lines(broker, "reload")[0]["changed"] == "nothing"
+
+
+def test_the_date_of_a_new_certificate_is_in_the_metrics(prepare: Prepare, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    old, new = authority.issue("broker", is_expired=True), authority.server()
+    prefix = "HOLDFAST__LISTENER__SECURE__"
+    files = {f"{prefix}TLS_CERTIFICATE": str(old[0]), f"{prefix}TLS_KEY": str(old[1])}
+    broker = prepare(**files, **{f"{prefix}PORT": str(free_port())}).start()
+    name = 'holdfast_certificate_expiry_timestamp_seconds{listener="secure"}'
+    assert broker.metrics()[name] == datetime(2021, 1, 1, tzinfo=UTC).timestamp()
+    for path, other in zip(old, new, strict=True):
+        path.write_bytes(other.read_bytes())
+    broker.reload()
+    assert broker.metrics()[name] == datetime(2120, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
