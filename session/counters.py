@@ -52,8 +52,7 @@ CONNECT_RESULTS: Final = (
     "handshake",
     "other",
 )
-# Why a connection was refused, by listener. Not `timeout`: that is counted for all together.
-REFUSALS: Final = tuple(each for each in CONNECT_RESULTS if each not in ("accepted", "timeout"))
+REFUSALS: Final = tuple(each for each in CONNECT_RESULTS if each != "accepted")
 DISCONNECT_REASONS: Final = (
     "normal",
     "with_will",
