@@ -53,6 +53,7 @@ CONNECT_RESULTS: Final = (
     "handshake",
     "other",
 )
+REFUSALS: Final = tuple(each for each in CONNECT_RESULTS if each != "accepted")
 DISCONNECT_REASONS: Final = (
     "normal",
     "with_will",
@@ -148,6 +149,8 @@ class Counters:
         # Connections and sessions.
         self.connections_accepted: int = 0
         self.connects: dict[str, int] = dict.fromkeys(CONNECT_RESULTS, 0)
+        # Those of `connects` that are refusals, by listener; changed by `refuse` only.
+        self.refused: dict[str, dict[str, int]] = {}
         self.disconnects: dict[str, int] = dict.fromkeys(DISCONNECT_REASONS, 0)
         self.connected_maximum: int = 0  # most sessions connected at one moment
         self.sessions_created: int = 0
@@ -176,6 +179,19 @@ class Counters:
         sent = list(self.packets_sent)
         sent[PUBLISH] = sum(self.messages_sent)
         return sent
+
+    def add_listener(self, name: str) -> dict[str, int]:
+        """Begin to count the refusals of a listener; return its counts. Idempotent.
+
+        The names come from the configuration, never from a client.
+        """
+        return self.refused.setdefault(name, dict.fromkeys(REFUSALS, 0))
+
+    def refuse(self, listener: str, result: str) -> None:
+        """Count a connection that was refused; an unknown result is a bug of the caller."""
+        assert result in REFUSALS, result
+        self.connects[result] += 1
+        self.add_listener(listener)[result] += 1
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count `count` dropped deliveries; an unknown reason is a bug of the caller."""

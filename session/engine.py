@@ -578,7 +578,7 @@ class Engine:
             connection.last_received_ms = now
             self._silence.watch(connection)
         elif connection.state < ACTIVE:
-            self.counters.connects["timeout"] += 1
+            self.counters.refuse(connection.listener, "timeout")
             move(connection, CONNECT_TIMEOUT)
             self._gate.close(connection)
         elif connection.state == ACTIVE:

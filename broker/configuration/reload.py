@@ -27,6 +27,12 @@ class Changes:
     def __init__(self) -> None:
         self.settings: list[str] = []  # keys that take effect, as TOML
         self.restart: list[str] = []  # one line for each key that needs a restart
+        self.names: list[str] = []  # of those keys, or of whole tables
+
+    def need_restart(self, name: str, line: str) -> None:
+        """Note a key or a table, "[NAME]", that changes only with a restart."""
+        self.names.append(name)
+        self.restart.append(line)
 
 
 def apply(config: Config, new: Config) -> Changes:
@@ -47,7 +53,7 @@ def apply(config: Config, new: Config) -> Changes:
             if option.owner == "shell":
                 setattr(config.shell, option.attribute, after)
         else:
-            changes.restart.append(_needs_restart(option, option.name, before, after))
+            _need_restart(changes, option, option.name, before, after)
             if option.owner == "settings":
                 setattr(new.settings, option.attribute, before)
     _compare_listeners(config, new, changes)
@@ -67,11 +73,11 @@ def _compare_listeners(config: Config, new: Config, changes: Changes) -> None:
     for listener in new.listeners:
         old = present.pop(listener.section, None)
         if old is None:
-            changes.restart.append(f"[{listener.section}] is new: it opens at the next start")
+            _change_table(changes, listener.section, "is new: it opens at the next start")
         else:
             _compare_listener(old, listener, changes)
     for section in present:
-        changes.restart.append(f"[{section}] is gone: it closes with the next start")
+        _change_table(changes, section, "is gone: it closes with the next start")
 
 
 def _compare_listener(old: Endpoint, new: Endpoint, changes: Changes) -> None:
@@ -86,8 +92,7 @@ def _compare_listener(old: Endpoint, new: Endpoint, changes: Changes) -> None:
         if is_file and (option.attribute != "tls_client_ca" or (before and after)):
             setattr(old, option.attribute, after)
         else:
-            name = f"{old.section}.{option.key}"
-            changes.restart.append(_needs_restart(option, name, before, after))
+            _need_restart(changes, option, f"{old.section}.{option.key}", before, after)
 
 
 def _compare_backends(config: Config, new: Config, changes: Changes) -> None:
@@ -95,19 +100,26 @@ def _compare_backends(config: Config, new: Config, changes: Changes) -> None:
     for backend in new.backends:
         old = present.pop(backend.section, None)
         if old is None:
-            changes.restart.append(f"[{backend.section}] is new: it is used from the next start on")
+            _change_table(changes, backend.section, "is new: it is used from the next start on")
             continue
         for option in BACKEND_OPTIONS:
             before, after = getattr(old, option.attribute), getattr(backend, option.attribute)
             if before != after:
-                name = f"{backend.section}.{option.key}"
-                changes.restart.append(_needs_restart(option, name, before, after))
+                _need_restart(changes, option, f"{backend.section}.{option.key}", before, after)
     for section in present:
-        changes.restart.append(f"[{section}] is gone: it is forgotten with the next start")
+        _change_table(changes, section, "is gone: it is forgotten with the next start")
     if [each.as_tuple() for each in config.rules] != [each.as_tuple() for each in new.rules]:
-        changes.restart.append("[[rules]] need a restart; until then the ones of the start hold")
+        line = "[[rules]] need a restart; until then the ones of the start hold"
+        changes.need_restart("[[rules]]", line)
 
 
-def _needs_restart(option: Option, name: str, before: Setting, after: Setting) -> str:
-    kind = option.kind
-    return f"{name} = {kind.render(after)} needs a restart; until then {kind.render(before)} holds"
+def _change_table(changes: Changes, section: str, what: str) -> None:
+    changes.need_restart(f"[{section}]", f"[{section}] {what}")
+
+
+def _need_restart(
+    changes: Changes, option: Option, name: str, before: Setting, after: Setting
+) -> None:
+    after_text, before_text = option.kind.render(after), option.kind.render(before)
+    line = f"{name} = {after_text} needs a restart; until then {before_text} holds"
+    changes.need_restart(name, line)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker.configuration.listener_options import UNIX, WEBSOCKET, Endpoint
 from broker.loop.client_stream import ClientStream
-from broker.network import tls
+from broker.network import certificate_expiry, tls
 from broker.network.acceptor import Acceptor
 from broker.network.intake import MakeStream
 from broker.network.plain_acceptor import PlainAcceptor
@@ -88,6 +88,14 @@ class Listeners:
             else:
                 self._log.info("reload", "certificate read again", listener=section)
 
+    def expiries(self) -> dict[str, int]:
+        """Return when the certificates in use expire, in seconds since 1970, by listener."""
+        return {
+            listener.endpoint.name: listener.expires_at
+            for listener in self._listeners
+            if listener.expires_at is not None
+        }
+
     @property
     def has_certificates(self) -> bool:
         """Whether a reload has anything to read."""
@@ -109,6 +117,8 @@ class Listener:
     def __init__(self, endpoint: Endpoint, log: Log) -> None:
         self.endpoint: Final = endpoint
         self.port: int = 0  # as bound
+        # Of the certificate in use, in seconds since 1970; None = there is none, or unknown.
+        self.expires_at: int | None = None
         self._log: Final = log
         self._sockets: list[socket.socket] = []
         self._path: UnixPath | None = None
@@ -125,6 +135,7 @@ class Listener:
         """Bind the address and read the certificate; raises `ListenError`."""
         endpoint = self.endpoint
         self._context = _prepared(endpoint)
+        self._note_expiry()
         if endpoint.type == UNIX:
             assert endpoint.path is not None
             self._path = UnixPath(endpoint.section, endpoint.path, endpoint.mode)
@@ -138,7 +149,9 @@ class Listener:
         """Serve; raises `ListenError`."""
         endpoint = self.endpoint
         make_stream = self._stream_maker(driver)
-        driver.connections[endpoint.name] += 0  # so that a listener without clients has a metric
+        # So that a listener without clients has metrics.
+        driver.connections[endpoint.name] += 0
+        driver.engine.counters.add_listener(endpoint.name)
         try:
             for channel in self._sockets:
                 channel.listen(endpoint.backlog)
@@ -205,10 +218,10 @@ class Listener:
         return make_websocket
 
     def _refusal_teller(self, driver: "Driver") -> Callable[[str, str], None]:
-        connects, name = driver.engine.counters.connects, self.endpoint.name
+        counters, name = driver.engine.counters, self.endpoint.name
 
         def refused(remote: str, why: str) -> None:
-            connects[HANDSHAKE] += 1
+            counters.refuse(name, HANDSHAKE)
             self._log.info("connection_refused", why, listener=name, remote=remote)
 
         return refused
@@ -216,6 +229,12 @@ class Listener:
     def reload(self) -> None:
         """Read the certificate again, for connections from now on; raises `TlsError`."""
         self._context = tls.server_context(self.endpoint)
+        self._note_expiry()
+
+    def _note_expiry(self) -> None:
+        """Note until when the certificate is good that was just loaded."""
+        path = self.endpoint.tls_certificate
+        self.expires_at = None if path is None else certificate_expiry.read(path)
 
     def stop(self) -> None:
         """Accept no more. Idempotent."""

@@ -29,6 +29,7 @@ from broker.observe.backend_figures import BackendFigures
 from broker.version import VERSION
 from session.counters import Counters, LogBuckets
 from storage.history.events import LEVELS
+from storage.local.disk_space import Measured
 
 PREFIX: Final = "holdfast_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -176,6 +177,10 @@ class Status:
         self.beat: float = time.monotonic()  # when the event loop last did its housekeeping
         # Names of external stores that cannot be reached, and whether they are required.
         self.backends_down: Mapping[str, bool] = {}
+        # What the last look at the disk found; None = there was none, or it failed.
+        self.disk: Measured | None = None
+        # When the certificates that are served expire, in seconds since 1970, by listener.
+        self.certificates: Mapping[str, int] = {}
 
     def is_ready(self) -> bool:
         """Return whether clients are served, and every required store can be reached."""
@@ -227,6 +232,7 @@ class BrokerCollector(Collector):
         yield from self._traffic()
         yield from self._sessions()
         yield from self._storage()
+        yield from self._surroundings()
         snapshot = self._fresh_snapshot()
         if snapshot is not None:
             yield from _gauges(snapshot)
@@ -310,6 +316,7 @@ class BrokerCollector(Collector):
         yield _labelled("connects", "CONNECT packets answered", "result", counters.connects)
         yield _labelled("disconnects", "Connections ended", "reason", counters.disconnects)
         yield _counter("connections_accepted", "Sockets accepted", counters.connections_accepted)
+        yield self._refused()
         yield _counter("sessions_created", "Sessions created", counters.sessions_created)
         yield _counter("sessions_resumed", "Sessions resumed", counters.sessions_resumed)
         yield _counter(
@@ -330,6 +337,17 @@ class BrokerCollector(Collector):
             "internal_errors", "Exceptions that are bugs of the broker", counters.internal_errors
         )
 
+    def _refused(self) -> Metric:
+        family = CounterMetricFamily(
+            PREFIX + "connections_refused",
+            "Connections refused, with a CONNACK or without",
+            labels=["listener", "reason"],
+        )
+        for listener, reasons in list(self._counters.refused.items()):  # one may be added meanwhile
+            for reason, count in reasons.items():
+                family.add_metric([listener, reason], count)
+        return family
+
     def _storage(self) -> Iterable[Metric]:
         counters = self._counters
         yield _histogram(
@@ -348,6 +366,29 @@ class BrokerCollector(Collector):
         yield _counter("commit_failures", "Writes or syncs that failed", counters.commit_failures)
         yield _counter("generations_added", "Generations begun", counters.generations_added)
         yield _counter("generations_dropped", "Generations dropped", counters.generations_dropped)
+
+    def _surroundings(self) -> Iterable[Metric]:
+        """Return what runs out: the disk, and certificates."""
+        disk = self._status.disk
+        if disk is not None:
+            yield _gauge(
+                "storage_free_bytes", "Free space that the broker may use", disk.free_bytes
+            )
+            yield _gauge("storage_disk_bytes", "Size of the file system", disk.total_bytes)
+            yield _gauge(
+                "storage_low_water_bytes",
+                "Free space below which new durable state is refused",
+                disk.low_water_bytes,
+            )
+        if self._status.certificates:
+            family = GaugeMetricFamily(
+                PREFIX + "certificate_expiry_timestamp_seconds",
+                "When the certificate that is served expires, in seconds since 1970",
+                labels=["listener"],
+            )
+            for listener, moment in self._status.certificates.items():
+                family.add_metric([listener], moment)
+            yield family
 
 
 def _gauges(snapshot: Snapshot) -> Iterable[Metric]:

@@ -105,7 +105,7 @@ class Log:
         line.update(fields)
         if suppressed:
             line["suppressed"] = suppressed
-        text = json.dumps(_cut(line), ensure_ascii=False) if self._is_json else logfmt(_cut(line))
+        text = _json(_cut(line)) if self._is_json else logfmt(_cut(line))
         try:
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -131,6 +131,12 @@ class Log:
             return -1
         budget[1] += 1
         return 0
+
+
+def _json(fields: dict[str, Value]) -> str:
+    """Return `fields` as JSON, in which a name may not turn the line around or break it."""
+    text = json.dumps(fields, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(fields)
 
 
 def logfmt(fields: dict[str, Value]) -> str:

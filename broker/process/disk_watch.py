@@ -24,6 +24,7 @@ class DiskWatch:
         self._log: Final = opened.log
         self._space: Final = opened.space
         self._store: Final = opened.store
+        self._status: Final = opened.status
         # Was the disk low, and have the write-ahead logs not been deleted since that ended?
         self._keeps_logs = False
         self._is_full = False  # did RocksDB run out of space, and is it not open again?
@@ -36,6 +37,7 @@ class DiskWatch:
         try:
             was_low = self._space.is_low
             is_low = self._space.check()
+            self._status.disk = self._space.measured
             if is_low != was_low:
                 self._log.warning(
                     "disk_low" if is_low else "disk_recovered",
@@ -54,6 +56,7 @@ class DiskWatch:
         except StorageError as error:
             driver.fail(error)
         except OSError as problem:
+            self._status.disk = None
             self._log.error("disk_unknown", f"cannot look at the disk: {problem}")
 
     def _delete_logs(self) -> bool:

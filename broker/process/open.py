@@ -33,6 +33,7 @@ from session.counters import Counters
 from session.engine import Engine
 from session.live.connection import Connection
 from session.recovery import Recovery
+from session.settings import Settings
 from storage.errors import DamagedRows, DataLoss, Recoverable, StorageError
 from storage.history import events
 from storage.history.segment_names import newest_boot
@@ -85,6 +86,7 @@ class OpenBroker:
                 )
             self.listeners: Final = stack.enter_context(closing(Listeners(config.listeners, log)))
             self.listeners.bind()
+            self.status.certificates = self.listeners.expiries()
             # Where the history goes; None = nothing is recorded.
             self.history: Final[Place | None] = (
                 location.settle(shell) if config.settings.history_level > events.OFF else None
@@ -103,6 +105,10 @@ class OpenBroker:
                 low_water_bytes=shell.low_water_bytes,
             )
             self.space.check()
+            self.status.disk = self.space.measured
+            self._generation_max: Final = max(
+                GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK
+            )
             opened = self._open_database(directory)
             self.store: Final[RocksStore] = stack.enter_context(closing(opened.store))
             self.watermark: Final[Watermark] = stack.enter_context(closing(opened.watermark))
@@ -175,13 +181,14 @@ class OpenBroker:
         heartbeat = None if value is None else Heartbeat.decode(value)
         return RunningClock(heartbeat, not_before_ms=self.pulse.broker_ms)
 
+    def fit(self, settings: Settings) -> None:
+        """Make generations small enough for the disk, whatever the configuration says."""
+        settings.generation_size_bytes = min(settings.generation_size_bytes, self._generation_max)
+
     def _make_engine(self) -> Engine:
         settings = self.config.settings
         settings.feeds = rules.feeds_of(self.config)
-        settings.generation_size_bytes = min(
-            settings.generation_size_bytes,
-            max(GENERATION_SIZE_MIN, self.space.total_bytes() // GENERATIONS_ON_DISK),
-        )
+        self.fit(settings)
         return Engine(
             self.store,
             self.config.settings,
@@ -246,17 +253,18 @@ class OpenBroker:
             return
         fields: dict[str, Value] = {}
         if event in BEGINNINGS:
-            fields = {
-                "user": connection.username,
-                "listener": connection.listener,
-                "version": VERSIONS.get(connection.version, ""),
-                "keep_alive": connection.keep_alive_s,
-            }
+            fields["version"] = VERSIONS.get(connection.version, "")
+            if connection.connect_number:  # its CONNECT could be read
+                fields["keep_alive"] = connection.keep_alive_s
+                fields["clean_start"] = connection.clean_start
+                fields["session_expiry"] = connection.expiry_interval_s
         self.log.info(
             name,
             detail,
             client_id=connection.client_id,
+            user=connection.username,
             remote=connection.remote,
+            listener=connection.listener,
             **fields,
         )
 

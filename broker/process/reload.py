@@ -72,6 +72,7 @@ class Reload:
         if self._read is not None:
             self._reload_settings(self._read)
         opened.listeners.reload()
+        opened.status.certificates = opened.listeners.expiries()
         if not (opened.access.has_files or self._read or opened.listeners.has_certificates):
             opened.log.info(
                 "reload",
@@ -85,13 +86,17 @@ class Reload:
         except ConfigError as problem:
             log.error("reload_failed", f"{problem}; all settings stay as they were")
             return
+        opened.fit(new.settings)
         changes = reload.apply(opened.config, new)
         if changes.settings:
             self._driver.run(self._change, new.settings)
         for line in changes.restart:
             log.warning("restart_needed", line)
         changed = ", ".join(changes.settings) or "nothing"
-        log.info("reload", "settings read again", changed=changed)
+        # The log leaves out lines where there are many of an event. This one names every key.
+        waiting = ", ".join(changes.names) or "nothing"
+        tell = log.warning if changes.names else log.info
+        tell("reload", "settings read again", changed=changed, needs_restart=waiting)
         log.set_level(opened.config.shell.log_level)
 
     def _change(self, settings: Settings) -> None:

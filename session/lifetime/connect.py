@@ -107,6 +107,8 @@ class ConnectHandler:
         connection.client_id = packet.client_id
         connection.username = connection.identity or packet.username or ""
         connection.keep_alive_s = packet.keep_alive
+        connection.clean_start = packet.clean_start
+        connection.expiry_interval_s = _asked_expiry(packet)
         refusal = 0 if connection.refusal == reasons.QUOTA_EXCEEDED else connection.refusal
         refusal = refusal or self._refusal(packet)
         if refusal:
@@ -142,7 +144,7 @@ class ConnectHandler:
         """Answer a CONNECT with an error and close; no session is touched [MQTT-3.1.4-2]."""
         self._proxies.awaited.forget(connection)
         result = CONNECT_RESULTS.get(reason_code, "other")
-        self._counters.connects[result] += 1
+        self._counters.refuse(connection.listener, result)
         self._observe("refused", connection, reasons.name(reason_code))
         version = connection.version
         # v3.1.1 has no code for some reasons: then the connection is only closed [MQTT-3.2.2-6].
@@ -310,7 +312,7 @@ class ConnectHandler:
 
         It is as if it had been accepted first and taken over at once. No CONNACK can say that.
         """
-        self._counters.connects["overtaken"] += 1
+        self._counters.refuse(connection.listener, "overtaken")
         self._observe("refused", connection, "overtaken by a later CONNECT")
         move(connection, CONNECT_REFUSED)
         self._gate.close(connection)
@@ -356,10 +358,7 @@ class ConnectHandler:
 
     def _expiry_of(self, packet: Connect) -> int:
         """Return the Session Expiry Interval in force, seconds."""
-        if packet.protocol_version < 5:
-            asked = 0 if packet.clean_start else EXPIRY_NEVER
-        else:
-            asked = packet.session_expiry_interval
+        asked = _asked_expiry(packet)
         most = self._settings.session_expiry_max_s
         return asked if most is None else min(asked, most)
 
@@ -469,7 +468,6 @@ class ConnectHandler:
             packet.topic_alias_maximum, settings.outbound_topic_alias_maximum
         )
         connection.will = packet.will
-        connection.expiry_interval_s = packet.session_expiry_interval
         # [MQTT-3.1.2-22]: one and a half times
         connection.keep_alive_ms = self._keep_alive_of(packet) * 1500
         # From now on: how long its password was checked is not the client's silence.
@@ -511,6 +509,13 @@ class ConnectHandler:
             self._gate.send_connack_after_commit(connection, data)
         else:
             self._gate.send(connection, data)
+
+
+def _asked_expiry(packet: Connect) -> int:
+    """Return the Session Expiry Interval that a CONNECT asks for, seconds."""
+    if packet.protocol_version < 5:
+        return 0 if packet.clean_start else EXPIRY_NEVER
+    return packet.session_expiry_interval
 
 
 class _Found:

@@ -155,6 +155,7 @@ class Connection:
         "aliases_out",
         "arrivals",
         "authentication_method",
+        "clean_start",
         "client_id",
         "connect_number",
         "cursor",
@@ -227,6 +228,8 @@ class Connection:
         self.session: Session | None = None
         self.username: str = ""  # or proved; whom a session belongs to is its `identity`
         self.keep_alive_s: int = 0
+        self.clean_start: bool = False
+        self.expiry_interval_s: int = 0  # as asked for, also by Clean Session of v3.1.1
         self.authentication_method: str | None = None  # of CONNECT
         self.handshake: Handshake | None = None
 
@@ -249,7 +252,6 @@ class Connection:
         self.aliases_out: dict[str, int] = {}
         self.inbound_open: int = 0  # QoS > 0 PUBLISHes received and not fully acknowledged
         self.will: Will | None = None
-        self.expiry_interval_s: int = 0  # as asked for in CONNECT
 
         # Delivery.
         self.resend: deque[int] = NOTHING_AGAIN  # packet ids to send again before new messages

@@ -20,6 +20,17 @@ FREE_PERCENT: Final = 5
 RESUME_FRACTION: Final = 8
 
 
+class Measured:
+    """What a look at the file system found."""
+
+    __slots__ = ("free_bytes", "low_water_bytes", "total_bytes")
+
+    def __init__(self, free_bytes: int, total_bytes: int, low_water_bytes: int) -> None:
+        self.free_bytes: int = free_bytes  # that an unprivileged process may still write
+        self.total_bytes: int = total_bytes
+        self.low_water_bytes: int = low_water_bytes
+
+
 class Space:
     """Watch the file system that holds the data directory."""
 
@@ -33,6 +44,7 @@ class Space:
         self.ballast: Final = Path(ballast)
         self.ballast_bytes: Final = ballast_bytes
         self.is_low = False
+        self.measured: Measured | None = None  # by the last `check`; None = it failed
         self._low_water_bytes: Final = low_water_bytes
 
     def free_bytes(self) -> int:
@@ -49,8 +61,20 @@ class Space:
         """Return the low-water mark in bytes."""
         if self._low_water_bytes is not None:
             return self._low_water_bytes
+        return self._mark_of(self.total_bytes())
+
+    def _mark_of(self, total_bytes: int) -> int:
+        if self._low_water_bytes is not None:
+            return self._low_water_bytes
+        return max(RESERVE_BYTES, total_bytes * FREE_PERCENT // 100)
+
+    def _measure(self) -> Measured:
+        """Ask the file system once for everything."""
+        self.measured = None
         disk = os.statvfs(self.ballast.parent)
-        return max(RESERVE_BYTES, disk.f_blocks * disk.f_frsize * FREE_PERCENT // 100)
+        total = disk.f_blocks * disk.f_frsize
+        self.measured = Measured(disk.f_bavail * disk.f_frsize, total, self._mark_of(total))
+        return self.measured
 
     def room_bytes(self) -> int:
         """Return the bytes that are free above the low-water mark."""
@@ -68,9 +92,9 @@ class Space:
 
         Call it once a second. Restores the ballast once there is room for it and the mark.
         """
-        mark = self.low_water_bytes()
+        measured = self._measure()
+        mark, free = measured.low_water_bytes, measured.free_bytes
         resume = mark + mark // RESUME_FRACTION
-        free = self.free_bytes()
         self.is_low = free < (resume if self.is_low else mark)
         if not self.is_low and not self.has_ballast() and free >= resume + self.ballast_bytes:
             self.create_ballast()

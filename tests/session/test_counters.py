@@ -2,7 +2,7 @@
 
 import pytest
 
-from session.counters import BUCKETS_MAX, Counters, LogBuckets
+from session.counters import BUCKETS_MAX, CONNECT_RESULTS, REFUSALS, Counters, LogBuckets
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,21 @@ def test_drops_are_counted_by_known_reasons_only() -> None:
     assert counters.dropped["queue_full"] == 3
     with pytest.raises(AssertionError):
         counters.drop("made up by a client")
+
+
+def test_refusals_are_counted_by_listener_and_known_results_only() -> None:
+    counters = Counters()
+    counters.add_listener("tcp")
+    counters.refuse("tcp", "malformed")
+    counters.add_listener("tcp")
+    counters.refuse("web", "malformed")
+    assert counters.refused["tcp"] == {**dict.fromkeys(REFUSALS, 0), "malformed": 1}
+    assert counters.refused["web"]["malformed"] == 1
+    assert counters.connects["malformed"] == 2
+    for result in ("accepted", "made up by a client"):
+        with pytest.raises(AssertionError):
+            counters.refuse("tcp", result)
+    assert set(REFUSALS) < set(CONNECT_RESULTS)
 
 
 def test_publishes_sent_are_counted_once_and_shown_by_type() -> None:

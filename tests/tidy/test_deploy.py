@@ -24,6 +24,7 @@ from broker.observe.metrics import (
     Status,
 )
 from session.counters import Counters
+from storage.local.disk_space import Measured
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -41,7 +42,9 @@ def metric_names() -> set[str]:
         loop_lag_s=0.0,
         backends=[BackendFigures("cache", is_required=False)],
     )
-    collector = BrokerCollector(Counters(), Status(), lambda timeout: snapshot)
+    status = Status()
+    status.disk, status.certificates = Measured(2, 3, 1), {"tls": 1}
+    collector = BrokerCollector(Counters(), status, lambda timeout: snapshot)
     names = set()
     for metric in collector.collect():
         suffix = {"counter": "_total", "histogram": "_bucket"}.get(metric.type, "")
@@ -126,3 +129,16 @@ def test_every_dependency_has_its_line() -> None:
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}  # type: ignore[index]
     text = (ROOT / "docs" / "dependencies.md").read_text().partition("## Not from PyPI")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", text, flags=re.M)) == names
+
+
+def test_each_alert_leads_to_the_section_that_says_what_to_do() -> None:
+    """And there is no section of an alert that is gone."""
+    alerts = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    text = (ROOT / "docs" / "operations.md").read_text()
+    _, _, section = text.partition("\n## When an alert fires\n")
+    headings = re.findall(r"^### (\w+)$", section.partition("\n## ")[0], flags=re.M)
+    named = []
+    for rule in alerts.split("      - alert: ")[1:]:
+        (target,) = re.findall(r"^          runbook: (\S+)$", rule, flags=re.M)
+        named.append((rule.split()[0], target))
+    assert named == [(name, f"docs/operations.md#{name.lower()}") for name in headings]

@@ -6,6 +6,8 @@ import pytest
 
 from broker.configuration.config import Config
 from broker.configuration.load import load
+from broker.configuration.option_types import Setting
+from broker.configuration.options import OPTIONS, Option
 from broker.configuration.reload import SHELL_CHANGEABLE, apply
 from session.settings import CHANGEABLE, Settings
 
@@ -68,8 +70,45 @@ def test_what_needs_a_restart_is_one_line_and_stays_as_it_is(
     (found,) = changes.restart
     assert found.startswith(line)
     assert "sixteen" not in found
+    (name,) = changes.names
+    assert found.startswith(f"{name} ")
     assert new.settings.history_detail == old.settings.history_detail
     assert vars(old.shell) == vars(config(tmp_path, "").shell)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: str(option.name))
+def test_no_key_that_changes_is_passed_over_in_silence(option: Option) -> None:
+    """It is among those that take effect, or among those that need a restart; never in neither."""
+    old, new = Config(), Config()
+    owners = {"shell": new.shell, "settings": new.settings, "listener": new.listeners[0]}
+    # What holds of this one is settled at the end of loading.
+    owner = "settings" if option.name == "auth.allow_anonymous" else option.owner
+    before = getattr(owners[owner], option.attribute)
+    after = OTHER[option.name] if option.name in OTHER else other(before)
+    setattr(owners[owner], option.attribute, after)
+    changes = apply(old, new)
+    told = [line.partition(" = ")[0] for line in changes.settings] + changes.names
+    assert told == [option.name]
+    assert len(changes.restart) == len(changes.names)
+
+
+# Another value than the default, where that has another type or must be one of some words.
+OTHER: dict[str, Setting] = {
+    "storage.low_water": 1,
+    "session.expiry_max": 1,
+    "history.detail": "full",
+}
+
+
+def other(value: Setting) -> Setting:
+    """Return another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1000
+    if isinstance(value, tuple):
+        return ("https://other.example",)
+    return f"{value}x"
 
 
 def test_a_listener_that_is_gone_is_named(tmp_path: Path) -> None:
@@ -141,3 +180,5 @@ def test_backends_and_rules_need_a_restart(
     assert changes.settings == []
     (told,) = changes.restart
     assert told.startswith(line)
+    (name,) = changes.names
+    assert told.startswith(f"{name} ")

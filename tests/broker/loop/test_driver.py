@@ -311,6 +311,8 @@ def test_deadlines_are_met_without_any_traffic() -> None:
         silent = await broker.peer()
         await silent.closed()
         assert broker.counters.connects["timeout"] == 1
+        (refused,) = broker.counters.refused.values()
+        assert refused["timeout"] == 1
 
     run(scenario, settings=settings)
 

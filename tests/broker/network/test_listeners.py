@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from broker.observe.structured_log import Log
 from mqtt import reasons
 from mqtt.encoder import encode
 from mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp
+from session.counters import REFUSALS
 from tests.broker.inside import InsideBroker, run
 from tests.broker.network.certificates import Authority
 from tests.broker.network.webclient import CLOSE, WebPeer
@@ -274,6 +276,52 @@ def test_a_reload_shows_new_certificates_and_keeps_the_old_one_for_bad_files(
 
 
 # All of them.
+
+
+def test_it_is_known_when_the_certificate_in_use_expires(
+    authority: Authority, tmp_path: Path, folder: Path
+) -> None:
+    """Also after a reload; a bad file leaves the certificate, and so its date."""
+    certificate, key = tmp_path / "c.pem", tmp_path / "c.key"
+
+    def install(*, is_expired: bool) -> int:
+        made = authority.issue("broker", is_expired=is_expired)
+        certificate.write_bytes(made[0].read_bytes())
+        key.write_bytes(made[1].read_bytes())
+        year = 2021 if is_expired else 2120
+        return int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
+
+    past = install(is_expired=True)
+    secured = endpoint(tls_certificate=str(certificate), tls_key=str(key))
+    opened = Listeners([endpoint("tcp"), unix(folder), secured], Log())
+    assert opened.expiries() == {}
+    opened.bind()
+    assert opened.expiries() == {"other": past}
+    far = install(is_expired=False)
+    assert opened.expiries() == {"other": past}, "the new file is not in use yet"
+    opened.reload()
+    assert opened.expiries() == {"other": far}
+    install(is_expired=True)
+    key.write_text("nonsense")
+    opened.reload()
+    assert opened.expiries() == {"other": far}
+    opened.close()
+
+
+def test_refused_connections_are_counted_by_listener_from_the_start() -> None:
+    async def scenario(broker: InsideBroker) -> None:
+        await broker.listen(endpoint("plain"))
+        listener = await broker.listen(endpoint("behind", proxy_protocol=True))
+        refused = broker.counters.refused
+        assert refused["plain"] == refused["behind"] == dict.fromkeys(REFUSALS, 0)
+        peer = broker.peer_of(*await asyncio.open_connection("127.0.0.1", listener.port))
+        peer.writer.write(b"no header\r\n")
+        await peer.closed()
+        await broker.until(lambda: refused["behind"]["handshake"] == 1)
+        assert refused["plain"]["handshake"] == 0
+        assert broker.counters.connects["handshake"] == 1
+
+    run(scenario)
 
 
 def test_listeners_say_where_they_are(authority: Authority, folder: Path) -> None:

@@ -30,8 +30,13 @@ FIRING: Final = 'count by (alertname) (ALERTS{alertstate="firing"})'
 BETWEEN_SCRAPES_S: Final = 1.5
 COUNTED: Final = re.compile(r"_(total|bucket|count|sum)({|$)")
 AGES: Final = ("holdfast_history_lag_seconds",)
-# How busy the machine is that runs the tests.
-OF_THIS_MACHINE: Final = ("holdfast_event_loop_lag", "holdfast_storage_commit_seconds")
+# How busy the machine is that runs the tests, and how full its disk.
+OF_THIS_MACHINE: Final = (
+    "holdfast_event_loop_lag",
+    "holdfast_storage_commit_seconds",
+    "holdfast_storage_free_bytes",
+    "holdfast_storage_disk_bytes",
+)
 
 pytestmark = pytest.mark.skipif(
     PROMTOOL is None, reason="promtool is missing: scripts/setup --test unpacks it"
@@ -199,6 +204,56 @@ def test_questions_that_wait_for_a_store_that_is_down_are_told_once(tmp_path: Pa
     judge(tmp_path, series, {0: [], 50: ["HoldfastBackendDown"]})
 
 
+FREE: Final = "holdfast_storage_free_bytes"
+DISK: Final = "holdfast_storage_disk_bytes"
+MARK: Final = "holdfast_storage_low_water_bytes"
+EXPIRY: Final = 'holdfast_certificate_expiry_timestamp_seconds{listener="tls"}'
+DAY_S: Final = 86_400
+
+
+def disk(size: float, free: str) -> dict[str, str]:
+    """Return the series of a disk, with the default mark."""
+    mark = max(134_217_728, size / 20)
+    return {DISK: f"{size:f}x{2 * MINUTES}", MARK: f"{mark:f}x{2 * MINUTES}", FREE: free}
+
+
+@pytest.mark.parametrize(
+    ("size", "free"),
+    [
+        (4e12, f"3e12-9e8x{MINUTES}"),  # 1.3 TB a day, but more than 40 % are free
+        (1e11, f"2e10x{MINUTES}"),  # nearly full, and stays so
+        (1e11, "2e10-4e6x59 " * (MINUTES // 60)),  # generations come and go
+        (1e10, f"2e9 1.9e9 1.8e9 1.75e9x{MINUTES}"),  # what a start takes: ballast, first logs
+    ],
+)
+def test_a_disk_that_has_room_and_keeps_it_is_no_alert(
+    tmp_path: Path, size: float, free: str
+) -> None:
+    healthy(tmp_path, disk(size, free))
+
+
+@pytest.mark.parametrize("mark", [0, 10_000_000])
+def test_a_disk_without_room_for_the_database_is_low_whatever_the_mark(
+    tmp_path: Path, mark: int
+) -> None:
+    series = {DISK: "1e11x60", MARK: f"{mark}x60", FREE: "2e8x60"}
+    judge(tmp_path, series, {0: [], 5: ["HoldfastDiskLow"]})
+
+
+def test_a_disk_that_is_filled_is_told_before_it_is_low(tmp_path: Path) -> None:
+    series = disk(1e11, f"2.5e10-2e7x{2 * MINUTES}")
+    expected = ["HoldfastDiskFillsIn24h"]
+    judge(tmp_path, series, {480: [], 545: expected, 870: expected})
+    judge(tmp_path, series, {900: ["HoldfastDiskFillsIn24h", "HoldfastDiskLow"]})
+
+
+def test_a_certificate_is_told_of_once_at_a_time(tmp_path: Path) -> None:
+    days = {15: [], 13: ["Expires"], 3: ["Expires"], 1: ["ExpiresSoon"], -1: ["ExpiresSoon"]}
+    for left, names in days.items():
+        series = {EXPIRY: f"{left * DAY_S}x10"}
+        judge(tmp_path, series, {5: [f"HoldfastCertificate{name}" for name in names]})
+
+
 BUCKET: Final = "holdfast_storage_commit_seconds_bucket"
 DROPPED: Final = "holdfast_messages_dropped_total"
 # Alert -> series, and how many minutes it may take to fire.
@@ -208,6 +263,10 @@ FIRES: Final[dict[str, tuple[dict[str, str], int]]] = {
     "HoldfastRestarting": ({"process_start_time_seconds": "1+60x60"}, 5),
     "HoldfastCommitFailures": ({"holdfast_commit_failures_total": "0x5 1x60"}, 7),
     "HoldfastWritesRefused": ({"holdfast_writes_refused": "1x60"}, 1),
+    "HoldfastDiskLow": (disk(1e11, "7e9x60"), 5),
+    "HoldfastDiskFillsIn24h": (disk(1e11, f"2.5e10-2e7x{MINUTES}"), 545),
+    "HoldfastCertificateExpires": ({EXPIRY: f"{14 * DAY_S + 300}x60"}, 6),
+    "HoldfastCertificateExpiresSoon": ({EXPIRY: f"_x5 {DAY_S}x60"}, 7),
     "HoldfastCommitSlow": (
         {
             f'{BUCKET}{{le="1.048576"}}': "0x60",

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.observe.backend_figures import BackendFigures
 from broker.observe.metrics import STALLED_S, MetricsServer, Snapshot, Status
-from session.counters import Counters
+from session.counters import REFUSALS, Counters
+from storage.local.disk_space import Measured
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -109,6 +110,34 @@ def test_every_reason_is_there_before_it_happens_so_that_rates_work(broker: Brok
     samples = broker.scrape()
     for reason in broker.counters.dropped:
         assert samples["holdfast_messages_dropped_total", (("reason", reason),)] == 0
+
+
+def test_every_refusal_of_every_listener_is_there_before_it_happens(broker: Broker) -> None:
+    broker.counters.add_listener("tcp")
+    broker.counters.refuse("web", "bad_credentials")
+    samples = broker.scrape()
+    name = "holdfast_connections_refused_total"
+    for reason in REFUSALS:
+        of_web = int(reason == "bad_credentials")
+        assert samples[name, (("listener", "tcp"), ("reason", reason))] == 0
+        assert samples[name, (("listener", "web"), ("reason", reason))] == of_web
+
+
+def test_the_disk_and_certificates_are_told_where_they_are_known(broker: Broker) -> None:
+    """Of a disk that cannot be asked there is no number, rather than an old one."""
+    names = {f"holdfast_storage_{each}_bytes" for each in ("free", "disk", "low_water")}
+    expiry = "holdfast_certificate_expiry_timestamp_seconds"
+    assert not (names | {expiry}) & {name for name, _ in broker.scrape()}
+    broker.status.disk = Measured(20, 100, 5)
+    broker.status.certificates = {"tls": 4_733_510_400, "web": 1_609_459_200}
+    samples = broker.scrape()
+    assert samples["holdfast_storage_free_bytes", ()] == 20
+    assert samples["holdfast_storage_disk_bytes", ()] == 100
+    assert samples["holdfast_storage_low_water_bytes", ()] == 5
+    assert samples[expiry, (("listener", "tls"),)] == 4_733_510_400
+    assert samples[expiry, (("listener", "web"),)] == 1_609_459_200
+    broker.status.disk, broker.status.certificates = None, {}
+    assert not (names | {expiry}) & {name for name, _ in broker.scrape()}
 
 
 def test_histograms_are_cumulative_and_agree_with_their_count(broker: Broker) -> None:

@@ -70,6 +70,15 @@ def test_hostile_client_ids_stay_on_one_line(format: str) -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("format", ["json", "logfmt"])
+def test_a_name_that_turns_the_text_around_is_written_in_escapes(format: str) -> None:
+    log, stream = open_log(format)
+    log.info("client_connected", client_id="\u202eleft\u2028")
+    assert r"\u202eleft\u2028" in stream.getvalue()
+    log.info("client_connected", client_id="märz")
+    assert "märz" in stream.getvalue()
+
+
 def test_auto_is_json_when_nobody_watches() -> None:
     log, stream = open_log("auto")
     log.info("e")

@@ -8,6 +8,7 @@ import pytest
 
 from mqtt import reasons
 from mqtt.packets import Suback, Subscribe, Subscription, Will
+from storage.limits import MIB
 from storage.local.watermark import Watermark
 from tests.broker.process.starts import events, refused
 from tests.durability.process import BrokerProcess
@@ -109,9 +110,13 @@ def test_without_one_nothing_is_said_of_mosquitto(start: Start) -> None:
 def test_the_lines_of_clients_say_who_came_by_what_and_how(start: Start) -> None:
     longer = 24 * "x"
     broker = start(HOLDFAST__LIMITS__CLIENT_ID_BYTES="23")
-    RawClient(broker.port, "a", version=4).connect(username="anna", keep_alive=60)
+    anna = RawClient(broker.port, "a", version=4)
+    anna.connect(username="anna", keep_alive=60, clean_start=False)
     RawClient(broker.port, longer).connect(
-        username="eve", keep_alive=7, reason=reasons.CLIENT_IDENTIFIER_NOT_VALID
+        username="eve",
+        keep_alive=7,
+        expiry=90,
+        reason=reasons.CLIENT_IDENTIFIER_NOT_VALID,
     )
     said = {"listener": "tcp"}
     connected, refused = (events(broker)[f"client_{event}"] for event in ("connected", "refused"))
@@ -123,6 +128,8 @@ def test_the_lines_of_clients_say_who_came_by_what_and_how(start: Start) -> None
             "user": "anna",
             "version": "3.1.1",
             "keep_alive": 60,
+            "clean_start": False,
+            "session_expiry": 0xFFFFFFFF,
         }.items()
     )
     assert (
@@ -133,9 +140,55 @@ def test_the_lines_of_clients_say_who_came_by_what_and_how(start: Start) -> None
             "user": "eve",
             "version": "5.0",
             "keep_alive": 7,
+            "clean_start": True,
+            "session_expiry": 90,
             "message": "Client Identifier not valid",
         }.items()
     )
+
+
+def test_the_line_of_a_broken_connect_claims_nothing_that_it_did_not_say(start: Start) -> None:
+    broker = start()
+    client = RawClient(broker.port, "c")
+    client.open()
+    client.send_bytes(b"\x10\x02\x00\x00")
+    client.expect_closed()
+    line = events(broker)["client_refused"]
+    assert (line["client_id"], line["user"], line["listener"]) == ("", "", "tcp")
+    assert not {"keep_alive", "clean_start", "session_expiry"} & set(line)
+
+
+def test_the_lines_of_clients_that_go_say_who_went_and_by_what_they_came(start: Start) -> None:
+    broker = start()
+    said = {"client_id": "a", "user": "anna", "listener": "tcp"}
+    client = RawClient(broker.port, "a")
+
+    def connect() -> None:
+        client.connect(username="anna", password=b"never to be seen")
+
+    connect()
+    client.disconnect()
+    connect()
+    client.drop(reset=True)
+    broker.wait_for_event("client_lost")
+    connect()
+    client.send_bytes(b"\x00\x00")
+    client.expect_closed()
+    for event in ("client_disconnected", "client_lost", "client_closed"):
+        broker.wait_for_event(event)
+        line = events(broker)[event]
+        assert line.items() >= said.items()
+        assert not {"version", "keep_alive", "clean_start", "session_expiry"} & set(line)
+    assert "never to be seen" not in broker.log()
+
+
+def test_the_free_space_of_the_data_directory_is_in_the_metrics(start: Start) -> None:
+    broker = start(HOLDFAST__STORAGE__LOW_WATER="200MiB")
+    samples = broker.metrics()
+    disk = os.statvfs(broker.data_dir)
+    assert samples["holdfast_storage_disk_bytes"] == disk.f_blocks * disk.f_frsize
+    assert samples["holdfast_storage_low_water_bytes"] == 200 * MIB
+    assert 0 < samples["holdfast_storage_free_bytes"] <= samples["holdfast_storage_disk_bytes"]
 
 
 def test_what_the_rules_deny_is_logged(start: Start, tmp_path: Path) -> None:

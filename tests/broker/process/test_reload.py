@@ -4,15 +4,18 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from broker.observe.structured_log import EVENT_LINES_MAX
 from broker.process.reload import HangUps
 from broker.security import password_hashes
 from mqtt import reasons
 from mqtt.packets import Suback, Subscribe, Subscription
-from tests.durability.process import BrokerProcess
+from tests.broker.network.certificates import Authority
+from tests.durability.process import BrokerProcess, free_port
 from tests.durability.rawclient import RawClient
 
 Start = Callable[..., BrokerProcess]
@@ -138,7 +141,50 @@ def test_each_key_that_needs_a_restart_is_a_line(prepare: Prepare, toml: Path) -
         'storage.durability = "os" needs a restart; until then "fsync" holds',
         "[listener.two] is new: it opens at the next start",
     ]
+    (line,) = lines(broker, "reload")
+    assert line["changed"] == "nothing"
+    assert line["needs_restart"] == "storage.durability, [listener.two]"
+    assert line["level"] == "warning"
+    toml.write_text("[limits]\nmax_connections = 9\n")
+    broker.reload()
+    line = lines(broker, "reload")[-1]
+    assert line["changed"] == "limits.max_connections = 9"
+    assert (line["needs_restart"], line["level"]) == ("nothing", "info")
+
+
+def test_more_keys_than_the_log_takes_lines_are_named_all_the_same(
+    prepare: Prepare, toml: Path
+) -> None:
+    broker = serve(prepare, toml)
+    names = [f"listener.more_{number}" for number in range(EVENT_LINES_MAX + 5)]
+    toml.write_text("".join(f"[{name}]\nport = 0\n" for name in names))
+    broker.reload()
+    assert len(lines(broker, "restart_needed")) == EVENT_LINES_MAX
+    (line,) = lines(broker, "reload")
+    assert line["needs_restart"] == ", ".join(f"[{name}]" for name in names)
+
+
+def test_a_generation_that_the_disk_made_smaller_is_no_change(prepare: Prepare, toml: Path) -> None:
+    """A generation has a sixteenth of the disk at most: that is not what somebody has written."""
+    toml.write_text("[storage]\ngeneration_size = '1000000TiB'\n")
+    broker = serve(prepare, toml)
+    broker.reload()
+    assert lines(broker, "restart_needed") == []
     assert lines(broker, "reload")[0]["changed"] == "nothing"
+
+
+def test_the_date_of_a_new_certificate_is_in_the_metrics(prepare: Prepare, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    old, new = authority.issue("broker", is_expired=True), authority.server()
+    prefix = "HOLDFAST__LISTENER__SECURE__"
+    files = {f"{prefix}TLS_CERTIFICATE": str(old[0]), f"{prefix}TLS_KEY": str(old[1])}
+    broker = prepare(**files, **{f"{prefix}PORT": str(free_port())}).start()
+    name = 'holdfast_certificate_expiry_timestamp_seconds{listener="secure"}'
+    assert broker.metrics()[name] == datetime(2021, 1, 1, tzinfo=UTC).timestamp()
+    for path, other in zip(old, new, strict=True):
+        path.write_bytes(other.read_bytes())
+    broker.reload()
+    assert broker.metrics()[name] == datetime(2120, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,19 @@ def test_a_connection_too_many_is_refused_but_a_takeover_is_not() -> None:
     first.expect_closed(reasons.SESSION_TAKEN_OVER)
 
 
+def test_each_refusal_is_counted_for_the_listener_that_the_client_came_by() -> None:
+    broker = Broker()
+    broker.refused("c", authentication_method="SCRAM")
+    broker.connect("c")
+    broker.open().send_bytes(b"\x10\x02\x00\x00")
+    broker.settle()
+    counters = broker.engine.counters
+    (refused,) = counters.refused.values()
+    told = {reason: count for reason, count in refused.items() if count}
+    assert told == {"other": 1, "malformed": 1}
+    assert counters.connects["accepted"] == 1
+
+
 def test_everything_sent_with_connect_is_answered_in_order() -> None:
     broker = Broker()
     client = broker.open()
@@ -476,6 +489,8 @@ def test_a_late_verdict_does_not_take_the_session_from_a_later_connect() -> None
     assert first.is_closed and first.take() == []
     second.ping()
     assert broker.engine.counters.connects["overtaken"] == 1
+    (refused,) = broker.engine.counters.refused.values()
+    assert refused["overtaken"] == 1
 
 
 @pytest.mark.parametrize("version", [4, 5])

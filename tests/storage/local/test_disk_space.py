@@ -135,3 +135,35 @@ def test_the_size_of_a_disk_does_not_depend_on_what_is_free(disk: Disk, tmp_path
     for free in (7, 700):
         disk(free)
         assert space.total_bytes() == 100 * 1024 * MIB
+
+
+def test_a_check_asks_the_file_system_once_and_keeps_what_it_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[object] = []
+
+    def statvfs(path: object) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(f_bavail=7 * 1024, f_blocks=100 * 1024, f_frsize=MIB)
+
+    replace_in(monkeypatch, disk_space, "os", statvfs=statvfs)
+    space = Space(tmp_path / "ballast", ballast_bytes=0)
+    assert space.measured is None
+    assert not space.check()
+    assert asked == [tmp_path]
+    measured = space.measured
+    assert measured is not None
+    assert measured.free_bytes == 7 * 1024 * MIB
+    assert measured.total_bytes == 100 * 1024 * MIB
+    assert measured.low_water_bytes == space.low_water_bytes() == 5 * 1024 * MIB
+
+
+def test_nothing_is_known_of_a_disk_that_cannot_be_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    space = Space(folder / "ballast", ballast_bytes=0)
+    space.check()
+    folder.rmdir()
+    with pytest.raises(OSError, match="No such file"):
+        space.check()
+    assert space.measured is None
