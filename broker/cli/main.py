@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from broker import build
 from broker.cli import backend, config, database, health, history, passwd, serve, sessions
-from broker.cli.administration import clients, storage
+from broker.cli.administration import clients, restart, storage
 from broker.cli.command import EXIT_FAILED, CommandError, Commands, forget_output
 from broker.version import VERSION
 
@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     storage.add(commands)
     database.add(commands)
     health.add(commands)
+    restart.add(commands)
     _add_suites(commands)
     return parser
 
