@@ -54,12 +54,15 @@ def run(options: argparse.Namespace) -> int:
 def sentences(facts: dict[str, Any]) -> Iterator[str]:
     """Yield what a restart costs, a line each."""
     clean, durable = facts["clean_sessions_connected"], facts["durable_sessions_connected"]
-    yield f"{facts['connected']} clients are connected, and have to connect again"
-    yield f"{durable} of them have durable sessions, which lose nothing"
-    yield (
-        f"{clean} have clean sessions: these end with their connections, with what was not "
-        "delivered"
-    )
+    if facts["connected"]:
+        yield f"{facts['connected']} clients are connected, and have to connect again"
+        yield f"{durable} of them have durable sessions, which lose nothing"
+        yield (
+            f"{clean} have clean sessions: these end with their connections, with what was not "
+            "delivered"
+        )
+    else:
+        yield "no client is connected"
     if facts["durability"] == "fsync":
         yield "all that was acknowledged is on the disk"
     else:
