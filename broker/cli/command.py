@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from broker.configuration.config import Config
-    from broker.operations.inventory import Inventory
+    from broker.operations.sessions.inventory import Inventory
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -62,7 +62,7 @@ def read_config(path: str | None, flags: dict[str, object]) -> "Config":
 @contextlib.contextmanager
 def open_inventory(options: argparse.Namespace) -> "Iterator[Inventory]":
     """Open the configured data directory for reading. Raises `CommandError`."""
-    from broker.operations.inventory import Inventory
+    from broker.operations.sessions.inventory import Inventory
     from storage.errors import StorageError
     from storage.local.rocks import RocksStore
 
@@ -84,6 +84,18 @@ def client_id(text: str) -> str:
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected UTF-8") from None
     return text
+
+
+def whole_number(text: str) -> int:
+    """Return an argument that is a whole number of at most 19 digits."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
+    return int(text)
+
+
+def complain(line: str) -> None:
+    """Print a line on stderr, for a command that goes on."""
+    print(f"holdfast: {line}", file=sys.stderr)
 
 
 def print_lines(lines: Iterable[str], *, flush: bool = False) -> None:

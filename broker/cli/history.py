@@ -15,6 +15,7 @@ from broker.cli.command import (
     client_id,
     load_config,
     print_lines,
+    whole_number,
 )
 
 EXIT_UNSOUND: Final = 2  # of `history verify`, as of `audit run`
@@ -24,7 +25,9 @@ def add(commands: Commands) -> None:
     history = commands.add_parser("history", help="what happened to sessions and messages")
     actions = history.add_subparsers(dest="action", required=True, metavar="ACTION")
     tail = actions.add_parser("tail", help="print the last events")
-    tail.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="how many (20)")
+    tail.add_argument(
+        "-n", "--lines", type=whole_number, default=20, metavar="N", help="how many (20)"
+    )
     tail.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
     tail.set_defaults(run=run_history_tail)
     timeline = actions.add_parser("timeline", help="tell what happened to a client or a message")
@@ -45,16 +48,9 @@ def add(commands: Commands) -> None:
             parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
 
-def _count(text: str) -> int:
-    """Return an argument that is a whole number."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number")
-    return int(text)
-
-
 def _message(text: str) -> int:
     """Return the id of a message."""
-    number = _count(text)
+    number = whole_number(text)
     if number >= 1 << 63:
         raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a message, below 2 ** 63")
     return number

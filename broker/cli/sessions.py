@@ -1,56 +1,238 @@
 """`holdfast session`: look at the sessions of a data directory, its broker running or not."""
 
 import argparse
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from broker.cli.administration import deletion, purge
 from broker.cli.command import (
+    EXIT_FAILED,
     EXIT_OK,
     CommandError,
     Commands,
     add_config_flags,
     client_id,
+    complain,
+    load_config,
     open_inventory,
     print_lines,
+    whole_number,
 )
+
+if TYPE_CHECKING:
+    from broker.operations.sessions.inventory import Inventory, SessionReport
+    from broker.operations.sessions.owed import Owed
+
+# Those of `broker.operations.sessions.ranking`, which a parser must not import.
+ORDERS: Final = ("name", "messages", "bytes", "oldest", "since")
+TOP_ORDERS: Final = ("bytes", "messages", "oldest")
+TOP_LIMIT: Final = 20
+LIMIT_MAX: Final = 1 << 62  # of what `islice` takes
 
 
 def add(commands: Commands) -> None:
     session = commands.add_parser("session", help="look at the sessions of a data directory")
     actions = session.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="print every stored session")
+    listing.add_argument("--match", metavar="GLOB", help="client ids such as 'sensor-*'")
+    listing.add_argument("--offline", action="store_true", help="only those not connected")
+    listing.add_argument(
+        "--sort", choices=ORDERS, default="name", help="most, oldest or longest first (name)"
+    )
+    listing.add_argument("--limit", type=_limit, metavar="N", help="print at most N")
+    listing.add_argument(
+        "--bytes", action="store_true", help="count bytes: reads every message that is owed"
+    )
     show = actions.add_parser("show", help="print one session with its subscriptions")
     show.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
-    for parser, run in ((listing, run_session_list), (show, run_session_show)):
+    top = actions.add_parser("top", help="print who is owed most")
+    top.add_argument("--by", choices=TOP_ORDERS, default="bytes", help="(bytes)")
+    top.add_argument(
+        "--limit",
+        type=_limit,
+        default=TOP_LIMIT,
+        metavar="N",
+        help=f"print at most N ({TOP_LIMIT})",
+    )
+    queue = actions.add_parser("queue", help="print what a session is owed, in order")
+    queue.add_argument("client_id", type=client_id, metavar="CLIENT_ID")
+    queue.add_argument("--topic", type=_filter, metavar="FILTER", help="only topics that match")
+    queue.add_argument("--limit", type=_limit, metavar="N", help="print at most N messages")
+    queue.add_argument("--payload", action="store_true", help="print payloads")
+    for parser, run in (
+        (listing, run_session_list),
+        (show, run_session_show),
+        (top, run_session_top),
+        (queue, run_session_queue),
+    ):
         add_config_flags(parser)
-        parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+        outputs = ("table", "json") if parser is show else ("table", "json", "csv")
+        parser.add_argument("-o", "--output", choices=outputs, default="table")
         parser.set_defaults(run=run)
     purge.add(actions.add_parser("purge", help="drop what waits for a session, and keep it"))
     deletion.add(actions.add_parser("delete", help="end sessions, with all that waits for them"))
 
 
+def _limit(text: str) -> int:
+    """Return an argument that limits how much is printed: at least 1."""
+    number = whole_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or more")
+    return min(number, LIMIT_MAX)
+
+
+def _filter(text: str) -> str:
+    """Return an argument that is a topic filter, not a shared one."""
+    from mqtt.topics import SHARE_PREFIX, filter_problem
+
+    problem = filter_problem(client_id(text))
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    if text.startswith(SHARE_PREFIX):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a filter without $share/NAME/")
+    return text
+
+
 def run_session_list(options: argparse.Namespace) -> int:
     """Print the sessions of a data directory, whether its broker runs or not."""
-    from broker.operations import sessions_report
+    from broker.operations.sessions import ranking
 
+    pattern: str | None = options.match
+    wanted = None if pattern is None else (lambda name: fnmatchcase(name, pattern))
+    with_bytes = options.bytes or options.sort == ranking.BYTES
+    damage = _Damage()
     with open_inventory(options) as inventory:
-        reports = inventory.sessions()
-        if options.output == "json":
-            print_lines([sessions_report.as_json(inventory, reports)])
+        reports = inventory.sessions(
+            wanted=wanted,
+            is_offline=options.offline,
+            with_bytes=options.sort == ranking.BYTES or (with_bytes and _is_unsorted(options)),
+            damaged=damage,
+        )
+        if _is_unsorted(options):
+            reports = islice(reports, options.limit)
         else:
-            print_lines(sessions_report.as_table(inventory, reports))
-    return EXIT_OK
+            reports = ranking.ranked(
+                inventory,
+                reports,
+                options.sort,
+                options.limit,
+                with_bytes=with_bytes,
+                damaged=damage,
+            )
+        _print_sessions(inventory, reports, options.output, with_bytes=with_bytes)
+    return damage.exit_code
+
+
+def _is_unsorted(options: argparse.Namespace) -> bool:
+    """Return whether sessions are printed in the order in which they are stored."""
+    return bool(options.sort == "name")
 
 
 def run_session_show(options: argparse.Namespace) -> int:
     """Print one session of a data directory with its subscriptions."""
-    from broker.operations import sessions_report
+    from broker.operations.sessions import report as text
 
     with open_inventory(options) as inventory:
-        report = inventory.session(options.client_id)
-        if report is None:
-            raise CommandError(f"no session {options.client_id!r}")
+        found = _session(inventory, options.client_id, with_bytes=True)
         if options.output == "json":
-            print_lines([sessions_report.as_json(inventory, [report])])
+            print_lines(text.as_json(inventory, [found]))
         else:
-            print_lines(sessions_report.as_page(inventory, report))
+            print_lines(text.as_page(inventory, found))
     return EXIT_OK
+
+
+def run_session_top(options: argparse.Namespace) -> int:
+    """Print the sessions that are owed most, and how much all of them are owed."""
+    from broker.operations.sessions import ranking
+    from broker.operations.sessions import report as text
+
+    damage = _Damage()
+    every, shown = ranking.Totals(), ranking.Totals()
+    by_bytes = options.by == ranking.BYTES
+    with open_inventory(options) as inventory:
+        reports = every.counting(inventory.sessions(with_bytes=by_bytes, damaged=damage))
+        first = ranking.ranked(
+            inventory, reports, options.by, options.limit, with_bytes=True, damaged=damage
+        )
+        _print_sessions(inventory, shown.counting(first), options.output, with_bytes=True)
+    if options.output == "table":
+        print_lines([text.totals_line(shown, every, with_bytes=by_bytes)])
+    return damage.exit_code
+
+
+def run_session_queue(options: argparse.Namespace) -> int:
+    """Print what a session is owed, in the order in which it will be sent."""
+    from broker.operations.sessions import queue_report as text
+    from broker.operations.sessions.owed import owed
+    from mqtt.topics import matches
+
+    settings = load_config(options).settings
+    with open_inventory(options) as inventory:
+        report = _session(inventory, options.client_id)
+        queue: Iterable[Owed] = owed(inventory, report, settings, _now_ms(inventory))
+        topic_filter: str | None = options.topic
+        if topic_filter is not None:
+            queue = (
+                each
+                for each in queue
+                if each.message is not None and matches(topic_filter, each.message.topic)
+            )
+        queue = islice(queue, options.limit)
+        if options.output == "json":
+            lines = text.as_json(inventory, queue, with_payload=options.payload)
+        elif options.output == "csv":
+            lines = text.as_csv(inventory, queue, with_payload=options.payload)
+        else:
+            lines = text.as_table(inventory, queue, with_payload=options.payload)
+        print_lines(lines)
+        if options.output == "table":
+            print_lines(text.notes(report.session))
+        else:
+            for line in text.notes(report.session):
+                complain(line)
+    return EXIT_OK
+
+
+def _print_sessions(
+    inventory: "Inventory", reports: "Iterable[SessionReport]", output: str, *, with_bytes: bool
+) -> None:
+    from broker.operations.sessions import report as text
+
+    if output == "json":
+        print_lines(text.as_json(inventory, reports))
+    elif output == "csv":
+        print_lines(text.as_csv(inventory, reports))
+    else:
+        print_lines(text.as_table(inventory, reports, with_bytes=with_bytes))
+
+
+class _Damage:
+    """Says on stderr what cannot be read, a line each, and remembers that there was something."""
+
+    def __init__(self) -> None:
+        self.exit_code = EXIT_OK
+
+    def __call__(self, text: str) -> None:
+        complain(text)
+        self.exit_code = EXIT_FAILED
+
+
+def _session(inventory: "Inventory", name: str, *, with_bytes: bool = False) -> "SessionReport":
+    found = inventory.session(name, with_bytes=with_bytes)
+    if found is None:
+        raise CommandError(f"no session {name!r}")
+    return found
+
+
+def _now_ms(inventory: "Inventory") -> int:
+    """Return the broker time now: that of the running broker, or of one that starts now."""
+    from storage.time import broker_clock, machine_clocks
+
+    return broker_clock.resume(
+        inventory.heartbeat,
+        machine_clocks.wall_ms(),
+        machine_clocks.boot_id(),
+        machine_clocks.boottime_ms(),
+    )

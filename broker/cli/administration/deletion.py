@@ -20,7 +20,7 @@ from broker.cli.command import (
 
 if TYPE_CHECKING:
     from broker.operations.control_socket import Request
-    from broker.operations.inventory import SessionReport
+    from broker.operations.sessions.inventory import SessionReport
 
 UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MS_MAX: Final = 1 << 52
@@ -67,7 +67,7 @@ def _delete_one(options: argparse.Namespace, name: str) -> int:
             raise CommandError(f"no session {name!r}")
         print_lines([_line(report)])
         return EXIT_OK
-    waiting = "" if report is None else f" {report.waiting} messages wait for it."
+    waiting = "" if report is None else f" {report.backlog.waiting} messages wait for it."
     confirm(options, f"Delete the session of {name!r}?{waiting}")
     ask_broker(options, _request(options, name))
     print_lines([f"{name!r}: its session is deleted"])
@@ -126,6 +126,6 @@ def _line(report: "SessionReport") -> str:
     session = report.session
     state = "connected" if report.is_connected else "away"
     return (
-        f"{session.client_id!r}: {state}, {report.waiting} messages wait, "
+        f"{session.client_id!r}: {state}, {report.backlog.waiting} messages wait, "
         f"{len(session.in_flight)} in flight, {len(session.subscriptions)} subscriptions"
     )

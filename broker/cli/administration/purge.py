@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         report = inventory.session(name)
     if report is None:
         raise CommandError(f"no session {name!r}")
-    waiting = f"{report.waiting} messages wait for it"
+    waiting = f"{report.backlog.waiting} messages wait for it"
     if options.dry_run:
         print_lines([f"{name!r}: {waiting}, {len(report.session.in_flight)} in flight stay"])
         return EXIT_OK

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.operations.inventory import Inventory
+from broker.operations.sessions.inventory import Inventory
 from tests.audit.databases import harbour, rows_of, written
 from tests.session.harness import Broker
 
@@ -28,7 +28,7 @@ def test_sessions_are_what_holdfast_session_list_tells(data: Path) -> None:
             report.session.position,
             len(report.session.subscriptions),
             len(report.session.in_flight),
-            report.waiting,
+            report.backlog.waiting,
             report.expires_ms,
         )
         for report in Inventory(broker.store).sessions()
