@@ -4,8 +4,6 @@ Must stay quick to import, as `broker.cli.main` must.
 """
 
 import argparse
-import csv
-import io
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -24,6 +22,11 @@ COLUMNS: Final = (
     ("DURABLE", "durable"),
     ("SUBSCRIPTIONS", "subscriptions"),
     ("IN_FLIGHT", "in_flight"),
+)
+FIELDS: Final = (
+    *("client_id", "user", "listener", "address", "protocol_version", "keep_alive_seconds"),
+    *("connected_seconds", "durable", "session_expiry_interval", "subscriptions", "in_flight"),
+    *("lagging", "will_topic"),
 )
 VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
@@ -56,7 +59,9 @@ def _count(text: str) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the clients that are connected, as they come."""
+    """Print the clients that are connected, by client id."""
+    from broker.operations.sessions import columns
+
     found = []
     for row in _pages(options):
         found.append(row)
@@ -64,11 +69,12 @@ def run_list(options: argparse.Namespace) -> int:
             break
     found.sort(key=lambda row: str(row["client_id"]))
     if options.output == "json":
-        print_lines([json.dumps(found, indent=2)])
+        print_lines(columns.json_lines(found))
     elif options.output == "csv":
-        print_lines(_as_csv(found))
+        print_lines(columns.csv_lines(FIELDS, found))
     else:
-        print_lines(_as_table(found))
+        rows = ([_cell(name, row[name]) for _, name in COLUMNS] for row in found)
+        print_lines(columns.table([title for title, _ in COLUMNS], rows))
     return EXIT_OK
 
 
@@ -83,35 +89,12 @@ def _pages(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         page += 1
 
 
-def _as_table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    cells = [[title for title, _ in COLUMNS]]
-    cells += [[_cell(name, row[name]) for _, name in COLUMNS] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        yield "  ".join(map(str.ljust, line, widths)).rstrip()
-
-
-def _as_csv(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield lines of CSV with a header; what could control a terminal is escaped."""
-    from broker.history.text import printable
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        if not text.tell():
-            writer.writerow(row)
-        writer.writerow("" if each is None else printable(str(each)) for each in row.values())
-    yield from text.getvalue().splitlines()
-
-
 def _cell(name: str, value: object) -> str:
-    from broker.history.text import printable
-
     if name == "protocol_version" and isinstance(value, int):
         return VERSIONS.get(value, str(value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-" if value in (None, "") else printable(str(value))
+    return "-" if value in (None, "") else str(value)
 
 
 def run_show(options: argparse.Namespace) -> int:
@@ -121,9 +104,11 @@ def run_show(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_lines([json.dumps(row, indent=2)])
         return EXIT_OK
+    from broker.history.text import printable
+
     filters = row.pop("topic_filters")
-    lines = [f"{name:<24} {_cell(name, value)}" for name, value in row.items()]
-    lines += [f"  {_cell('', each['topic_filter'])}  qos={each['qos']}" for each in filters]
+    lines = [f"{name:<24} {printable(_cell(name, value))}" for name, value in row.items()]
+    lines += [f"  {printable(each['topic_filter'])}  qos={each['qos']}" for each in filters]
     if len(filters) < row["subscriptions"]:
         lines.append(f"  and {row['subscriptions'] - len(filters)} more")
     print_lines(lines)

@@ -14,6 +14,7 @@ from broker.cli.command import (
     CommandError,
     add_config_flags,
     client_id,
+    complain,
     open_inventory,
     print_lines,
 )
@@ -82,9 +83,8 @@ def _delete_all(options: argparse.Namespace) -> int:
         now_ms = wall_ms()
         found = [
             _Candidate(report.session.client_id, _line(report))
-            for report in inventory.sessions()
-            if not report.is_connected
-            and now_ms - inventory.wall_ms(report.session.disconnected_at_ms) >= options.offline_for
+            for report in inventory.sessions(is_offline=True, damaged=complain)
+            if now_ms - inventory.wall_ms(report.session.disconnected_at_ms) >= options.offline_for
         ]
     if options.dry_run:
         print_lines([each.line for each in found] + [f"{len(found)} sessions would be deleted"])
